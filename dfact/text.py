@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from math import isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-from pandas.api.types import is_numeric_dtype
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-def table_text(table: pd.DataFrame, *, header: bool = False, decimals: int = 2) -> str:
+def table_text(table: "pd.DataFrame", *, header: bool = False, decimals: int = 2) -> str:
     """Align the columns of a table: numbers right with two decimals, a dash for NaN, text left."""
+    from pandas.api.types import is_numeric_dtype  # not needed for the command's help
+
     columns = []
     for name, values in table.items():
         numeric = is_numeric_dtype(values)
@@ -27,6 +29,7 @@ def _cell(value: Any, decimals: int) -> str:
 
 def align_columns(lines: Sequence[tuple[str, str]]) -> str:
     """Put names and texts side by side; a line with an empty name continues the one above."""
+    lines = [(escape_control(name), text) for name, text in lines]
     width = max(len(name) for name, _ in lines) + 2
     return "\n".join(f"{name:<{width}}{escape_control(text)}".rstrip() for name, text in lines)
 
@@ -34,6 +37,11 @@ def align_columns(lines: Sequence[tuple[str, str]]) -> str:
 def escape_control(text: Any) -> str:
     """Escape characters that control a terminal: a label could move the cursor or change the title."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def escape_lines(text: str) -> str:
+    """Escape characters that control a terminal in a text of several lines."""
+    return "\n".join(map(escape_control, text.split("\n")))
 
 
 def indented(text: str) -> str:

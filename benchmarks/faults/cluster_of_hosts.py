@@ -20,6 +20,8 @@ from benchmarks.faults.namespaces import Hosts
 from dfact.data.layout import Layout
 
 _PORT = 8786
+NAME = "dfact-cluster"
+"""Name on the certificates, as in deploy/kubernetes/components/tls/settings.env."""
 _MARK = "REPORT"  # prefix of the driver's reports within its output
 _numbers = itertools.count()
 UNENDED = "not done after"
@@ -37,15 +39,15 @@ class Certificates:
 
     @classmethod
     def make(cls, folder: Path) -> "Certificates":
-        """Create an authority and a certificate for one name, which suffices for Dask."""
+        """Create an authority and a certificate for the name of the cluster in Kubernetes."""
         folder.mkdir()
         made = cls(*(str(folder / name) for name in ("ca.pem", "cert.pem", "key.pem")))
         new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc"]
         ca_key, request = str(folder / "ca-key.pem"), str(folder / "request.pem")
         _openssl("req", "-x509", *new, "-keyout", ca_key, "-out", made.authority, "-days", "2", "-subj", "/CN=dfact test authority")
-        _openssl("req", *new, "-keyout", made.key, "-out", request, "-subj", "/CN=dfact")
+        _openssl("req", *new, "-keyout", made.key, "-out", request, "-subj", "/CN=dfact", "-addext", f"subjectAltName=DNS:{NAME}")
         signed_by = ["-CA", made.authority, "-CAkey", ca_key, "-CAcreateserial"]
-        _openssl("x509", "-req", "-in", request, *signed_by, "-days", "2", "-out", made.certificate)
+        _openssl("x509", "-req", "-in", request, *signed_by, "-days", "2", "-copy_extensions", "copy", "-out", made.certificate)
         return made
 
     def options(self) -> list[str]:

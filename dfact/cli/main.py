@@ -4,6 +4,7 @@ Commands import the library when they run, so that ``dfact --help`` is fast.
 """
 
 import sys
+import traceback
 import warnings
 from typing import Any, TextIO
 
@@ -26,6 +27,7 @@ from dfact.cli.structure import structure
 from dfact.cli.transform import transform
 from dfact.errors import DfactError, StoppedError
 from dfact.signals import handle_signals
+from dfact.text import escape_control, escape_lines
 
 
 class Commands(click.Group):
@@ -36,7 +38,8 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except DfactError as error:
             if ctx.params["debug"]:
-                raise
+                click.echo(escape_lines(traceback.format_exc()), err=True, nl=False)
+                raise click.exceptions.Exit(1) from error
             raise click.ClickException(str(error)) from error
 
 
@@ -100,6 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
             # click returns an exit code itself only for --help and --version.
             return int(cli.main(arguments, prog_name="dfact", standalone_mode=False) or 0)
         except click.ClickException as error:
+            error.message = escape_lines(error.message)  # it may quote the labels of a file, which could control the terminal
             error.show()
             return error.exit_code
         except StoppedError as error:
@@ -112,7 +116,7 @@ def _show_warning(
 ) -> None:
     """Replace ``warnings.showwarning``: print the message on one line, without source code."""
     del category, filename, lineno, file, line
-    click.echo(f"Warning: {message}", err=True)
+    click.echo(f"Warning: {escape_control(message)}", err=True)
 
 
 if __name__ == "__main__":

@@ -159,11 +159,10 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
     if address is None:
         yield None
         return
-    from distributed.security import Security
-
+    from dfact.engine.cluster.certificate_names import ClusterSecurity
     from dfact.engine.cluster.connection import connect
 
-    with connect(address, Security(require_encryption=True, **files) if files else Security()) as client:
+    with connect(address, ClusterSecurity(require_encryption=True, **files) if files else ClusterSecurity()) as client:
         yield client
 
 

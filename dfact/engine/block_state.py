@@ -133,7 +133,7 @@ class SpillFile:
     def __init__(self, kind: str = "state") -> None:
         self._folder = TemporaryFolder(kind)
         self._path = self._folder.path / "blocks.state"
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        self._file = self._folder.new_file(self._path.name)
         self._end = 0
         self._lock = threading.Lock()
 

@@ -14,6 +14,7 @@ import click
 from dfact.errors import DfactError, StoppedError
 from dfact.jobs.job_file import Problem, Step, job_path
 from dfact.jobs.record import Record, output_exists, utc_now
+from dfact.text import escape_control
 
 
 def find_problems(steps: Sequence[Step], record: Record) -> Iterator[Problem]:
@@ -77,13 +78,15 @@ def make_logger(log_format: str) -> "logging.LoggerAdapter[Any]":
 class _JSONLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = {"time": utc_now(), "level": record.levelname.lower(), "step": getattr(record, "step", 0)}
-        return json.dumps(fields | {"command": getattr(record, "command", ""), "message": record.getMessage()}, ensure_ascii=False)
+        return json.dumps(
+            fields | {"command": getattr(record, "command", ""), "message": escape_control(record.getMessage())}, ensure_ascii=False
+        )
 
 
 class _TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         step = f"step {getattr(record, 'step', 0)} ({getattr(record, 'command', '')})"
-        return f"{utc_now()} {record.levelname.lower():<7} {step} {record.getMessage()}"
+        return f"{utc_now()} {record.levelname.lower():<7} {step} {escape_control(record.getMessage())}"
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dfact.models.provenance import Comparison
+from dfact.text import escape_lines
 
 FORMATS = {
     "congruence": "{:.3f}",
@@ -45,7 +46,7 @@ def comparison_text(comparison: Comparison, names: Sequence[str]) -> str:
     parts = [describe_groups(comparison), _text(comparison.factors(names)), describe_screens(comparison)]
     if len(comparison.findings):
         parts.append(_text(comparison.findings))
-    return "\n\n".join(parts)
+    return escape_lines("\n\n".join(parts))
 
 
 def _text(table: pd.DataFrame) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.errors import ParameterError
-from dfact.text import indented, table_text
+from dfact.text import escape_control, indented, table_text
 
 if TYPE_CHECKING:
     from dfact.models.estimator import Factorization  # its bases take a second to import, which commands on datasets do not need
@@ -106,7 +106,7 @@ def under_headings(headings: list[str], names: list[str], items: pd.DataFrame, c
     parts = []
     for heading, name in zip(headings, names, strict=True):
         rows = items[items[column] == name].drop(columns=column)
-        parts.append(f"{heading}\n{indented(table_text(rows)) if len(rows) else '  no item'}")
+        parts.append(f"{escape_control(heading)}\n{indented(table_text(rows)) if len(rows) else '  no item'}")
     return "\n".join(parts)
 
 

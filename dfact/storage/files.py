@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 from dfact.errors import StoreError
@@ -17,15 +18,17 @@ from dfact.storage.groups import partial_path
 _PREFIX = "dfact-"
 _LOCK = "in-use"  # locked by the process that uses the folder; the system releases the lock when that process ends
 
+_PRIVATE = 0o600  # for the user alone
+
 
 class TemporaryFolder:
-    """A new folder in TMPDIR, locked while its process lives."""
+    """A new folder in TMPDIR for its user alone, locked while its process lives."""
 
     def __init__(self, purpose: str) -> None:
         _remove_stale()
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
         unlocked = self.path / f"{_LOCK}-soon"
-        self._lock: int | None = os.open(unlocked, os.O_CREAT | os.O_WRONLY)
+        self._lock: int | None = os.open(unlocked, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _PRIVATE)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unlocked.rename(self.path / _LOCK)  # renamed once locked: another process would take an unlocked folder for a stale one
 
@@ -41,13 +44,24 @@ class TemporaryFolder:
         """Delete the folder when ``owner`` is collected or the process ends."""
         weakref.finalize(owner, self.remove)
 
+    def new_file(self, name: str) -> int:
+        """Create a file for its user alone, and return its descriptor for reading and writing."""
+        return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
+
 
 def _remove_stale() -> None:
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
-        # An OSError: the folder is in use, already removed, or belongs to another user.
-        with suppress(OSError), path.open("r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path.parent)
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        # An OSError: the folder is in use or already removed.
+        with suppress(OSError):
+            status = folder.lstat()
+            if not S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                continue  # a folder or link of another user could lead anywhere
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
 
 
 @contextmanager
@@ -56,6 +70,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
     partial = partial_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        partial.unlink(missing_ok=True)  # of a writer that was killed, or a link to somewhere else
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         yield partial
         partial.replace(path)
     except OSError as error:

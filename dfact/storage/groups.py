@@ -1,7 +1,6 @@
 """Zarr groups that are complete or absent: local ones are written beside their path and renamed, remote ones marked complete last."""
 
 import errno
-import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from zarr.errors import ZarrUserWarning
 
 from dfact.errors import StoreError
 from dfact.storage.location import Location, parse_location
-from dfact.storage.replacement import replace_folder, replaced_folder, restore_folder
+from dfact.storage.replacement import delete_folder, replace_folder, replaced_folder, restore_folder
 from dfact.storage.zarr_stores import StrictLocalStore, StrictObjectStore
 
 ATTRIBUTE = "dfact"
@@ -202,11 +201,11 @@ def remove(location: Location) -> None:
     """Delete a store. If the deletion is interrupted, the remains are marked as incomplete."""
     if isinstance(location, Path):
         partial = location if location.suffix == _INCOMPLETE else partial_path(location)
-        if partial.exists():
-            shutil.rmtree(partial)
+        if partial.is_symlink() or partial.exists():
+            delete_folder(partial)
         if location.exists():
             location.rename(partial)
-            shutil.rmtree(partial)
+            delete_folder(partial)
         return
     store = StrictObjectStore(location)
     stored = _dfact_attributes(location)

@@ -1,6 +1,7 @@
 """Files that are read and never written: tables and arrays that users bring, on this machine, in an object store or on a web server."""
 
 import io
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -232,14 +233,14 @@ def _write(folder: TemporaryFolder, name: str, size: int, content: Iterator[byte
                 f"{name} has {size:,} bytes, expected at most the {free:,} that are free in {tempfile.gettempdir()}, where it is copied; "
                 "set TMPDIR to a larger folder"
             )
-        with path.open("wb") as file:
+        with os.fdopen(folder.new_file(path.name), "wb") as file:
             for piece in content:
                 file.write(piece)
         if path.stat().st_size != size:
             raise StoreError(f"{name} ended after {path.stat().st_size:,} bytes, expected {size:,}; try again")
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter for a null byte in the name
         folder.remove()
-        raise StoreError(f"cannot copy {name} to {path}: {error.strerror or error}") from error
+        raise StoreError(f"cannot copy {name!r} to {folder.path}: {getattr(error, 'strerror', None) or error}") from error
     except BaseException:
         folder.remove()
         raise

@@ -148,15 +148,18 @@ class RangeStream(io.RawIOBase):
 
 @contextmanager
 def _errors(url: str) -> Iterator[None]:
-    """Translate the client's errors into a StoreError without the query of the URL."""
+    """Translate the client's errors into a StoreError without the query of the URL.
+
+    A query may be a credential, and the client's own error quotes it, so the traceback must not show that as the cause.
+    """
+    query = urlsplit(url).query if is_web(url) else ""
     try:
         with client_errors(public_url(url)):
             yield
     except FileNotFoundError as error:
-        raise StoreError(f"{public_url(url)} does not exist, expected a file or a folder") from error
+        raise StoreError(f"{public_url(url)} does not exist, expected a file or a folder") from (None if query else error)
     except StoreError as error:
-        query = urlsplit(url).query if is_web(url) else ""
-        if query and query in str(error):
+        if query:
             raise StoreError(str(error).replace(f"?{query}", "")) from None
         raise
 

@@ -20,17 +20,25 @@ def replace_folder(new: Path, path: Path) -> None:
     if not path.exists():
         new.rename(path)
     elif _exchange(new, path):
-        shutil.rmtree(new, ignore_errors=True)
+        delete_folder(new, ignore_errors=True)
     else:
         old = path.with_name(path.name + _REPLACED)
-        shutil.rmtree(old, ignore_errors=True)
+        delete_folder(old, ignore_errors=True)
         path.rename(old)
         try:
             new.rename(path)
         except BaseException:
             old.rename(path)
             raise
-        shutil.rmtree(old, ignore_errors=True)
+        delete_folder(old, ignore_errors=True)
+
+
+def delete_folder(path: Path, *, ignore_errors: bool = False) -> None:
+    """Delete a folder, or a link to one without what it leads to."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=ignore_errors)
 
 
 def replaced_folder(path: Path) -> Path | None:

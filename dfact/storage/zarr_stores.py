@@ -5,6 +5,7 @@ detecting it costs nothing, because the store looks it up in any case.
 """
 
 import os
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -24,6 +25,15 @@ _ENVIRONMENT = ("AWS_", "GOOGLE_", "AZURE_")
 RETRIES, RETRY_SECONDS = 8, 60.0
 """Maximum number of retries of a request that failed transiently (server error, lost connection), and their total duration in seconds."""
 
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+"""Only the client's internal structures, which follow the text of an error, tell that a certificate is refused."""
+_CERTIFICATE_REASONS = {
+    "Expired": "has expired",
+    "NotValidYet": "is not yet valid",
+    "NotValidForName": "names another host",
+    "UnknownIssuer": "is of an unknown authority",
+}
+
 
 def _require_metadata(key: str) -> None:
     """Raise StoreError if the missing key is a chunk."""
@@ -32,13 +42,23 @@ def _require_metadata(key: str) -> None:
 
 
 class StrictLocalStore(LocalStore):
-    """A local folder."""
+    """A local folder, whose links do not lead out of it: a store of others could have some to files that are not theirs."""
 
     async def get(self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None) -> Buffer | None:
+        self._require_inside(key)
         value = await super().get(key, prototype, byte_range)
         if value is None and self.read_only:
             _require_metadata(key)
         return value
+
+    async def set(self, key: str, value: Buffer) -> None:
+        self._require_inside(key)
+        await super().set(key, value)
+
+    def _require_inside(self, key: str) -> None:
+        root = os.path.realpath(self.root)
+        if not os.path.realpath(self.root / key).startswith(f"{root}{os.sep}"):
+            raise StoreError(f"{self.root / key} is a link that leads out of the store; replace it with a copy of what it leads to")
 
 
 class StrictObjectStore(ObjectStore[Any]):
@@ -147,6 +167,12 @@ def client_errors(url: str) -> Iterator[None]:
     try:
         yield
     except (BaseError, PermissionError) as error:
+        if refused := _CERTIFICATE.search(str(error)):
+            reason = _CERTIFICATE_REASONS.get(refused[1].removesuffix("Context"), f"is invalid ({refused[1]})")
+            raise StoreError(
+                f"the TLS certificate of the server of {url} {reason}, expected a valid one of a known authority; check the address and "
+                "the certificate (SSL_CERT_FILE names the file of an authority of your own)"
+            ) from error
         # The text begins with the request, its retries and seconds; the client's internal structures follow.
         text = " ".join(str(error).split("\n\nDebug source")[0].split())
         raise StoreError(f"the object store failed at {url}: {text}") from error

@@ -139,9 +139,13 @@ def test_exit_codes(
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-def test_debug_shows_the_traceback() -> None:
-    with pytest.raises(dfact.StoreError):
-        main(["--debug", "info", "nowhere"])
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--debug", "info", "nowhere\x1b[2J"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback (most recent call last):")
+    assert "StoreError: " in error.splitlines()[-1]
+    assert r"nowhere\x1b[2J" in error
+    assert "\x1b" not in error
 
 
 def test_warnings_are_one_line(data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

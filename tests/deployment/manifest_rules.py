@@ -15,6 +15,8 @@ from typing import Any
 import yaml
 from dask.utils import parse_timedelta
 
+from dfact.engine.cluster.certificate_names import PRELOAD
+
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 OPERATOR = "dask-kubernetes==2026.3.0"
 VERSIONS = ("1.33", "1.37")
@@ -228,6 +230,9 @@ def _settings(pod: Pod) -> Iterator[str]:
     address = of.get("DASK_SCHEDULER_ADDRESS")
     if address and not address.startswith("tls://" if encrypted else "tcp://"):
         yield f"the address {address} does not agree with the settings of TLS"
+    preloads = [f"DASK_DISTRIBUTED__{process}__PRELOAD" for process in ("SCHEDULER", "WORKER")]
+    if encrypted and not (of.get("DASK_DFACT__TLS_NAME") and all(of.get(name) == PRELOAD for name in preloads)):
+        yield "names on certificates are not checked"
     if address and not address.endswith(f":{PORT}"):
         yield f"the address {address} is not of port {PORT}"
     if "tmp" not in {volume["name"] for volume in pod.spec.get("volumes", [])} or "/tmp" not in mounts:

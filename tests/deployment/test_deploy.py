@@ -138,6 +138,7 @@ BROKEN: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
     "silent workers": ("ConfigMap", _put("data", "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "5s"), "worker-ttl"),
     "failures": ("ConfigMap", _put("data", "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "3"), "too few workers"),
     "key elsewhere": ("ConfigMap", _put("data", "DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY", "/etc/tls/tls.key"), "nothing is mounted"),
+    "no name": ("ConfigMap", _drop("data", "DASK_DFACT__TLS_NAME"), "names on certificates are not checked"),
     "worker's port": ("ConfigMap", _put("data", "DFACT_WORKER_PORT", "0"), "nobody may reach them"),
     "claim": ("PersistentVolumeClaim", _put("metadata", "name", "other"), "claims that are made and mounted differ"),
     "mode of a claim": ("PersistentVolumeClaim", _put("spec", "accessModes", ["ReadWriteAll"]), "accessModes is ReadWriteAll"),

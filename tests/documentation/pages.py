@@ -15,6 +15,7 @@ ELSEWHERE = {
     "pip install": ".ci/run installs in a fresh environment",
     "python -m pytest": ".ci/run",
     "openssl": "tests/tls/test_tls.py",
+    "export DASK_": "tests/tls/test_tls.py",
     "dask scheduler": "tests/tls/test_tls.py",
     "dask worker": "tests/tls/test_tls.py",
     "10.0.0.1": "tests/tls/test_tls.py",

@@ -95,6 +95,7 @@ def test_public_urls() -> None:
 
 @pytest.mark.faults
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
 @pytest.mark.parametrize("status", [200, 403, 404, 500, 0])
 def test_a_signature_in_a_url_is_not_told(
     status: int,
@@ -113,13 +114,21 @@ def test_a_signature_in_a_url_is_not_told(
     if status == 200:
         assert main(["fit", "icqf", str(tmp_path / "t.zarr"), str(tmp_path / "m.model"), "-k", "1"]) == 0
         assert main(["info", str(tmp_path / "t.zarr")]) == 0
+        assert main(["describe", str(tmp_path / "t.zarr"), str(tmp_path / "d.html")]) == 0
+        assert main(["describe", str(tmp_path / "t.zarr"), str(tmp_path / "d.csv")]) == 0
+        assert main(["report", str(tmp_path / "m.model"), str(tmp_path / "r.html"), "--data", str(tmp_path / "t.zarr")]) == 0
+        assert main(["export", str(tmp_path / "m.model"), str(tmp_path / "l.csv")]) == 0
+    else:
+        assert main(["--debug", "import", url, str(tmp_path / "t.zarr"), "--id-column", "id", "--items", "q*"]) == 1
     told = capsys.readouterr()
     assert told.err if status != 200 else told.out
+    assert ("Traceback" in told.err) == (status != 200)
     assert CANARY not in told.out + told.err + caplog.text
     assert files_with_canary(tmp_path) == []
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
 def test_credentials_of_a_store_are_not_written(
     bucket: str,  # noqa: F811
     tmp_path: Path,
@@ -145,16 +154,22 @@ def test_credentials_of_a_store_are_not_written(
     assert main(["report", model, str(tmp_path / "r.html"), "--data", data]) == 0
     assert main(["export", model, str(tmp_path / "l.csv")]) == 0
     assert main(["fit", "icqf", f"{bucket}/none.zarr", f"{bucket}/n.model", "-k", "2"]) != 0
+    assert main(["select", "icqf", data, f"{bucket}/s.model", "-k", "1-2", "--folds", "2", "--blocks", "2x2", "--tol", "0.1"]) == 0, (
+        capfd.readouterr().err
+    )
+    assert main(["describe", data, str(tmp_path / "d.md"), "--style", "apa"]) == 0
     checkpoint = f"{bucket}/checkpoint"
     dfact.ICQF(2, max_iter=3, checkpoint=checkpoint, checkpoint_every=1).fit(dfact.open_dataset(data))
     written = {
-        key: body for folder in ("d.zarr", "m.model", "w.zarr", "state", "checkpoint") for key, body in objects(f"{bucket}/{folder}")
+        key: body
+        for folder in ("d.zarr", "m.model", "s.model", "w.zarr", "state", "checkpoint")
+        for key, body in objects(f"{bucket}/{folder}")
     }
     assert len(written) > 20
     assert [key for key, body in written.items() if CANARY.encode() in body] == []
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr("dfact.storage.zarr_stores.RETRIES", 0)
-    assert main(["info", model]) != 0
+    assert main(["--debug", "info", model]) == 1
     told = capfd.readouterr()
     assert CANARY not in told.out + told.err + caplog.text
     assert files_with_canary(tmp_path) == []

@@ -19,6 +19,7 @@ import zarr
 import dfact
 from dfact.cli.main import main
 from dfact.data.readers.numpy_files import read_array_file
+from dfact.models.persistence import annotate_model
 from dfact.storage.groups import ATTRIBUTE
 from tests.conftest import planted_answers
 
@@ -273,13 +274,83 @@ def test_invalid_archives_are_refused(tmp_path: Path) -> None:
         read_array_file(path)
 
 
-def test_control_characters_of_labels_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    labels = ["\x1b]0;title\x07", "\x1b[2J", "a\rb", "é"]
-    dfact.import_array(planted_answers(60, 4, 2, 0), tmp_path / "data.zarr", column_labels=labels)
-    assert main(["info", str(tmp_path / "data.zarr")]) == 0
-    assert main(["fit", "icqf", str(tmp_path / "data.zarr"), str(tmp_path / "m.model"), "-k", "2"]) == 0
-    assert main(["info", str(tmp_path / "m.model")]) == 0
-    printed = capsys.readouterr().out
-    assert r"\x1b[2J" in printed
-    assert "é" in printed
-    assert all(character.isprintable() or character == "\n" for character in printed)
+@pytest.mark.parametrize("linked", ["values/c/0/0", "column/c", "row/zarr.json", "observed"])
+def test_links_out_of_a_store_are_refused(linked: str, tmp_path: Path) -> None:
+    planted_dataset(tmp_path / "d.zarr")
+    inside = tmp_path / "d.zarr" / linked
+    shutil.move(inside, tmp_path / "outside")
+    inside.symlink_to(tmp_path / "outside")
+
+    def read_all() -> None:
+        dataset = dfact.open_dataset(tmp_path / "d.zarr")
+        np.asarray(dataset.row_labels)
+        dfact.ICQF(2, max_iter=2).fit(dataset)
+
+    with pytest.raises(dfact.StoreError, match="is a link that leads out of the store"):
+        read_all()
+
+
+def test_links_to_a_store_and_within_it_are_followed(tmp_path: Path) -> None:
+    planted_dataset(tmp_path / "d.zarr")
+    shutil.move(tmp_path / "d.zarr" / "row", tmp_path / "d.zarr" / "kept")
+    (tmp_path / "d.zarr" / "row").symlink_to("kept")
+    (tmp_path / "link.zarr").symlink_to(tmp_path / "d.zarr")
+    assert list(dfact.open_dataset(tmp_path / "link.zarr").row_labels)[:2] == ["p0", "p1"]
+
+
+def test_a_result_is_not_written_through_a_link(tmp_path: Path) -> None:
+    dataset = planted_dataset(tmp_path / "d.zarr")
+    model = dfact.ICQF(2, max_iter=2).fit(dataset)
+    dfact.save_model(model, tmp_path / "m.model")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "letter").write_text("mine")
+    (tmp_path / "new.model.incomplete").symlink_to(own)
+    dfact.save_model(model, tmp_path / "new.model")
+    assert not (tmp_path / "new.model").is_symlink()
+    dfact.load_model(tmp_path / "new.model")
+    shutil.move(tmp_path / "m.model" / "zarr.json", own)
+    (tmp_path / "m.model" / "zarr.json").symlink_to(own / "zarr.json")
+    before = (own / "zarr.json").read_bytes()
+    with pytest.raises(dfact.StoreError):
+        annotate_model(tmp_path / "m.model", model, "stability_")
+    assert (own / "zarr.json").read_bytes() == before
+    assert sorted(path.name for path in own.iterdir()) == ["letter", "zarr.json"]
+
+
+CONTROLS = ["\x1b]0;title\x07", "\x1b[2J", "a\rb", "\x9b31m", "two\nlines", "\u2028x", "\u202egnp.exe", "é"]
+"""Labels that would control a terminal, forge a line of a log or be shown in another order."""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
+def test_control_characters_of_labels_are_not_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda *_: False)  # as on a terminal; click removes sequences elsewhere
+    data, model = str(tmp_path / "d.zarr"), str(tmp_path / "m.model")
+    answers = planted_answers(160, len(CONTROLS), 2, 0)
+    frame = pd.DataFrame({"group\x1b[2J": ["a\x1b[31m", "b\x9b1m"] * 80})
+    dfact.import_array(answers, data, column_labels=CONTROLS, row_labels=[f"{CONTROLS[i % 8]}{i}" for i in range(160)], confounders=frame)
+    scales = "item,scale\n" + "".join(f'"{item}","s\x1b[2J{i % 2}"\n' for i, item in enumerate(CONTROLS))
+    (tmp_path / "scales.csv").write_text(scales, newline="")
+    (tmp_path / "job.toml").write_text(f'[job]\nstate = "{tmp_path}/state"\n[[step]]\nrun = "describe"\ndata = "{data}"\nout = "d.html"\n')
+    by = ["--by", "group\x1b[2J", "--resamples", "30", "--permutations", "0"]
+    for code, arguments in (
+        (0, ["info", data]),
+        (0, ["fit", "icqf", data, model, "-k", "2", "--max-iter", "3"]),
+        (0, ["info", model]),
+        (0, ["describe", data]),
+        (0, ["describe", data, "--items", str(tmp_path / "scales.csv")]),
+        (0, ["compare", model, data, *by]),
+        (0, ["run", str(tmp_path / "job.toml")]),
+        (1, ["info", data, "--items", "\x1b*"]),
+        (1, ["--debug", "info", str(tmp_path / "\x1b[2J")]),
+        (1, ["compare", model, data, "--by", "\x1b[2J"]),
+    ):
+        assert main(arguments) == code, arguments
+    told = capsys.readouterr()
+    assert r"\x1b[2J" in told.out
+    assert r"\x1b[2J" in told.err
+    assert "é" in told.out
+    assert [line for line in (told.out + told.err).split("\n") if not line.isprintable()] == []

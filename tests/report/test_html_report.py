@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
 from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from dfact.report.reliability_tables import write_description
 from dfact.report.row_statistics import RowStatistics
 from dfact.selection.fitted_data import fitted_dataset
 from tests.conftest import REAL_DATA, planted_answers
+from tests.genotypes import write_bed
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
 EVIL = [
@@ -313,6 +315,72 @@ def test_labels_are_escaped(opened: Callable[[Path], Opened], tmp_path: Path) ->
     assert {label for label in EVIL if label.isprintable()} <= set(found)
     assert not {"49", "alert"} & set(found)
     pictures(page)
+
+
+HOSTILE = [*EVIL, "javascript:alert(1)", "' onmouseover='alert(1)", "<svg/onload=alert(1)>", "${7*7}{% raw %}{#"]
+HOSTILE += ["a\u2028b\u2029c", "<!--", "]]>"]
+TAGS = """html head meta title link style body a header p h1 h2 h3 nav ul li main section dl div dt dd b i span figure picture source img
+figcaption table caption thead tbody tr th td button footer script br"""
+
+
+class Markup(HTMLParser):
+    """The elements of a page: what could run, and what its policy allows."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.scripts, self.policies = 0, []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in TAGS.split(), tag
+        self.scripts += tag == "script"
+        given = dict(attrs)
+        assert not [name for name in given if name.startswith("on") or name == "style"], given
+        assert all((given.get(name) or "#").startswith(("#", "data:")) for name in ("href", "src", "srcset")), given
+        if given.get("http-equiv") == "Content-Security-Policy":
+            self.policies.append(given["content"] or "")
+
+
+def hostile_pages(folder: Path) -> Iterator[Path]:
+    """Write pages of all kinds whose labels, groups, levels, texts and names are hostile."""
+    m = len(HOSTILE)
+    answers = planted_answers(200, m, 2, 0)
+    groups = {HOSTILE[1]: [HOSTILE[0], HOSTILE[11]] * 100}
+    dataset = as_dataset(pd.DataFrame(answers, columns=HOSTILE), groups)
+    texts = dict(zip(HOSTILE, HOSTILE[::-1], strict=True))
+    factors = dfact.ICQF(2, max_iter=3).fit(dataset)
+    plain = as_dataset(pd.DataFrame(answers, columns=HOSTILE))
+    cube = np.random.default_rng(0).random((30, m, 4)) + 0.1
+    tensor = dfact.import_array(cube, folder / "c.zarr", column_labels=HOSTILE, mode_labels=[HOSTILE[9:13]])
+    genotypes = np.random.default_rng(0).integers(0, 3, (40, m)).astype(np.uint8)
+    people = dfact.import_genotypes(write_bed(folder / "g.bed", genotypes), folder / "g.zarr", population=HOSTILE[:2] * 20)
+    for name, model, data, given in (
+        ("icqf", factors, dataset, {"texts": texts, "groups": dict.fromkeys(HOSTILE[:4], HOSTILE[2])}),
+        ("fa", dfact.FactorAnalysis(2).fit(plain), plain, {"texts": texts}),
+        ("emf", dfact.ExpectileMF(2, max_iter=3).fit(plain), plain, {}),
+        ("gom", dfact.GradeOfMembership(2, random_state=0).fit(plain), plain, {"texts": texts}),
+        ("cp", dfact.ElasticCP(2, max_iter=3).fit(tensor), tensor, {}),
+        ("admixture", dfact.Admixture(2, max_iter=3).fit(people), people, {}),
+    ):
+        dfact.write_report(model, folder / f"{name}.html", data, **given)
+        yield folder / f"{name}.html"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # few iterations; glyphs that the font lacks
+def test_nothing_in_hostile_labels_runs(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
+    for path in hostile_pages(tmp_path):
+        markup = Markup(path)
+        assert markup.scripts == 1, path.name
+        [policy] = markup.policies
+        assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-"), policy
+        assert "unsafe" not in policy
+        page = opened(path).page
+        pictures(page)
+        page.mouse.move(300, 300)
+        assert page.locator("script").count() == 1
+        if path.name != "admixture.html":  # which shows no labels of single variants
+            assert {"{{7*7}}", "${7*7}{% raw %}{#"} <= set(page.locator("th, td, b").all_text_contents())
 
 
 LEVELS = ((0.0, "never"), (1.0, "rarely"), (2.0, "often"), (3.0, "always <b>"))

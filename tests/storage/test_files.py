@@ -1,14 +1,21 @@
-"""Temporary folders: those of killed processes are removed, those of running ones stay."""
+"""Temporary folders and files: private, and removed once their process is gone; files that are complete or absent."""
 
+import gc
 import os
+import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dfact.storage.files import TemporaryFolder
+from dfact.engine.block_state import SpillFile
+from dfact.engine.cluster.journal import Journal
+from dfact.models.row_factors import gather_rows
+from dfact.storage.files import TemporaryFolder, atomic_file
 
 
 @pytest.mark.process
@@ -33,3 +40,85 @@ def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monke
     second.remove()
     ours.remove()
     assert sorted(tmp_path.iterdir()) == [other, lost]
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """New files are open to everyone, unless their writer says otherwise."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_temporary_files_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    state, journal = SpillFile(), Journal()
+    state.write([{"H": np.ones((2, 2))}])
+    rows = gather_rows([np.ones((5, 2))], (5, 2), np.dtype(float), stored=True)
+    with journal:
+        journal.append(b"pass", b"broadcast")
+        folders = [*tmp_path.iterdir()]
+        assert len(folders) == 3
+        assert {stat.S_IMODE(folder.lstat().st_mode) for folder in folders} == {0o700}
+        files = [file for folder in folders for file in folder.iterdir() if file.is_file()]
+        assert {file.name for file in files} == {"in-use", "blocks.state", "passes"}
+        assert {stat.S_IMODE(file.lstat().st_mode) for file in files} == {0o600}
+    state.close()
+    del rows
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_temporary_file_follows_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = TemporaryFolder("state")
+    (folder.path / "passes").symlink_to(tmp_path / "other")
+    with pytest.raises(FileExistsError):
+        folder.new_file("passes")
+    folder.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_and_folders_of_others_are_not_taken_for_stale_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("target", "dfact-of-another", "dfact-with-a-link"):
+        (tmp_path / name).mkdir()
+    for name in ("target", "dfact-of-another"):
+        (tmp_path / name / "in-use").touch()
+    (tmp_path / "dfact-link").symlink_to(tmp_path / "target")
+    (tmp_path / "dfact-with-a-link" / "in-use").symlink_to(tmp_path / "target" / "in-use")
+    own, found = os.geteuid(), Path.lstat
+    of_another = os.stat_result([*(tmp_path / "dfact-of-another").lstat()[:4], own + 1, *(tmp_path / "dfact-of-another").lstat()[5:]])
+    monkeypatch.setattr(Path, "lstat", lambda path: of_another if path.name == "dfact-of-another" else found(path))
+    before = sorted(tmp_path.rglob("*"))
+    TemporaryFolder("state").remove()
+    assert sorted(tmp_path.rglob("*")) == before
+    monkeypatch.undo()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    TemporaryFolder("state").remove()
+    assert not (tmp_path / "dfact-of-another").exists(), "a stale folder of one's own is removed"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_planted_link_is_replaced_and_not_followed(exists: bool, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    if exists:
+        target.write_text("keep")
+    (tmp_path / "table.csv.incomplete").symlink_to(target)
+    with atomic_file(tmp_path / "table.csv") as partial:
+        partial.write_text("written")
+    assert target.exists() is exists
+    assert not exists or target.read_text() == "keep"
+    assert not (tmp_path / "table.csv").is_symlink()
+    assert (tmp_path / "table.csv").read_text() == "written"
+
+
+def test_outputs_follow_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with atomic_file(tmp_path / "table.csv") as partial:
+            partial.write_text("written")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "table.csv").stat().st_mode) == 0o640

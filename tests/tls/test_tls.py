@@ -14,16 +14,21 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import psutil
 import pytest
-from distributed import Client, LocalCluster, Security
+from distributed import Client, LocalCluster
 
 import dfact
 from dfact.cli.main import main
+from dfact.engine.cluster.certificate_names import ClusterSecurity
 from tests.conftest import free_port, planted_answers
 from tests.documentation.pages import section
+from tests.tls.authority import Authority, strangers
+from tests.tls.connections import dasks_security, listeners, refusal, refusals
 
+NAME = "our-cluster"
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = ("--tls-ca-file", "--tls-cert", "--tls-key")
 
@@ -36,6 +41,11 @@ SHELL, PYTHON = (
 def documented() -> list[str]:
     """Return the commands of the guide's section."""
     return SHELL.replace("\\\n", " ").splitlines()
+
+
+def exported() -> dict[str, str]:
+    """Return the variables that the guide exports."""
+    return dict(line.removeprefix("export ").split("=", 1) for line in documented() if line.startswith("export "))
 
 
 def certificates(folder: Path) -> Path:
@@ -62,18 +72,19 @@ class Secured:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
         self.address = f"tls://127.0.0.1:{free_port()}"
-        scheduler, worker, self.fit = (command.replace("10.0.0.1", "127.0.0.1") for command in documented()[3:])
+        scheduler, worker, self.fit = (command.replace("10.0.0.1", "127.0.0.1") for command in documented()[-3:])
         self.processes = [self._start(scheduler, stack), self._start(worker, stack)]
         files = dict(zip(("tls_ca_file", "tls_client_cert", "tls_client_key"), options(folder)[1::2], strict=True))
-        security = Security(require_encryption=True, **files)
-        with Client(self.address, security=security, set_as_default=False, timeout=100) as client:
+        security = ClusterSecurity(require_encryption=True, **files)
+        name = {"dfact.tls-name": NAME}
+        with dask.config.set(name), Client(self.address, security=security, set_as_default=False, timeout=100) as client:
             client.wait_for_workers(1, timeout=100)
 
     def here(self, command: str) -> list[str]:
         return shlex.split(command.replace("8786", self.address.rpartition(":")[2]).replace("127.0.0.1:8787", "127.0.0.1:0"))
 
     def _start(self, command: str, stack: ExitStack) -> psutil.Process:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **exported(), "PYTHONPATH": str(ROOT)}
         program = [sys.executable, "-m", "dask", *self.here(command)[1:]]
         log = stack.enter_context((self.folder / "log").open("a"))
         process = subprocess.Popen(program, cwd=self.folder, stdout=log, stderr=log, env=environment)
@@ -91,6 +102,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     dfact.import_array(planted_answers(60, 8, 2, 0).astype(np.uint8), folder / "cohort.zarr")
     with ExitStack() as stack:
         yield Secured(folder, stack)
+
+
+@pytest.fixture(autouse=True)
+def _named() -> Iterator[None]:
+    """The name of the guide's certificates."""
+    with dask.config.set({"dfact.tls-name": NAME}):
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +154,12 @@ def test_certificates_in_dasks_configuration(secured: Secured, monkeypatch: pyte
     environment = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": file for name, file in names.items()}
     command = [sys.executable, "-m", "dfact.cli.main", "fit", "icqf", "cohort.zarr", "-k", "2", "--plan", "--scheduler", secured.address]
     done = subprocess.run(
-        command, env={**os.environ, **environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=200
+        command,
+        env={**os.environ, **exported(), **environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     assert "distributed, 1 process(es)" in done.stdout
@@ -149,9 +172,11 @@ def test_other_certificates_are_refused(secured: Secured, tmp_path: Path, capfd:
     mixed = [*options(ours)[:2], *options(foreign)[2:]]  # knows our authority, but has no certificate of it
     torn = [*options(ours)[:4], "--tls-key", str(foreign / "key.pem")]
     plain = secured.address.replace("tls", "tcp")
+    kinds = strangers(Authority.load(ours), NAME, tmp_path / "kinds")
     for address, given, words in (
+        *((secured.address, options(folder), "certificates of the same authority") for folder in kinds.values()),
         (secured.address, mixed, "certificates of the same authority"),
-        (secured.address, options(foreign), "TLS certificate does not match"),
+        (secured.address, options(foreign), "TLS certificate does not match: self-signed certificate"),
         (secured.address, torn, "mismatch"),
         (secured.address, [], "--tls-ca-file, --tls-cert, --tls-key"),
         (plain, [], "tls://… of one that uses TLS"),
@@ -163,6 +188,36 @@ def test_other_certificates_are_refused(secured: Secured, tmp_path: Path, capfd:
         assert re.match(rf"Error: no Dask scheduler answers at {address} \(.+\); .*expected", error), error
         assert words in error
         assert "Traceback" not in error
+
+
+def test_every_process_refuses_strangers_at_both_ends(secured: Secured, tmp_path: Path) -> None:
+    kinds = strangers(Authority.load(secured.folder), NAME, tmp_path / "kinds")
+    own = dasks_security(secured.folder)
+    with (
+        Client(secured.address, security=own, set_as_default=False, timeout=100) as client,
+        listeners(own, *map(dasks_security, kinds.values())) as theirs,
+    ):
+        [(worker, details)] = client.scheduler_info()["workers"].items()
+        for address in (secured.address, worker, details["nanny"]):
+            assert refusal(address, own) == ""
+            for kind, folder in kinds.items():
+                assert refusal(address, dasks_security(folder)), kind
+        opened = client.run_on_scheduler(refusals, theirs), client.run(refusals, theirs)[worker]
+        for accepted, *refused in (*opened, client.run(refusals, theirs, nanny=True)[worker]):
+            assert accepted == ""
+            assert all("certificate verify failed" in reason for reason in refused), refused
+
+
+def test_a_cluster_that_does_not_check_names_is_refused(secured: Secured, capfd: pytest.CaptureFixture[str]) -> None:
+    own = dasks_security(secured.folder)
+    settings = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": None, "protocol": "tls://"}
+    with LocalCluster(security=own, **settings) as cluster:
+        fit = ["fit", "icqf", str(secured.folder / "cohort.zarr"), "-k", "2", "--plan", "--scheduler", cluster.scheduler_address]
+        assert main([*fit, *options(secured.folder)]) == 1
+    error = capfd.readouterr().err
+    assert re.search(r"Error: the scheduler does not check names on certificates, expected that all \d processes do; start each", error), (
+        error
+    )
 
 
 def test_a_cluster_without_tls_is_refused(cluster: LocalCluster, secured: Secured, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Passes on a Dask cluster: a shard on each worker, and the driver's session that coordinates them.
 
 connection    the driver's client of a running cluster
+certificate_names, preload   names on certificates, checked at both ends of a connection
 session       passes, recovery of lost workers, balance; the executor
 workers       the workers of a session: joining, calls, losses
 worker_shard  the worker's side: its shard, and the calls that reach it

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING
 
 from dfact.engine.cluster.watchdog import cluster_errors
@@ -11,20 +12,24 @@ from dfact.errors import ClusterError, DfactError, StoppedError
 
 if TYPE_CHECKING:
     from distributed import Client
-    from distributed.security import Security
+
+    from dfact.engine.cluster.certificate_names import ClusterSecurity
 
 _CONNECT_SECONDS = 10
 
 
 @contextmanager
-def connect(address: str, security: "Security") -> Iterator["Client"]:
+def connect(address: str, security: "ClusterSecurity") -> Iterator["Client"]:
     """Connect to the scheduler at ``address`` and yield a client once the expected workers have joined.
 
+    If the cluster is encrypted, all its processes must check names on certificates.
     ``dask.config`` sets their number, ``dfact.expected-workers`` (1), and the limit of the wait, ``dfact.worker-timeout`` (60 s).
     """
     import dask
     from dask.utils import parse_timedelta
     from distributed import Client
+
+    from dfact.engine.cluster.certificate_names import require_names_checked
 
     # A batch job expects all its workers, as the memory plan is made for all of them.
     expected = int(dask.config.get("dfact.expected-workers", 1))
@@ -32,7 +37,7 @@ def connect(address: str, security: "Security") -> Iterator["Client"]:
     try:
         asyncio.run(probe_scheduler(address, security))
     except (OSError, ValueError, TypeError, RuntimeError) as error:  # TLS raises the last two
-        raise DfactError(f"no Dask scheduler answers at {address} ({error or type(error).__name__}); {_remedy(address)}") from error
+        raise DfactError(f"no Dask scheduler answers at {address} ({_reason(error)}); {_remedy(address)}") from error
     with Client(address, set_as_default=False, security=security) as client:
         try:
             client.wait_for_workers(expected, timeout=timeout)
@@ -41,13 +46,15 @@ def connect(address: str, security: "Security") -> Iterator["Client"]:
             raise DfactError(f"the Dask cluster at {address} has {count} workers; start some with: dask worker {address}") from error
         try:
             with cluster_errors():
+                if address.startswith("tls://"):
+                    require_names_checked(client)
                 yield client
         except (ClusterError, StoppedError):
             silence_client_logs()
             raise
 
 
-async def probe_scheduler(address: str, security: "Security") -> None:
+async def probe_scheduler(address: str, security: "ClusterSecurity") -> None:
     """Perform Dask's handshake with the scheduler, as a client that fails in it would remain and delay the exit."""
     from distributed.comm import connect as open_comm
 
@@ -66,7 +73,18 @@ def silence_client_logs() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
+def _reason(error: BaseException) -> str:
+    """Return what is wrong with a certificate, which Dask leaves to the cause of its error, else the error's text."""
+    cause = error.__cause__
+    if isinstance(cause, SSLCertVerificationError):
+        return f"TLS certificate does not match: {cause.verify_message}"
+    return str(error) or type(error).__name__
+
+
 def _remedy(address: str) -> str:
     if address.startswith("tls://"):
-        return "expected one that uses TLS and certificates of the same authority as yours: --tls-ca-file, --tls-cert, --tls-key"
+        return (
+            "expected one that uses TLS and certificates of the same authority as yours (--tls-ca-file, --tls-cert, --tls-key) that are "
+            "valid and name the cluster (dfact.tls-name) or the address of their machine"
+        )
     return "expected an address such as tcp://10.0.0.1:8786, or tls://… of one that uses TLS; start one with: dask scheduler"

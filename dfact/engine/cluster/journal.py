@@ -32,7 +32,7 @@ class Journal:
 
     def __enter__(self) -> Self:
         self._folder = TemporaryFolder("journal")
-        self._file = os.open(self._folder.path / "passes", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        self._file = self._folder.new_file("passes")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

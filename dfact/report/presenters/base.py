@@ -21,7 +21,7 @@ from dfact.report.figures import Groups, history_figure, items_heatmap, order_by
 from dfact.report.plots import signed_heatmap, with_item_labels
 from dfact.report.selection import ERROR_LABEL, score_plot
 from dfact.report.tables import Lines, Texts, item_texts, largest_items, require_own_items, under_headings
-from dfact.text import align_columns
+from dfact.text import align_columns, escape_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -229,7 +229,7 @@ def find_presenter(model: Factorization) -> type[Presenter[Factorization]]:
 def model_text(model: Factorization, top: int = 5, texts: Texts = None, extra: tuple[tuple[str, str], ...] = ()) -> str:
     """Return the summary of a fitted model with ``extra`` lines (name, text), and the ``top`` items of each component."""
     presenter = find_presenter(model)(model)
-    return "\n\n".join([align_columns([*presenter.summary(), *extra]), *presenter.component_texts(top, texts)])
+    return escape_lines("\n\n".join([align_columns([*presenter.summary(), *extra]), *presenter.component_texts(top, texts)]))
 
 
 def rows_text(model: Factorization, n_rows: int) -> str:

@@ -11,7 +11,7 @@ from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.gom.passes import MIXED, PURE
 from dfact.report import tables
 from dfact.report.tables import Texts, row_chunks, with_texts
-from dfact.text import indented, table_text
+from dfact.text import escape_control, indented, table_text
 
 LEVELS = ("highly pure", "moderately pure", "highly mixed")
 """Purity of a subject, by its highest membership: at least 0.9, between 0.7 and 0.9, at most 0.7."""
@@ -77,7 +77,7 @@ def classes_text(model: GradeOfMembership, n: int = 5, texts: Texts = None) -> s
     parts = []
     for name, row in class_table(model).iterrows():
         parts.append(f"{name}: {row['share']:.1%} of the memberships, {row['pure']} highly pure, {row['mixed']} highly mixed")
-        parts.append(f"  identified by subject {row['pure_subject']}")
+        parts.append(f"  identified by subject {escape_control(row['pure_subject'])}")
         for heading, table in lists.items():
             items = table[table["class"] == name].drop(columns="class")
             if len(items):
