@@ -121,6 +121,16 @@ BROKEN: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
     "other container": ("Job", _put("spec", "podFailurePolicy", "rules", 1, "onExitCodes", "containerName", "x"), "not there"),
     "no deadline": ("Job", _drop("spec", "activeDeadlineSeconds"), "never ends"),
     "grace": ("Job", _put(*POD, "terminationGracePeriodSeconds", 30), "time for a checkpoint"),
+    "workers leave first": ("ConfigMap", _put("data", "DFACT_GRACE_SECONDS", "60"), "time for a checkpoint"),
+    "no limit of the disk": ("Job", _drop(*BOX, "resources", "limits", "ephemeral-storage"), "not promised"),
+    "volume without limit": ("Job", _put(*POD, "volumes", 1, "emptyDir", {}), "tmp may fill the node's disk"),
+    "readable key": ("Job", _put(*POD, "volumes", 2, "secret", "defaultMode", 0o444), "others can read the secret tls"),
+    "default mode of a key": ("Job", _drop(*POD, "volumes", 2, "secret", "defaultMode"), "others can read the secret tls"),
+    "writable key": ("Job", _drop(*BOX, "volumeMounts", 2, "readOnly"), "the volume tls is writable"),
+    "no budget": ("PodDisruptionBudget", _put("spec", "selector", "matchLabels", {"app": "other"}), "may stop them at once"),
+    "small budget": ("PodDisruptionBudget", _put("spec", "minAvailable", 1), "keeps 1 of 3 pods"),
+    "drain that never ends": ("PodDisruptionBudget", _put("spec", "minAvailable", 3), "keeps 3 of 3 pods"),
+    "drain that waits": ("PodDisruptionBudget", _drop("spec", "unhealthyPodEvictionPolicy"), "hold up a drain"),
     "long name": ("Job", _put("metadata", "name", "n" * 62), "host names"),
     "subdomain": ("Job", _put(*POD, "subdomain", "dask"), "no Service"),
     "enum": ("Job", _put(*BOX, "imagePullPolicy", "Sometimes"), "imagePullPolicy is Sometimes"),
@@ -153,6 +163,14 @@ def test_broken_manifest_is_reported(what: str, rendered: dict[str, list[Manifes
         if manifest["kind"] == kind and "job.toml" not in manifest.get("data", {}):
             change(manifest)
     assert message in "\n".join(problems(manifests))
+
+
+@needs_kubectl
+def test_scheduler_with_credentials_is_reported(rendered: dict[str, list[Manifest]]) -> None:
+    manifests = copy.deepcopy(rendered["daskjob"])
+    spec = next(manifest["spec"] for manifest in manifests if manifest["kind"] == "DaskJob")
+    spec["cluster"]["spec"]["scheduler"]["spec"]["containers"][0]["envFrom"].append({"secretRef": {"name": "dfact-s3"}})
+    assert problems(manifests) == ["DaskJob scheduler: has credentials of a store that it does not use"]
 
 
 @pytest.mark.slow
@@ -221,9 +239,10 @@ def test_deploy_writes_the_manifests_of_a_job(job: Path) -> None:
     of_job = found["Job"]["spec"]
     assert (found["Job"]["metadata"]["name"], found["Job"]["metadata"]["namespace"]) == ("dfact-study", "lab")
     assert of_job["completions"] == of_job["parallelism"] == 8
+    assert found["PodDisruptionBudget"]["spec"]["minAvailable"] == 7
     pod = pods(manifests)[0]
     assert pod.container["image"] == IMAGE
-    assert pod.container["resources"]["limits"] == {"cpu": "4", "memory": str(6 << 30)}
+    assert pod.container["resources"]["limits"] == {"cpu": "4", "memory": str(6 << 30), "ephemeral-storage": "22Gi"}
     assert {"claimName": "shared"} in [volume.get("persistentVolumeClaim") for volume in pod.spec["volumes"]]
     assert "TMPDIR" not in pod.settings, "what does not fit into memory lies in the pod's own /tmp"
     assert pod.settings["DASK_SCHEDULER_ADDRESS"].startswith("tls://")
