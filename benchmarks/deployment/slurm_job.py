@@ -21,13 +21,14 @@ import psutil
 
 import dfact
 from benchmarks.common import exit_code, report
+from benchmarks.faults.cluster_of_hosts import Certificates
 from benchmarks.faults.namespaces import Hosts
 from benchmarks.faults.namespaces import available as namespaces_available
 from tests.deployment.manifest_rules import DEPLOY
 
 _TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "unshare")
 _PATIENCE = 1200  # seconds after which a step hangs, on a busy machine as well
-_ITERATIONS = 60
+_ITERATIONS = 200
 _JOB = f"""\
 [job]
 state = "job.state"
@@ -109,7 +110,9 @@ class Slurm:
         self._on("control", ["slurmctld", "-D", "-i"])
         for name in ("one", "two"):
             self._on(name, ["slurmd", "-D"])
-        until(lambda: self.ask("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2", "both nodes are idle", self.folder / "slurmctld.log")
+        until(
+            lambda: self.ask("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2", "both nodes are idle", self.folder / "slurmctld.log"
+        )
 
     def _command(self, host: str, command: list[str]) -> list[str]:
         """Return the command with the host's name, and the names of all hosts."""
@@ -153,6 +156,13 @@ def processes(number: str, *words: str) -> list[psutil.Process]:
     return found
 
 
+def held(number: str) -> psutil.Process:
+    """Return the driver of the job, paused, so that the job does not end before what follows."""
+    (driver,) = processes(number, "dfact run")
+    driver.suspend()
+    return driver
+
+
 def story(slurm: Slurm, study: Path, log: Path) -> list[dict[str, Any]]:
     """Run the job to its end; return a row for each event, with whether it was as it must be."""
     rows: list[dict[str, Any]] = []
@@ -161,35 +171,44 @@ def story(slurm: Slurm, study: Path, log: Path) -> list[dict[str, Any]]:
         rows.append({"what": what, "found": str(found), "held": held})
         print(rows[-1], flush=True)
 
-    def said(words: str, times: int = 1) -> bool:
-        return log.exists() and log.read_text().count(words) >= times
-
     number = slurm.submit(study / "job.toml", log)
     until(lambda: list(study.glob("job.state.*/state-*")), "the first checkpoint", log)
+    driver = held(number)
     workers = processes(number, "dask worker")
-    cores = sorted({process.environ()["SLURM_CPUS_PER_TASK"] for process in workers})
+    step = dict(part.split("=", 1) for part in slurm.ask("scontrol", "show", "step", f"{number}.0").split() if "=" in part)
     hosts = sorted(process.environ()["SLURMD_NODENAME"] for process in workers)
     tell("workers and their nodes", hosts, hosts == ["one", "two"])
-    tell("cores of a task, by srun", cores, cores == ["2"])
+    tell("cores of three tasks", step["CPUs"], step["CPUs"] == "6")
     folders = [Path(process.environ()["TMPDIR"]) for process in workers]
-    tell("modes of the temporary folders", sorted({oct(path.stat().st_mode & 0o777) for path in folders}), all(path.stat().st_mode & 0o077 == 0 for path in folders))
+    modes = sorted({oct(path.stat().st_mode & 0o777) for path in folders})
+    tell("modes of the temporary folders", modes, modes == ["0o700"])
     private = list(study.glob(".dfact-*"))
-    tell("mode of the folder of the key", oct(private[0].stat().st_mode & 0o777), len(private) == 1 and private[0].stat().st_mode & 0o077 == 0)
-    refused = slurm.ask(sys.executable, "-c", _STRANGER, next(part for part in workers[0].environ()["DASK_SCHEDULER_ADDRESS"].split()))
-    tell("a stranger connects", refused.strip()[-100:], "refused" in refused)
+    modes = [oct(path.stat().st_mode & 0o777) for path in (*private, *(path / "key.pem" for path in private))]
+    tell("modes of the key and its folder", modes, modes == ["0o700", "0o600"])
+    foreign = Certificates.make(slurm.folder / "foreign")
+    own = [workers[0].environ()["DASK_SCHEDULER_ADDRESS"], str(private[0] / "cert.pem"), foreign.certificate, foreign.key]
+    answers = slurm.ask(sys.executable, "-c", _STRANGER, *own).split("ANSWER ")[1:]
+    answers = [answer.split("\n")[0] for answer in answers]
+    tell("strangers, over tls and tcp", answers, len(answers) == 2 and all(answer.startswith("refused") for answer in answers))
 
+    driver.resume()
     slurm.ask("scancel", "--signal=TERM", number)  # reaches the tasks alone, as --signal=TERM@300 does
     until(lambda: slurm.state(number).get("Restarts") == "1", "the job is queued again", log)
-    tell("stopped before its time limit", "queued again", not any(path.exists() for path in [*private, *folders]))
-    slurm.ask("scontrol", "update", f"JobId={number}", "StartTime=now")
-    until(lambda: said("Resuming from step"), "the job resumes", log)
+    left = [str(path) for path in (*private, *folders) if path.exists()]
+    tell("stopped before its time limit, queued again; files that are left", left, not left)
+    slurm.ask("scontrol", "update", f"JobId={number}", "StartTime=now")  # Slurm would wait for two minutes
+    until(lambda: "Resuming from step" in log.read_text(), "the job resumes", log)
+    driver = held(number)
     resumed = next(line for line in log.read_text().splitlines() if "Resuming from step" in line)
-    tell("it resumes", resumed.split('"message": "')[-1][:40], True)
-    until(lambda: len(processes(number, "dask worker")) == 2, "workers", log)
+    tell("started again", resumed.split('"message": "')[-1].split(" of ")[0], True)
+    until(lambda: len(processes(number, "dask worker")) == 2, "the workers join", log)
     processes(number, "dask worker")[-1].send_signal(signal.SIGKILL)
-    until(lambda: slurm.state(number).get("JobState") not in ("RUNNING", "PENDING", "COMPLETING", "CONFIGURING", None), "the job ends", log)
+    driver.resume()
+    going = ("RUNNING", "PENDING", "COMPLETING", "CONFIGURING", None)
+    until(lambda: slurm.state(number).get("JobState") not in going, "the job ends", log)
     final = slurm.state(number)
-    tell("after a worker was killed", f"{final['JobState']} {final['ExitCode']}", (final["JobState"], final["ExitCode"]) == ("COMPLETED", "0:0"))
+    ended = final["JobState"], final["ExitCode"]
+    tell("a worker was killed; state and exit code of the job", ended, ended == ("COMPLETED", "0:0"))
     left = [path.name for path in study.iterdir() if path.name.startswith(".dfact")]
     tell("files that are left", left, not left)
     return rows
@@ -197,14 +216,15 @@ def story(slurm: Slurm, study: Path, log: Path) -> list[dict[str, Any]]:
 
 _STRANGER = """
 import sys
-from distributed import Client
-for address in (sys.argv[1], sys.argv[1].replace("tls://", "tcp://")):
+from distributed import Client, Security
+# It trusts the scheduler, which must not trust it.
+own = Security(tls_ca_file=sys.argv[2], tls_client_cert=sys.argv[3], tls_client_key=sys.argv[4])
+for address, security in (sys.argv[1], own), (sys.argv[1].replace("tls://", "tcp://"), None):
     try:
-        Client(address, timeout=20)
-        print("admitted")
-        break
+        Client(address, timeout=60, security=security)
+        print("ANSWER admitted", flush=True)
     except (OSError, TypeError, ValueError, RuntimeError) as error:
-        print("refused", type(error).__name__)
+        print("ANSWER refused", type(error).__name__, flush=True)
 """
 
 
@@ -215,7 +235,7 @@ def main() -> None:
     with Hosts(["control", "one", "two"]) as hosts:
         study = hosts.folder / "study"
         study.mkdir()
-        answers = np.random.default_rng(0).integers(0, 4, (65536, 256), dtype=np.uint8)
+        answers = np.random.default_rng(0).integers(0, 4, (16384, 128), dtype=np.uint8)
         dataset = dfact.import_array(answers, study / "answers.zarr")
         (study / "job.toml").write_text(_JOB)
         slurm, log = Slurm(hosts), hosts.folder / "job.log"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import dfact
-from benchmarks.faults.fits import partitions_by_worker
+from benchmarks.faults.fits import PATIENCE, partitions_by_worker
 from benchmarks.faults.namespaces import Hosts
 from dfact.data.layout import Layout
 
@@ -88,13 +88,13 @@ class Fit:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return [json.loads(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK) and line.endswith("}")]
 
-    def reached(self, iteration: int, seconds: float = 180) -> None:
+    def reached(self, iteration: int, seconds: float = PATIENCE) -> None:
         """Wait until an iteration is done, as long as there is progress; raise an error if the fit has failed before."""
         self._wait(lambda lines: any(line.get("iteration", -1) >= iteration or "error" in line for line in lines), seconds)
         if failed := [line["error"] for line in self._lines() if "error" in line]:
             raise RuntimeError(f"failed before iteration {iteration}: {failed[0]}")
 
-    def ended(self, seconds: float = 180) -> Ended:
+    def ended(self, seconds: float = PATIENCE) -> Ended:
         """Wait until the fit has ended, with or without an error; this time without any progress counts as an error."""
         try:
             self._wait(lambda lines: any("at" in line for line in lines), seconds)
@@ -135,7 +135,7 @@ class Cluster:
         """Start a worker on the host of its name; ``certificates`` are the cluster's unless given."""
         here = ["--host", self.hosts.address(name), "--name", name, "--nthreads", "1", "--memory-limit", "2GiB"]
         local_options = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--local-directory", str(self.hosts.folder)]
-        own = [*here, *local_options, *(options or ("--no-nanny", "--death-timeout", "120"))]
+        own = [*here, *local_options, *(options or ("--no-nanny", "--death-timeout", "900"))]
         self._start(name, "worker", [self.address, *own], certificates or self.certificates)
 
     def _start(self, name: str, what: str, options: list[str], certificates: Certificates | None) -> None:
@@ -203,8 +203,8 @@ def drive(
     files = {} if known is None else {"tls_ca_file": known.authority, "tls_client_cert": known.certificate, "tls_client_key": known.key}
     began = time.monotonic()
     try:
-        client = Client(address, security=Security(require_encryption=known is not None, **files), timeout=180)
-        client.wait_for_workers(n_workers, timeout=180)
+        client = Client(address, security=Security(require_encryption=known is not None, **files), timeout=PATIENCE)
+        client.wait_for_workers(n_workers, timeout=PATIENCE)
         began = time.monotonic()
         model = model_of(iterations, executor=client, callbacks=[done], **kept)
         model.fit(data)

@@ -24,6 +24,7 @@ import psutil
 
 from benchmarks.common import exit_code, report
 from benchmarks.faults.cluster_of_hosts import SHORT_TIMEOUT, UNENDED, Certificates, Cluster, Fit, digest, make_data, model_of
+from benchmarks.faults.fits import PATIENCE
 from benchmarks.faults.namespaces import Hosts, available
 
 
@@ -41,7 +42,7 @@ class Fault:
     options: tuple[str, ...] = ()
     """Of the workers."""
     iterations: int = 15
-    patience: float = 180
+    patience: float = PATIENCE
     used: tuple[str, ...] = ()
     """WorkerResources that must have had a part."""
 
@@ -85,11 +86,11 @@ def _strangers(cluster: Cluster) -> None:
     refused = stranger.ended().error
     if not refused.startswith(("FatalCommClosedError: TLS certificate does not match", "RuntimeError: encryption required")):
         raise RuntimeError(f"the stranger was not refused for its certificate: {refused}")
-    if cluster.processes["c"].wait(timeout=180) == 0 or "name: c" in cluster.log("scheduler").read_text():
+    if cluster.processes["c"].wait(timeout=PATIENCE) == 0 or "name: c" in cluster.log("scheduler").read_text():
         raise RuntimeError("the worker of a stranger was let in")
 
 
-def _until(met: Callable[[], bool], what: str, seconds: float = 180) -> None:
+def _until(met: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
     until = time.monotonic() + seconds
     while not met():
         if time.monotonic() > until:
@@ -120,7 +121,7 @@ _PROGRESS_TIMEOUT = {"dfact.progress-timeout": "60s"}
 FAULTS = [
     Fault("none", _signals(_GO, "a")),
     Fault("worker killed", _signals(_KILL, "b")),
-    Fault("worker killed under its nanny", _kill_under_nanny, options=("--nanny", "--death-timeout", "120")),
+    Fault("worker killed under its nanny", _kill_under_nanny, options=("--nanny", "--death-timeout", "900")),
     Fault("worker cut off for 5 s", _for_a_while(_cut("b"), _restore("b"))),
     Fault("worker cut off", _cut("b"), _restore("b")),
     Fault("worker cut off; short timeouts", _cut("b"), _restore("b"), SHORT_TIMEOUT),

@@ -448,6 +448,93 @@ def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]
     np.testing.assert_array_equal(found.factors_[:], expected.factors_[:])
 
 
+_RECORDED_SRUN = """#!/bin/sh
+# Stands in for srun: record its arguments and settings. The driver ends with DRIVER_CODE, and a worker has been killed.
+echo "$@" > "$SLURM_SUBMIT_DIR/../arguments"
+env > "$SLURM_SUBMIT_DIR/../settings"
+stat -c '%a %n' "${DFACT_STATUS_FILE%/*}" "${DFACT_STATUS_FILE%/*}"/*.pem > "$SLURM_SUBMIT_DIR/../modes"
+echo "$DRIVER_CODE" > "$DFACT_STATUS_FILE"
+exit 137
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("driver", "restarts", "requeued"),
+    [("0", "0", False), ("1", "0", False), ("143", "0", True), ("143", "19", True), ("143", "20", False)],
+)
+def test_batch_script(driver: str, restarts: str, requeued: bool, slurm: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
+    (tmp_path / "tools" / "srun").write_text(_RECORDED_SRUN)
+    (tmp_path / "job.toml").write_text("")
+    batch = slurm(tmp_path / "job.toml", DRIVER_CODE=driver, SLURM_RESTART_COUNT=restarts, SLURM_CPUS_PER_TASK="4")
+    assert batch.wait(timeout=150) == int(driver), (tmp_path / "batch.log").read_text()  # the killed worker does not count
+    assert (tmp_path / "requeued").exists() is requeued
+    arguments = (tmp_path / "arguments").read_text().split()
+    assert {"--cpus-per-task=4", "--wait=0", "--kill-on-bad-exit=0"} <= set(arguments)
+    modes = {Path(name).name: mode for mode, name in (line.split() for line in (tmp_path / "modes").read_text().splitlines())}
+    assert modes.pop("cert.pem") in ("600", "644")
+    assert (modes.pop("key.pem"), *modes.values()) == ("600", "700")
+    settings = dict(line.split("=", 1) for line in (tmp_path / "settings").read_text().splitlines() if "=" in line)
+    assert settings["DASK_SCHEDULER_ADDRESS"].startswith("tls://")
+    assert settings["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] == "true"
+    assert not list(tmp_path.glob(".dfact*"))
+
+
+_DASK = """#!/bin/sh
+# Stands in for dask worker: ends with 0 when it is told to, or on SIGTERM.
+stat -c %a "$TMPDIR" > "$REPORTS/mode"
+echo "$TMPDIR" > "$REPORTS/folder"
+trap 'touch "$REPORTS/stopped"; exit 0' TERM
+touch "$REPORTS/started"
+until [ -e "$REPORTS/end" ]; do sleep 0.02; done
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("grace", ["1000", "0"])
+def test_stopped_worker_stays_for_the_driver(grace: str, tmp_path: Path) -> None:
+    (tmp_path / "dask").write_text(_DASK)
+    (tmp_path / "dask").chmod(0o755)
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
+    given = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
+    given |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DFACT_GRACE_SECONDS": grace, "REPORTS": str(tmp_path), "TMPDIR": str(tmp_path)}
+    worker = subprocess.Popen([str(DEPLOY / "container" / "node-entrypoint"), "job.toml"], env=known | given, start_new_session=True)
+    try:
+        _until((tmp_path / "started").exists)
+        worker.send_signal(signal.SIGTERM)
+        if grace == "0":
+            _until((tmp_path / "stopped").exists)
+        else:
+            _until(lambda: "sleep 1000" in _group(worker.pid))
+            (tmp_path / "end").touch()  # as when the scheduler is lost
+        assert worker.wait(timeout=150) == 75
+        assert (tmp_path / "stopped").exists() is (grace == "0")
+        _until(lambda: not _group(worker.pid))  # neither the worker nor the sleep is left
+        assert (tmp_path / "mode").read_text().strip() == "700"
+        assert not Path((tmp_path / "folder").read_text().strip()).exists()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+
+
+def _until(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + 150
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def _group(leader: int) -> list[str]:
+    """Return the commands of the living processes of a process group."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+    return found
+
+
 @pytest.mark.process
 @pytest.mark.faults
 def test_workers_without_a_scheduler_fail() -> None:
