@@ -192,7 +192,7 @@ def story(slurm: Slurm, study: Path, log: Path) -> list[dict[str, Any]]:
     tell("strangers, over tls and tcp", answers, len(answers) == 2 and all(answer.startswith("refused") for answer in answers))
 
     driver.resume()
-    slurm.ask("scancel", "--signal=TERM", number)  # reaches the tasks alone, as --signal=TERM@300 does
+    slurm.ask("scancel", "--signal=USR1", number)  # as --signal=USR1@300; proctrack/linuxproc sends it to all processes
     until(lambda: slurm.state(number).get("Restarts") == "1", "the job is queued again", log)
     left = [str(path) for path in (*private, *folders) if path.exists()]
     tell("stopped before its time limit, queued again; files that are left", left, not left)

@@ -354,9 +354,8 @@ while [ "$number" -lt "$SLURM_NTASKS" ]; do
     SLURM_PROCID=$number "$@" > "$SLURM_SUBMIT_DIR/../task-$number.log" 2>&1 & tasks="$tasks $!"
     number=$((number + 1))
 done
-trap 'kill -TERM $tasks' TERM
 for task in $tasks; do
-    while :; do wait "$task"; code=$?; kill -0 "$task" 2> /dev/null || break; done
+    wait "$task"; code=$?
     [ "$code" -gt "$highest" ] && highest=$code
 done
 exit "$highest"
@@ -433,8 +432,9 @@ def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]
         assert batch.poll() is None, driver.read_text()
         assert time.monotonic() < until, driver.read_text()
         time.sleep(0.05)
-    for srun in psutil.Process(batch.pid).children():  # --signal=TERM reaches the tasks only
-        srun.send_signal(signal.SIGTERM)
+    (srun,) = (child for child in psutil.Process(batch.pid).children() if "srun" in " ".join(child.cmdline()))
+    for process in srun.children(recursive=True):  # as --signal=USR1 reaches, with some settings of Slurm, all processes of the tasks
+        process.send_signal(signal.SIGUSR1)
     assert batch.wait(timeout=150) == 143, driver.read_text()
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
     assert "stopped" in driver.read_text()
