@@ -206,6 +206,18 @@ def test_lock_file_pins_all_dependencies_of_the_image() -> None:
     assert lock.count("==") - lock.count("python_version ==") <= lock.count("--hash=sha256:")
 
 
+def test_context_of_the_image_has_what_it_copies_and_nothing_else() -> None:
+    lines = (DEPLOY.parent / ".dockerignore").read_text().splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    copies = re.findall(r"^COPY (?:--chmod=\S+ )?((?!--from)[^-].*) \S+$", (DEPLOY / "container" / "Containerfile").read_text(), re.MULTILINE)
+    copied = {Path(source) for sources in copies for source in sources.split()}
+    included = {Path(pattern[1:]) for pattern in patterns if pattern.startswith("!")}
+    assert patterns[0] == "*", "what is not listed is left out"
+    assert all(any(path.is_relative_to(folder) for folder in included) for path in copied)
+    assert all(any(path.is_relative_to(folder) for path in copied) for folder in included)
+    assert all((DEPLOY.parent / path).exists() for path in copied)
+
+
 # dfact deploy
 
 
