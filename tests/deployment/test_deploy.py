@@ -29,6 +29,7 @@ from tests.deployment.manifest_rules import DEPLOY, VERSIONS, Manifest, operator
 
 FOLDERS = ("overlays/example-s3", "overlays/example-pvc", "daskjob")
 IMAGE = "registry.example.com/dfact:0.1.0"
+PATIENCE = 400  # seconds after which a process hangs: on a busy machine the imports alone take minutes
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
 
@@ -209,7 +210,9 @@ def test_lock_file_pins_all_dependencies_of_the_image() -> None:
 def test_context_of_the_image_has_what_it_copies_and_nothing_else() -> None:
     lines = (DEPLOY.parent / ".dockerignore").read_text().splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
-    copies = re.findall(r"^COPY (?:--chmod=\S+ )?((?!--from)[^-].*) \S+$", (DEPLOY / "container" / "Containerfile").read_text(), re.MULTILINE)
+    copies = re.findall(
+        r"^COPY (?:--chmod=\S+ )?((?!--from)[^-].*) \S+$", (DEPLOY / "container" / "Containerfile").read_text(), re.MULTILINE
+    )
     copied = {Path(source) for sources in copies for source in sources.split()}
     included = {Path(pattern[1:]) for pattern in patterns if pattern.startswith("!")}
     assert patterns[0] == "*", "what is not listed is left out"
@@ -428,6 +431,7 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
 
 @pytest.mark.process
 @pytest.mark.faults
+@pytest.mark.timeout(4 * PATIENCE)
 def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
     answers = planted_answers(4000, 40, 3, seed=1)
     dataset = dfact.import_array(answers, tmp_path / "a.zarr")
@@ -439,7 +443,7 @@ def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]
     driver = tmp_path / "task-0.log"
     folders = [str(tmp_path / "held"), os.environ.get("PYTHONPATH", "")]
     batch = slurm(job, PYTHONPATH=os.pathsep.join(filter(None, folders)))
-    until = time.monotonic() + 150
+    until = time.monotonic() + PATIENCE
     while not list(tmp_path.glob("state.*/steps-*")):  # the first checkpoint exists
         assert batch.poll() is None, driver.read_text()
         assert time.monotonic() < until, driver.read_text()
@@ -447,10 +451,10 @@ def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]
     (srun,) = (child for child in psutil.Process(batch.pid).children() if "srun" in " ".join(child.cmdline()))
     for process in srun.children(recursive=True):  # as --signal=USR1 reaches, with some settings of Slurm, all processes of the tasks
         process.send_signal(signal.SIGUSR1)
-    assert batch.wait(timeout=150) == 143, driver.read_text()
+    assert batch.wait(timeout=PATIENCE) == 143, driver.read_text()
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
     assert "stopped" in driver.read_text()
-    assert slurm(job).wait(timeout=150) == 0, driver.read_text()
+    assert slurm(job).wait(timeout=PATIENCE) == 0, driver.read_text()
     assert "Resuming from step" in driver.read_text()
     found, expected = (
         dfact.load_model(tmp_path / "icqf.model"),
@@ -479,7 +483,7 @@ def test_batch_script(driver: str, restarts: str, requeued: bool, slurm: Callabl
     (tmp_path / "tools" / "srun").write_text(_RECORDED_SRUN)
     (tmp_path / "job.toml").write_text("")
     batch = slurm(tmp_path / "job.toml", DRIVER_CODE=driver, SLURM_RESTART_COUNT=restarts, SLURM_CPUS_PER_TASK="4")
-    assert batch.wait(timeout=150) == int(driver), (tmp_path / "batch.log").read_text()  # the killed worker does not count
+    assert batch.wait(timeout=PATIENCE) == int(driver), (tmp_path / "batch.log").read_text()  # the killed worker does not count
     assert (tmp_path / "requeued").exists() is requeued
     arguments = (tmp_path / "arguments").read_text().split()
     assert {"--cpus-per-task=4", "--wait=0", "--kill-on-bad-exit=0"} <= set(arguments)
@@ -519,7 +523,7 @@ def test_stopped_worker_stays_for_the_driver(grace: str, tmp_path: Path) -> None
         else:
             _until(lambda: "sleep 1000" in _group(worker.pid))
             (tmp_path / "end").touch()  # as when the scheduler is lost
-        assert worker.wait(timeout=150) == 75
+        assert worker.wait(timeout=PATIENCE) == 75
         assert (tmp_path / "stopped").exists() is (grace == "0")
         _until(lambda: not _group(worker.pid))  # neither the worker nor the sleep is left
         assert (tmp_path / "mode").read_text().strip() == "700"
@@ -531,7 +535,7 @@ def test_stopped_worker_stays_for_the_driver(grace: str, tmp_path: Path) -> None
 
 
 def _until(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + 150
+    until = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.02)
