@@ -28,7 +28,7 @@ from tests.deployment.manifest_rules import DEPLOY
 
 _TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "unshare")
 _PATIENCE = 1200  # seconds after which a step hangs, on a busy machine as well
-_ITERATIONS = 200
+_ITERATIONS = 80
 _JOB = f"""\
 [job]
 state = "job.state"
@@ -66,7 +66,6 @@ SlurmdParameters=config_overrides
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 JobAcctGatherType=jobacct_gather/none
-RequeueExit=0
 NodeName=one NodeAddr={one} CPUs=4 RealMemory=16000
 NodeName=two NodeAddr={two} CPUs=4 RealMemory=16000
 PartitionName=all Nodes=one,two Default=YES MaxTime=INFINITE State=UP
@@ -131,7 +130,7 @@ class Slurm:
 
     def submit(self, job: Path, log: Path) -> str:
         """Submit the batch script as a user does; returns the number of the job."""
-        size = ["--ntasks=3", "--ntasks-per-node=2", "--cpus-per-task=2", "--mem-per-cpu=1G", "--time=30", f"--output={log}"]
+        size = ["--ntasks=3", "--nodes=2", "--cpus-per-task=2", "--mem-per-cpu=1G", "--time=30", f"--output={log}"]
         given = f"--export=ALL,DFACT_BIN={Path(sys.executable).parent},OPENBLAS_CORETYPE=Haswell"
         said = self.ask("sbatch", "--parsable", *size, given, str(DEPLOY / "slurm" / "job.sbatch"), str(job))
         if not said.strip().isdigit():
