@@ -24,6 +24,7 @@ from tests.deployment.manifest_rules import DEPLOY, Manifest
 BASE, IMAGE = "localhost/dfact-base:bookworm", "localhost/dfact:0.1.0"
 _TOOLS = ("podman", "buildah", "runc", "debootstrap", "kubectl")
 _SPACE = 8 << 30  # for base, wheels, layers and image
+_PATIENCE = 1800  # seconds after which a job hangs: each pod compiles its kernels, which takes minutes on a busy machine
 _CONFIGURATION = """\
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
@@ -58,7 +59,7 @@ def _configure(folder: Path) -> None:
 
 
 def build_image(folder: Path) -> None:
-    """Build the image of the committed Containerfile and lock file without the network, from a base and wheels fetched before."""
+    """Build the image of this source without the network, from a base and wheels fetched before. Unchanged layers are reused."""
     folder.mkdir(parents=True, exist_ok=True)
     _configure(folder)
     if subprocess.run(["podman", "image", "exists", BASE], check=False, capture_output=True).returncode != 0:
@@ -71,7 +72,19 @@ def build_image(folder: Path) -> None:
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(wheels), "--only-binary", ":all:", "--python-version", version]
     _run(*pip, "--require-hashes", "--requirement", str(lock))
     arguments = [f"BASE={BASE}", "PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels"]
-    build = ["buildah", "bud", "--runtime", "runc", "--isolation", "oci", "--network", "none", "--volume", f"{wheels}:/wheels:ro"]
+    build = [
+        "buildah",
+        "bud",
+        "--layers",
+        "--runtime",
+        "runc",
+        "--isolation",
+        "oci",
+        "--network",
+        "none",
+        "--volume",
+        f"{wheels}:/wheels:ro",
+    ]
     given = [part for argument in arguments for part in ("--build-arg", argument)]
     _run(*build, *given, "--tag", IMAGE, "--file", str(DEPLOY / "container" / "Containerfile"), str(DEPLOY.parent))
 
@@ -219,7 +232,7 @@ class Job:
                 return str(rule["action"])
         return "Count"
 
-    def until(self, met: "Sequence[str] | None", seconds: float) -> None:
+    def until(self, met: "Sequence[str] | None", seconds: float = _PATIENCE) -> None:
         """Check the pods until the driver's log contains one of the words, or the job is done."""
         end = time.monotonic() + seconds
         while not self.control():

@@ -120,7 +120,7 @@ def main() -> None:
                 for process in (operator, server):
                     process.kill()
                     process.wait()
-    report("deploy_operator", rows, thresholds)
+    report("dask_operator", rows, thresholds)
     sys.exit(exit_code(thresholds))
 
 

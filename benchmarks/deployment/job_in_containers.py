@@ -1,13 +1,12 @@
 """A job as on Kubernetes, in containers on this machine; a worker and the driver are killed, and the result equals the local one.
 
-python -m benchmarks.deployment.job_in_containers             builds the image if it is missing, and runs the job
-python -m benchmarks.deployment.job_in_containers --rebuild   rebuilds the image
+python -m benchmarks.deployment.job_in_containers
 
-`dfact deploy` writes the manifests for the job. The pods run as user 10001 on a read-only root without capabilities, over
-TLS, with an S3-compatible store, each in its own network namespace. See benchmarks/deployment/containers.py.
+The image is built of this source. `dfact deploy` writes the manifests for the job. The pods run as user 10001 on a
+read-only root without capabilities, over TLS, with an S3-compatible store, each in its own network namespace. See
+benchmarks/deployment/containers.py.
 """
 
-import argparse
 import hashlib
 import json
 import subprocess
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import answers, report
+from benchmarks.common import answers, exit_code, report
 from benchmarks.deployment.containers import IMAGE, Job, available, build_image
 from benchmarks.faults.cluster_of_hosts import Certificates
 from benchmarks.faults.namespaces import Hosts
@@ -46,6 +45,17 @@ data = "s3://studies/eqsq/answers.zarr"
 model = "s3://studies/eqsq/gom4.model"
 components = 4
 seed = 0
+"""
+_CREATE_BUCKET = """
+import sys, time, urllib.request as u
+for wait in range(600):
+    try:
+        u.urlopen(u.Request(sys.argv[1], method="PUT"))
+        break
+    except u.URLError:  # the store is starting
+        time.sleep(1)
+else:
+    sys.exit("the store does not start")
 """
 _DESK = """
 import json, sys
@@ -98,7 +108,7 @@ class Desk:
         self.endpoint = f"http://{hosts.address('store')}:9000"
         self.settings = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"} | _KERNELS
 
-    def run(self, *command: str, seconds: float = 120) -> str:
+    def run(self, *command: str, seconds: float = 600) -> str:
         log = self.hosts.folder / "desk.log"
         log.unlink(missing_ok=True)
         given = [f"{name}={value}" for name, value in (self.settings | _KEYS).items()]
@@ -112,8 +122,7 @@ def story(hosts: Hosts, data: Path) -> list[dict[str, Any]]:
     """Run the job from the manifests to the models; return a row for each event."""
     desk = Desk(hosts)
     hosts.run("store", [sys.executable, "-m", "moto.server", "-H", hosts.address("store"), "-p", "9000"], log=hosts.folder / "store.log")
-    create = f"import time, urllib.request as u; time.sleep(4); u.urlopen(u.Request('{desk.endpoint}/studies', method='PUT'))"
-    desk.run(sys.executable, "-c", create)
+    desk.run(sys.executable, "-c", _CREATE_BUCKET, f"{desk.endpoint}/studies")
     desk.run(sys.executable, "-c", _DESK, "import", str(data))
     (hosts.folder / "eqsq.toml").write_text(_JOB)
     manifests = _deploy(desk)
@@ -123,19 +132,19 @@ def story(hosts: Hosts, data: Path) -> list[dict[str, Any]]:
     rows = []
     with Job(manifests, hosts, secrets) as job:
         began = time.monotonic()
-        job.until(["fit: "], 240)
+        job.until(["fit: "])
         rows.append(_hardened(job))
         for index in (1, 2):  # one worker has the only partition
             time.sleep(3)
             job.kill(index)
-            job.until(["fit: "], 60)
+            job.until(["fit: "])
         time.sleep(4)
         job.kill(0)
-        job.until(["Resuming from step"], 240)
+        job.until(["Resuming from step"])
         resumed = next(line for line in job.log(0).splitlines() if "Resuming from step" in line)
         rows.append({"what": "driver killed", "then": json.loads(resumed)["message"]})
         job.tell(rows[-1]["then"])
-        job.until(None, 400)
+        job.until(None)
         rows.append({"what": "job", "then": f"done after {time.monotonic() - began:.0f} s, pods started for each index: {job.starts}"})
         (hosts.folder / "driver.log").write_text(job.log(0))
     found = json.loads(desk.run(sys.executable, "-c", _DESK, "digests").split("DIGESTS")[1])
@@ -167,16 +176,12 @@ def _hardened(job: Job) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rebuild", action="store_true", help="build the image again")
-    rebuild = parser.parse_args().rebuild
     possible, reason = available()
     if not possible:
         sys.exit(reason)
-    if rebuild or subprocess.run(["podman", "image", "exists", IMAGE], check=False, capture_output=True).returncode != 0:
-        began = time.monotonic()
-        build_image(_CACHE)
-        print(f"built {IMAGE} in {time.monotonic() - began:.0f} s")
+    began = time.monotonic()
+    build_image(_CACHE)
+    print(f"built {IMAGE} in {time.monotonic() - began:.0f} s", flush=True)
     import dfact
 
     with Hosts(["store", "desk", "0", "1", "2"]) as hosts:
@@ -197,7 +202,9 @@ def main() -> None:
         (f"{name}: the result equals the local one", one == other)
         for name, one, other in zip(("icqf", "gom"), rows.pop()["digests"], expected, strict=True)
     ]
-    report("deploy_containers", [{"what": row["what"], "then": row["then"]} for row in rows], [("the pods are hardened", safe), *equal])
+    thresholds = [("the pods are hardened", safe), *equal]
+    report("job_in_containers", [{"what": row["what"], "then": row["then"]} for row in rows], thresholds)
+    sys.exit(exit_code(thresholds))
 
 
 if __name__ == "__main__":

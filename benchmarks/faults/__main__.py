@@ -28,6 +28,7 @@ from benchmarks.common import exit_code, report
 from benchmarks.faults import cluster_of_hosts, network_faults, storage
 from benchmarks.faults.commands import Stored, StoredAdmixture, StoredBootstrap, StoredFit, reached_by
 from benchmarks.faults.fits import (
+    PATIENCE,
     SELECTIONS,
     SOLVERS,
     Processes,
@@ -57,7 +58,7 @@ def cluster(settings: dict[str, Any] | None = None) -> Iterator[tuple[Processes,
     with tempfile.TemporaryDirectory() as folder, Processes(Path(folder), settings, PAUSE) as processes:
         processes.start(2)
         with Client(processes.address, set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=PATIENCE)
             yield processes, client
 
 
@@ -78,7 +79,7 @@ def on_a_cluster(
         undisturbed = statistics.median(timed(lambda: fit(client))[1] for _ in range(3))
         for number in range(tries):
             processes.start(2)
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=PATIENCE)
             strike = Strike(int(rng.integers(1, last + 1)), rng.uniform(0, 3 * PAUSE), partial(act, processes, rng))
             checkpoint = Path(folder) / f"{number}.zarr" if number % 2 else None
             strikes = [strike, joined(client, 3, last + 1)] if act is start_one else [strike]

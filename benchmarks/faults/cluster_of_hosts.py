@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import dfact
-from benchmarks.faults.fits import partitions_by_worker
+from benchmarks.faults.fits import PATIENCE, partitions_by_worker
 from benchmarks.faults.namespaces import Hosts
 from dfact.data.layout import Layout
 
@@ -90,14 +90,14 @@ class Fit:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return [json.loads(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK) and line.endswith("}")]
 
-    def reached(self, iteration: int, seconds: float = 180) -> None:
-        """Wait until an iteration is done; raise an error if the fit has failed before."""
+    def reached(self, iteration: int, seconds: float = PATIENCE) -> None:
+        """Wait until an iteration is done, as long as there is progress; raise an error if the fit has failed before."""
         self._wait(lambda lines: any(line.get("iteration", -1) >= iteration or "error" in line for line in lines), seconds)
         if failed := [line["error"] for line in self._lines() if "error" in line]:
             raise RuntimeError(f"failed before iteration {iteration}: {failed[0]}")
 
-    def ended(self, seconds: float = 180) -> Ended:
-        """Wait until the fit has ended, with or without an error; a timeout counts as an error."""
+    def ended(self, seconds: float = PATIENCE) -> Ended:
+        """Wait until the fit has ended, with or without an error; this time without any progress counts as an error."""
         try:
             self._wait(lambda lines: any("at" in line for line in lines), seconds)
             end = next(line for line in self._lines() if "at" in line)
@@ -106,12 +106,15 @@ class Fit:
         return Ended(**end, times=[line["time"] for line in self._lines() if "iteration" in line])
 
     def _wait(self, met: Callable[[list[dict[str, Any]]], bool], seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while not met(self._lines()):
+        """Wait until the condition holds; the limit is for the time between two reports, as a busy machine makes fits long."""
+        reports, until = 0, time.monotonic() + seconds
+        while not met(lines := self._lines()):
+            if len(lines) > reports:
+                reports, until = len(lines), time.monotonic() + seconds
             if self.process.poll() is not None and not met(self._lines()):
                 raise RuntimeError(f"the driver left with {self.process.returncode}: {self.log.read_text()[-2000:]}")
             if time.monotonic() > until:
-                raise TimeoutError(f"not within {seconds} s: {self.log.read_text()[-2000:]}")
+                raise TimeoutError(f"no report within {seconds} s: {self.log.read_text()[-2000:]}")
             time.sleep(0.02)
 
 
@@ -134,7 +137,7 @@ class Cluster:
         """Start a worker on the host of its name; ``certificates`` are the cluster's unless given."""
         here = ["--host", self.hosts.address(name), "--name", name, "--nthreads", "1", "--memory-limit", "2GiB"]
         local_options = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--local-directory", str(self.hosts.folder)]
-        own = [*here, *local_options, *(options or ("--no-nanny", "--death-timeout", "120"))]
+        own = [*here, *local_options, *(options or ("--no-nanny", "--death-timeout", "900"))]
         self._start(name, "worker", [self.address, *own], certificates or self.certificates)
 
     def _start(self, name: str, what: str, options: list[str], certificates: Certificates | None) -> None:
@@ -202,8 +205,8 @@ def drive(
     files = {} if known is None else {"tls_ca_file": known.authority, "tls_client_cert": known.certificate, "tls_client_key": known.key}
     began = time.monotonic()
     try:
-        client = Client(address, security=Security(require_encryption=known is not None, **files), timeout=60)
-        client.wait_for_workers(n_workers, timeout=120)
+        client = Client(address, security=Security(require_encryption=known is not None, **files), timeout=PATIENCE)
+        client.wait_for_workers(n_workers, timeout=PATIENCE)
         began = time.monotonic()
         model = model_of(iterations, executor=client, callbacks=[done], **kept)
         model.fit(data)

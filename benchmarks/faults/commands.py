@@ -15,7 +15,7 @@ from typing import Any
 import dask
 
 import dfact
-from benchmarks.faults.fits import FORKSERVER, answers, bits, differing, log_to, long_fit, slow, small_partitions
+from benchmarks.faults.fits import FORKSERVER, PATIENCE, answers, bits, differing, log_to, long_fit, slow, small_partitions
 
 
 class Command:
@@ -41,7 +41,7 @@ class Command:
             assert self._process.pid is not None
             os.kill(self._process.pid, number)
 
-    def ended(self, seconds: float = 120) -> int:
+    def ended(self, seconds: float = PATIENCE) -> int:
         """Return the exit code, None before the end; negative for the signal that killed it."""
         self._process.join(seconds)
         if self._process.exitcode is None:
@@ -58,7 +58,7 @@ class Command:
         """Wait until the command has printed this text, or has ended."""
         self.wait(lambda: words in self.said)
 
-    def wait(self, there: Callable[[], bool], seconds: float = 120) -> None:
+    def wait(self, there: Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Wait until the condition holds, or the command has ended."""
         until = time.monotonic() + seconds
         while not there() and self._process.is_alive():

@@ -28,6 +28,8 @@ from dfact.engine import shard
 
 _LAYOUT = {"_BLOCK_ENTRIES": 1 << 11, "_CHUNK_ENTRIES": 1 << 13, "_PARTITION_ENTRIES": 1 << 14}
 Array = NDArray[Any]
+PATIENCE = 900.0
+"""Seconds without progress after which a process hangs: on a busy machine the imports alone take minutes."""
 
 
 @contextmanager
@@ -222,7 +224,7 @@ def joined(client: Client, n_workers: int, behind: int) -> Callable[[Any], None]
 
     def wait(iteration: Any) -> None:
         if iteration.number == behind:
-            client.wait_for_workers(n_workers, timeout=60)
+            client.wait_for_workers(n_workers, timeout=PATIENCE)
 
     return wait
 
@@ -287,7 +289,7 @@ class Processes:
         self.running[name] = FORKSERVER.Process(target=target, args=(*self._given, *arguments), daemon=True)
         self.running[name].start()
 
-    def _wait_for_the_scheduler(self, seconds: float = 60) -> None:
+    def _wait_for_the_scheduler(self, seconds: float = PATIENCE) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             with socket.socket() as probe:

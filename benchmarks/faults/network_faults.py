@@ -24,12 +24,13 @@ import psutil
 
 from benchmarks.common import exit_code, report
 from benchmarks.faults.cluster_of_hosts import SHORT_TIMEOUT, UNENDED, Certificates, Cluster, Fit, digest, make_data, model_of
+from benchmarks.faults.fits import PATIENCE
 from benchmarks.faults.namespaces import Hosts, available
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that hits a fit after its third iteration, and the time limit for the end of the fit."""
+    """A fault that hits a fit after its third iteration, and the time without progress after which the fit hangs."""
 
     name: str
     strike: Callable[[Cluster], None]
@@ -41,7 +42,7 @@ class Fault:
     options: tuple[str, ...] = ()
     """Of the workers."""
     iterations: int = 15
-    patience: float = 180
+    patience: float = PATIENCE
     used: tuple[str, ...] = ()
     """WorkerResources that must have had a part."""
 
@@ -85,11 +86,11 @@ def _strangers(cluster: Cluster) -> None:
     refused = stranger.ended().error
     if not refused.startswith(("FatalCommClosedError: TLS certificate does not match", "RuntimeError: encryption required")):
         raise RuntimeError(f"the stranger was not refused for its certificate: {refused}")
-    if cluster.processes["c"].wait(timeout=180) == 0 or "name: c" in cluster.log("scheduler").read_text():
+    if cluster.processes["c"].wait(timeout=PATIENCE) == 0 or "name: c" in cluster.log("scheduler").read_text():
         raise RuntimeError("the worker of a stranger was let in")
 
 
-def _until(met: Callable[[], bool], what: str, seconds: float = 180) -> None:
+def _until(met: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
     until = time.monotonic() + seconds
     while not met():
         if time.monotonic() > until:
@@ -115,25 +116,25 @@ def _join(cluster: Cluster) -> None:
 
 _STOP, _GO, _KILL = signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL
 _TTL = {"distributed.scheduler.worker-ttl": "30s"}
-_WORKERS_WAIT = {"dfact.worker-timeout": "5s"}
-_PROGRESS_WAIT = {"dfact.progress-timeout": "60s"}
+_WORKER_TIMEOUT = {"dfact.worker-timeout": "5s"}
+_PROGRESS_TIMEOUT = {"dfact.progress-timeout": "60s"}
 FAULTS = [
     Fault("none", _signals(_GO, "a")),
     Fault("worker killed", _signals(_KILL, "b")),
-    Fault("worker killed under its nanny", _kill_under_nanny, options=("--nanny", "--death-timeout", "120")),
+    Fault("worker killed under its nanny", _kill_under_nanny, options=("--nanny", "--death-timeout", "900")),
     Fault("worker cut off for 5 s", _for_a_while(_cut("b"), _restore("b"))),
     Fault("worker cut off", _cut("b"), _restore("b")),
     Fault("worker cut off; short timeouts", _cut("b"), _restore("b"), SHORT_TIMEOUT),
     Fault("workers cut off from each other for 5 s", _for_a_while(_part, _join)),
-    Fault("workers cut off from each other; progress-wait 60 s", _part, _join, _PROGRESS_WAIT),
-    Fault("two of three workers cut off from each other; progress-wait 60 s", _part, _join, _PROGRESS_WAIT, ("a", "b", "c")),
+    Fault("workers cut off from each other; progress-timeout 60 s", _part, _join, _PROGRESS_TIMEOUT),
+    Fault("two of three workers cut off from each other; progress-timeout 60 s", _part, _join, _PROGRESS_TIMEOUT, ("a", "b", "c")),
     Fault("worker paused for 5 s", _for_a_while(_signals(_STOP, "b"), _signals(_GO, "b"))),
-    Fault("worker paused; progress-wait 60 s", _signals(_STOP, "b"), settings=_PROGRESS_WAIT),
+    Fault("worker paused; progress-timeout 60 s", _signals(_STOP, "b"), settings=_PROGRESS_TIMEOUT),
     Fault("worker paused; worker-ttl 30 s", _signals(_STOP, "b"), settings=_TTL),
-    Fault("all workers killed; workers-wait 5 s", _signals(_KILL, "a", "b"), settings=_WORKERS_WAIT),
+    Fault("all workers killed; worker-timeout 5 s", _signals(_KILL, "a", "b"), settings=_WORKER_TIMEOUT),
     Fault("scheduler killed", _signals(_KILL, "scheduler")),
     Fault("scheduler paused for 5 s", _for_a_while(_signals(_STOP, "scheduler"), _signals(_GO, "scheduler"))),
-    Fault("scheduler paused; workers-wait 5 s", _signals(_STOP, "scheduler"), settings=_WORKERS_WAIT),
+    Fault("scheduler paused; worker-timeout 5 s", _signals(_STOP, "scheduler"), settings=_WORKER_TIMEOUT),
     Fault("scheduler cut off; short timeouts", _cut("scheduler"), _restore("scheduler"), SHORT_TIMEOUT),
     Fault("driver cut off for 5 s", _for_a_while(_cut("driver"), _restore("driver"))),
     Fault("driver cut off; short timeouts", _cut("driver"), _restore("driver"), SHORT_TIMEOUT),
@@ -190,7 +191,7 @@ def row_of(fault: Fault, data: Path, expected: str, *, tls: bool) -> dict[str, A
     try:
         return suffer(fault, data, expected, tls=tls)
     except Exception as error:
-        said = f"{UNENDED} what it is about: {type(error).__name__}: {' '.join(str(error).split())}"
+        said = f"{UNENDED} {type(error).__name__}: {' '.join(str(error).split())}"
         return {"protocol": "tls" if tls else "tcp", "fault": fault.name, "ended": said, "equal": False, "partitions": {}}
 
 
@@ -217,7 +218,7 @@ def main() -> int:
                 rows.append(row)
                 thresholds += make_thresholds(fault, row)
                 print(row, flush=True)
-    report("hosts", rows, thresholds)
+    report("network_faults", rows, thresholds)
     return exit_code(thresholds)
 
 

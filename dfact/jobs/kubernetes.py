@@ -218,7 +218,11 @@ def _patches(pods: PlannedWorkers, claim: str | None, endpoint: str | None) -> d
     if claim:
         spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
     size = {"completions": pods.count + 1, "parallelism": pods.count + 1, "template": {"spec": spec}}
-    patches: dict[str, Any] = {"job.yaml": {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "dfact"}, "spec": size}}
+    budget = {"minAvailable": pods.count}  # all pods but one
+    patches: dict[str, Any] = {
+        "job.yaml": {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "dfact"}, "spec": size},
+        "disruptionbudget.yaml": {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "dfact"}, "spec": budget},
+    }
     parts = urlsplit(endpoint or "")
     port = parts.port or {"http": 80}.get(parts.scheme, 443)
     if port != 443:

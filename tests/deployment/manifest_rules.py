@@ -103,6 +103,8 @@ class Pod:
     labels: dict[str, str]
     settings: dict[str, str]
     """Its environment, as far as ConfigMaps and plain values tell it."""
+    count: int
+    """Number of such pods."""
 
     @property
     def container(self) -> Manifest:
@@ -117,21 +119,22 @@ def pods(manifests: list[Manifest]) -> list[Pod]:
         labels = manifest["metadata"].get("labels", {})
         if manifest["kind"] == "Job":
             template = manifest["spec"]["template"]
-            found.append(("Job", template["spec"], template["metadata"]["labels"]))
+            found.append(("Job", template["spec"], template["metadata"]["labels"], manifest["spec"]["completions"]))
         elif manifest["kind"] == "DaskJob":
             spec = manifest["spec"]
             own = labels | {"dask.org/cluster-name": manifest["metadata"]["name"]}
             parts = {"job-runner": spec["job"], **spec["cluster"]["spec"]}
             found += [
-                (f"DaskJob {part}", parts[part]["spec"], own | {"dask.org/component": part})
+                (f"DaskJob {part}", parts[part]["spec"], own | {"dask.org/component": part}, parts[part].get("replicas", 1))
                 for part in ("job-runner", "worker", "scheduler")
             ]
         elif manifest["kind"] == "Pod":
-            found.append((f"Pod {manifest['metadata']['name']}", manifest["spec"], labels))
+            found.append((f"Pod {manifest['metadata']['name']}", manifest["spec"], labels, 1))
         elif manifest["kind"] == "Deployment":
             template = manifest["spec"]["template"]
-            found.append((f"Deployment {manifest['metadata']['name']}", template["spec"], template["metadata"]["labels"]))
-    return [Pod(name, spec, labels, _environment(spec, maps)) for name, spec, labels in found]
+            name, replicas = f"Deployment {manifest['metadata']['name']}", manifest["spec"]["replicas"]
+            found.append((name, template["spec"], template["metadata"]["labels"], replicas))
+    return [Pod(name, spec, labels, _environment(spec, maps), count) for name, spec, labels, count in found]
 
 
 def _environment(spec: Manifest, maps: dict[str, dict[str, str]]) -> dict[str, str]:
@@ -151,7 +154,7 @@ def problems(manifests: list[Manifest]) -> list[str]:
     for manifest in manifests:
         if manifest["kind"] == "Job":
             found += [f"Job: {problem}" for problem in _job(manifest, manifests)]
-    return found + list(_credentials(manifests)) + list(_enums(manifests))
+    return found + list(_disruptions(manifests)) + list(_credentials(manifests)) + list(_enums(manifests))
 
 
 def _security(pod: Pod) -> Iterator[str]:
@@ -174,8 +177,34 @@ def _security(pod: Pod) -> Iterator[str]:
     }
     yield from (problem for problem, holds in checks.items() if not holds)
     resources = pod.container.get("resources", {})
-    if resources.get("limits") != resources.get("requests") or set(resources.get("limits", {})) != {"cpu", "memory"}:
+    if resources.get("limits") != resources.get("requests") or set(resources.get("limits", {})) != {"cpu", "memory", "ephemeral-storage"}:
         yield "the resources are not promised"
+    read_only = {mount["name"] for mount in pod.container.get("volumeMounts", []) if mount.get("readOnly")}
+    for volume in pod.spec.get("volumes", []):
+        name = volume["name"]
+        if "emptyDir" in volume and "sizeLimit" not in (volume["emptyDir"] or {}):
+            yield f"the volume {name} may fill the node's disk"
+        if (
+            "secret" in volume and volume["secret"].get("defaultMode", 0o644) & 0o337
+        ):  # 0440: the kubelet gives the group what the owner has
+            yield f"others can read the secret {name}, or the pod can change it"
+        if ("secret" in volume or "configMap" in volume) and name not in read_only:
+            yield f"the volume {name} is writable"
+
+
+def _disruptions(manifests: list[Manifest]) -> Iterator[str]:
+    """Yield drains of nodes that stop all pods at once, or never end."""
+    found = pods(manifests)
+    budgets = [manifest["spec"] for manifest in manifests if manifest["kind"] == "PodDisruptionBudget"]
+    kept = [budget for budget in budgets if all(_matches(budget["selector"].get("matchLabels"), pod.labels) for pod in found)]
+    if len(budgets) != 1 or not kept:
+        yield "no PodDisruptionBudget of all pods: a drain may stop them at once"
+        return
+    least, count = kept[0].get("minAvailable"), sum(pod.count for pod in found)
+    if least != count - 1:
+        yield f"the PodDisruptionBudget keeps {least} of {count} pods, expected all but one"
+    if kept[0].get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
+        yield "pods that do not start hold up a drain"
 
 
 def _references(pod: Pod, manifests: list[Manifest]) -> Iterator[str]:
@@ -248,7 +277,7 @@ def _job(job: Manifest, manifests: list[Manifest]) -> Iterator[str]:
     disrupted = [
         rule["action"] for rule in rules for condition in rule.get("onPodConditions", []) if condition["type"] == "DisruptionTarget"
     ]
-    grace, shutdown = of_pod.get("terminationGracePeriodSeconds", 30), int(pod.settings.get("DFACT_GRACE_SECONDS", 60))
+    grace, stay = of_pod.get("terminationGracePeriodSeconds", 30), int(pod.settings.get("DFACT_GRACE_SECONDS", 0))
     checks = {
         "is not indexed": spec.get("completionMode") == "Indexed",
         "its size is not that of the settings": spec["completions"]
@@ -264,7 +293,7 @@ def _job(job: Manifest, manifests: list[Manifest]) -> Iterator[str]:
             rule["onExitCodes"].get("containerName") == container["name"] for rule in rules if "onExitCodes" in rule
         ),
         "never ends": spec.get("activeDeadlineSeconds", 0) > 0 and "ttlSecondsAfterFinished" in spec,
-        "no time for a checkpoint": grace >= shutdown + 120,
+        "no time for a checkpoint": grace >= 300 and grace - 60 <= stay <= grace - 20,  # without workers no pass ends
         "waits for ever for a scheduler": float(pod.settings.get("DFACT_DEATH_TIMEOUT", 600)) <= 3600,
         "host names are too long": len(f"{name}-{spec['completions'] - 1}") <= 63,
     }
@@ -329,6 +358,8 @@ def _credentials(manifests: list[Manifest]) -> Iterator[str]:
             if _SECRETIVE.search(name) or _SECRET.search(text):
                 yield f"{name} looks like a credential"
     for pod in pods(manifests):
+        if pod.labels.get("dask.org/component") == "scheduler" and any("secretRef" in part for part in pod.container.get("envFrom", [])):
+            yield f"{pod.name}: has credentials of a store that it does not use"
         for entry in pod.container.get("env", []):
             if _SECRETIVE.search(entry["name"]) and "value" in entry:
                 yield f"{pod.name}: {entry['name']} looks like a credential"
@@ -344,6 +375,7 @@ _ENUMS = {
     "protocol": {"TCP", "UDP"},
     "fsGroupChangePolicy": {"OnRootMismatch", "Always"},
     "policyTypes": {"Ingress", "Egress"},
+    "unhealthyPodEvictionPolicy": {"AlwaysAllow", "IfHealthyBudget"},
     "accessModes": {"ReadWriteMany", "ReadWriteOnce", "ReadOnlyMany", "ReadWriteOncePod"},
 }
 

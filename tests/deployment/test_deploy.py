@@ -29,6 +29,7 @@ from tests.deployment.manifest_rules import DEPLOY, VERSIONS, Manifest, operator
 
 FOLDERS = ("overlays/example-s3", "overlays/example-pvc", "daskjob")
 IMAGE = "registry.example.com/dfact:0.1.0"
+PATIENCE = 400  # seconds after which a process hangs: on a busy machine the imports alone take minutes
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
 
@@ -121,6 +122,16 @@ BROKEN: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
     "other container": ("Job", _put("spec", "podFailurePolicy", "rules", 1, "onExitCodes", "containerName", "x"), "not there"),
     "no deadline": ("Job", _drop("spec", "activeDeadlineSeconds"), "never ends"),
     "grace": ("Job", _put(*POD, "terminationGracePeriodSeconds", 30), "time for a checkpoint"),
+    "workers leave first": ("ConfigMap", _put("data", "DFACT_GRACE_SECONDS", "60"), "time for a checkpoint"),
+    "no limit of the disk": ("Job", _drop(*BOX, "resources", "limits", "ephemeral-storage"), "not promised"),
+    "volume without limit": ("Job", _put(*POD, "volumes", 1, "emptyDir", {}), "tmp may fill the node's disk"),
+    "readable key": ("Job", _put(*POD, "volumes", 2, "secret", "defaultMode", 0o444), "others can read the secret tls"),
+    "default mode of a key": ("Job", _drop(*POD, "volumes", 2, "secret", "defaultMode"), "others can read the secret tls"),
+    "writable key": ("Job", _drop(*BOX, "volumeMounts", 2, "readOnly"), "the volume tls is writable"),
+    "no budget": ("PodDisruptionBudget", _put("spec", "selector", "matchLabels", {"app": "other"}), "may stop them at once"),
+    "small budget": ("PodDisruptionBudget", _put("spec", "minAvailable", 1), "keeps 1 of 3 pods"),
+    "drain that never ends": ("PodDisruptionBudget", _put("spec", "minAvailable", 3), "keeps 3 of 3 pods"),
+    "drain that waits": ("PodDisruptionBudget", _drop("spec", "unhealthyPodEvictionPolicy"), "hold up a drain"),
     "long name": ("Job", _put("metadata", "name", "n" * 62), "host names"),
     "subdomain": ("Job", _put(*POD, "subdomain", "dask"), "no Service"),
     "enum": ("Job", _put(*BOX, "imagePullPolicy", "Sometimes"), "imagePullPolicy is Sometimes"),
@@ -156,6 +167,14 @@ def test_broken_manifest_is_reported(what: str, rendered: dict[str, list[Manifes
     assert message in "\n".join(problems(manifests))
 
 
+@needs_kubectl
+def test_scheduler_with_credentials_is_reported(rendered: dict[str, list[Manifest]]) -> None:
+    manifests = copy.deepcopy(rendered["daskjob"])
+    spec = next(manifest["spec"] for manifest in manifests if manifest["kind"] == "DaskJob")
+    spec["cluster"]["spec"]["scheduler"]["spec"]["containers"][0]["envFrom"].append({"secretRef": {"name": "dfact-s3"}})
+    assert problems(manifests) == ["DaskJob scheduler: has credentials of a store that it does not use"]
+
+
 @pytest.mark.slow
 @needs_kubectl
 @pytest.mark.parametrize(
@@ -187,6 +206,20 @@ def test_lock_file_pins_all_dependencies_of_the_image() -> None:
     project = [re.match(r"[\w.-]+", requirement)[0] for requirement in declared]  # type: ignore[index]  # each begins with a name
     assert {*project, "obstore", "setuptools"} <= pinned
     assert lock.count("==") - lock.count("python_version ==") <= lock.count("--hash=sha256:")
+
+
+def test_context_of_the_image_has_what_it_copies_and_nothing_else() -> None:
+    lines = (DEPLOY.parent / ".dockerignore").read_text().splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    copies = re.findall(
+        r"^COPY (?:--chmod=\S+ )?((?!--from)[^-].*) \S+$", (DEPLOY / "container" / "Containerfile").read_text(), re.MULTILINE
+    )
+    copied = {Path(source) for sources in copies for source in sources.split()}
+    included = {Path(pattern[1:]) for pattern in patterns if pattern.startswith("!")}
+    assert patterns[0] == "*", "what is not listed is left out"
+    assert all(any(path.is_relative_to(folder) for folder in included) for path in copied)
+    assert all(any(path.is_relative_to(folder) for path in copied) for folder in included)
+    assert all((DEPLOY.parent / path).exists() for path in copied)
 
 
 # dfact deploy
@@ -222,9 +255,10 @@ def test_deploy_writes_the_manifests_of_a_job(job: Path) -> None:
     of_job = found["Job"]["spec"]
     assert (found["Job"]["metadata"]["name"], found["Job"]["metadata"]["namespace"]) == ("dfact-study", "lab")
     assert of_job["completions"] == of_job["parallelism"] == 8
+    assert found["PodDisruptionBudget"]["spec"]["minAvailable"] == 7
     pod = pods(manifests)[0]
     assert pod.container["image"] == IMAGE
-    assert pod.container["resources"]["limits"] == {"cpu": "4", "memory": str(6 << 30)}
+    assert pod.container["resources"]["limits"] == {"cpu": "4", "memory": str(6 << 30), "ephemeral-storage": "22Gi"}
     assert {"claimName": "shared"} in [volume.get("persistentVolumeClaim") for volume in pod.spec["volumes"]]
     assert "TMPDIR" not in pod.settings, "what does not fit into memory lies in the pod's own /tmp"
     assert pod.settings["DASK_SCHEDULER_ADDRESS"].startswith("tls://")
@@ -336,9 +370,8 @@ while [ "$number" -lt "$SLURM_NTASKS" ]; do
     SLURM_PROCID=$number "$@" > "$SLURM_SUBMIT_DIR/../task-$number.log" 2>&1 & tasks="$tasks $!"
     number=$((number + 1))
 done
-trap 'kill -TERM $tasks' TERM
 for task in $tasks; do
-    while :; do wait "$task"; code=$?; kill -0 "$task" 2> /dev/null || break; done
+    wait "$task"; code=$?
     [ "$code" -gt "$highest" ] && highest=$code
 done
 exit "$highest"
@@ -399,6 +432,7 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
 
 @pytest.mark.process
 @pytest.mark.faults
+@pytest.mark.timeout(4 * PATIENCE)
 def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
     answers = planted_answers(4000, 40, 3, seed=1)
     dataset = dfact.import_array(answers, tmp_path / "a.zarr")
@@ -410,17 +444,18 @@ def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]
     driver = tmp_path / "task-0.log"
     folders = [str(tmp_path / "held"), os.environ.get("PYTHONPATH", "")]
     batch = slurm(job, PYTHONPATH=os.pathsep.join(filter(None, folders)))
-    until = time.monotonic() + 150
+    until = time.monotonic() + PATIENCE
     while not list(tmp_path.glob("state.*/steps-*")):  # the first checkpoint exists
         assert batch.poll() is None, driver.read_text()
         assert time.monotonic() < until, driver.read_text()
         time.sleep(0.05)
-    for srun in psutil.Process(batch.pid).children():  # --signal=TERM reaches the tasks only
-        srun.send_signal(signal.SIGTERM)
-    assert batch.wait(timeout=150) == 143, driver.read_text()
+    (srun,) = (child for child in psutil.Process(batch.pid).children() if "srun" in " ".join(child.cmdline()))
+    for process in srun.children(recursive=True):  # as --signal=USR1 reaches, with some settings of Slurm, all processes of the tasks
+        process.send_signal(signal.SIGUSR1)
+    assert batch.wait(timeout=PATIENCE) == 143, driver.read_text()
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
     assert "stopped" in driver.read_text()
-    assert slurm(job).wait(timeout=150) == 0, driver.read_text()
+    assert slurm(job).wait(timeout=PATIENCE) == 0, driver.read_text()
     assert "Resuming from step" in driver.read_text()
     found, expected = (
         dfact.load_model(tmp_path / "icqf.model"),
@@ -428,6 +463,93 @@ def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]
     )
     np.testing.assert_array_equal(found.components_, expected.components_)
     np.testing.assert_array_equal(found.factors_[:], expected.factors_[:])
+
+
+_RECORDED_SRUN = """#!/bin/sh
+# Stands in for srun: record its arguments and settings. The driver ends with DRIVER_CODE, and a worker has been killed.
+echo "$@" > "$SLURM_SUBMIT_DIR/../arguments"
+env > "$SLURM_SUBMIT_DIR/../settings"
+stat -c '%a %n' "${DFACT_STATUS_FILE%/*}" "${DFACT_STATUS_FILE%/*}"/*.pem > "$SLURM_SUBMIT_DIR/../modes"
+echo "$DRIVER_CODE" > "$DFACT_STATUS_FILE"
+exit 137
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("driver", "restarts", "requeued"),
+    [("0", "0", False), ("1", "0", False), ("143", "0", True), ("143", "19", True), ("143", "20", False)],
+)
+def test_batch_script(driver: str, restarts: str, requeued: bool, slurm: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
+    (tmp_path / "tools" / "srun").write_text(_RECORDED_SRUN)
+    (tmp_path / "job.toml").write_text("")
+    batch = slurm(tmp_path / "job.toml", DRIVER_CODE=driver, SLURM_RESTART_COUNT=restarts, SLURM_CPUS_PER_TASK="4")
+    assert batch.wait(timeout=PATIENCE) == int(driver), (tmp_path / "batch.log").read_text()  # the killed worker does not count
+    assert (tmp_path / "requeued").exists() is requeued
+    arguments = (tmp_path / "arguments").read_text().split()
+    assert {"--cpus-per-task=4", "--wait=0", "--kill-on-bad-exit=0"} <= set(arguments)
+    modes = {Path(name).name: mode for mode, name in (line.split() for line in (tmp_path / "modes").read_text().splitlines())}
+    assert modes.pop("cert.pem") in ("600", "644")
+    assert (modes.pop("key.pem"), *modes.values()) == ("600", "700")
+    settings = dict(line.split("=", 1) for line in (tmp_path / "settings").read_text().splitlines() if "=" in line)
+    assert settings["DASK_SCHEDULER_ADDRESS"].startswith("tls://")
+    assert settings["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] == "true"
+    assert not list(tmp_path.glob(".dfact*"))
+
+
+_DASK = """#!/bin/sh
+# Stands in for dask worker: ends with 0 when it is told to, or on SIGTERM.
+stat -c %a "$TMPDIR" > "$REPORTS/mode"
+echo "$TMPDIR" > "$REPORTS/folder"
+trap 'touch "$REPORTS/stopped"; exit 0' TERM
+touch "$REPORTS/started"
+until [ -e "$REPORTS/end" ]; do sleep 0.02; done
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("grace", ["1000", "0"])
+def test_stopped_worker_stays_for_the_driver(grace: str, tmp_path: Path) -> None:
+    (tmp_path / "dask").write_text(_DASK)
+    (tmp_path / "dask").chmod(0o755)
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
+    given = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
+    given |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DFACT_GRACE_SECONDS": grace, "REPORTS": str(tmp_path), "TMPDIR": str(tmp_path)}
+    worker = subprocess.Popen([str(DEPLOY / "container" / "node-entrypoint"), "job.toml"], env=known | given, start_new_session=True)
+    try:
+        _until((tmp_path / "started").exists)
+        worker.send_signal(signal.SIGTERM)
+        if grace == "0":
+            _until((tmp_path / "stopped").exists)
+        else:
+            _until(lambda: "sleep 1000" in _group(worker.pid))
+            (tmp_path / "end").touch()  # as when the scheduler is lost
+        assert worker.wait(timeout=PATIENCE) == 75
+        assert (tmp_path / "stopped").exists() is (grace == "0")
+        _until(lambda: not _group(worker.pid))  # neither the worker nor the sleep is left
+        assert (tmp_path / "mode").read_text().strip() == "700"
+        assert not Path((tmp_path / "folder").read_text().strip()).exists()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+
+
+def _until(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def _group(leader: int) -> list[str]:
+    """Return the commands of the living processes of a process group."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+    return found
 
 
 @pytest.mark.process

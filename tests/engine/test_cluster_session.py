@@ -990,6 +990,20 @@ def test_workers_that_cannot_join(monkeypatch: pytest.MonkeyPatch) -> None:
             take(session, Walk(), [1])
 
 
+@pytest.mark.faults
+def test_slow_workers_join_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_shard = workers_module.open_shard
+
+    async def open_late(*arguments: Any, dask_worker: Any) -> None:
+        await asyncio.sleep(0.5)  # more than the first attempts last
+        await open_shard(*arguments, dask_worker=dask_worker)
+
+    monkeypatch.setattr(workers_module, "open_shard", open_late)
+    monkeypatch.setattr(workers_module, "_JOIN_TIMEOUT", 0.05)
+    with inside(1) as client, on(client) as session:
+        assert take(session, Walk(), [1]) == inline(1)[0]
+
+
 # Beside others
 
 

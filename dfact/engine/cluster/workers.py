@@ -18,7 +18,7 @@ from dfact.errors import ClusterError
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-_JOIN_TIMEOUT = 10.0  # seconds that a worker may take to join before the others start without it
+_JOIN_TIMEOUT = 10.0  # seconds that a worker may take to join before the others start without it; doubled while none has joined
 _RETRY_SECONDS = 60.0  # seconds before another attempt
 logger = logging.getLogger("dfact.cluster")
 
@@ -91,14 +91,14 @@ class SessionWorkers:
         workers: dict[str, int] | None = self._client.sync(self._watch.workers)
         return workers or {}
 
-    def add(self, available: dict[str, int]) -> str:
+    def add(self, available: dict[str, int], timeout: float = _JOIN_TIMEOUT) -> str:
         """Open shards on workers that have not joined yet. Returns the reason why one of them could not join, if any."""
         now, refused = time.monotonic(), ""
         joining = sorted(w for w in available.keys() - self._joined.keys() if self._refused.get(w, 0) <= now)
         new = [SessionWorker(address, available[address], f"dfact-shard-{uuid4().hex}") for address in joining]
 
         async def join(worker: SessionWorker) -> SessionWorker:
-            await asyncio.wait_for(self._client.run(open_shard, worker.key, *self._size, workers=[worker.address]), _JOIN_TIMEOUT)
+            await asyncio.wait_for(self._client.run(open_shard, worker.key, *self._size, workers=[worker.address]), timeout)
             return worker
 
         async def join_all() -> list[SessionWorker | BaseException]:
@@ -129,11 +129,12 @@ class SessionWorkers:
 
     def wait_for_some(self) -> list[SessionWorker]:
         """Return all workers that have joined; without any, wait for workers that join, at most for the watchdog's ``worker_timeout``."""
-        wait, began = self._watch.worker_timeout, time.monotonic()
+        wait, began, timeout = self._watch.worker_timeout, time.monotonic(), _JOIN_TIMEOUT
         while not self._joined:
             available = self._watch.some_workers()
             self._refused.clear()
-            refused = self.add(available)
+            refused = self.add(available, timeout)
+            timeout = min(2 * timeout, max(wait, _JOIN_TIMEOUT))  # on a busy node the imports alone take longer
             if refused and not self._joined:
                 if time.monotonic() - began > wait:
                     raise ClusterError(f"for {wait:g} s no worker of the Dask cluster could join: {refused}")
