@@ -112,7 +112,16 @@ class Hosts:
         environment = {f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": value for key, value in (settings or {}).items()}
         full = ["ip", "netns", "exec", self._space(name), *command]
         with (log or Path(os.devnull)).open("ab") as out:
-            process = subprocess.Popen(full, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=os.environ | environment, cwd=_ROOT)
+            # A new session, so that Ctrl-C reaches only the caller, which ends the processes itself.
+            process = subprocess.Popen(
+                full,
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | environment,
+                cwd=_ROOT,
+                start_new_session=True,
+            )
         self._processes.append(process)
         return process
 
@@ -136,11 +145,9 @@ class Hosts:
 
     def lose(self, name: str, percent: int) -> None:
         """Lose this share of the packets that the host sends and receives."""
-        rules = "".join(
-            f"chain {hook} {{ type filter hook {hook} priority 0; numgen random mod 100 < {percent} drop; }} "
-            for hook in ("input", "output")
-        )
-        _ip("netns", "exec", self._space(name), "nft", f"table ip {_LOSSES} {{ {rules} }}")
+        rule = f"numgen random mod 100 < {percent} drop;"
+        chains = "; ".join(f"chain {hook} {{ type filter hook {hook} priority 0; {rule} }}" for hook in ("input", "output"))
+        _ip("netns", "exec", self._space(name), "nft", f"table ip {_LOSSES} {{ {chains}; }}")
 
     def lose_nothing(self, name: str) -> None:
         """Undo ``lose``."""

@@ -1,6 +1,6 @@
 """Jobs of all models, one after the other, on a cluster over TLS with an object store, while random faults hit every part of it.
 
-    python -m benchmarks.faults.chaos [--minutes 60] [--seed 0] [--every 30] [--workers 8] [--jobs WORD]
+    python -m benchmarks.faults.chaos [--minutes 60] [--seed 0] [--every 30] [--workers 8]
 
 Workers, scheduler and store start again after each end, and so does the driver, ``dfact …``, unless it ends with 0 or 2,
 as under Kubernetes or SLURM. The faults are drawn from the seed, which repeats them: their kinds, targets and times.
@@ -72,12 +72,9 @@ def python(call: str, *arguments: object) -> list[str]:
 class Chaos:
     """The runs of jobs under the faults of a supervisor."""
 
-    def __init__(self, supervisor: Supervisor, folder: Path) -> None:
-        self.supervisor, self.folder = supervisor, folder
+    def __init__(self, supervisor: Supervisor, folder: Path, logs: Path) -> None:
+        self.supervisor, self.folder, self.logs = supervisor, folder, logs
         self.runs: list[Run] = []
-        self.logs = RESULTS / "chaos-logs"
-        shutil.rmtree(self.logs, ignore_errors=True)
-        self.logs.mkdir(parents=True)
 
     def _wait(self, process: "subprocess.Popen[bytes]", seconds: float) -> int:
         until = time.monotonic() + seconds
@@ -90,12 +87,12 @@ class Chaos:
         assert process.returncode is not None
         return process.returncode
 
-    def call(self, function: str, *arguments: object, attempts: int = 5) -> Any:
+    def call(self, function: str, *arguments: object, attempts: int = 5, seconds: float = 900) -> Any:
         """Call a function of the jobs on the driver's host, again if it fails."""
         log = self.supervisor.folder / "call.log"
         for _ in range(attempts):
             log.unlink(missing_ok=True)
-            if self._wait(self.supervisor.run(python(function, *arguments), log), 900) == 0:
+            if self._wait(self.supervisor.run(python(function, *arguments), log), seconds) == 0:
                 return json.loads(next(line for line in log.read_text().splitlines() if line.startswith("RESULT"))[6:])
         raise RuntimeError(f"{function} failed {attempts} times: {log.read_text()[-3000:]}")
 
@@ -220,7 +217,7 @@ def job_rows(faults: Sequence[Struck], runs: Sequence[Run], undisturbed: dict[st
 def run_chaos(chaos: Chaos, chosen: Sequence[Job], seconds: float) -> None:
     """Run all jobs once without faults, then under faults for this time, and print what came of it."""
     print("\nundisturbed, in one process", flush=True)
-    chaos.call("prepare", str(chaos.folder), [job.name for job in chosen], attempts=1)
+    chaos.call("prepare", str(chaos.folder), [job.name for job in chosen], attempts=1, seconds=3600)
     chaos.start()
     print("\nwithout faults, on the cluster", flush=True)
     undisturbed = {job.name: chaos.run(job).seconds for job in chosen}
@@ -269,12 +266,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=float, default=30, help="mean seconds between two faults")
     parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--jobs", default="", help="only jobs whose name contains this")
-    parser.add_argument("--faults", default="", help="only faults whose kind contains this")
+    parser.add_argument("--jobs", default="", help="only jobs whose name contains one of these words, separated by commas")
+    parser.add_argument("--faults", default="", help="only faults whose kind contains one of these words, separated by commas")
+    parser.add_argument("--logs", type=Path, default=RESULTS / "chaos-logs", help="folder for the outputs of the drivers, which is replaced")
     options = parser.parse_args()
     if reason := missing_tools():
         sys.exit(reason)
-    chosen, kinds = [job for job in JOBS if options.jobs in job.name], [kind for kind in KINDS if options.faults in kind]
+    chosen = [job for job in JOBS if any(word in job.name for word in options.jobs.split(","))]
+    kinds = [kind for kind in KINDS if any(word in kind for word in options.faults.split(","))]
     if not chosen or not kinds:
         parser.error("no job or no fault has such a name")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -283,7 +282,9 @@ def main() -> int:
     with Supervisor(options.workers, faults) as supervisor:
         folder = supervisor.folder / "local"
         folder.mkdir()
-        run_chaos(Chaos(supervisor, folder), chosen, 60 * options.minutes)
+        shutil.rmtree(options.logs, ignore_errors=True)
+        options.logs.mkdir(parents=True)
+        run_chaos(Chaos(supervisor, folder, options.logs), chosen, 60 * options.minutes)
     return 0
 
 

@@ -42,7 +42,7 @@ model = "{model}"
 components = 3
 init = "random"
 seed = 1
-max-iter = 60
+max-iter = 40
 tol = 0.0
 checkpoint-every = 5
 overwrite = true
@@ -51,7 +51,7 @@ overwrite = true
 run = "stability"
 model = "{model}"
 data = "{out}/imported.zarr"
-resamples = 6
+resamples = 4
 seed = 0
 
 [[step]]
@@ -87,18 +87,18 @@ class Job:
 _CHECKPOINTS = "--checkpoint {checkpoint} --checkpoint-every 5"
 _ALL_ITERATIONS = f"--tol 0 {_CHECKPOINTS}"
 JOBS = (
-    Job("ICQF", f"fit icqf {{data}}/answers.zarr {{model}} -k 4 --max-iter 150 {_ALL_ITERATIONS}"),
-    Job("ICQF admm", f"fit icqf {{data}}/answers.zarr {{model}} -k 4 --solver admm --max-iter 120 {_ALL_ITERATIONS}"),
+    Job("ICQF", f"fit icqf {{data}}/answers.zarr {{model}} -k 4 --max-iter 60 {_ALL_ITERATIONS}"),
+    Job("ICQF admm", f"fit icqf {{data}}/answers.zarr {{model}} -k 4 --solver admm --max-iter 50 {_ALL_ITERATIONS}"),
     Job(
         "ICQF selection",
         "select icqf {data}/answers.zarr {model} -k 2-4 --beta 0.05,0.2 --blocks 3x3 --folds 3 --seed 0 --checkpoint {checkpoint}",
         kept=(_MODEL, _CHECKPOINT),
     ),
-    Job("L1NMF", f"fit l1nmf {{data}}/complete.zarr {{model}} -k 4 --max-iter 150 {_ALL_ITERATIONS}"),
+    Job("L1NMF", f"fit l1nmf {{data}}/complete.zarr {{model}} -k 4 --max-iter 60 {_ALL_ITERATIONS}"),
     Job("FactorAnalysis", "fit fa {data}/complete.zarr {model} -k 4"),
     Job(
         "ExpectileMF",
-        f"fit emf {{data}}/skewed.zarr {{model}} -k 3 --omega 0.2 --ridge 0.1 --seed 0 --max-iter 60 {_ALL_ITERATIONS}",
+        f"fit emf {{data}}/skewed.zarr {{model}} -k 3 --omega 0.2 --ridge 0.1 --seed 0 --max-iter 40 {_ALL_ITERATIONS}",
     ),
     Job(
         "ExpectileMF selection",
@@ -110,11 +110,11 @@ JOBS = (
         "GradeOfMembership binomial",
         f"fit gom {{data}}/memberships.zarr {{model}} -k 3 --method crsc --likelihood binomial --max-iter 60 --seed 0 {_ALL_ITERATIONS}",
     ),
-    Job("Admixture", f"fit admixture {{data}}/memberships.zarr {{model}} -k 3 --trials 4 --seed 0 --max-iter 100 {_ALL_ITERATIONS}"),
-    Job("ElasticCP bcd", f"fit cp {{data}}/tensor.zarr {{model}} -k 3 --lam 0.5 --seed 0 --max-iter 100 {_ALL_ITERATIONS}"),
+    Job("Admixture", f"fit admixture {{data}}/memberships.zarr {{model}} -k 3 --trials 4 --seed 0 --max-iter 50 {_ALL_ITERATIONS}"),
+    Job("ElasticCP bcd", f"fit cp {{data}}/tensor.zarr {{model}} -k 3 --lam 0.5 --seed 0 --max-iter 50 {_ALL_ITERATIONS}"),
     Job(
         "ElasticCP stochastic",
-        f"fit cp {{data}}/tensor.zarr {{model}} -k 3 --lam 0.5 --solver stochastic --seed 0 --max-iter 60 {_ALL_ITERATIONS}",
+        f"fit cp {{data}}/tensor.zarr {{model}} -k 3 --lam 0.5 --solver stochastic --seed 0 --max-iter 40 {_ALL_ITERATIONS}",
     ),
     Job("job file", kept=(_MODEL, "imported.zarr", _STATE)),
 )
@@ -142,7 +142,7 @@ def make_data(folder: Path) -> None:
     dfact.import_array(rng.integers(0, 5, (20_000, 4)) @ rng.integers(0, 3, (4, 40)), folder / "complete.zarr")
     shares = np.vstack([np.eye(3)[rng.integers(0, 3, 12_000)], rng.dirichlet([1, 1, 1], 8_000)])
     dfact.import_array(rng.binomial(2, np.clip(shares @ rng.random((3, 50)), 0, 1)).astype(np.float32), folder / "memberships.zarr")
-    X = rng.random((12_000, 3)) @ rng.random((3, 60)) + 0.05 * rng.chisquare(3, (12_000, 60))
+    X = rng.random((20_000, 3)) @ rng.random((3, 60)) + 0.05 * rng.chisquare(3, (20_000, 60))
     X[rng.random(X.shape) < 0.5] = np.nan
     dfact.import_array(X, folder / "skewed.zarr")
     T = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 3)) for size in (8000, 12, 8))) + 0.1 * rng.standard_normal((8000, 12, 8))
