@@ -268,7 +268,9 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--jobs", default="", help="only jobs whose name contains one of these words, separated by commas")
     parser.add_argument("--faults", default="", help="only faults whose kind contains one of these words, separated by commas")
-    parser.add_argument("--logs", type=Path, default=RESULTS / "chaos-logs", help="folder for the outputs of the drivers, which is replaced")
+    parser.add_argument(
+        "--logs", type=Path, default=RESULTS / "chaos-logs", help="folder for the drivers' outputs, which is replaced"
+    )
     options = parser.parse_args()
     if reason := missing_tools():
         sys.exit(reason)

@@ -1,6 +1,6 @@
 """The object store of the chaos: SeaweedFS, which keeps objects on disk, behind a proxy that errs, is slow or full on demand.
 
-    python -m benchmarks.faults.chaos.store FOLDER PORT
+    python -m benchmarks.faults.chaos.store FOLDER PORT BEHIND
 
 runs the proxy, which reads its troubles from FOLDER at each request, and touches a file there at each successful one that writes.
 """
@@ -20,7 +20,7 @@ from tests.object_store.test_object_store import Handler, Proxy, settings
 
 PORT = 9000
 BUCKET = "chaos"
-_BEHIND = 8333
+_SOCKETS = Path("/tmp")  # where SeaweedFS puts them, whatever TMPDIR is
 _TROUBLES, _ACTIVE = "troubles.json", "active"
 _ERROR_SHARE = 0.1
 _SLOW_SECONDS = 0.3
@@ -31,19 +31,33 @@ def find_weed() -> str | None:
     return shutil.which("weed", path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
 
 
+def _ports() -> dict[str, int]:
+    """Return the ports of the store's servers, which name their sockets, too: runs of other processes must not share those."""
+    return {name: 20_000 + 4 * (os.getpid() % 2_000) + number for number, name in enumerate(("master", "volume", "filer", "s3"))}
+
+
 def weed_command(folder: Path) -> list[str]:
     """Return the command of a store that keeps its objects in the folder and listens on loopback."""
     folder.mkdir(exist_ok=True)
     weed = find_weed()
     assert weed is not None
-    here = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}"]
-    volumes = ["-master.volumeSizeLimitMB=256", "-volume.max=32", "-volume.minFreeSpace=1"]
-    return [weed, "server", *here, *volumes, "-filer", "-s3", f"-s3.port={_BEHIND}", "-s3.port.iceberg=0", "-s3.port.lance=0"]
+    here = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", *(f"-{name}.port={port}" for name, port in _ports().items())]
+    volumes = ["-master.volumeSizeLimitMB=256", "-volume.max=200", "-volume.minFreeSpace=1"]
+    return [weed, "server", *here, *volumes, "-filer", "-s3", "-s3.port.iceberg=0", "-s3.port.lance=0"]
+
+
+def remove_sockets() -> None:
+    """Remove the sockets that the killed store has left."""
+    for port in _ports().values():
+        for name in (f"*-{port}.sock", f"*-grpc-{port + 10_000}.sock"):
+            for path in _SOCKETS.glob(f"seaweedfs-{name}"):
+                path.unlink()
 
 
 def proxy_command(folder: Path) -> list[str]:
+    """Return the command of the proxy before this process's store."""
     folder.mkdir(exist_ok=True)
-    return [sys.executable, "-m", __name__, str(folder), str(PORT)]
+    return [sys.executable, "-m", __name__, str(folder), str(PORT), str(_ports()["s3"])]
 
 
 def client_settings(address: str) -> dict[str, str]:
@@ -79,9 +93,9 @@ class TroubledProxy(Proxy):
 
     request_queue_size = 256
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, behind: int) -> None:
         TCPServer.__init__(self, ("0.0.0.0", port), _TroubledHandler)  # within the namespace of the store
-        self.folder, self.behind = folder, _BEHIND
+        self.folder, self.behind = folder, behind
         self._random = random.Random(0)
 
     def fails(self, *request: str) -> int | None:
@@ -98,4 +112,4 @@ class TroubledProxy(Proxy):
 
 if __name__ == "__main__":
     set_troubles(Path(sys.argv[1]), ())
-    TroubledProxy(Path(sys.argv[1]), int(sys.argv[2])).serve_forever()
+    TroubledProxy(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])).serve_forever()

@@ -104,6 +104,7 @@ class Supervisor:
         for kept in self._kept.values():
             _kill(kept.process)
         _kill(self.driver)
+        store.remove_sockets()
         for disk in self._mounted:
             subprocess.run(["umount", "--lazy", disk], check=True)
         self.hosts.__exit__(kind, error, trace)
