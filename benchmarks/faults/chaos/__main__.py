@@ -35,8 +35,8 @@ from benchmarks.faults.chaos.supervisor import Struck, Supervisor
 from benchmarks.faults.namespaces import available
 
 _TICK = 0.1
-_HANG_SECONDS = 240.0
-"""Without a fault, this long without any output of the driver or any write to the store is a hang."""
+_HANG_SECONDS = 600.0
+"""Without a fault, this long (several times dfact.progress-timeout) without any output of the driver or any write to the store is a hang."""
 _MOST_RESTARTS = 40
 _NO_RESTART = (0, 2)
 _START_SECONDS = 180.0

@@ -51,7 +51,7 @@ overwrite = true
 run = "stability"
 model = "{model}"
 data = "{out}/imported.zarr"
-resamples = 4
+resamples = 2
 seed = 0
 
 [[step]]
