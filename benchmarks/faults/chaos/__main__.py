@@ -36,7 +36,7 @@ from benchmarks.faults.namespaces import available
 
 _TICK = 0.1
 _HANG_SECONDS = 600.0
-"""Without a fault, this long (several times dfact.progress-timeout) without any output of the driver or any write to the store is a hang."""
+"""Without a fault, this long without output of the driver or a write to the store is a hang; far above dfact.progress-timeout."""
 _MOST_RESTARTS = 40
 _NO_RESTART = (0, 2)
 _START_SECONDS = 180.0
@@ -83,7 +83,7 @@ class Chaos:
             time.sleep(_TICK)
             if time.monotonic() > until:
                 process.kill()
-                raise TimeoutError(f"not within {seconds} s: {process.args}")
+                raise TimeoutError(f"not within {seconds} s: {process.args!r}")
         assert process.returncode is not None
         return process.returncode
 
@@ -268,9 +268,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--jobs", default="", help="only jobs whose name contains one of these words, separated by commas")
     parser.add_argument("--faults", default="", help="only faults whose kind contains one of these words, separated by commas")
-    parser.add_argument(
-        "--logs", type=Path, default=RESULTS / "chaos-logs", help="folder for the drivers' outputs, which is replaced"
-    )
+    parser.add_argument("--logs", type=Path, default=RESULTS / "chaos-logs", help="folder for the drivers' outputs, which is replaced")
     options = parser.parse_args()
     if reason := missing_tools():
         sys.exit(reason)

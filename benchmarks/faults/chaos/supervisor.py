@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import psutil
 
 from benchmarks.faults.chaos import store
 from benchmarks.faults.chaos.schedule import DRIVER, SCHEDULER, STORE, Fault, worker_names
@@ -85,6 +88,7 @@ class Supervisor:
     # start and end
 
     def __enter__(self) -> Self:
+        unmount_leftovers()
         self.hosts.__enter__()
         try:
             self.folder = self.hosts.folder
@@ -254,6 +258,13 @@ class Supervisor:
 
     def _empty(self, name: str) -> None:
         self._filling(name).unlink()
+
+
+def unmount_leftovers() -> None:
+    """Unmount the disks of killed runs, whose folders ``Hosts`` removes."""
+    for disk in Path(tempfile.gettempdir()).glob("dfact-hosts-*/disk-*"):
+        if disk.is_mount() and not psutil.pid_exists(int(disk.parent.name.split("-")[2])):
+            subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def _kill(process: "subprocess.Popen[bytes] | None") -> None:
