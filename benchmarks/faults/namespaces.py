@@ -20,14 +20,19 @@ import psutil
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PREFIX = "dfact-hosts"
+_LOSSES = "losses"
 _NOBODY = "02:00:00:00:00:00"  # a hardware address that no host has
 _numbers = itertools.count()
 
 
 def _ip(*arguments: str) -> str:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    return _call("ip", *arguments)
+
+
+def _call(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -107,7 +112,16 @@ class Hosts:
         environment = {f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": value for key, value in (settings or {}).items()}
         full = ["ip", "netns", "exec", self._space(name), *command]
         with (log or Path(os.devnull)).open("ab") as out:
-            process = subprocess.Popen(full, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=os.environ | environment, cwd=_ROOT)
+            # A new session, so that Ctrl-C reaches only the caller, which ends the processes itself.
+            process = subprocess.Popen(
+                full,
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | environment,
+                cwd=_ROOT,
+                start_new_session=True,
+            )
         self._processes.append(process)
         return process
 
@@ -118,6 +132,26 @@ class Hosts:
     def restore(self, name: str) -> None:
         """Connect the host again."""
         _ip("-n", self._switch, "link", "set", "dev", name, "up")
+
+    def slow(self, name: str, rate: str) -> None:
+        """Limit what the host sends and receives to a rate such as 2mbit."""
+        for space, device in ((self._space(name), "eth0"), (self._switch, name)):
+            _call("tc", "-n", space, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", "32k", "latency", "400ms")
+
+    def speed_up(self, name: str) -> None:
+        """Undo ``slow``."""
+        for space, device in ((self._space(name), "eth0"), (self._switch, name)):
+            _call("tc", "-n", space, "qdisc", "del", "dev", device, "root")
+
+    def lose(self, name: str, percent: int) -> None:
+        """Lose this share of the packets that the host sends and receives."""
+        rule = f"numgen random mod 100 < {percent} drop;"
+        chains = "; ".join(f"chain {hook} {{ type filter hook {hook} priority 0; {rule} }}" for hook in ("input", "output"))
+        _ip("netns", "exec", self._space(name), "nft", f"table ip {_LOSSES} {{ {chains}; }}")
+
+    def lose_nothing(self, name: str) -> None:
+        """Undo ``lose``."""
+        _ip("netns", "exec", self._space(name), "nft", "delete", "table", "ip", _LOSSES)
 
     def part(self, one: str, other: str) -> None:
         """Disconnect two hosts from each other, but not from others."""

@@ -22,8 +22,11 @@ from dfact.storage.location import Location
 
 _METADATA = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")  # Zarr probes for these, so they may be missing
 _ENVIRONMENT = ("AWS_", "GOOGLE_", "AZURE_")
-RETRIES, RETRY_SECONDS = 8, 60.0
+RETRIES, RETRY_SECONDS = 40, 60.0
 """Maximum number of retries of a request that failed transiently (server error, lost connection), and their total duration in seconds."""
+_WAITS = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 4}
+# The client draws each wait between 0.1 s and `base` times the one before, so that with its default base of 2 waits hardly grow:
+# 8 retries would end within 2 s, before a server has restarted. With these waits RETRIES last longer than RETRY_SECONDS.
 
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 """Only the client's internal structures, which follow the text of an error, tell that a certificate is refused."""
@@ -198,7 +201,7 @@ def object_client(url: str) -> Any:
 
 def retry_config() -> Any:
     """Return the client's rules for transient failures."""
-    return {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+    return {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS), "backoff": _WAITS}
 
 
 @lru_cache(maxsize=64)

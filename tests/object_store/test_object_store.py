@@ -47,6 +47,7 @@ from tests.suites.zarr_store import ZarrStoreSuite
 
 N, M, K = 1000, 40, 3
 START_SECONDS = 150
+RETRIES = stores.RETRIES
 
 
 # the server
@@ -478,6 +479,17 @@ def test_transient_errors_of_the_server_are_retried(X: NDArray[np.float64], loca
     dfact.save_model(model, f"{bucket}/x.model")
     np.testing.assert_array_equal(dfact.load_model(f"{bucket}/x.model").components_, icqf(executor="inline").fit(local).components_)
     assert proxy.failed > 5
+
+
+@pytest.mark.faults
+def test_many_errors_within_the_time_for_retries_are_survived(bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as those of a server that restarts."""
+    put(bucket, {"x": b"1"})
+    left = iter(range(20))
+    monkeypatch.setattr(stores, "RETRIES", RETRIES)
+    monkeypatch.setattr(proxy, "fails", lambda *_: 503 if next(left, None) is not None else None)
+    assert StrictObjectStore(f"{bucket}/").keys() == ["x"]
+    assert next(left, None) is None
 
 
 @pytest.mark.faults
