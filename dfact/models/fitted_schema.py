@@ -107,6 +107,19 @@ class LessThan(_Check):
         _expect(value < sizes.get(self.name, _LARGEST), f"a number below {self.name}={sizes.get(self.name)}", value)
 
 
+@dataclass(frozen=True)
+class AtLeast(_Check):
+    """Number, or array of numbers, from ``low`` on."""
+
+    low: float
+    finite: bool = False
+
+    def __call__(self, value: Any, sizes: _Sizes) -> None:
+        numbers = np.asarray(value)
+        _expect(bool((numbers >= self.low).all()), f"numbers from {self.low:g}", value)
+        _expect(not self.finite or bool(np.isfinite(numbers).all()), "finite numbers", value)
+
+
 def check_fitted(model: object, annotations: dict[str, Any]) -> None:
     """Raise DataError for fitted attributes that differ from the declarations of the model's class.
 
