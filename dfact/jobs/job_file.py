@@ -182,6 +182,8 @@ def _to_click(value: Any, parameter: click.Parameter) -> Any:
         if not getattr(parameter, "is_flag", False):
             raise click.BadParameter(f"{str(value).lower()} is not a valid value.")
         return value
+    if _holds_nul(value):
+        raise click.BadParameter(f"{value!r} holds a NUL character, which no command line can; remove it.")
     if isinstance(value, list):
         if isinstance(parameter, click.Option) and parameter.multiple and parameter.nargs != 1:
             entries = value if all(isinstance(entry, list) for entry in value) else [value]
@@ -195,6 +197,10 @@ def _to_click(value: Any, parameter: click.Parameter) -> Any:
     if getattr(parameter, "is_flag", False):
         raise click.BadParameter("expected true or false.")
     return (str(value),) if getattr(parameter, "multiple", False) else str(value)
+
+
+def _holds_nul(value: Any) -> bool:
+    return "\0" in value if isinstance(value, str) else isinstance(value, list) and any(map(_holds_nul, value))
 
 
 def _message(error: click.UsageError | DfactError, parameter: click.Parameter) -> str:
