@@ -102,6 +102,8 @@ def read_job(path: Path, commands: click.Group) -> tuple[list[Step], Mapping[str
     except tomllib.TOMLDecodeError as error:
         match = re.search(r"at line (\d+)", str(error))
         raise JobError(path, [Problem(int(match[1]) if match else text.count("\n") + 1, f"invalid TOML: {error}")]) from error
+    except RecursionError as error:
+        raise JobError(path, [Problem(1, "invalid TOML: it is nested too deeply; expected tables [job] and [[step]]")]) from error
     lines = _LineIndex(text)
     foreign = [name for name in document if name not in ("job", "step")]
     problems = [Problem(lines.find(None, name), f"{name!r} is not part of a job; expected [job] and [[step]]") for name in foreign]
