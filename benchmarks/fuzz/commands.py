@@ -16,11 +16,12 @@ from unittest import mock
 
 import click
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 
 import dfact
 from benchmarks.fuzz.genotypes import bed_target
-from benchmarks.fuzz.target import M, N, Target, answers, expect
+from benchmarks.fuzz.target import M, Target, answers, expect
 from dfact.cli import main as cli
 from dfact.cli.types import Counts, MatrixShape, NumberOrAdaptive, Numbers
 from dfact.engine.cluster import connection
@@ -29,9 +30,10 @@ from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation, Up
 from dfact.jobs.job_file import Step
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "kubernetes"
-DATASETS = ["d.zarr", "sparse.zarr", "t.zarr", "g.zarr"]
+DATASETS = ["d.zarr", "more.zarr", "sparse.zarr", "t.zarr", "g.zarr"]
 MODELS = ["m.model", "fa.model", "g.model", "cp.model"]
-FILES = [*DATASETS, *MODELS, "a.csv", "triplets.csv", "x.npy", "c.bed", "items.csv", "job.toml", "empty", "folder", "missing"]
+FILES = [*DATASETS, *MODELS]
+FILES += ["a.csv", "triplets.csv", "x.npy", "c.bed", "items.csv", "job.toml", "remote.toml", "empty", "folder", "missing"]
 """What a location may be. The folder of the command has all but the last."""
 
 REQUIRED: dict[str, str] = {
@@ -43,7 +45,7 @@ REQUIRED: dict[str, str] = {
     "folder": "deployed",
     "topic": "memory",
     "runs": "g.model",
-    "datasets": "d.zarr sparse.zarr",
+    "datasets": "d.zarr more.zarr",
     "image": "example.com/dfact:1",
     "by": "sex",
 }
@@ -53,12 +55,14 @@ USUAL: dict[str, dict[str, str]] = {
     "import-array": {"source": "x.npy"},
     "import-triplets": {"source": "triplets.csv"},
     "fit cp": {"data": "t.zarr", "init": "random"},
+    "select icqf": {"n_blocks": "3x3"},
     "select cp": {"data": "t.zarr"},
     "fit admixture": {"data": "g.zarr"},
     "select admixture": {"data": "g.zarr"},
     "fit emf": {"data": "sparse.zarr"},
     "select emf": {"data": "sparse.zarr"},
-    "deploy": {"manifests": str(MANIFESTS), "memory": "1GiB"},
+    "deploy": {"job": "remote.toml", "manifests": str(MANIFESTS), "memory": "1GiB", "volume_claim": "claim"},
+    "compare": {"n_resamples": "30"},
     "demo": {"output": "demo"},
 }
 """Further ones, without which a command would always be refused."""
@@ -94,6 +98,10 @@ SHAPES = [*"2x2 3x3 0x0 1x1 -1x2 40x6 99999999999x99999999999 x 2 2×3 2x2x2".sp
 """Values of options that take texts, numbers, efforts, lists and shapes."""
 
 
+_SUCCEEDED: set[str] = set()
+"""Commands that this process has run with valid arguments."""
+
+
 def write_inputs(folder: Path) -> None:
     """Write an input of each kind that a command takes, once for all targets beside it."""
     made = folder.with_name("inputs of commands")
@@ -106,17 +114,20 @@ def write_inputs(folder: Path) -> None:
 def _write_inputs(folder: Path) -> None:
     from benchmarks.fuzz.datasets import write_dataset
 
-    table = answers()
+    table = pd.concat([answers()] * 3, ignore_index=True)  # groups need 50 people
+    n = len(table)
+    table["id"], table["sex"] = [f"p{i}" for i in range(n)], ["f", "m"] * (n // 2)
     table.to_csv(folder / "a.csv", index=False)
     table[["id", "Q0", "Q1"]].melt("id").set_axis(["row", "column", "value"], axis=1).to_csv(folder / "triplets.csv", index=False)
     (folder / "items.csv").write_text("item,text,scale,key\n" + "".join(f"Q{j},Item {j},s{j % 2},{1 - 2 * (j % 2)}\n" for j in range(M)))
-    np.save(folder / "x.npy", np.random.default_rng(7).random((N, M)))
+    np.save(folder / "x.npy", np.random.default_rng(7).random((n, M)))
     bed_target().make(folder)
     dfact.import_genotypes(folder / "c.bed", folder / "g.zarr", n_jobs=1)
     values = table.filter(like="Q").astype(np.int16).to_numpy()
     settings: dict[str, Any] = {"confounders": table[["age", "sex"]], "empty_rows": "drop", "missing": -9}
     dfact.import_array(values, folder / "d.zarr", row_labels=table["id"], column_labels=[f"Q{j}" for j in range(M)], **settings)
-    matrix = sp.csr_array(np.where(np.random.default_rng(3).random((N, M)) < 0.5, values + 10.0, 0))
+    dfact.import_array(values[:, :3] % 2, folder / "more.zarr", row_labels=table["id"])
+    matrix = sp.csr_array(np.where(np.random.default_rng(3).random((n, M)) < 0.5, values + 10.0, 0))
     dfact.import_array(matrix, folder / "sparse.zarr", implicit="missing", empty_rows="drop", row_labels=table["id"])
     write_dataset("tensor", folder / "t.zarr")
     common: dict[str, Any] = {"executor": "inline"}
@@ -129,6 +140,8 @@ def _write_inputs(folder: Path) -> None:
     for name, (model, data) in models.items():
         dfact.save_model(model.fit(dfact.open_dataset(folder / data)), folder / name)
     (folder / "job.toml").write_text('[[step]]\nrun = "fit gom"\ndata = "d.zarr"\nmodel = "of_job.model"\ncomponents = 2\n')
+    step = '[[step]]\nrun = "fit gom"\ndata = "/data/d.zarr"\nmodel = "/data/x.model"\n'
+    (folder / "remote.toml").write_text(f'[job]\nstate = "/data/state"\n{step}')
     (folder / "empty").write_bytes(b"")
     (folder / "folder").mkdir()
 
@@ -178,14 +191,14 @@ def make_values(parameter: click.Parameter, rng: random.Random) -> list[str]:
     return [make_value(parameter, parameter.type, rng) for _ in range(number)]
 
 
-def make_arguments(name: str, rng: random.Random) -> list[str]:
-    """Return arguments of a command: valid ones, of which some are replaced, removed, repeated or added."""
+def make_arguments(name: str, rng: random.Random, n_changed: int) -> list[str]:
+    """Return arguments of a command: valid ones, of which this number are replaced, removed, repeated or added."""
     command = commands()[name]
     usual = REQUIRED | {"destination": "out.zarr", "out": _output(name)} | EFFORT | USUAL.get(name, {})
     usual |= {"model": "out.model"} if name.split(maxsplit=1)[0] in ("fit", "select") else {}
     arguments: list[str] = []
     positional: list[str] = []
-    changed = {id(parameter) for parameter in rng.sample(command.params, min(len(command.params), rng.choice([0, 1, 1, 2, 2, 3, 5])))}
+    changed = {id(parameter) for parameter in rng.sample(command.params, min(len(command.params), n_changed))}
     for parameter in command.params:
         given = usual.get(str(parameter.name), "").split(" ") if usual.get(str(parameter.name)) else []
         if parameter.required and not given:
@@ -198,11 +211,11 @@ def make_arguments(name: str, rng: random.Random) -> list[str]:
         elif values:
             repeated = rng.choice([1, 1, 1, 2]) if id(parameter) in changed else 1
             arguments += [rng.choice(parameter.opts), *values] * repeated
-    if rng.random() < 0.03:
+    if n_changed and rng.random() < 0.03:
         positional.append(rng.choice([*TEXTS, *FILES]))
-    if rng.random() < 0.03:
+    if n_changed and rng.random() < 0.03:
         arguments.append(rng.choice(["--unknown", "-x", "--help", "--", "-"]))
-    return [*(["--debug"] if rng.random() < 0.05 else []), *name.split(), *positional, *arguments]
+    return [*(["--debug"] if n_changed and rng.random() < 0.05 else []), *name.split(), *positional, *arguments]
 
 
 def _output(name: str) -> str:
@@ -218,13 +231,19 @@ def commands_target(names: Callable[[], list[str]]) -> Target:
         name = rng.choice(names())
         if name == "demo" and rng.random() < 0.9:  # takes seconds
             name = "info"
-        (folder / "arguments").write_bytes("\0\0".join(make_arguments(name, rng)).encode("utf-8", "surrogateescape"))
+        arguments = make_arguments(name, rng, rng.choice([0, 1, 1, 2, 2, 3, 5]))
+        (folder / "arguments").write_bytes("\0\0".join(arguments).encode("utf-8", "surrogateescape"))
         return False
 
     def read(folder: Path, out: Path, same: bool) -> None:  # noqa: ARG001  # every reader takes the same arguments
         path = folder / "arguments"
-        arguments = path.read_bytes().decode("utf-8", "surrogateescape").split("\0\0") if path.exists() else ["info", "d.zarr"]
-        path.unlink(missing_ok=True)
+        if not path.exists():  # the unchanged input: all commands succeed
+            for name in {*names()} - _SUCCEEDED - {"demo"}:
+                run_command(make_arguments(name, random.Random(0), 0), folder)
+                _SUCCEEDED.add(name)
+            return
+        arguments = path.read_bytes().decode("utf-8", "surrogateescape").split("\0\0")
+        path.unlink()
         run_command(arguments, folder)
 
     return Target(write_inputs, mutate, read)
