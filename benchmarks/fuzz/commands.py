@@ -200,7 +200,9 @@ def make_arguments(name: str, rng: random.Random, n_changed: int) -> list[str]:
     positional: list[str] = []
     changed = {id(parameter) for parameter in rng.sample(command.params, min(len(command.params), n_changed))}
     for parameter in command.params:
-        given = usual.get(str(parameter.name), "").split(" ") if usual.get(str(parameter.name)) else []
+        is_needed = parameter.required or isinstance(parameter, click.Argument)
+        value = usual.get(str(parameter.name)) if is_needed or parameter.name not in REQUIRED else None
+        given = value.split(" ") if value else []
         if parameter.required and not given:
             raise AssertionError(f"{name} needs {parameter.name}, which has no valid value here")
         values = make_values(parameter, rng) if id(parameter) in changed else given
