@@ -44,11 +44,14 @@ def main() -> int:
             counts[name][verdict] += 1
             if verdict == "failed":
                 print(f"{name}, --seed {seed} --one {number}: {message}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("interrupted: the table has the inputs so far", file=sys.stderr)
     finally:
         for worker in workers:
             worker.close()
     failures = sum(row["failed"] for row in counts.values())
-    thresholds = [(f"of {arguments.count} inputs none fails: each is read correctly or refused with a message", failures == 0)]
+    count = sum(row["inputs"] for row in counts.values())
+    thresholds = [(f"of {count} inputs none fails: each is read correctly or refused with a message", failures == 0)]
     report("fuzz", list(counts.values()), thresholds)
     return exit_code(thresholds)
 

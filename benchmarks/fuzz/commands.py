@@ -4,6 +4,7 @@
 import contextlib
 import hashlib
 import io
+import os
 import random
 import shlex
 import shutil
@@ -86,7 +87,7 @@ EFFORT: dict[str, str] = {
 ENDINGS = [".csv", ".parquet", ".zarr", ".model", ".html", ".md", ".xlsx", ".png", ".svg", ".Q", ".P", ".Q_se", ""]
 TEXTS = [
     *"Q* Q1 Q1,Q2 -Q1 id age sex sex:categorical sex:continuous * @key [ Q1:0<1<2<3<4 X Q1:1=2 Q1=3".split(),
-    *"= : , ; | ab é -1 -- ../x A=B 1".split(),
+    *"= : , ; | ab é -1 -- folder/../x A=B 1".split(),
     *"utf-16 cp1252 rot13 hex tcp://127.0.0.1:1 tls://127.0.0.1:1 inproc://x 4GiB 1B 0 -5GB 1e400GB 1e9".split(),
     *("", " ", "\t", "\n", "\udcff", "x" * 3000),
 ]
@@ -276,8 +277,8 @@ def run_command(arguments: list[str], folder: Path, *, keep: bool = False) -> No
     expect(out or errors, f"{shown} prints nothing")
     planned = step is None or step.parameters.get("plan_only")
     for location in () if planned or step is None else step.created:
-        expect(str(folder / location) in after, f"{shown} writes no {location}")
-    allowed = () if step is None or planned else [folder / location for location in step.outputs]
+        expect(os.path.normpath(folder / location) in after, f"{shown} writes no {location}")
+    allowed = () if step is None or planned else [Path(os.path.normpath(folder / location)) for location in step.outputs]
     outside = {name for name in new if not any(Path(name) == path or Path(name).is_relative_to(path) for path in allowed)}
     free = step is not None and step.name in ("run", "demo", "deploy")  # their outputs are folders, or named in the job
     parents = {str(parent) for path in allowed for parent in Path(path).parents}
@@ -334,7 +335,7 @@ def _parsed(arguments: list[str], folder: Path) -> Step | None:
 
 
 def _locations(value: Any, folder: Path) -> tuple[Path, ...]:
-    return () if not value else (folder / value,)
+    return () if not value else (Path(os.path.normpath(folder / value)),)
 
 
 def snapshot(folder: Path) -> dict[str, str]:

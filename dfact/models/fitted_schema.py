@@ -41,6 +41,8 @@ class Shape(_Check):
     finite: bool = True
     low: float = -np.inf
     """Least number allowed."""
+    high: float = np.inf
+    """Greatest number allowed."""
     rows: bool = False
     """Whether the array has a value for each row of the data. It may then be a Zarr array, and hold NaN but no infinity."""
 
@@ -59,6 +61,8 @@ class Shape(_Check):
             _expect(bool(np.isfinite(value).all()), "an array of finite numbers", value)
         if self.low > -np.inf:
             _expect(not (value < self.low).any(), f"an array of numbers from {self.low:g}", value)
+        if self.high < np.inf:
+            _expect(not (value > self.high).any(), f"an array of numbers to {self.high:g}", value)
 
 
 @dataclass(frozen=True)

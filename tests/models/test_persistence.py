@@ -283,7 +283,7 @@ def test_a_fill_value_that_its_type_cannot_hold_is_refused(saved: Path) -> None:
     document.write_text(json.dumps(metadata | {"fill_value": 1e308}))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(dfact.StoreError, match=r"'components_' of .* is damaged .*overflow"):
+        with pytest.raises(dfact.StoreError, match=r"'components_' of .* is damaged.*overflow"):
             dfact.load_model(saved)
 
 

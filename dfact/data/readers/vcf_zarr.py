@@ -127,6 +127,9 @@ def _check_shapes(name: str, arrays: dict[str, zarr.Array[Any]], m: int) -> None
     if n_alleles > _MAX_ALLELES or n_contigs > _MAX_CONTIGS:
         counts = f"{n_alleles} alleles of a variant and {n_contigs} contigs"
         raise DataError(f"{name} has {counts}, expected at most {_MAX_ALLELES} and {_MAX_CONTIGS}; convert the VCF file again")
+    for key, array in arrays.items():
+        if 0 in array.chunks:
+            raise DataError(f"{name}: {key!r} has chunks of {array.chunks}, expected at least one entry; convert the VCF file again")
     for key, array in described.items():
         if array.nchunks > _MAX_CHUNKS:
             chunks = f"{array.nchunks} chunks of {array.chunks}"
