@@ -4,11 +4,11 @@
 
 Every input is a valid one with a few mutations: bytes (flipped, removed, inserted, doubled), files (deleted, emptied,
 swapped), files in an archive and their XML, JSON (other types, huge and negative numbers, NaN, deep nesting), cells and
-encodings of tables, of dictionaries and of codebooks. Command lines and
-job files are generated from the declarations of all parameters. Each is read in a worker process with limits of time and address
-space. Results are compared with those of a reader that shares no code with dfact. A store whose chunks were mutated must
-give its original values. A damaged checkpoint must give the result of an uninterrupted computation. A command that fails
-must leave nothing, and one that succeeds its outputs alone.
+encodings of tables, of dictionaries and of codebooks. Command lines and job files are generated from the declarations of
+all parameters. Each input is read in a worker process with limits of time and address space. Results are compared with
+those of a reader that shares no code with dfact. A store whose chunks were mutated must give its original values, a damaged
+checkpoint the result of an uninterrupted computation. A command that fails must leave nothing, one that succeeds its
+outputs alone. An interrupt prints the table of the inputs so far.
 """
 
 import argparse
