@@ -2,6 +2,7 @@
 
 import random
 import socket
+import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -10,7 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 from numpy.typing import NDArray
+
+# The same examples in every run, independent of the clock, and nothing beside the sources.
+settings.register_profile(
+    "dfact", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.load_profile("dfact")
+set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "dfact-hypothesis")
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -18,9 +18,12 @@ import psutil
 
 import dfact
 from benchmarks.fuzz.arrays import ARRAY_TARGETS
+from benchmarks.fuzz.checkpoints import CHECKPOINT_TARGETS
+from benchmarks.fuzz.commands import COMMAND_TARGETS
 from benchmarks.fuzz.datasets import dataset_target, join_target
 from benchmarks.fuzz.dictionaries import DICTIONARY_TARGETS
 from benchmarks.fuzz.genotypes import GENOTYPE_TARGETS
+from benchmarks.fuzz.jobs import JOB_TARGETS
 from benchmarks.fuzz.models import FORGED, forged_target, model_target
 from benchmarks.fuzz.statistical import DESCRIBED_TARGETS
 from benchmarks.fuzz.tables import TABLE_TARGETS
@@ -37,6 +40,9 @@ TARGETS: dict[str, Target] = {
     "join": join_target(),
     **{f"{kind} dataset": dataset_target(kind) for kind in ("dense", "sparse", "tensor")},
     **{f"{kind} model": model_target(kind) for kind in ("dense", "sparse", "tensor")},
+    **CHECKPOINT_TARGETS,
+    **COMMAND_TARGETS,
+    **JOB_TARGETS,
     **{f"forged {name}": forged_target(name) for name in FORGED},
 }
 

@@ -100,7 +100,9 @@ def save_dta(path: Path, version: int) -> None:
 
 
 def load_dta(path: Path) -> pd.DataFrame:
-    return pd.read_stata(path, convert_dates=False, convert_categoricals=False)
+    frame = pd.read_stata(path, convert_dates=False, convert_categoricals=False)
+    # Files of version 8 do not name their encoding: Stata for Windows wrote cp1252, which pandas reads as Latin-1.
+    return frame.assign(id=frame["id"].str.encode("latin-1").str.decode("cp1252")) if path.read_bytes()[:1] == b"q" else frame
 
 
 def save_xpt(path: Path, version: int) -> None:

@@ -65,6 +65,8 @@ def deploy(
     """
     if not (manifests / "base" / "kustomization.yaml").is_file():
         raise click.UsageError(f"--manifests is {manifests}, expected the folder deploy/kubernetes of dfact's source")
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder} is a file, expected an empty folder or none; choose another one")
     if folder.exists() and any(folder.iterdir()) and not overwrite:
         raise StoreError(f"{folder} is not empty, expected an empty folder or none; choose another one or pass --overwrite")
     commands = context.find_root().command

@@ -62,7 +62,7 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str) -> No
                 from dfact.jobs.estimate import print_estimate
 
                 if not print_estimate(steps, record.pending(steps), cluster):
-                    raise click.exceptions.Exit(1)
+                    raise click.ClickException(f"{job} would fail, for the reasons above; correct them and check again.")
                 return
             run_steps(steps, record, make_logger(log_format))
     except JobError as error:

@@ -10,6 +10,14 @@ from dfact.jobs.declarations import ParameterType
 path_type = click.Path(path_type=Path)
 
 
+_MOST_COUNTS = 10_000
+_MOST_DIGITS = 18
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
 class Numbers(ParameterType):
     """Numbers separated by commas; duplicates are dropped."""
 
@@ -35,9 +43,11 @@ class Counts(ParameterType):
         counts: list[int] = []
         for entry in value.split(","):
             first, dash, last = (part.strip() for part in entry.partition("-"))
-            if not first.isdecimal() or (dash and not last.isdecimal()):
-                self.fail(f"{entry.strip()!r} is not a number or a range, expected such as 2-10 or 2,3,5", param, ctx)
+            if not _is_count(first) or (dash and not _is_count(last)):
+                self.fail(f"{entry.strip()[:80]!r} is not a number or a range, expected such as 2-10 or 2,3,5", param, ctx)
             numbers = range(int(first), int(last if dash else first) + 1)
+            if len(numbers) > _MOST_COUNTS:
+                self.fail(f"{entry.strip()!r} are {len(numbers)} numbers, expected at most {_MOST_COUNTS}", param, ctx)
             if not numbers:
                 self.fail(f"{entry.strip()!r} is an empty range, expected such as 2-10", param, ctx)
             counts += numbers
@@ -54,8 +64,8 @@ class MatrixShape(ParameterType):
         if isinstance(value, tuple):
             return value
         rows, _, columns = (part.strip() for part in value.lower().replace("×", "x").partition("x"))
-        if not rows.isdecimal() or not columns.isdecimal():
-            self.fail(f"{value!r} is not {self.expected}", param, ctx)
+        if not _is_count(rows) or not _is_count(columns):
+            self.fail(f"{value[:80]!r} is not {self.expected}", param, ctx)
         return int(rows), int(columns)
 
 

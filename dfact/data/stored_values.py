@@ -18,7 +18,7 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.sources.sparse import StoredCSRSource
 from dfact.errors import StoreError
-from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor_for
+from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor_for, member
 from dfact.storage.location import Location
 
 VALUES = "values"
@@ -167,7 +167,7 @@ def _fill_attribute(missing_code: int | None) -> dict[str, Any]:
 
 def open_values(group: zarr.Group, path: Location) -> RowSource:
     """Open the values of the dataset at ``path``, dense or CSR; raise StoreError if any part is missing."""
-    values = group.get(VALUES)
+    values = member(group, VALUES)
     if not isinstance(values, zarr.Group):
         array = _check_numeric(complete_array(group, VALUES, path), path)
         if array.ndim > 2 and array.chunks[1:] != array.shape[1:]:
@@ -209,7 +209,7 @@ def _check_numeric(array: zarr.Array[Any], path: Location) -> zarr.Array[Any]:
 
 def complete_array(group: zarr.Group, name: str, path: Location) -> zarr.Array[Any]:
     """Return an array of the store; raise StoreError if it or any of its chunks is missing."""
-    array = group.get(name)
+    array = member(group, name)
     if not isinstance(array, zarr.Array):
         raise StoreError(f"{path} lacks its array {name!r}; import it again")
     if array.size and array.nchunks_initialized < array.nchunks:

@@ -27,8 +27,9 @@ from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Session
 from dfact.engine.tiles import TileStep
 from dfact.errors import StoppedError, StoreError
+from dfact.storage.array_stream import corruption_errors
 from dfact.storage.groups import open_store
-from dfact.storage.records import Records, RecordWriter, attributes_of, records_of
+from dfact.storage.records import Records, RecordWriter, record_attributes, records_of
 
 B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
@@ -38,10 +39,11 @@ Step = tuple[dict[str, Any], list[NDArray[Any]]]
 
 def resume_point(path: str | PathLike[str]) -> int:
     """Return the number of steps that a checkpoint holds, which a resumed fit need not repeat; 0 if there is no checkpoint."""
-    try:
-        group = zarr.open_group(open_store(path, read_only=True), mode="r")
-    except FileNotFoundError:
-        return 0
+    with corruption_errors(f"the checkpoint {path}"):
+        try:
+            group = zarr.open_group(open_store(path, read_only=True), mode="r", use_consolidated=False)
+        except FileNotFoundError:
+            return 0
     records = records_of(group).items()
     return max((_step_number(name) for name, attributes in records if name.startswith("state-") and attributes), default=0)
 
@@ -210,7 +212,7 @@ class CheckpointedSession(Session):
         states = records.names("state-")
         if states:
             state: Any = records.group[states[-1]]
-            attributes = attributes_of(state)
+            attributes = record_attributes(state)
             self._version, self._steps = _step_number(states[-1]), list(attributes["steps"])
             self._unread, self._state, current = list(self._steps), states[-1], {states[-1], *self._steps}
             self._session.restore([CheckpointedState.from_description(state, saved) for saved in attributes["states"]])

@@ -102,6 +102,8 @@ def read_job(path: Path, commands: click.Group) -> tuple[list[Step], Mapping[str
     except tomllib.TOMLDecodeError as error:
         match = re.search(r"at line (\d+)", str(error))
         raise JobError(path, [Problem(int(match[1]) if match else text.count("\n") + 1, f"invalid TOML: {error}")]) from error
+    except RecursionError as error:
+        raise JobError(path, [Problem(1, "invalid TOML: it is nested too deeply; expected tables [job] and [[step]]")]) from error
     lines = _LineIndex(text)
     foreign = [name for name in document if name not in ("job", "step")]
     problems = [Problem(lines.find(None, name), f"{name!r} is not part of a job; expected [job] and [[step]]") for name in foreign]
@@ -182,6 +184,8 @@ def _to_click(value: Any, parameter: click.Parameter) -> Any:
         if not getattr(parameter, "is_flag", False):
             raise click.BadParameter(f"{str(value).lower()} is not a valid value.")
         return value
+    if _holds_nul(value):
+        raise click.BadParameter(f"{value!r} holds a NUL character, which no command line can; remove it.")
     if isinstance(value, list):
         if isinstance(parameter, click.Option) and parameter.multiple and parameter.nargs != 1:
             entries = value if all(isinstance(entry, list) for entry in value) else [value]
@@ -195,6 +199,10 @@ def _to_click(value: Any, parameter: click.Parameter) -> Any:
     if getattr(parameter, "is_flag", False):
         raise click.BadParameter("expected true or false.")
     return (str(value),) if getattr(parameter, "multiple", False) else str(value)
+
+
+def _holds_nul(value: Any) -> bool:
+    return "\0" in value if isinstance(value, str) else isinstance(value, list) and any(map(_holds_nul, value))
 
 
 def _message(error: click.UsageError | DfactError, parameter: click.Parameter) -> str:

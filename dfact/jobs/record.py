@@ -57,10 +57,15 @@ class Record:
     """
 
     def __init__(self, location: Location) -> None:
-        from dfact.storage.groups import attributes, exists, open_group
+        from dfact.storage.groups import attributes, exists, open_group, sealed
 
         self.location = location
-        self._steps: dict[str, dict[str, Any]] = dict(attributes(open_group(location, KIND))["steps"]) if exists(location) else {}
+        stored = attributes(open_group(location, KIND)) if exists(location) else sealed({"steps": {}})
+        if sealed(stored) != stored:
+            raise StoreError(
+                f"{location} is damaged: its attributes do not match their digest; delete it, and the outputs of the job, to start over"
+            )
+        self._steps: dict[str, dict[str, Any]] = dict(stored["steps"])
         self._written: dict[str, str] = {}
         """Digests of the outputs of the steps so far, by the outputs' names; stability changes the digest of its model."""
         self._digests: dict[int, str] = {}
@@ -189,9 +194,9 @@ class Record:
     def _write(self) -> None:
         import zarr
 
-        from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, exists, open_store
+        from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, exists, open_store, sealed
 
-        written: Any = {"kind": KIND, "version": FORMAT_VERSION, "complete": True, "owner": self._owner, "steps": self._steps}
+        written: Any = sealed({"kind": KIND, "version": FORMAT_VERSION, "complete": True, "owner": self._owner, "steps": self._steps})
         if exists(self.location):
             zarr.open_group(open_store(self.location), mode="r+").attrs[ATTRIBUTE] = written
         else:

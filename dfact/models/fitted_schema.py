@@ -41,6 +41,8 @@ class Shape(_Check):
     finite: bool = True
     low: float = -np.inf
     """Least number allowed."""
+    high: float = np.inf
+    """Greatest number allowed."""
     rows: bool = False
     """Whether the array has a value for each row of the data. It may then be a Zarr array, and hold NaN but no infinity."""
 
@@ -59,6 +61,8 @@ class Shape(_Check):
             _expect(bool(np.isfinite(value).all()), "an array of finite numbers", value)
         if self.low > -np.inf:
             _expect(not (value < self.low).any(), f"an array of numbers from {self.low:g}", value)
+        if self.high < np.inf:
+            _expect(not (value > self.high).any(), f"an array of numbers to {self.high:g}", value)
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,19 @@ class LessThan(_Check):
 
     def __call__(self, value: Any, sizes: _Sizes) -> None:
         _expect(value < sizes.get(self.name, _LARGEST), f"a number below {self.name}={sizes.get(self.name)}", value)
+
+
+@dataclass(frozen=True)
+class AtLeast(_Check):
+    """Number, or array of numbers, from ``low`` on."""
+
+    low: float
+    finite: bool = False
+
+    def __call__(self, value: Any, sizes: _Sizes) -> None:
+        numbers = np.asarray(value)
+        _expect(bool((numbers >= self.low).all()), f"numbers from {self.low:g}", value)
+        _expect(not self.finite or bool(np.isfinite(numbers).all()), "finite numbers", value)
 
 
 def check_fitted(model: object, annotations: dict[str, Any]) -> None:

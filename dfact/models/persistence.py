@@ -35,6 +35,8 @@ from dfact.storage.groups import (
     create_group,
     ensure_not_source,
     is_current,
+    json_digest,
+    member,
     open_group,
     open_store,
     reason,
@@ -97,7 +99,7 @@ def annotate_model(path: str | PathLike[str], model: Factorization, *names: str)
             used = sorted(group.array_keys())
             free = next(key for key in (name, f"{name}1", f"{name}2") if not any(other.startswith(key) for other in used))
             document["fitted"][name] = _encode(group, free, getattr(model, name))
-        update_attributes(group, model=document, digest=_document_digest(document))
+        update_attributes(group, model=document, digest=json_digest(document))
         _remove_arrays(group, kept=_array_names(document))
         consolidate(group.store)
     except OSError as error:
@@ -139,12 +141,12 @@ def write_model(group: zarr.Group, model: Factorization) -> None:
         "fitted": {key: _encode(group, key, value) for key, value in fitted.items()},
     }
     check_fitted(model, ANNOTATIONS)
-    update_attributes(group, model=document, digest=_document_digest(document))
+    update_attributes(group, model=document, digest=json_digest(document))
 
 
 def record_fit(group: zarr.Group, identity: Mapping[str, str]) -> None:
     """Record in the group of a model which fit it is the result of."""
-    update_attributes(group, fit=_document_digest(dict(identity)))
+    update_attributes(group, fit=json_digest(dict(identity)))
 
 
 def is_result_of(path: str | PathLike[str], identity: Mapping[str, str]) -> bool:
@@ -152,7 +154,7 @@ def is_result_of(path: str | PathLike[str], identity: Mapping[str, str]) -> bool
     location = parse_location(path)
     if not is_current(location, KIND):
         return False
-    return bool(attributes(open_group(location, KIND)).get("fit") == _document_digest(dict(identity)))
+    return bool(attributes(open_group(location, KIND)).get("fit") == json_digest(dict(identity)))
 
 
 def load_model(path: str | PathLike[str]) -> Any:
@@ -231,7 +233,7 @@ def _open(path: str | PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:
     group = open_group(absolute(parse_location(path)), KIND)
     stored = attributes(group)
     document = stored.get("model")
-    if not isinstance(document, dict) or stored.get("digest") != _document_digest(document):
+    if not isinstance(document, dict) or stored.get("digest") != json_digest(document):
         raise StoreError(f"{path} is damaged: its attributes do not match their digest; save the model again")
     parts = [document.get(name) for name in ("versions", "parameters", "fitted")]
     versions = parts[0].values() if isinstance(parts[0], dict) else ()
@@ -242,10 +244,6 @@ def _open(path: str | PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:
     ):
         raise StoreError(f"{path} is damaged: class, versions or attributes of the model are missing; save the model again")
     return group, document
-
-
-def _document_digest(document: dict[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _encode(group: zarr.Group, name: str, value: Any) -> Any:
@@ -310,8 +308,8 @@ def _read_array(group: zarr.Group, name: str, expected: str, *, lazy: bool) -> A
     """Read an array by chunks and compare it with its digest. Return the Zarr array itself if ``lazy``."""
     damaged = f"array {name!r} of {group.store_path} is damaged; save the model again"
     try:
-        array = group[name]
-        assert isinstance(array, zarr.Array), "a group"
+        array = member(group, name)
+        assert isinstance(array, zarr.Array), "not an array"
         labels = array.dtype.kind not in "iufb"
         values = None if lazy else np.empty(array.shape, object if labels else array.dtype)
         digest = _Digest(array.shape, labels, array.dtype)

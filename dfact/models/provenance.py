@@ -12,6 +12,8 @@ from scipy.stats import chi2, false_discovery_control, norm
 from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 
+_COSINE = 1.0001  # greatest absolute value of a similarity, with its rounding error
+
 
 @dataclass(frozen=True, eq=False)
 class SelectionRecord:
@@ -72,7 +74,7 @@ class Stability:
     share ``level`` of the refits' loadings, matched and with the model's sign, in the units of ``loadings_``.
     """
 
-    similarity: Annotated[NDArray[np.float64], Shape(("refits", "k"), finite=False)]
+    similarity: Annotated[NDArray[np.float64], Shape(("refits", "k"), finite=False, low=-_COSINE, high=_COSINE)]
     """(B, k): similarity of each refit's loadings on each factor to the model's, for B refits; 1 is the same
     direction. NaN for a resample that the model could not be fitted to."""
     mean: Annotated[NDArray[np.float64], Shape(("k", "m"))]

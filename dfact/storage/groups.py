@@ -1,6 +1,8 @@
 """Zarr groups that are complete or absent: local ones are written beside their path and renamed, remote ones marked complete last."""
 
 import errno
+import hashlib
+import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -183,6 +185,15 @@ def read_errors(what: str) -> Iterator[None]:
         raise StoreError(f"cannot read {what}: {text}; the store is damaged or out of reach: restore it, or write it again") from error
 
 
+def member(group: zarr.Group, name: str) -> zarr.Array[Any] | zarr.Group | None:
+    """Return an array or a group of ``group``, None if there is none.
+
+    Zarr casts the fill value of damaged metadata to the type of the array, for which it may be too large: that is an error.
+    """
+    with np.errstate(over="raise"):
+        return group.get(name)
+
+
 def reason(error: OSError) -> str:
     """Describe the cause of a failed write."""
     return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
@@ -338,6 +349,17 @@ def update_attributes(group: zarr.Group | zarr.Array[Any], **values: Any) -> Non
     group.attrs[ATTRIBUTE] = {**attributes(group), **values}
 
 
+def json_digest(document: Mapping[str, Any]) -> str:
+    """Return the digest of a JSON document, which does not depend on the order of its keys."""
+    return hashlib.blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes with their digest."""
+    values = {name: value for name, value in attributes.items() if name != "digest"}
+    return {**values, "digest": json_digest(values)}
+
+
 def write_array(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tuple[str, ...], **attrs: Any) -> None:
     """Write a small array in one chunk."""
     array = group.create_array(
@@ -374,7 +396,7 @@ def read_array(group: zarr.Group, name: str, shape: tuple[int, ...]) -> NDArray[
     """Read all of an array. Its shape must be the given one: damaged metadata may describe an array larger than any memory."""
     where = f"array {name!r} of {group.store}"
     with read_errors(where):
-        array = group[name]
+        array = member(group, name)
     if not isinstance(array, zarr.Array) or array.shape != shape:
         raise StoreError(f"{where} is {array}, expected shape {shape}; write the store again")
     with read_errors(where):

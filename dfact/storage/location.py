@@ -33,11 +33,11 @@ def parse_location(path: str | PathLike[str], *, web: bool = False) -> Location:
     Raises
     ------
     ParameterError
-        ``path`` is not a path, or is empty, which would mean the working folder.
+        ``path`` is not a path, holds a NUL character, or is empty, which would mean the working folder.
     StoreError
         The URL has an unsupported scheme, lacks a bucket or a prefix, names a user, or has lost a slash in a ``Path``.
     """
-    if not isinstance(path, (str, PathLike)) or not str(path):
+    if not isinstance(path, (str, PathLike)) or not str(path) or "\0" in str(path):
         raise ParameterError(f"the location is {path!r}, expected a path or a URL such as s3://bucket/prefix")
     url = _URL.fullmatch(str(path))
     if url is None:

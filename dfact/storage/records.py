@@ -17,7 +17,7 @@ from zarr.errors import ContainsGroupError
 
 from dfact.errors import ParameterError, StoreError
 from dfact.storage.array_stream import StreamWriter, corruption_errors, read_stream
-from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, open_group, open_store, reason
+from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, open_group, open_store, reason, sealed
 from dfact.storage.location import Location, absolute, parse_location
 
 _STREAM = "arrays"
@@ -57,7 +57,7 @@ class Records:
             description |= {"identity": identity, "seed": seed, "owner": self.owner, _WRITER: version("dfact")}
             # Creation and description are one write: a process killed here leaves no group without a description.
             try:
-                self.group = zarr.open_group(store, mode="a", attributes={ATTRIBUTE: description})
+                self.group = zarr.open_group(store, mode="a", attributes={ATTRIBUTE: sealed(description)})
             except ContainsGroupError as error:  # created by another process since the check above
                 raise self._lost_ownership() from error
             _describe(self.group, **description)
@@ -101,7 +101,7 @@ class Records:
         """Read the attributes and the arrays of a record; raise StoreError unless they are those that were written."""
         with corruption_errors(f"{name!r} of {self.group.store_path}"):
             group: Any = self.group[name]
-            attributes = attributes_of(group)
+            attributes = record_attributes(group)
             return attributes, read_stream(group, _STREAM, attributes["checksums"])
 
     def remove(self, name: str) -> None:
@@ -141,7 +141,7 @@ class RecordWriter:
         """Write the attributes, which complete the record."""
         checksums = self._writer.close()
         self._records.check_owner()
-        _describe(self.group, **attributes, checksums=checksums)
+        _describe(self.group, **attributes, checksums=checksums, record=self.name)
         try:
             self._records.check_owner()
         except StoreError:
@@ -169,13 +169,26 @@ def _names(store: Store, path: str = "") -> list[str]:
 
 
 def attributes_of(group: zarr.Group) -> Mapping[str, Any]:
-    """Return dfact's attributes of a group; those of an incomplete one are empty, where ``groups.attributes`` raises KeyError."""
-    attributes: Any = group.attrs.get(ATTRIBUTE, {})
-    return attributes if isinstance(attributes, Mapping) else {}
+    """Return dfact's attributes of a group; those of an incomplete one are empty, where ``groups.attributes`` raises KeyError.
+
+    Raises StoreError unless they are those that were written.
+    """
+    stored: Any = group.attrs.get(ATTRIBUTE, {})
+    if stored and (not isinstance(stored, dict) or sealed(stored) != stored):
+        raise StoreError(f"the attributes of {group.store_path} do not match their digest; delete the checkpoint to start over")
+    return stored or {}
+
+
+def record_attributes(group: zarr.Group) -> Mapping[str, Any]:
+    """Return the attributes of a complete record; raise StoreError if they are those of another one."""
+    attributes = attributes_of(group)
+    if attributes.get("record") != group.basename:
+        raise StoreError(f"{group.store_path} has the attributes of another record; delete the checkpoint to start over")
+    return attributes
 
 
 def _describe(group: zarr.Group, **attributes: Any) -> None:
-    group.attrs[ATTRIBUTE] = attributes
+    group.attrs[ATTRIBUTE] = sealed(attributes)
 
 
 @contextmanager

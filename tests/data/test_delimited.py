@@ -8,10 +8,15 @@ import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from dfact.data.readers import delimited, text_files
 from dfact.data.readers.base import ReadOptions, Table
@@ -288,34 +293,37 @@ def test_long_and_odd_names_are_data(tmp_path: Path) -> None:
 # parts
 
 
-def random_table(seed: int) -> tuple[bytes, np.ndarray[Any, Any], list[str]]:
+NUMBERS = st.none() | st.integers(-800, 800).map(lambda number: number / 4) | st.floats(allow_nan=False, allow_infinity=False)
+CELLS = st.sampled_from(["x", "é", "a,b", 'say "no"', "", " padded ", '""', "'"])
+BREAKS = st.sampled_from(["two\nlines", "two\r\nlines", "\r"])
+
+
+@st.composite
+def text_tables(draw: st.DrawFn) -> tuple[bytes, NDArray[np.float64], list[str]]:
     """A table with empty lines, quoted cells, line ends of both kinds, a mark, and a last line with or without an end."""
-    rng = np.random.default_rng(seed)
-    n = int(rng.integers(1, 300))
-    numbers = np.where(rng.random((n, 2)) < 0.2, np.nan, rng.integers(-200, 200, (n, 2)) / rng.choice([1, 4]))
-    choices = ["x", "é", "a,b", 'say "no"', "", " padded ", '""'] + ["two\nlines", "two\r\nlines", "\r"] * (seed % 3 == 0)
-    texts = [choices[i] for i in rng.integers(0, len(choices), n)]
-    end = ["\n", "\r\n"][seed % 2]
+    cells = CELLS | BREAKS if draw(st.booleans()) else CELLS
+    rows = draw(st.lists(st.tuples(NUMBERS, cells, NUMBERS, st.booleans(), st.integers(0, 1)), min_size=1, max_size=40))
+    end, mark = draw(st.sampled_from(["\n", "\r\n"])), draw(st.sampled_from([b"", codecs.BOM_UTF8]))
     lines = ["a,text,b"]
-    for (a, b), text in zip(numbers, texts, strict=True):
-        quoted = '"' + text.replace('"', '""') + '"' if set(text) & set(',"\r\n') or rng.random() < 0.3 else text
-        lines += [""] * (rng.random() < 0.1) + [f"{'' if np.isnan(a) else a},{quoted},{'NA' if np.isnan(b) else b}"]
-    content = codecs.BOM_UTF8 * (seed % 5 == 1) + (end * (seed % 4 == 2) + end.join(lines) + end * (seed % 3 < 2)).encode()
-    return content, numbers, texts
+    for a, text, b, is_quoted, empty in rows:
+        quoted = '"' + text.replace('"', '""') + '"' if set(text) & set(',"\r\n') or is_quoted else text
+        lines += [""] * empty + [f"{'' if a is None else a},{quoted},{'NA' if b is None else b}"]
+    content = (end * draw(st.integers(0, 1)) + end.join(lines) + end * draw(st.integers(0, 1))).encode()
+    return mark + content, np.array([[a, b] for a, _, b, _, _ in rows], np.float64), [text for _, text, *_ in rows]
 
 
-@pytest.mark.parametrize("seed", range(30))
-@pytest.mark.parametrize("encoding", [None, "latin-1"])
-def test_parts_give_the_rows_of_the_file(encoding: str | None, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delimited, "_PART_BYTES", 50)
-    content, numbers, texts = random_table(seed)
+@settings(max_examples=60)
+@given(table=text_tables(), encoding=st.sampled_from([None, "latin-1"]))
+def test_parts_give_the_rows_of_the_file(table: tuple[bytes, NDArray[np.float64], list[str]], encoding: str | None) -> None:
+    content, numbers, texts = table
     if encoding and not content.startswith(codecs.BOM_UTF8):
         content = content.decode().encode(encoding)
-    table = opened(tmp_path, content, encoding=encoding)
-    parts = pickle.loads(pickle.dumps(table.parts()))
-    with ThreadPoolExecutor(2) as threads:
+    with mock.patch.object(delimited, "_PART_BYTES", 50), TemporaryDirectory() as folder, ThreadPoolExecutor(2) as threads:
+        read = opened(Path(folder), content, encoding=encoding)
+        parts = pickle.loads(pickle.dumps(read.parts()))
         results = list(threads.map(lambda part: list(part.batches(["b", "a"], ["text"], ["NA"])), parts))
-    for batches in ([batch for result in results for batch in result], list(table.batches(["b", "a"], ["text"], ["NA"]))):
+        together = list(read.batches(["b", "a"], ["text"], ["NA"]))
+    for batches in ([batch for result in results for batch in result], together):
         np.testing.assert_array_equal(np.concatenate([batch.numbers for batch in batches]), numbers[:, ::-1])
         assert [cell for batch in batches for cell in batch.texts["text"].to_pylist()] == texts
     has_breaks = any(set(text) & set("\r\n") for text in texts)

@@ -272,6 +272,10 @@ def test_invalid_vcf_zarr_is_refused(tmp_path: Path) -> None:
     triploid = np.concatenate([to_calls(G), to_calls(G)[:, :, :1]], axis=2)
     with pytest.raises(dfact.DataError, match="holds 3 alleles of a person, expected 2"):
         dfact.import_genotypes(write_vcf_zarr(tmp_path / "triploid.vcz", triploid, alleles, 3), tmp_path / "a.zarr")
+    document = tmp_path / "third.vcz" / "variant_contig" / ".zarray"
+    document.write_text(json.dumps(json.loads(document.read_text()) | {"chunks": [0]}))
+    with pytest.raises(dfact.DataError, match=r"'variant_contig' has chunks of \(0,\), expected at least one entry"):
+        dfact.import_genotypes(tmp_path / "third.vcz", tmp_path / "a.zarr")
     shutil.rmtree(haploid / "variant_allele")
     with pytest.raises(dfact.DataError, match=r"haploid.vcz lacks the array 'variant_allele', expected a VCF Zarr store"):
         dfact.import_genotypes(haploid, tmp_path / "a.zarr")

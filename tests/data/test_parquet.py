@@ -124,6 +124,16 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
         open_table(tmp_path / "t")
 
 
+@pytest.mark.parametrize("name", ["q", "text"])
+def test_text_that_is_no_utf8_is_refused(name: str, tmp_path: Path) -> None:
+    cells = {"q": [b"1", b"2"], "text": [b"a", b"b"]} | {name: [b"1", b"\xff"]}
+    table = pa.table({column: pa.array(each).view(pa.string()) for column, each in cells.items()})
+    pq.write_table(table, tmp_path / "t.parquet")
+    opened = open_table(tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=rf"row 0 .*column '{name}': Invalid UTF8 .*the file is damaged, export it again"):
+        list(opened.batches(["q"], ["text"], []))
+
+
 def categories(table: Table, name: str) -> tuple[tuple[str, ...], bool]:
     return table.variables[name].categories, table.variables[name].ordered
 

@@ -318,6 +318,12 @@ def test_folder_with_files_is_left_unchanged(job: Path) -> None:
     assert (job.parent / "deployed" / "kustomization.yaml").read_text() == "mine"
 
 
+def test_a_file_is_no_folder_for_manifests(job: Path) -> None:
+    (job.parent / "deployed").write_text("mine")
+    code, folder = deploy(job, "--volume-claim", "c", "--memory", "2GiB", "--overwrite")
+    assert (code, folder.read_text()) == (1, "mine")
+
+
 @dataclass(frozen=True)
 class Rows:
     """A row source with the facts that a plan needs; its rows are never read."""

@@ -1,4 +1,4 @@
-"""Some inputs of the fuzz benchmark for every reader: each is read correctly or refused with a message."""
+"""Some inputs of the fuzz benchmark for every reader and command: each is right or refused with a message."""
 
 import random
 import shutil
@@ -24,7 +24,7 @@ def workers() -> Iterator[list[runner.Worker]]:
 
 @pytest.mark.parametrize("target", list(runner.TARGETS))
 def test_damaged_inputs_are_read_or_refused(target: str, workers: list[runner.Worker]) -> None:
-    count = USED if target.startswith("forged") else EACH
+    count = USED if target.startswith(("forged", "checkpoint", "command", "job")) else EACH
     outcomes = list(runner.run([(target, 7, number) for number in range(count)], workers))
     assert [(number, words) for (_, _, number), verdict, words in outcomes if verdict == "failed"] == []
     assert {verdict for _, verdict, _ in outcomes} <= {"right", "refused"}

@@ -237,6 +237,30 @@ def test_conflicting_steps_are_reported(tmp_path: Path, capsys: pytest.CaptureFi
     assert re.search(r"job\.toml:1: invalid TOML: ", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[step]]\nrun = "report"\nmodel = "m\\u0000.model"\nreport = "r.html"\n', "job.toml:3: report: model: .*holds a NUL character"),
+        (f"step = {'[' * 5000}{']' * 5000}\n", "job.toml:1: invalid TOML: it is nested too deeply"),
+    ],
+    ids=["nul", "nested"],
+)
+def test_what_no_parser_expects_is_reported(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.toml").write_text(text)
+    assert main(["run", str(tmp_path / "job.toml")]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_changed_record_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.csv").write_text("id,q\na,1\nb,0\n")
+    (tmp_path / "job.toml").write_text('[[step]]\nrun = "import"\nsource = "a.csv"\ndest = "d.zarr"\nitems = "q"\n')
+    assert main(["run", str(tmp_path / "job.toml")]) == 0
+    document = tmp_path / "job.toml.state" / "zarr.json"
+    document.write_text(document.read_text().replace("d.zarr", "e.zarr"))
+    assert main(["run", str(tmp_path / "job.toml")]) == 1
+    assert "job.toml.state is damaged: its attributes do not match their digest; delete it" in capsys.readouterr().err
+
+
 def test_dry_run_estimates_memory_and_time(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(job), "--dry-run"]) == 0
     printed = capsys.readouterr().out
@@ -261,7 +285,8 @@ def test_dry_run_reports_a_failing_step_and_continues(tmp_path: Path, capsys: py
     steps = [("tensor", "a", 2), ("answers", "b", 40), ("answers", "c", 2)]
     (tmp_path / "job.toml").write_text("".join(step.format(*fields) for fields in steps))
     assert main(["run", str(tmp_path / "job.toml"), "--dry-run"]) == 1
-    printed = capsys.readouterr().out
+    printed, message = capsys.readouterr()
+    assert re.search(r"job.toml would fail, for the reasons above", message)
     assert "fails in a trial on the first rows: X has 3 modes, expected rows (participants) and columns (items)" in printed
     assert "fails in a trial on the first rows: n_components=40 is larger than the data allows" in printed
     assert re.search(r"step 3 \(fit icqf\): to do \(not done yet\), writes c.model\n(  .*\n)+  time +at most about", printed)

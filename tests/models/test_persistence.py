@@ -152,7 +152,7 @@ def test_an_existing_model_is_replaced_only_with_overwrite(
     with pytest.raises(dfact.StoreError, match="exists already"):
         dfact.save_model(model, saved)
     with monkeypatch.context() as patch:
-        patch.setattr(persistence, "_document_digest", interrupted)
+        patch.setattr(persistence, "json_digest", interrupted)
         with pytest.raises(KeyboardInterrupt):
             dfact.save_model(model, saved, overwrite=True)
     assert_same(model, dfact.load_model(saved))
@@ -186,7 +186,7 @@ def edit(change: Callable[[dict[str, Any]], None], *, valid_digest: bool = True)
         attributes = metadata["attributes"]["dfact"]
         change(attributes)
         if valid_digest:
-            attributes["digest"] = persistence._document_digest(attributes["model"])
+            attributes["digest"] = persistence.json_digest(attributes["model"])
         (path / "zarr.json").write_text(json.dumps(metadata))
 
     return apply
@@ -260,6 +260,10 @@ REFUSALS = {
         "holds a model of class os.system, expected one of .*ICQF",
     ),
     "another part": (edit(lambda a: a["model"]["fitted"]["problem_"].update(part="Popen")), "does not fit this dfact .*written by dfact"),
+    "constant that no fit has": (
+        edit(lambda a: a["model"]["fitted"]["problem_"].update(beta={"float": "-inf"})),
+        "problem_ is beta of it is -inf, expected numbers from 0",
+    ),
     "unknown parameter": (edit(lambda a: a["model"]["parameters"].update(gamma=1.0)), "does not fit this dfact"),
     "foreign": (edit(lambda a: a.update(kind="dataset")), "holds a dfact dataset, expected a model"),
 }
@@ -271,6 +275,16 @@ def test_a_damaged_model_is_refused(saved: Path, case: str) -> None:
     damage(saved)
     with pytest.raises(dfact.StoreError, match=message):
         dfact.load_model(saved)
+
+
+def test_a_fill_value_that_its_type_cannot_hold_is_refused(saved: Path) -> None:
+    document = saved / "components_" / "zarr.json"
+    metadata = json.loads(document.read_text())
+    document.write_text(json.dumps(metadata | {"fill_value": 1e308}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(dfact.StoreError, match=r"'components_' of .* is damaged.*overflow"):
+            dfact.load_model(saved)
 
 
 def test_paths_without_a_model_are_refused(tmp_path: Path, dataset: dfact.Dataset) -> None:

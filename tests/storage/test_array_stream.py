@@ -1,35 +1,41 @@
 """Arrays in a stream are read unchanged, in their memory order."""
 
-import io
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from numpy.typing import NDArray
 
 from dfact.storage import array_stream
-from tests.suites.arrays import ARRAYS
+
+KINDS = st.sampled_from([np.dtype(name) for name in ("?", "i1", "<i8", ">i4", "<f4", "<f8", "<U3")])
 
 
-@pytest.mark.parametrize("segment", [1, 7, 100, 1 << 20])
-def test_streams_are_read_unchanged(segment: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ast.parse", None)
-    monkeypatch.setattr(array_stream, "_SEGMENT_BYTES", segment)
+@settings(max_examples=50)
+@given(
+    arrays=st.lists(arrays(KINDS, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)), max_size=4),
+    order=st.sampled_from("CF"),
+    step=st.integers(1, 2),
+    segment=st.integers(1, 300),
+)
+def test_streams_are_read_unchanged(arrays: list[NDArray[Any]], order: Any, step: int, segment: int) -> None:
+    given = [np.asarray(array, order=order)[..., ::step] if array.ndim else array for array in arrays]
     group = zarr.open_group(zarr.storage.MemoryStore(), mode="w").create_group("a")
-    writer = array_stream.StreamWriter(group, "s")
-    for array in ARRAYS.values():
-        writer.append(array)
-    found = list(array_stream.read_stream(group, "s", writer.close()))
-    for array, expected in zip(found, ARRAYS.values(), strict=True):
+    with mock.patch.object(array_stream, "_SEGMENT_BYTES", segment), mock.patch("ast.parse", None):
+        writer = array_stream.StreamWriter(group, "s")
+        for array in given:
+            writer.append(array)
+        found = list(array_stream.read_stream(group, "s", writer.close()))
+    for array, expected in zip(found, given, strict=True):
         np.testing.assert_array_equal(array, expected, strict=True)
-        assert array.flags.f_contiguous == expected.flags.f_contiguous
-
-
-@pytest.mark.parametrize("name", ARRAYS)
-def test_encoded_size_is_that_of_the_written_bytes(name: str) -> None:
-    file = io.BytesIO()
-    array_stream.write_array(file, ARRAYS[name])
-    assert array_stream.encoded_size(ARRAYS[name]) == len(file.getvalue())
+        assert array.flags.fnc == expected.flags.fnc  # by columns, and not also by rows
+    assert writer.size == sum(map(array_stream.encoded_size, given))
 
 
 @pytest.mark.parametrize("path", ["", "inner"])

@@ -1,10 +1,14 @@
 """Locations: paths and URLs are parsed, anything else is refused."""
 
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dfact
 from dfact.errors import ParameterError, StoreError
@@ -27,9 +31,9 @@ def test_invalid_urls_are_refused(url: str | Path, function: Callable[[Any], Any
         function(url)
 
 
-@pytest.mark.parametrize("path", ["", None, 3])
+@pytest.mark.parametrize("path", ["", None, 3, "a\0b"])
 def test_values_that_are_no_path_are_refused(path: Any) -> None:
-    with pytest.raises(ParameterError, match=rf"the location is {path!r}, expected a path or a URL such as s3://bucket/prefix"):
+    with pytest.raises(ParameterError, match=re.escape(f"the location is {path!r}, expected a path or a URL such as s3://bucket/prefix")):
         parse_location(path)
 
 
@@ -38,3 +42,10 @@ def test_only_paths_depend_on_the_working_folder(tmp_path: Path, monkeypatch: py
     assert absolute(Path("x.zarr")) == tmp_path / "x.zarr"
     assert absolute("s3://bucket/x.zarr") == "s3://bucket/x.zarr"
     assert stem("s3://bucket/x.zarr") == stem(Path("a/x.zarr")) == "x"
+
+
+@given(st.text() | st.from_regex(r"[A-Za-z0-9+]{0,4}:?/{0,3}[a-z@./]*", fullmatch=True), st.booleans())
+def test_any_text_is_parsed_once_or_refused(text: str, web: bool) -> None:
+    with suppress(ParameterError, StoreError):
+        found = parse_location(text, web=web)
+        assert parse_location(found, web=web) == found

@@ -34,6 +34,8 @@ def to_batch(
     position: Callable[[int], str],
 ) -> Batch:
     """Convert rows to a batch; ``position`` describes a row of them, counted from 0, with the name of its file."""
+    for name in (*numbers, *texts):
+        _check_text(rows[name], name, position)
     chosen = rows.select(list(numbers))
     if not all(map(_is_plain, chosen.schema.types)):
         columns = [_as_number(values, missing, name, position) for name, values in zip(numbers, chosen.columns, strict=True)]
@@ -87,6 +89,7 @@ class Categories:
         """Add the dictionaries of a batch, which may only extend those before it if the categories are to have an order."""
         for name, known in self._texts.items():
             values = rows[name]
+            _check_text(values, name, "row {}".format)
             cells = values.dictionary.slice(0, _MOST_CATEGORIES + 1).to_pylist() if pa.types.is_dictionary(values.type) else []
             texts = [text for text in cells if text is not None]
             if texts[: len(known)] != list(known):
@@ -163,6 +166,16 @@ class MemoryTable(Table):
 
     def _position(self, first: int, row: int) -> str:
         return f"{self.name}: {self.row_position(first + row)}"
+
+
+def _check_text(values: pa.Array, column: str, position: Callable[[int], str]) -> None:
+    """Raise DataError for text that is not UTF-8, which Arrow reads from damaged files without an error."""
+    if _is_string(values.type.value_type if pa.types.is_dictionary(values.type) else values.type):
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            where = f"{position(0)} or a later row, column {column!r}"
+            raise DataError(f"{where}: {error}; expected valid UTF-8: the file is damaged, export it again") from error
 
 
 def _as_number(values: pa.Array, missing: Sequence[str], column: str, position: Callable[[int], str]) -> pa.Array:

@@ -15,7 +15,7 @@ from dfact.data.readers.base import Format
 from dfact.data.readers.genotypes import GenotypeFile, pack, person_labels
 from dfact.errors import DataError
 from dfact.kernels.genotypes import MISSING
-from dfact.storage.groups import read_errors
+from dfact.storage.groups import member, read_errors
 from dfact.storage.input_files import InputFolder
 from dfact.storage.location import Location
 from dfact.storage.zarr_stores import object_client
@@ -37,7 +37,7 @@ class VCFZarr(GenotypeFile):
         self.name = folder.name
         with read_errors(str(folder)):
             group = zarr.open_group(_open_store(folder.location), mode="r")
-            found = {name: group.get(name) for name in (*_REQUIRED, "variant_id")}
+            found = {name: member(group, name) for name in (*_REQUIRED, "variant_id")}
         arrays = {name: _check_codecs(self.name, each) for name, each in found.items() if isinstance(each, zarr.Array)}
         lacking = [name for name in _REQUIRED if name not in arrays]
         if lacking:
@@ -127,6 +127,9 @@ def _check_shapes(name: str, arrays: dict[str, zarr.Array[Any]], m: int) -> None
     if n_alleles > _MAX_ALLELES or n_contigs > _MAX_CONTIGS:
         counts = f"{n_alleles} alleles of a variant and {n_contigs} contigs"
         raise DataError(f"{name} has {counts}, expected at most {_MAX_ALLELES} and {_MAX_CONTIGS}; convert the VCF file again")
+    for key, array in arrays.items():
+        if 0 in array.chunks:
+            raise DataError(f"{name}: {key!r} has chunks of {array.chunks}, expected at least one entry; convert the VCF file again")
     for key, array in described.items():
         if array.nchunks > _MAX_CHUNKS:
             chunks = f"{array.nchunks} chunks of {array.chunks}"

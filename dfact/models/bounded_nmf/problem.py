@@ -11,7 +11,7 @@ from dfact.data.validation import locate_outside, require_finite
 from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
-from dfact.models.fitted_schema import Shape, Size
+from dfact.models.fitted_schema import AtLeast, Shape, Size
 
 INNER = {"cd": coordinate_descent, "fista": fista}
 
@@ -24,13 +24,13 @@ class Problem:
     """Constants of the objective, for one data set."""
 
     k: Annotated[int, Size("k")]
-    beta: float
-    gamma: PerItem
-    rho: float
-    w_max: float
-    q_max: PerItem
-    lower: PerItem
-    upper: PerItem
+    beta: Annotated[float, AtLeast(0, finite=True)]
+    gamma: Annotated[PerItem, AtLeast(0)]
+    rho: Annotated[float, AtLeast(0, finite=True)]
+    w_max: Annotated[float, AtLeast(0)]
+    q_max: Annotated[PerItem, AtLeast(0)]
+    lower: Annotated[PerItem, AtLeast(0, finite=True)]
+    upper: Annotated[PerItem, AtLeast(0)]
     penalty: Literal["l1", "l2"] = "l1"
     inner: Literal["cd", "fista"] = "cd"
     weighted: bool = False
