@@ -18,8 +18,9 @@ import psutil
 
 from benchmarks.faults.chaos import store
 from benchmarks.faults.chaos.schedule import DRIVER, SCHEDULER, STORE, Fault, worker_names
-from benchmarks.faults.cluster_of_hosts import Certificates
+from benchmarks.faults.cluster_of_hosts import NAME, Certificates
 from benchmarks.faults.namespaces import Hosts
+from dfact.engine.cluster.certificate_names import PRELOAD
 
 _PORT = 8786
 _RESTART_SECONDS = 1.0
@@ -95,6 +96,8 @@ class Supervisor:
             self._environment = os.environ.copy()
             os.environ.update(store.client_settings(self.hosts.address(STORE)) | {"PYTHONFAULTHANDLER": "1"})
             self.certificates = Certificates.make(self.folder / "certificates")
+            preloads = {f"DASK_DISTRIBUTED__{role}__PRELOAD": PRELOAD for role in ("SCHEDULER", "WORKER")}
+            os.environ.update(preloads | {"DASK_DFACT__TLS_NAME": NAME})
             self.address = f"tls://{self.hosts.address(SCHEDULER)}:{_PORT}"
             self._keep_all()
         except BaseException:

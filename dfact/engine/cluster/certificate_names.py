@@ -100,14 +100,27 @@ def require_names_checked(client: "Client") -> None:
     nannies = [address for address, worker in workers.items() if worker.get("nanny")]
     try:
         checked = {"the scheduler": client.run_on_scheduler(checks_names)}
-        checked |= {f"the worker {address}": found for address, found in client.run(checks_names).items()}
-        if nannies:
-            found = client.run(checks_names, workers=nannies, nanny=True)
-            checked |= {f"the nanny of the worker {address}": value for address, value in found.items()}
     except ImportError as error:
-        raise ClusterError(f"a process of the cluster cannot import dfact ({error}); install dfact on all its machines") from error
+        raise _unknown_dfact(error) from error
+    # A worker that is lost meanwhile returns an error, and has nothing to check any more.
+    answers = {f"the worker {address}": found for address, found in client.run(checks_names, on_error="return").items()}
+    if nannies:
+        found = client.run(checks_names, workers=nannies, nanny=True, on_error="return")
+        answers |= {f"the nanny of the worker {address}": value for address, value in found.items()}
+    for process, value in answers.items():
+        if isinstance(value, ImportError):
+            raise _unknown_dfact(value) from value
+        if isinstance(value, OSError):
+            continue
+        if isinstance(value, Exception):
+            raise value
+        checked[process] = value
     if unchecked := [process for process, found in checked.items() if not found]:
         raise ClusterError(
             f"{unchecked[0]} does not check names on certificates, expected that all {len(checked)} processes do; "
             f"start each with --preload {PRELOAD} (dask worker also needs --preload-nanny {PRELOAD})"
         )
+
+
+def _unknown_dfact(error: ImportError) -> ClusterError:
+    return ClusterError(f"a process of the cluster cannot import dfact ({error}); install dfact on all its machines")
