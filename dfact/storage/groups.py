@@ -29,7 +29,7 @@ _INCOMPLETE, _SCRATCH = ".incomplete", ".scratch"
 _MAX_REASON = 500  # characters of a library's message: some quote all of the input that they reject
 _MAX_RATIO = 0.75  # compressed to original size, above which compression is not worth its time in every read
 _REMEDIES = {"dataset": "import it again", "model": "fit it again", "job": "delete it to run all steps of the job again"}
-"""What to do with a store of an earlier format version, by kind."""
+"""Remedies for stores of an earlier format version, by kind."""
 WRITE_EMPTY_CHUNKS: Any = {"write_empty_chunks": True}  # with it, every missing chunk is a lost one
 
 
