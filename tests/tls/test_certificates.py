@@ -38,6 +38,7 @@ def checking(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks_names()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("checking")
 def test_strangers_are_refused_at_both_ends(member: Security, refused: dict[str, Path]) -> None:
     reasons = {"foreign": "verify failed", "expired": "has expired", "not yet valid": "not yet valid"}

@@ -190,6 +190,8 @@ def test_other_certificates_are_refused(secured: Secured, tmp_path: Path, capfd:
         assert "Traceback" not in error
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_every_process_refuses_strangers_at_both_ends(secured: Secured, tmp_path: Path) -> None:
     kinds = strangers(Authority.load(secured.folder), NAME, tmp_path / "kinds")
     own = dasks_security(secured.folder)
@@ -208,6 +210,8 @@ def test_every_process_refuses_strangers_at_both_ends(secured: Secured, tmp_path
             assert all("certificate verify failed" in reason for reason in refused), refused
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_a_cluster_that_does_not_check_names_is_refused(secured: Secured, capfd: pytest.CaptureFixture[str]) -> None:
     own = dasks_security(secured.folder)
     settings = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": None, "protocol": "tls://"}
