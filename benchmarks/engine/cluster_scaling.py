@@ -1,7 +1,7 @@
-"""Overhead of passes on large clusters, their scaling, and the cost of slow and lost workers.
+"""Overhead of passes on large clusters, their scaling, and the cost of slow, lost and joining workers.
 
 python -m benchmarks.engine.cluster_scaling             all parts, about five minutes
-python -m benchmarks.engine.cluster_scaling messages    one part: messages, latency, scaling, stragglers, recovery
+python -m benchmarks.engine.cluster_scaling messages    one part: messages, latency, scaling, stragglers, recovery, joining
 python -m benchmarks.engine.cluster_scaling --small     fewer workers and passes, as a test
 
 The workers do no arithmetic: they answer at once or wait for its time (benchmarks.engine.idle_workers). ``latency``
@@ -13,6 +13,7 @@ import statistics
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -214,17 +215,68 @@ def recovery(size: Size) -> Thresholds:
     return thresholds
 
 
+def _owners(session: ClusterSession) -> dict[int, str]:
+    """Return the worker of each partition."""
+    return {partition: worker.address for worker in session._workers.owners for run in worker.runs for partition in run}
+
+
+def joining(size: Size) -> Thresholds:
+    """Time short passes over few partitions while workers join, more than partitions in the end, and after all but one are replaced."""
+    rows: list[dict[str, Any]] = []
+    thresholds: Thresholds = []
+    for partitions in (2, 8):
+        stages = [w for w in (1, 2, 4, 8, 16) if w <= size.processes]
+        pass_, broadcast = Waiting(size.wait / 20, 8_000), noise(8)
+        with IdleCluster() as cluster:
+            cluster.grow(1)
+            count = 0
+            with cluster.session(partitions) as session:
+                owners: dict[int, str] = {}
+                for workers, replaced in [(w, False) for w in stages] + [(stages[-1], True)]:
+                    if replaced:
+                        cluster.lose_all_but_the_first()
+                    cluster.grow(workers, processes=1)
+                    session._next_poll = 0.0
+                    seconds = statistics.median(_seconds(session, pass_, size.waiting_passes, broadcast))
+                    count += size.waiting_passes
+                    before, owners = owners, _owners(session)
+                    loads = Counter(owners.values())
+                    moved = sum(before.get(partition) != owner for partition, owner in owners.items())
+                    row = {"partitions": partitions, "workers": workers, "replaced": replaced, "ms": 1e3 * seconds, "moved": moved}
+                    rows.append(row | {"busiest": max(loads.values()), "idle": workers - len(loads)})
+                found = np.concatenate(list(session.rows("rows")))
+            with cluster.session(partitions) as session:
+                _seconds(session, pass_, count, broadcast)
+                expected = np.concatenate(list(session.rows("rows")))
+        thresholds.append(
+            (f"the state of {partitions} partitions is that of undisturbed passes, bit for bit", np.array_equal(found, expected))
+        )
+    uneven = [row for row in rows if row["busiest"] > -(-row["partitions"] // min(row["workers"], row["partitions"]))]
+    useless = sum(row["moved"] for row in rows if not row["replaced"] and row["workers"] > row["partitions"])
+    thresholds += [
+        (f"the busiest worker has more than its share in {len(uneven)} of {len(rows)} cases, at most 0", not uneven),
+        (f"{useless} partitions move to workers that are not needed, at most 0", useless == 0),
+    ]
+    report("cluster_joining", rows, thresholds)
+    return thresholds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ["messages", "latency", "scaling", "stragglers", "recovery"]
+    names = ["messages", "latency", "scaling", "stragglers", "recovery", "joining"]
     parser.add_argument("parts", nargs="*", choices=[*names, []], help="parts to run, by default all")
     parser.add_argument("--small", action="store_true", help="fewer workers and passes")
     arguments = parser.parse_args()
     size, parts, thresholds = _SMALL if arguments.small else _FULL, arguments.parts or names, []
     for name in parts:
-        thresholds += {"messages": messages, "latency": latency, "scaling": scaling, "stragglers": stragglers, "recovery": recovery}[name](
-            size
-        )
+        thresholds += {
+            "messages": messages,
+            "latency": latency,
+            "scaling": scaling,
+            "stragglers": stragglers,
+            "recovery": recovery,
+            "joining": joining,
+        }[name](size)
     sys.exit(exit_code(thresholds))
 
 

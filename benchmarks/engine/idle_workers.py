@@ -187,6 +187,16 @@ class IdleCluster:
         if new:
             self.client.wait_for_workers(workers, timeout=300)
 
+    def lose_all_but_the_first(self) -> None:
+        """Kill all processes of workers but the first, and wait until the scheduler has noticed."""
+        first, *others = self.processes
+        for process in others:
+            process.kill()
+            process.join()
+        self.processes, self.workers = [first], 1
+        while len(self.client.scheduler_info(n_workers=-1)["workers"]) > 1:
+            time.sleep(0.05)
+
     def usage(self) -> Usage:
         """Return the usage since the start."""
         [scheduler] = self.each(self._scheduler)

@@ -18,10 +18,18 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, ObjectStore
 
 from dfact.errors import StoreError
-from dfact.storage.location import Location
+from dfact.storage.location import SCHEMES, Location
 
 _METADATA = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")  # Zarr probes for these, so they may be missing
-_ENVIRONMENT = ("AWS_", "GOOGLE_", "AZURE_")
+_ENVIRONMENT = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+"""Beginnings of the environment variables that configure the client, by scheme."""
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+_METADATA_SERVICE = "169.254.169.254"  # of which the client asks credentials if the environment has none
+_SIGNATURE = re.compile(r"\b(sig=)[^&\s]+")  # of Azure, in URLs, which obstore 0.12 does not print
 RETRIES, RETRY_SECONDS = 40, 60.0
 """Maximum number of retries of a request that failed transiently (server error, lost connection), and their total duration in seconds."""
 _WAITS = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 4}
@@ -95,11 +103,11 @@ class StrictObjectStore(ObjectStore[Any]):
             return await super().exists(key)
 
     async def set(self, key: str, value: Buffer) -> None:
-        with self.object_errors(key):
+        with self._write_errors(key):
             await super().set(key, value)
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        with self.object_errors(key):
+        with self._write_errors(key):
             await super().set_if_not_exists(key, value)
 
     async def delete(self, key: str) -> None:
@@ -147,11 +155,30 @@ class StrictObjectStore(ObjectStore[Any]):
             return sum(entry["size"] for entry in obstore.list(self.store).collect())
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Delete the objects with these keys."""
+        """Delete the objects with these keys; some may be deleted already, by another process or by a request that was repeated."""
         import obstore
 
+        remaining = [*keys]
         with self.object_errors(""):
-            obstore.delete(self.store, [*keys])
+            while remaining:
+                try:
+                    obstore.delete(self.store, remaining)
+                    return
+                except FileNotFoundError as error:  # from Google and Azure, which may not have deleted the others
+                    found = {*remaining}.intersection(self.keys())
+                    if len(found) == len(remaining):
+                        raise StoreError(f"the object store failed at {self.url}: it lists objects and reports them as missing") from error
+                    remaining = sorted(found)
+
+    @contextmanager
+    def _write_errors(self, key: str) -> Iterator[None]:
+        try:
+            with self.object_errors(key):
+                yield
+        except FileNotFoundError as error:
+            raise StoreError(
+                f"the object store failed at {self.url}/{key}: the bucket does not exist; create it, or correct its name"
+            ) from error
 
     @contextmanager
     def object_errors(self, key: str) -> Iterator[None]:
@@ -176,9 +203,21 @@ def client_errors(url: str) -> Iterator[None]:
                 f"the TLS certificate of the server of {url} {reason}, expected a valid one of a known authority; check the address and "
                 "the certificate (SSL_CERT_FILE names the file of an authority of your own)"
             ) from error
-        # The text begins with the request, its retries and seconds; the client's internal structures follow.
-        text = " ".join(str(error).split("\n\nDebug source")[0].split())
-        raise StoreError(f"the object store failed at {url}: {text}") from error
+        raise StoreError(f"the object store failed at {url}: {_explain(url, error)}") from error
+
+
+def _explain(url: str, error: Exception) -> str:
+    """Return the client's message in one line, without secrets and with a remedy where the settings of the client are wrong."""
+    # The text begins with the request, its retries and seconds; the client's internal structures follow.
+    text = _SIGNATURE.sub(r"\1…", " ".join(str(error).split("\n\nDebug source")[0].split()))
+    scheme = url.partition("://")[0]
+    if scheme not in SCHEMES:
+        return text
+    if _METADATA_SERVICE in text:
+        return f"{text}; the environment has no credentials, expected {_CREDENTIALS[scheme]}, or a machine that has an identity there"
+    if "builder error" in text:
+        return f"{text}; an endpoint with plain http needs {_ENVIRONMENT[scheme]}ALLOW_HTTP=true"
+    return text
 
 
 def location_of(store: Any) -> Location | None:
@@ -191,7 +230,7 @@ def location_of(store: Any) -> Location | None:
 
 def _settings() -> tuple[tuple[str, str], ...]:
     """Return the environment variables that configure the client."""
-    return tuple(sorted((key, value) for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)))
+    return tuple(sorted((key, value) for key, value in os.environ.items() if key.startswith(tuple(_ENVIRONMENT.values()))))
 
 
 def object_client(url: str) -> Any:
@@ -215,4 +254,5 @@ def _client(url: str, _: tuple[tuple[str, str], ...]) -> Any:
     try:
         return from_url(url, retry_config=retry_config())
     except (BaseError, ValueError) as error:
-        raise StoreError(f"cannot open {url}: {error}; credentials, region and endpoint are read from the environment") from error
+        remedy = f"credentials, region and endpoint are read from the environment, such as {_CREDENTIALS[url.partition('://')[0]]}"
+        raise StoreError(f"cannot open {url}: {_explain(url, error)}; {remedy}") from error

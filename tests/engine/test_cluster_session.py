@@ -36,7 +36,7 @@ from dfact.engine.cluster.meter import FIGURES
 from dfact.engine.cluster.placement import split, tree, without
 from dfact.engine.cluster.session import ClusterSession, DistributedExecutor
 from dfact.engine.cluster.transport import packed
-from dfact.engine.cluster.worker_shard import WorkerShard
+from dfact.engine.cluster.worker_shard import Report, WorkerShard
 from dfact.engine.cluster.workers import SessionWorkers, WorkersLost
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
@@ -750,6 +750,76 @@ class TestMoves:
             assert retired not in {w.address for w in session._workers.owners}
 
 
+@contextmanager
+def joined_workers(n_workers: int, threads: int = 1) -> Iterator[tuple[Client, Callable[..., None]]]:
+    """A cluster of which the session finds only some workers, and a function that names them by number."""
+    found: dict[str, int] = {}
+    with inside(n_workers, threads) as client, pytest.MonkeyPatch.context() as patch:
+        addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        patch.setattr(SessionWorkers, "available", lambda _: dict(found))
+        patch.setattr("dfact.engine.cluster.session._POLL_WORKERS_SECONDS", 0.0)
+        patch.setattr("dfact.engine.cluster.session._MIN_GAIN_SECONDS", float("inf"))  # numbers of partitions decide
+
+        def find(*numbers: int) -> None:
+            found.clear()
+            found.update({addresses[number]: threads for number in numbers})
+
+        yield client, find
+
+
+def loads_of(session: ClusterSession) -> list[int]:
+    return [worker.load for worker in session._workers.owners]
+
+
+def test_few_partitions_move_to_new_workers_only_where_that_helps(tmp_path: Path) -> None:
+    with joined_workers(5) as (client, find):
+        find(0)
+        with on(client, 3) as session:
+            sums = take(session, Walk(str(tmp_path)), [1, 2])
+            find(0, 1)
+            sums += take(session, Walk(str(tmp_path)), [3])
+            assert sorted(loads_of(session)) == [1, 2]
+            find(0, 1, 2)
+            sums += take(session, Walk(str(tmp_path)), [4])
+            owners, epoch = [(worker.address, worker.runs) for worker in session._workers.owners], session._epoch
+            for number, workers_found in ((5, range(4)), (6, range(5))):  # more workers than partitions
+                find(*workers_found)
+                sums += take(session, Walk(str(tmp_path)), [number])
+                assert len(session._workers.all) == len(workers_found)
+                assert ([(worker.address, worker.runs) for worker in session._workers.owners], session._epoch) == (owners, epoch)
+            assert (sums, rows_of(session)) == inline(6, 3)
+            assert not again(tmp_path)
+
+
+def test_new_workers_take_over_from_those_lost_at_the_same_time(tmp_path: Path) -> None:
+    with joined_workers(5) as (client, find):
+        find(0, 1, 2)
+        with on(client, 9) as session:
+            sums = take(session, Walk(str(tmp_path)), [1, 2])
+            kept = held(session, session._workers.owners[0].address)
+            find(
+                *(i for i, address in enumerate(sorted(client.scheduler_info(n_workers=-1)["workers"])) if address == owner(session, 0)),
+                3,
+                4,
+            )
+            sums += take(session, Walk(str(tmp_path)), [3, 4])
+            assert loads_of(session) == [3, 3, 3]
+            assert (sums, rows_of(session)) == inline(4, 9)
+            assert again(tmp_path) == set(range(9)) - kept
+
+
+def test_partitions_that_threads_cannot_share_evenly_stay() -> None:
+    with inside(2, threads=4) as client, on(client, 9) as session:
+        take(session, Walk(), [1])
+        for worker in session._workers.owners:
+            worker.speed = float("nan")
+        session._uneven_passes = 0
+        for _ in range(20):  # nine partitions on eight threads take two rounds, on whichever worker
+            seconds = {worker.key: (worker.load, 0.1 * -(-worker.load // 4)) for worker in session._workers.owners}
+            session._update_speeds(Report(seconds, stateless=False))
+        assert session._uneven_passes == 0
+
+
 @dataclass(frozen=True)
 class Closing(Walk):
     """A pass in whose midst the shard on one worker is closed, as when Dask retires the worker."""
@@ -835,6 +905,7 @@ def test_partitions_of_a_lost_worker_are_divided_among_old_and_new_workers() -> 
         take(session, Walk(), [1, 2])
         for worker, speed in zip(session._workers.owners, (1e6, float("nan"), 1e6), strict=True):
             worker.speed = speed  # partitions a second; of one that has just joined it is not known
+        session._next_poll = float("inf")  # it would join again
         session._workers.remove(session._workers.owners[:1])
         take(session, Walk(), [3])
         assert [worker.load for worker in session._workers.owners] == [12, 12]

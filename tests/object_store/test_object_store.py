@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -101,6 +102,10 @@ class Proxy(ThreadingHTTPServer):
         self.behind, self.every, self.asked, self.failed, self.lock = behind, 0, 0, 0, threading.Lock()
         self.requests: list[tuple[str, str]] = []
         self.failures: Counter[tuple[str, str]] = Counter()
+        self.watched: Callable[[str], None] = lambda _: None
+        """Called with the method before each request that is passed on."""
+        self.google = False
+        """Whether to answer as Google where moto does not: deletions of missing objects are errors, existing ones may be kept."""
 
     def fails(self, *request: str) -> int | None:
         """Return the status with which the next request fails, 0 for a lost connection, None if it is passed on."""
@@ -118,21 +123,32 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Proxy
 
+    def exists(self) -> bool:
+        authorization = {"Authorization": self.headers["Authorization"]}
+        return send(self.server.behind, "HEAD", self.path, headers=authorization)[0] == 200
+
     def pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         failure = self.server.fails(self.command, self.path)
         if failure == 0:
             self.close_connection = True
             return
+        if not failure:
+            self.server.watched(self.command)
         if failure:
             status, headers, answer = failure, {}, b"<Error><Code>SlowDown</Code></Error>"
+        elif self.server.google and self.command == "DELETE" and not self.exists():
+            status, headers, answer = 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
+        elif self.server.google and self.headers.get("x-goog-if-generation-match") == "0" and self.exists():
+            status, headers, answer = 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
         else:
             status, headers, answer = send(self.server.behind, self.command, self.path, body, dict(self.headers.items()))
         self.send_response_only(status)
         for name, value in headers.items():
             if name.lower() not in {"content-length", "connection", "transfer-encoding"}:
                 self.send_header(name, value)
-        size = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(answer))
+        sizes = {name.lower(): value for name, value in headers.items()}
+        size = sizes.get("content-length", "0") if self.command == "HEAD" else str(len(answer))
         self.send_header("Content-Length", size)
         self.end_headers()
         if self.command != "HEAD":
@@ -160,9 +176,9 @@ def bucket(server: int, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"s3://{name}"
 
 
-@pytest.fixture
-def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """The proxy between client and server; few and short retries keep the test fast."""
+@contextmanager
+def proxied(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy between client and server; few and short retries keep the test fast."""
     monkeypatch.setattr(stores, "RETRIES", 2)
     from_url: Any = pytest.importorskip("obstore.store").from_url
     waits = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2), "base": 2}
@@ -171,13 +187,20 @@ def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
         return from_url(url, retry_config=retry_config | {"backoff": waits})
 
     monkeypatch.setattr("obstore.store.from_url", with_short_waits)
-    with Proxy(server) as found:
+    with Proxy(port) as found:
         thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        use(found.server_address[1], monkeypatch)
         yield found
         found.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """The proxy between client and server."""
+    with proxied(server, monkeypatch) as found:
+        use(found.server_address[1], monkeypatch)
+        yield found
 
 
 @pytest.fixture(scope="module")

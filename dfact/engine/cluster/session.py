@@ -49,7 +49,7 @@ _TILES_BYTES = 1 << 26  # size of the tiles' states that the driver sends at onc
 _POLL_WORKERS_SECONDS = 1.0  # time between two checks for workers that have joined
 _PARTITIONS_PER_THREAD = 4  # an adaptive cluster is asked for one thread per this number of partitions
 # Partitions move if passes take this factor longer than with partitions in proportion to speed, and at least this many seconds
-# longer, in this number of consecutive passes.
+# longer, in this number of consecutive passes. Speeds measured in passes shorter than these seconds are not used.
 _IMBALANCE, _MIN_GAIN_SECONDS, _MIN_PASSES = 1.25, 0.02, 3
 _SMOOTHING = 0.25  # weight of the last pass in a worker's speed: other load on its machine varies
 _COOLDOWN = 10  # minimum number of passes between two moves
@@ -292,10 +292,16 @@ class ClusterSession(CheckpointableSession):
             self._behind = False
 
     def _assign(self, orphans: list[range]) -> None:
-        """Divide partitions among the workers."""
+        """Divide partitions among the workers that have less than their share."""
         self._workers.wait_for_some()
         workers, weights = self._weights()
-        shares = split(orphans, weights, self._unit)
+        if not self._workers.owners:
+            for worker in workers:
+                worker.placed = True
+        share = len(self._partitions) / sum(weights)
+        lacking = {worker: share * weight - worker.load for worker, weight in zip(workers, weights, strict=True)}
+        workers = [worker for worker in workers if lacking[worker] > 0]
+        shares = split(orphans, [lacking[worker] for worker in workers], self._unit)
         self._start_epoch()
         self._behind = True
         calls = {
@@ -312,7 +318,7 @@ class ClusterSession(CheckpointableSession):
             self._workers.call_each("add", calls)
         except WorkersLost as lost:
             for worker in lost.workers:  # these partitions may be the cause of the loss
-                worker.runs = owned[worker]
+                worker.runs = owned.get(worker, worker.runs)
             raise
         for worker, runs in owned.items():
             worker.runs = runs
@@ -333,28 +339,46 @@ class ClusterSession(CheckpointableSession):
     def _update_workers(self) -> None:
         """Add workers that have joined, between passes, and move partitions from slow workers to fast ones."""
         self._cooldown -= 1
-        joined = False
         if time.monotonic() >= self._next_poll:
             self._next_poll = time.monotonic() + _POLL_WORKERS_SECONDS
-            previous, available = len(self._workers.all), self._workers.available()
+            available = self._workers.available()
             self._workers.remove_missing(available)
             self._workers.add(available)
-            joined = previous < len(self._workers.all)
-        if self._workers.owners and (joined or (self._uneven_passes >= _MIN_PASSES and self._cooldown <= 0)):
-            try:
-                self._rebalance()
-            except WorkersLost as lost:
-                self._workers.remove(lost.workers)
+        if sum(worker.load for worker in self._workers.all) < len(self._partitions):
+            return  # partitions without an owner are assigned first, to new workers too
+        joined = not all(worker.placed for worker in self._workers.all)
+        if joined or (self._uneven_passes >= _MIN_PASSES and self._cooldown <= 0):
+            self._balance()
+
+    def _balance(self) -> None:
+        """Distribute the partitions over the workers in proportion to their speed, if the busiest one gains half a partition's time.
+
+        So measured speeds, which vary, move no partition to a worker that is not needed.
+        """
+        self._uneven_passes, self._cooldown = 0, _COOLDOWN
+        workers, weights = self._weights()
+        shares = split([range(len(self._partitions))], weights, self._unit)
+        owned = ([worker.load for worker in workers], [sum(map(len, share)) for share in shares])
+        present, future = (max(map(self._seconds, workers, weights, loads)) for loads in owned)
+        single = max(self._seconds(worker, weight, 1) for worker, weight in zip(workers, weights, strict=True) if worker.load)
+        if present - future >= single / 2:
+            self._move(workers, shares)
+        else:
+            for worker in workers:
+                worker.placed = True
+
+    def _seconds(self, worker: SessionWorker, speed: float, load: int) -> float:
+        """Return the time of a worker for partitions: it processes them in rounds, one partition or group on each thread."""
+        round_ = self._unit * worker.threads
+        return -(-load // round_) * round_ / speed
 
     def _align_groups(self) -> None:
         """Let workers own complete groups of partitions from now on."""
         unit = group_partitions(self._partitions.layout)
         if unit != self._unit and self._workers.owners:
             self._unit = unit
-            try:
-                self._rebalance()
-            except WorkersLost as lost:
-                self._workers.remove(lost.workers)
+            workers, weights = self._weights()
+            self._move(workers, split([range(len(self._partitions))], weights, unit))
         self._unit = unit
 
     def _update_speeds(self, report: Report) -> None:
@@ -363,20 +387,18 @@ class ClusterSession(CheckpointableSession):
         for worker in owners:
             processed, seconds = report.seconds.get(worker.key, (0, 0.0))
             if processed and processed == worker.load:
-                speed = processed / max(seconds, 1e-6)
+                speed = self._seconds(worker, max(seconds, 1e-6), processed)  # of full rounds: threads without a partition wait
                 worker.speed = speed if np.isnan(worker.speed) else worker.speed + _SMOOTHING * (speed - worker.speed)
         if any(np.isnan(worker.speed) for worker in owners):
             return
-        slowest = max(worker.load / worker.speed for worker in owners)
+        slowest = max(self._seconds(worker, worker.speed, worker.load) for worker in owners)
         ideal = len(self._partitions) / sum(worker.speed for worker in owners)
-        single = max(self._unit / worker.speed for worker in owners)  # time of a partition, or a group, which cannot be divided
+        single = max(self._seconds(worker, worker.speed, 1) for worker in owners)  # of a partition, or a group, which cannot be divided
         uneven = slowest > max(_IMBALANCE * ideal, ideal + single, ideal + _MIN_GAIN_SECONDS)
         self._uneven_passes = self._uneven_passes + 1 if uneven else 0
 
-    def _rebalance(self) -> None:
-        """Distribute the partitions over the workers in proportion to their speed."""
-        workers, weights = self._weights()
-        shares = split([range(len(self._partitions))], weights, self._unit)
+    def _move(self, workers: Sequence[SessionWorker], shares: Sequence[list[range]]) -> None:
+        """Move partitions with their states, so that each worker has its share."""
         moves = {
             worker: [
                 (source, range(max(owned.start, run.start), min(owned.stop, run.stop)))
@@ -387,7 +409,6 @@ class ClusterSession(CheckpointableSession):
             ]
             for worker, share in zip(workers, shares, strict=True)
         }
-        self._uneven_passes, self._cooldown = 0, _COOLDOWN
         self._start_epoch()
         calls = {
             worker: [
@@ -399,21 +420,29 @@ class ClusterSession(CheckpointableSession):
         }
         try:
             self._workers.call_each("take", calls)
+        except WorkersLost as lost:
+            self._workers.remove(lost.workers)
+            return
         except Retry as error:
             logger.warning("%s; partitions do not move", error)  # the next pass drops those that have been copied
-            return
-        for worker, share in zip(workers, shares, strict=True):
-            worker.runs = share
+        else:
+            for worker, share in zip(workers, shares, strict=True):
+                worker.runs = share
+        for worker in workers:
+            worker.placed = True
 
     def _weights(self) -> tuple[list[SessionWorker], list[float]]:
         """Return the workers in the order of their partitions, and their speeds; workers without partitions are in the middle,
-        where they displace the fewest.
+        where they displace the fewest. In short passes the speeds are the numbers of threads.
         """
         workers = self._workers.owners
         middle = len(workers) // 2
+        known = [worker for worker in workers if not np.isnan(worker.speed)]
+        longest = max((self._seconds(worker, worker.speed, worker.load) for worker in known), default=0.0)
         workers[middle:middle] = [worker for worker in self._workers.all if not worker.runs]
-        speeds = [worker.speed / worker.threads for worker in workers if not np.isnan(worker.speed)]
-        median = float(np.median(speeds)) if speeds else 1.0
+        if longest < _MIN_GAIN_SECONDS:
+            return workers, [float(worker.threads) for worker in workers]
+        median = float(np.median([worker.speed / worker.threads for worker in workers if not np.isnan(worker.speed)]))
         return workers, [worker.threads * median if np.isnan(worker.speed) else worker.speed for worker in workers]
 
 

@@ -35,7 +35,9 @@ class SessionWorker:
     runs: list[range] = field(default_factory=list)
     """Its partitions."""
     speed: float = float("nan")
-    """Recent speed in partitions per second."""
+    """Recent speed in partitions per second with all threads busy."""
+    placed: bool = False
+    """Whether the partitions have been distributed with regard to it since it joined."""
 
     @property
     def shard(self) -> ShardAddress:
