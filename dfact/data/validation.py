@@ -102,7 +102,9 @@ def require_magnitude(dataset: Dataset, dtype: np.dtype[Any], *, fitted: bool) -
     wider = ", or pass dtype='float64'" if dtype == np.float32 else ""
     if largest > highest:
         where = locate_outside(dataset, -highest, highest)
-        raise DataError(f"X holds large entries: {where}; expected at most {highest:.0e}, as {dtype} overflows; divide X by a number{wider}")
+        raise DataError(
+            f"X holds large entries: {where}; expected at most {highest:.0e}, as {dtype} overflows; divide X by a number{wider}"
+        )
     if fitted and 0 < largest < lowest:
         found = f"X holds small entries alone: the largest has the size {largest:g}"
         raise DataError(f"{found}, expected at least {lowest:.0e}, as {dtype} underflows; multiply X by a number{wider}")
