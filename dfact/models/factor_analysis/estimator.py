@@ -279,7 +279,12 @@ class FactorAnalysis(Factorization):
         extraction = minres(R, k, self.max_iter, self.tol)
         pattern, Phi = extraction.loadings, np.eye(k)
         if self.rotation == "promax" and k > 1:
-            pattern, Phi = promax(pattern, self.kappa, kaiser=self.kaiser is not False)
+            try:
+                pattern, Phi = promax(pattern, self.kappa, kaiser=self.kaiser is not False)
+            except np.linalg.LinAlgError as error:
+                raise DataError(
+                    f"the items determine fewer than {k} factors ({error} in promax); fit fewer, or with another rotation"
+                ) from error
         elif self.rotation == "varimax" and k > 1:
             pattern, _ = varimax(pattern, kaiser=self.kaiser is not False)
         elif self.rotation == "oblimin":
