@@ -76,13 +76,38 @@ def require_finite(dataset: Dataset) -> None:
         raise DataError(f"X holds infinity: {locate_outside(dataset, -1e300, 1e300)}; expected finite entries, NaN where missing")
 
 
-def require_magnitude(dataset: Dataset, dtype: np.dtype[Any]) -> None:
-    """Raise DataError on entries so large that a sum of some thousands of their squares overflows the working precision."""
-    limit = 1e-3 * np.sqrt(float(np.finfo(dtype).max))
+def magnitude_limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Return the lowest and the highest size of entries whose squares can be summed in this precision.
+
+    The limits leave a factor of a million for the number of entries. Products of such sums are always in double precision.
+    """
+    numbers, doubles = np.finfo(dtype), np.finfo(np.float64)
+    highest = 1e-3 * min(float(numbers.max) ** 0.5, float(doubles.max) ** 0.25)
+    return 1e3 * max(float(numbers.tiny) ** 0.5, float(doubles.tiny) ** 0.25), highest
+
+
+def largest_magnitude(dataset: Dataset) -> float:
+    """Return the size of the largest observed entry, 0 without any."""
     statistics = dataset.statistics
-    if max(-statistics.minimum.min(), statistics.maximum.max()) > limit:
-        where = locate_outside(dataset, -limit, limit)
-        raise DataError(f"X holds large entries: {where}; expected at most {limit:.0e}, as {dtype} overflows; divide X by a number")
+    return float(np.maximum(-statistics.minimum, statistics.maximum).max(initial=0))
+
+
+def require_magnitude(dataset: Dataset, dtype: np.dtype[Any], *, fitted: bool) -> None:
+    """Raise DataError on entries whose size leaves the range of the working precision, in which their squares are summed.
+
+    The lower limit, on the largest entry, applies to data that a model is fitted to: rows near 0 may be transformed.
+    """
+    lowest, highest = magnitude_limits(dtype)
+    largest = largest_magnitude(dataset)
+    wider = ", or pass dtype='float64'" if dtype == np.float32 else ""
+    if largest > highest:
+        where = locate_outside(dataset, -highest, highest)
+        raise DataError(
+            f"X holds large entries: {where}; expected at most {highest:.0e}, as {dtype} overflows; divide X by a number{wider}"
+        )
+    if fitted and 0 < largest < lowest:
+        found = f"X holds small entries alone: the largest has the size {largest:g}"
+        raise DataError(f"{found}, expected at least {lowest:.0e}, as {dtype} underflows; multiply X by a number{wider}")
 
 
 EmptyRows = Literal["error", "drop"]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dfact.kernels.jit import kernel, subroutine
 from dfact.kernels.pivoting import Tableau, enforce, enter, leave, start_row, tabulate
 
-TABLEAU_DIGEST = "60cb62b99032"  # of pivoting.py: a change there changes this file, and Numba then renews the kernels it has cached
+TABLEAU_DIGEST = "3fa39f0c6ee5"  # of pivoting.py: a change there changes this file, and Numba then renews the kernels it has cached
 _ROUNDS = 200
 _EDGE = 0.01  # tolerance of the factors' bounds, relative to that of the model's bounds
 _STEPS = 50  # maximum number of bounds enforced, per factor

@@ -92,7 +92,8 @@ def border(state: Tableau, p: int, size: int) -> None:
             total -= T[i, r] * free_q[r]
         if i < d:
             rate += total * free_q[i]
-            total += q[i] - free_q[i]
+            # Not total + q[i] - free_q[i]: the compiler may add q[i] first, which for large answers exceeds total by all its digits.
+            total = total if side[i] == 0 else total + q[i]
         T[i, p] = total
     for i in range(size):
         T[p, i] = T[i, p]

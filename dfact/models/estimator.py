@@ -19,7 +19,7 @@ from dfact.data.confounders import ConfounderEncoding, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.array import axis_labels
 from dfact.data.sources.base import RowSource
-from dfact.data.validation import require_no_empty_columns, warn_unobserved_rows
+from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, warn_unobserved_rows
 from dfact.data.weights import effective_number
 from dfact.engine.driver import drive
 from dfact.engine.executors import data_client
@@ -167,6 +167,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         else:
             self._check_columns(dataset, offset)
         self._check_observed(dataset, reset=reset)
+        require_finite(dataset)
+        require_magnitude(dataset, self._working_dtype(dataset), fitted=reset)
         return dataset if sample_weight is None else dataset.with_weights(sample_weight)
 
     def _row_weights(self, dataset: Dataset) -> NDArray[np.float64] | None:

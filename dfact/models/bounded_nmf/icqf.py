@@ -17,7 +17,7 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
-from dfact.models.bounded_nmf.problem import INNER, Problem, check_range, make_problem
+from dfact.models.bounded_nmf.problem import INNER, Problem, check_range, make_problem, weight_unit
 from dfact.models.bounded_nmf.solvers import ADMM, Splitless, fit_loadings, initial_loadings
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
@@ -218,6 +218,7 @@ class ICQF(Factorization):
         ``confounders`` is a table of n rows, ``sample_weight`` holds n numbers of at least 0; a Dataset or path has its own,
         and ``Dataset.with_weights(None)`` leaves them out. A weight, such as a survey weight, multiplies its row's terms of
         the objective, its share of the penalty and of n in γ included: an integer weight equals as many copies of the row.
+        The start takes weights that are not all whole numbers relative to their mean, so that their ratios alone matter.
         ``checkpoint`` overrides the parameter.
         """
         del y
@@ -238,7 +239,10 @@ class ICQF(Factorization):
     def _solve(self, task: FitTask[Problem]) -> Solver[None]:
         problem, dtype, report = task.problem, task.dtype, Reporter(self.callbacks, self.max_iter)
         n_covariates = 0 if task.covariates is None else task.covariates.shape[1] - problem.weighted  # the last one holds the weights
-        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, n_covariates, dtype)
+        weights = None if task.dataset.weights is None else np.asarray(task.dataset.weights, np.float64)
+        Q, row_start = yield from initial_loadings(
+            self.init, self.random_state, task.dataset, problem, n_covariates, dtype, weight_unit(weights)
+        )
         solver: ADMM | Splitless
         if self.solver == "admm":
             solver = ADMM(problem, row_start, dtype, adaptive=self.rho == "adaptive")

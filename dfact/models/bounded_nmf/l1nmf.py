@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import locate_outside, require_finite
+from dfact.data.validation import locate_outside
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
 from dfact.errors import DataError
@@ -242,7 +242,6 @@ class _Solver(Splitless):
 
 
 def _check_range(dataset: Dataset) -> None:
-    require_finite(dataset)
     lowest = dataset.statistics.minimum[dataset.statistics.observed > 0].min(initial=0)
     if lowest < 0:
         where = locate_outside(dataset, 0.0, np.inf)

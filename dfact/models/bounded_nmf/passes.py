@@ -25,12 +25,14 @@ class WeightedRows:
     """View of the zero-filled data with each row scaled by the root of its weight, whose singular vectors are a start."""
 
     problem: Problem
+    unit: float = 1.0
+    """Weight of a row that stays as it is."""
 
     def __call__(self, block: Block) -> Matrix:
         M = zero_filled(block)
         if not self.problem.weighted:
             return M
-        scale = np.sqrt(self.problem.sample_weight(block, M.dtype))[:, None]
+        scale = np.sqrt(self.problem.sample_weight(block, M.dtype) / M.dtype.type(self.unit))[:, None]
         return np.multiply(M, scale, out=M) if isinstance(M, np.ndarray) else sp.csr_array(M.multiply(scale))
 
 
@@ -165,7 +167,7 @@ class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
             Xs = np.multiply(X, s, out=buffer) if p.weighted else X
             # Differences of large numbers: in double precision.
             wide, H_wide = (work.converted(f"wide {i}", array, np.float64) for i, array in enumerate((Xs, H)))
-            squares = state.norm[0] - 2 * np.vdot(wide, H_wide) + np.vdot((Xs @ X.T).astype(np.float64), gram)
+            squares = max(state.norm[0] - 2 * np.vdot(wide, H_wide) + np.vdot((Xs @ X.T).astype(np.float64), gram), 0.0)
             p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0)
             Xs = np.multiply(X, s, out=buffer) if p.weighted else X
             return state, Sums(Xs @ X.T, work.matmul(Xs, M), np.asarray(squares), np.asarray(0.5 * squares), penalty, np.empty(0))
@@ -200,7 +202,8 @@ class RowSums(PartialSums, name="bounded_nmf_rows"):
     def explained_share(self) -> float:
         """Return 1 − ‖O∘(M − R)‖² / ‖O∘(M − column means)‖²; NaN if every column is constant."""
         count, total, squares = self.moments
-        variation = float((squares - total**2 / count).sum())
+        # Of a column that only rows of weight 0 have answered, all sums are 0.
+        variation = float((squares - total**2 / np.where(count > 0, count, 1)).sum())
         return 1 - float(self.squares) / variation if variation > 0 else float("nan")
 
 

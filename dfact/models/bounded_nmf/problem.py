@@ -7,13 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import locate_outside, require_finite
+from dfact.data.validation import largest_magnitude, locate_outside, magnitude_limits
 from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
 from dfact.models.fitted_schema import AtLeast, Shape, Size
 
 INNER = {"cd": coordinate_descent, "fista": fista}
+
+_COPIES = 2.0**53  # larger weights are no numbers of copies: all doubles above are whole
 
 PerItem = float | Annotated[NDArray[np.float64], Shape(("m",), finite=False)]
 """Number for all items, or an array with one for each (m,)."""
@@ -112,7 +114,31 @@ def make_problem(model: Any, dataset: Dataset, weights: NDArray[np.float64] | No
         k, float(model.beta), gamma, rho, float(model.w_max), q_max, lower, upper, model.penalty, model.inner, weights is not None
     )
     check_range(dataset, problem)
+    if weights is not None:
+        check_weight_size(weights, largest_magnitude(dataset), model._working_dtype(dataset))
     return problem
+
+
+def weight_unit(weights: NDArray[Any] | None) -> float:
+    """Return the weight that counts as one row at the start: 1 if all are whole numbers, as of copies, else the mean of those above 0.
+
+    The balance of the start between factors and loadings depends on the sum of the weights. Far from the number of rows, as of survey
+    weights that sum to 1, it is so uneven that a fit ends early or at another optimum.
+    """
+    if weights is None or (weights.max() <= _COPIES and (weights == np.rint(weights)).all()):
+        return 1.0
+    largest = float(weights.max())
+    return largest * float((weights[weights > 0] / largest).mean())  # of any magnitude, without overflow
+
+
+def check_weight_size(weights: NDArray[np.float64], largest: float, dtype: np.dtype[Any]) -> None:
+    """Refuse weights whose products with squared answers, up to ``largest``, leave the range of the working precision."""
+    lowest, highest = magnitude_limits(dtype)
+    root, unit = float(np.sqrt(weights.max())), largest or 1.0
+    low, high = lowest / min(unit, 1.0), highest / max(unit, 1.0)
+    if not low <= root <= high:
+        found = f"the largest weight of a row is {weights.max():g}, expected {low**2:.0e} to {high**2:.0e} in {dtype}"
+        raise DataError(f"{found}; multiply all weights by the same number: their ratios alone determine the factors")
 
 
 def check_size(k: int, init: Any, dataset: Dataset) -> None:
@@ -133,8 +159,7 @@ def _per_item(name: str, value: Any, m: int) -> Any:
 
 
 def check_range(dataset: Dataset, problem: Problem) -> None:
-    """Refuse answers that are negative, infinite, or outside the bounds."""
-    require_finite(dataset)
+    """Refuse answers that are negative or outside the bounds."""
     statistics = dataset.statistics
     observed = statistics.observed > 0
     lowest, highest = statistics.minimum[observed], statistics.maximum[observed]

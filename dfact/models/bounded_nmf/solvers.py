@@ -217,11 +217,11 @@ def fit_loadings(
 
 
 def initial_loadings(
-    init: Any, random_state: Any, dataset: Dataset, problem: Problem, n_covariates: int, dtype: np.dtype[Any]
+    init: Any, random_state: Any, dataset: Dataset, problem: Problem, n_covariates: int, dtype: np.dtype[Any], unit: float = 1.0
 ) -> Solver[tuple[NDArray[Any], RowStart]]:
     """Return the initial loadings Qᵀ (k+c, m), with 0 for those of confounders, and the start of the rows.
 
-    ``init`` is "nndsvd", "random" or loadings (k, m).
+    ``init`` is "nndsvd", "random" or loadings (k, m). Of weighted rows, "nndsvd" takes the weights divided by ``unit``.
     """
     k, m = problem.k, dataset.shape[1]
     if isinstance(init, str) and init == "random":
@@ -231,7 +231,7 @@ def initial_loadings(
         loadings = np.random.default_rng(seed).uniform(0, upper, (k, m))
         row_start = RowStart(None, seed)
     elif isinstance(init, str):
-        loadings, projection = yield from nndsvd(m, k, dtype, view=WeightedRows(problem))
+        loadings, projection = yield from nndsvd(m, k, dtype, view=WeightedRows(problem, unit))
         row_start = RowStart(projection)
     else:
         loadings = np.asarray(init, np.float64)

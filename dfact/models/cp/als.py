@@ -93,7 +93,9 @@ class CPALS(CPModel):
     DfactError
         TensorLy is not installed.
     DataError
-        Infinite entries, or components that are collinear to rounding; in transform, slices of another shape.
+        Infinite entries, zeros alone, or components that are collinear to rounding; in transform, slices of another shape.
+    ParameterError
+        More components than a slice of the longest mode has entries.
     MemoryPlanError
         The copies of the tensor exceed ``memory_limit``.
 
@@ -143,7 +145,14 @@ class CPALS(CPModel):
     def _prepare(self, X: Any) -> FitTask[None]:
         _parafac()
         self._check_parameters()
-        return self._task(self._as_slices(X, reset=True))
+        dataset = self._as_slices(X, reset=True)
+        shape, k = dataset.shape, self.n_components
+        if k > prod(shape) // max(shape):  # the least squares of the longest mode have more unknowns than equations
+            found = f"n_components={k} is larger than the data allows: slices of the longest mode of shape {shape}"
+            raise ParameterError(f"{found} have {prod(shape) // max(shape)} entries")
+        if not dataset.statistics.minimum.any() and not dataset.statistics.maximum.any():
+            raise DataError("X holds 0 in every observed entry, expected other numbers: its components are not determined")
+        return self._task(dataset)
 
     def fit_prepared(self, task: FitTask[Any], *, checkpoint: str | PathLike[str] | None = None) -> Self:
         """Run the fit, which TensorLy does in memory; it has no checkpoint."""

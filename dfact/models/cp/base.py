@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import require_finite, warn_unobserved_rows
+from dfact.data.validation import warn_unobserved_rows
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
@@ -110,7 +110,6 @@ class CPModel(Factorization):
             self.slice_shape_ = tuple(int(size) for size in dataset.shape[1:])
             self.mode_labels_ = list(dataset.mode_labels)
         self._check_slices(dataset)
-        require_finite(dataset)
         return dataset
 
     def _check_shape(self, dataset: Dataset) -> None:

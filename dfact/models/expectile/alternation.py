@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.kernels.expectile import newton_columns
-from dfact.models.expectile.passes import Loss, Point, Sums
+from dfact.models.expectile.passes import Loss, Point, Sums, above_rounding
 
 _HALVINGS = 40
 _GROWTH, _MIN_LENGTH = 1.3, 2**-10  # of a column's step after a halved one, whose curvature was inaccurate
@@ -127,7 +127,7 @@ def newton_direction(sums: Sums, Y: NDArray[np.float64], ridge: float) -> NDArra
         # Σ w/n · XXᵀ: one decomposition for all columns.
         values, U = np.linalg.eigh(sums.gram)
         share = sums.curvature / sums.n_rows
-        return np.asarray(((gradient @ U) / (np.maximum(values, 0) * share[:, None] + ridge)) @ U.T, np.float64)
+        return np.asarray(((gradient @ U) / (above_rounding(values) * share[:, None] + ridge)) @ U.T, np.float64)
     direction = np.empty_like(Y)
     newton_columns(sums.curvature, gradient, ridge, direction)
     return direction

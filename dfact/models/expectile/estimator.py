@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import implicit_as_missing
 from dfact.data.dataset import Dataset
-from dfact.data.validation import require_finite, require_magnitude, warn_unobserved_columns, warn_unobserved_rows
+from dfact.data.validation import warn_unobserved_columns, warn_unobserved_rows
 from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
@@ -353,12 +353,10 @@ class ExpectileMF(Factorization):
         return self.row_factors_
 
     def _observed(self, X: Any, *, reset: bool) -> Dataset:
-        """Return X with its implicit entries as missing. Refuse infinite entries, and warn of unobserved rows and columns."""
+        """Return X with its implicit entries as missing. Warn of unobserved rows and columns."""
         dataset = implicit_as_missing(self._dataset(X, None, reset=reset))
         if reset and not dataset.statistics.observed.any():
             raise DataError("X has no observed entry, expected some")
-        require_finite(dataset)
-        require_magnitude(dataset, self._working_dtype(dataset))
         warn_unobserved_rows(dataset)
         if reset:
             self._check_init(dataset.shape[1])

@@ -95,6 +95,14 @@ class ExpectileState(RowFactors):
     previous: NDArray[Any]
 
 
+def above_rounding(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the eigenvalues (k,) of a Gram matrix, in ascending order, with those at rounding level raised to it.
+
+    Along their eigenvectors a gradient is a rounding error. Divided by a small ridge alone, it would exceed all other steps.
+    """
+    return np.maximum(values, len(values) * np.finfo(np.float64).eps * max(float(values[-1]), 0.0))
+
+
 @dataclass(frozen=True, eq=False)
 class Point:
     """Broadcast value of a pass: the factors of the columns, and the rows' factors from which it continues."""
@@ -113,7 +121,7 @@ class Point:
     @cached_property
     def _eigen(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         values, U = np.linalg.eigh(self.Y.T @ self.Y)
-        return values, np.ascontiguousarray(U)
+        return above_rounding(values), np.ascontiguousarray(U)
 
     def quadratic(self, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
         """Return Yᵀ (k, m) in this type, padded with 0 to a multiple of 32 columns, and eigenvalues (k) and eigenvectors (k, k) of YᵀY."""

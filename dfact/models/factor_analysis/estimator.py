@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import require_finite, require_no_empty_columns
+from dfact.data.validation import require_no_empty_columns
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
@@ -279,7 +279,12 @@ class FactorAnalysis(Factorization):
         extraction = minres(R, k, self.max_iter, self.tol)
         pattern, Phi = extraction.loadings, np.eye(k)
         if self.rotation == "promax" and k > 1:
-            pattern, Phi = promax(pattern, self.kappa, kaiser=self.kaiser is not False)
+            try:
+                pattern, Phi = promax(pattern, self.kappa, kaiser=self.kaiser is not False)
+            except np.linalg.LinAlgError as error:
+                raise DataError(
+                    f"the items determine fewer than {k} factors ({error} in promax); fit fewer, or with another rotation"
+                ) from error
         elif self.rotation == "varimax" and k > 1:
             pattern, _ = varimax(pattern, kaiser=self.kaiser is not False)
         elif self.rotation == "oblimin":
@@ -307,7 +312,6 @@ class FactorAnalysis(Factorization):
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
-        require_finite(dataset)
         dtype = self._working_dtype(dataset)
         task = self._task(dataset, footprint=self._footprint(dataset.shape, 0, dtype), dtype=dtype)
         scorer = Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
@@ -416,7 +420,6 @@ def _check_answers(dataset: Dataset, k: int) -> None:
         raise DataError(f"X has n_samples={n} and n_features={m}, expected at least 2 of each")
     if k > min(n, m):
         raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
-    require_finite(dataset)
     low, high = dataset.statistics.minimum, dataset.statistics.maximum
     constant = np.flatnonzero(low == high)
     if constant.size:
