@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import random
 import socket
 from collections import Counter
@@ -76,6 +77,12 @@ def repeats_on_a_cluster(item: pytest.Item) -> bool:
     """A test of a model's further variant on a cluster: its passes are distributed as those of the first variant are."""
     case = getattr(item, "callspec", None)
     return case is not None and case.indices.get("variant", 0) > 0 and "distributed" in case.params.values()
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and the thousands of tests, which live to the end; it would walk through them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
