@@ -23,7 +23,7 @@ _found: tuple[int | None, ThreadpoolController] | None = None
 
 
 class _Library(ctypes.Structure):
-    """What the C library tells of each loaded library: its place in memory, and how many have been loaded and unloaded so far."""
+    """The record of a loaded library, with the numbers of libraries that the process has loaded and unloaded."""
 
     _fields_ = (
         ("address", ctypes.c_void_p),
