@@ -409,17 +409,17 @@ def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]
     driver = tmp_path / "task-0.log"
     folders = [str(tmp_path / "held"), os.environ.get("PYTHONPATH", "")]
     batch = slurm(job, PYTHONPATH=os.pathsep.join(filter(None, folders)))
-    until = time.monotonic() + 150
+    until = time.monotonic() + 400
     while not list(tmp_path.glob("state.*/steps-*")):  # the first checkpoint exists
         assert batch.poll() is None, driver.read_text()
         assert time.monotonic() < until, driver.read_text()
         time.sleep(0.05)
     for srun in psutil.Process(batch.pid).children():  # --signal=TERM reaches the tasks only
         srun.send_signal(signal.SIGTERM)
-    assert batch.wait(timeout=150) == 143, driver.read_text()
+    assert batch.wait(timeout=400) == 143, driver.read_text()
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
     assert "stopped" in driver.read_text()
-    assert slurm(job).wait(timeout=150) == 0, driver.read_text()
+    assert slurm(job).wait(timeout=400) == 0, driver.read_text()
     assert "Resuming from step" in driver.read_text()
     found, expected = (
         dfact.load_model(tmp_path / "icqf.model"),
@@ -436,5 +436,5 @@ def test_workers_without_a_scheduler_fail() -> None:
     environment = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DFACT_DEATH_TIMEOUT": "1"}
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_"))}
-    done = subprocess.run([str(entrypoint), "job.toml"], env=known | environment | path, capture_output=True, timeout=200, check=False)
+    done = subprocess.run([str(entrypoint), "job.toml"], env=known | environment | path, capture_output=True, timeout=400, check=False)
     assert done.returncode == 1, done.stderr
