@@ -88,7 +88,12 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
     """A Dask cluster of two worker processes."""
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", memory_limit="2GiB") as cluster:
+    from benchmarks.faults.fits import forked_workers  # imports every family of models
+
+    settings = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": "127.0.0.1:0", "memory_limit": "2GiB"}
+    with forked_workers():
+        cluster = LocalCluster(**settings)
+    with cluster:
         yield cluster
 
 
