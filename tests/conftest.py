@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from distributed import Client, LocalCluster
 from numpy.typing import NDArray
@@ -77,6 +78,14 @@ def repeats_on_a_cluster(item: pytest.Item) -> bool:
     """A test of a model's further variant on a cluster: its passes are distributed as those of the first variant are."""
     case = getattr(item, "callspec", None)
     return case is not None and case.indices.get("variant", 0) > 0 and "distributed" in case.params.values()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Run the whole suite with one process more than cores: tests of clusters and faults often wait for the processes they start."""
+    if config.option.numprocesses != "auto" or config.option.markexpr == "quick":
+        return None
+    return (psutil.cpu_count(logical=False) or psutil.cpu_count() or 1) + 1
 
 
 def pytest_collection_finish() -> None:
