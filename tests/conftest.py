@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import random
 import socket
 import tempfile
@@ -9,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
@@ -88,10 +90,29 @@ def repeats_on_a_cluster(item: pytest.Item) -> bool:
     return case is not None and case.indices.get("variant", 0) > 0 and "distributed" in case.params.values()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Run the whole suite with one process more than cores: tests of clusters and faults often wait for the processes they start."""
+    if config.option.numprocesses != "auto" or config.option.markexpr == "quick":
+        return None
+    return (psutil.cpu_count(logical=False) or psutil.cpu_count() or 1) + 1
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and the thousands of tests, which live to the end; it would walk through them each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
     """A Dask cluster of two worker processes."""
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", memory_limit="2GiB") as cluster:
+    from benchmarks.faults.fits import forked_workers  # imports every family of models
+
+    settings = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": "127.0.0.1:0", "memory_limit": "2GiB"}
+    with forked_workers():
+        cluster = LocalCluster(**settings)
+    with cluster:
         yield cluster
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
@@ -245,6 +246,17 @@ FORKSERVER.set_forkserver_preload(
 )
 
 
+@contextmanager
+def forked_workers() -> Iterator[None]:
+    """Let Dask fork the workers of a ``LocalCluster`` from the fork server, which has imported dfact.
+
+    Dask would start a fork server of its own, which has not, and a process has only one: it would serve all later processes, too.
+    """
+    forkserver.ensure_running()
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        yield
+
+
 def log_to(path: Path) -> None:
     """Redirect the output of this process to a file."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -257,9 +269,9 @@ class Processes:
 
     def __init__(self, folder: Path, settings: dict[str, Any] | None = None, pause: float = 0) -> None:
         self._given, self.pause = (str(folder), settings or {}), pause
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self._port = int(found.getsockname()[1])
+        from tests.conftest import free_port  # imports pytest, which the forked processes do not need
+
+        self._port = free_port()
         self.address = f"tcp://127.0.0.1:{self._port}"
         self.running: dict[str, Any] = {}
         self.stopped: set[str] = set()
@@ -332,6 +344,6 @@ def _schedule(folder: str, settings: dict[str, Any], port: int) -> None:
 
 def _work(folder: str, settings: dict[str, Any], address: str, name: str, pause: float) -> None:
     slow(pause)
-    own = {"name": name, "nthreads": 1, "local_directory": folder, "memory_limit": "2GiB", "death_timeout": 20}
+    own = {"name": name, "nthreads": 1, "local_directory": folder, "memory_limit": "2GiB", "death_timeout": 200}
     with small_partitions():
         _serve(lambda: Worker(address, host="127.0.0.1", dashboard_address="127.0.0.1:0", **own), folder, settings, name)

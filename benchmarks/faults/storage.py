@@ -26,6 +26,7 @@ from dfact.engine.executors import LocalSession
 from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
 from dfact.engine.partitions import Partitions
 from dfact.errors import StoreError
+from tests.conftest import free_port
 from tests.object_store.test_object_store import Proxy, send, settings
 
 Random = np.random.Generator
@@ -159,14 +160,12 @@ def troubled_disk(strike: str, mend: str, said: str, tries: int, rng: Random) ->
 @contextmanager
 def object_store() -> Iterator[Any]:
     """Start an S3-compatible server in its own process, behind the tests' proxy that injects errors."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = int(found.getsockname()[1])
+    port = free_port()
     with subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as server:
         try:
-            until = time.monotonic() + 60
+            until = time.monotonic() + 200
             while time.monotonic() < until:
                 with socket.socket() as probe:
                     if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -1,10 +1,11 @@
 """A limit of one BLAS thread, and no codec threads, while passes run on the executor's threads."""
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,23 @@ _lock = threading.Lock()
 _blas_thread = ThreadPoolExecutor(1, thread_name_prefix="dfact-blas")
 _users = 0
 _restore: Callable[[], object] | None = None
+_found: tuple[int | None, ThreadpoolController] | None = None
+
+
+class _Library(ctypes.Structure):
+    """The record of a loaded library, with the numbers of libraries that the process has loaded and unloaded."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("n_headers", ctypes.c_uint16),
+        ("loaded", ctypes.c_ulonglong),
+        ("unloaded", ctypes.c_ulonglong),
+    )
+
+
+_VISIT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p)
 
 
 @contextmanager
@@ -44,7 +62,7 @@ def single_threaded() -> Iterator[None]:
 
 def _limit() -> Callable[[], object]:
     """Set the limits. Returns a function that restores the original ones."""
-    controller = ThreadpoolController()
+    controller = _controller()
     unlimited: list[str] = []
     # OpenBLAS accepts a number of threads only from the thread that set it first: that of this module or, if other code has set it,
     # possibly the current one.
@@ -65,6 +83,29 @@ def _limit() -> Callable[[], object]:
         blosc.use_threads = codecs
 
     return restore
+
+
+def _controller() -> ThreadpoolController:
+    """Return the controller of the BLAS libraries. Finding them takes half as long as a small fit, so look again only after a load."""
+    global _found  # noqa: PLW0603  # the libraries belong to the process
+    loaded = _libraries_loaded()
+    if _found is None or loaded is None or loaded != _found[0]:
+        controller = ThreadpoolController()
+        _found = (_libraries_loaded(), controller)  # counted again, as the search may load a library
+    return _found[1]
+
+
+def _libraries_loaded() -> int | None:
+    """Return how many libraries this process has loaded so far, or None if the C library does not tell."""
+    counts: list[int] = []
+
+    def visit(library: Any, size: int, _: object) -> int:
+        counts.extend([library.contents.loaded] if size >= ctypes.sizeof(_Library) else [])
+        return 1  # no need to see the others
+
+    with suppress(AttributeError):  # macOS has no such function
+        ctypes.CDLL(None).dl_iterate_phdr(_VISIT(visit), None)
+    return counts[0] if counts else None
 
 
 def _in_blas_thread(action: Callable[[], Any]) -> Any:

@@ -64,7 +64,7 @@ def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *map(str, arguments)], capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run([*RUN, *map(str, arguments)], capture_output=True, text=True, timeout=400, check=False)
 
 
 # Help, versions, errors
@@ -84,7 +84,7 @@ def test_help_has_usage_and_example(command: list[str], capsys: pytest.CaptureFi
 def test_help_imports_no_heavy_module() -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
     code = f"import sys; from dfact.cli.main import main; main(['fit', 'icqf', '--help']); assert not {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=True)
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=400, check=True)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,7 +351,7 @@ def test_signal_stops_a_fit_without_checkpoint_at_once(number: signal.Signals, t
     command = [*RUN, "fit", "icqf", str(data), str(model), "--tol", "0", "--max-iter", "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        stop = threading.Timer(200, process.kill)  # includes the compilation of the kernels
+        stop = threading.Timer(400, process.kill)  # includes the compilation of the kernels
         stop.start()
         assert "fit: 1 of 1000000" in process.stderr.readline()
         process.send_signal(number)

@@ -565,5 +565,5 @@ def test_workers_without_a_scheduler_fail() -> None:
     environment = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DFACT_DEATH_TIMEOUT": "1"}
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_"))}
-    done = subprocess.run([str(entrypoint), "job.toml"], env=known | environment | path, capture_output=True, timeout=200, check=False)
+    done = subprocess.run([str(entrypoint), "job.toml"], env=known | environment | path, capture_output=True, timeout=400, check=False)
     assert done.returncode == 1, done.stderr

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from distributed import Client, LocalCluster
 from numpy.typing import NDArray
 
 import dfact
-from benchmarks.faults.fits import SOLVERS, bits, small_partitions
+from benchmarks.faults.fits import SOLVERS, bits, forked_workers, small_partitions
 from dfact.data import layout
 from dfact.engine.cluster.rows import marker, reaches
 from dfact.engine.cluster.session import ClusterSession
@@ -31,7 +30,7 @@ def _small() -> Iterator[None]:
 @contextmanager
 def local_cluster(n_workers: int) -> Iterator[tuple[LocalCluster, Client]]:
     with (
-        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
+        forked_workers(),
         LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -130,17 +129,17 @@ def test_the_marker_is_found_by_processes_that_reach_the_same_store(tmp_path: Pa
 @pytest.mark.slow
 def test_an_adaptive_cluster_grows_for_a_fit_and_shrinks_after_it() -> None:
     X = planted_answers(3000, 40, 4, 3, 0.1)
-    expected = bits(dfact.ICQF(3, max_iter=400, tol=0, executor="inline").fit(X))
+    expected = bits(dfact.ICQF(3, max_iter=100, tol=0, executor="inline").fit(X))
     with local_cluster(0) as (cluster, client):
         cluster.adapt(minimum=0, maximum=2, interval="100ms", wait_count=2)
         grown: list[int] = []
 
         def wait(iteration: Any) -> None:
             if iteration.number == 1:
-                client.wait_for_workers(2, timeout=100)
+                client.wait_for_workers(2, timeout=200)
             grown.append(len(client.scheduler_info()["workers"]))
 
-        assert bits(dfact.ICQF(3, max_iter=400, tol=0, executor=client, callbacks=[wait]).fit(X)) == expected
+        assert bits(dfact.ICQF(3, max_iter=100, tol=0, executor=client, callbacks=[wait]).fit(X)) == expected
         assert grown[-1] == 2, "what the fit needs is not taken away"
         for _ in range(1000):
             if not client.scheduler_info()["workers"]:

@@ -23,7 +23,7 @@ import zarr
 from distributed import Client, Event, LocalCluster, Worker
 from numpy.typing import NDArray
 
-from benchmarks.faults.fits import SELECTIONS, Processes, answers, bits, long_fit, small_partitions
+from benchmarks.faults.fits import SELECTIONS, Processes, answers, bits, forked_workers, long_fit, small_partitions
 from dfact.data import layout
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import ArraySource
@@ -52,7 +52,7 @@ FLOAT32 = np.dtype(np.float32)
 FOOTPRINT = Footprint(state_per_row=8, work_per_row=200, broadcast=1000, result_per_row=8)
 N_PARTITIONS, BLOCKS = 24, 2
 _LOCAL: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "memory_limit": "2GiB"}
-WAIT = 60.0  # seconds, of what is polled: much more than it takes
+WAIT = 200.0  # seconds, of what is polled: much more than it takes
 
 
 # Passes that are counted, and that strike the workers
@@ -1172,7 +1172,7 @@ async def metrics(dask_worker: Any) -> dict[str, Any]:
 @contextmanager
 def local_processes(n_workers: int) -> Iterator[tuple[LocalCluster, Client]]:
     with (
-        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
+        forked_workers(),
         LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=True, **_LOCAL) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):

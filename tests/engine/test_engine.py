@@ -1,8 +1,10 @@
 """Executors, partitions, the spilled state and the memory plan."""
 
+import ctypes
 import errno
 import io
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +16,13 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+import scipy.linalg.cython_blas
 import scipy.sparse as sp
 import zarr
 from dask.sizeof import sizeof
 from distributed import Client
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_info
+from threadpoolctl import ThreadpoolController, threadpool_info
 
 import dfact
 from dfact.data.coerce import as_dataset
@@ -30,6 +33,7 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource, ZarrSource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource
 from dfact.engine import partitions as partition_module
+from dfact.engine import threads
 from dfact.engine.block_state import BlockState, PartitionStates, SpillFile
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.cluster.transport import Pickled
@@ -216,6 +220,26 @@ def test_blas_has_one_thread_inside_and_its_own_outside() -> None:
     with single_threaded(), single_threaded():
         assert {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"} == {1}
     assert [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"] == before
+
+
+@pytest.mark.skipif(threads._libraries_loaded() is None, reason="the C library does not count what it loads")
+def test_blas_libraries_are_looked_for_again_once_a_library_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[object] = []
+
+    def search() -> ThreadpoolController:
+        searches.append(ThreadpoolController())
+        return searches[-1]
+
+    def limited() -> int:
+        with single_threaded():
+            assert {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"} == {1}
+        return len(searches)
+
+    monkeypatch.setattr(threads, "_found", None)
+    monkeypatch.setattr(threads, "ThreadpoolController", search)
+    assert [limited(), limited()] == [1, 1]
+    ctypes.CDLL(shutil.copy(scipy.linalg.cython_blas.__file__, tmp_path))
+    assert [limited(), limited()] == [2, 2]
 
 
 def test_any_thread_may_be_the_first_to_limit_blas() -> None:

@@ -7,13 +7,13 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from distributed import Client, LocalCluster
 
 import dfact
+from benchmarks.faults.fits import forked_workers
 from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
 from dfact.errors import MemoryPlanError
@@ -119,10 +119,10 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dfact.Da
 
 @contextmanager
 def cluster(limit: int) -> Iterator[Client]:
-    """A worker with this limit and its nanny, otherwise as Dask makes them, forked by a process that has imported it."""
+    """A worker with this limit and its nanny, otherwise as Dask makes them, forked by a process that has imported dfact."""
     settings = {"n_workers": 1, "threads_per_worker": THREADS, "processes": True, "dashboard_address": "127.0.0.1:0"}
     with (
-        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
+        forked_workers(),
         LocalCluster(**settings, memory_limit=limit) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -25,6 +24,7 @@ from benchmarks.faults.fits import (
     Strike,
     answers,
     bits,
+    forked_workers,
     joined,
     long_fit,
     partitions_by_worker,
@@ -54,7 +54,7 @@ def connected(processes: Processes, n_workers: int) -> Client:
     """A client of the cluster, once that has so many workers."""
     processes.start(n_workers)
     client = Client(processes.address, set_as_default=False)
-    client.wait_for_workers(n_workers, timeout=30)
+    client.wait_for_workers(n_workers, timeout=200)
     return client
 
 
@@ -103,7 +103,7 @@ def test_a_worker_killed_in_a_selection(name: str, processes: Processes, client:
 def test_a_killed_worker_that_its_nanny_restarts() -> None:
     X = answers(1)
     with (
-        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
+        forked_workers(),
         LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", memory_limit="2GiB") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):

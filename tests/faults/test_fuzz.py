@@ -16,10 +16,10 @@ EACH, USED, LOADED = 10, 3, 20
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[list[runner.Worker]]:
-    found = [runner.Worker(), runner.Worker()]
-    yield found
-    for worker in found:
-        worker.close()
+    """One process: a second one would import and prepare all inputs once more, while other tests need its core."""
+    worker = runner.Worker()
+    yield [worker]
+    worker.close()
 
 
 @pytest.mark.parametrize("target", list(runner.TARGETS))
