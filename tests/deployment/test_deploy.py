@@ -415,7 +415,7 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
     given = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "a[1-2]", "SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "1"}
     given |= {"SLURM_MEM_PER_CPU": "2048", "SLURM_SUBMIT_DIR": str(tmp_path / "source"), "DFACT_BIN": str(Path(sys.executable).parent)}
-    given |= {"PATH": f"{tools}:{os.environ['PATH']}", "DFACT_GRACE_SECONDS": "20"}
+    given |= {"PATH": f"{tools}:{os.environ['PATH']}", "DFACT_GRACE_SECONDS": str(PATIENCE)}
 
     started: list[subprocess.Popen[bytes]] = []
 
