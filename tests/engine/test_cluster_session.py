@@ -1116,6 +1116,6 @@ def test_clusters_that_adapt_and_shrink() -> None:
 
 def test_client_that_has_given_up_its_scheduler_is_reported() -> None:
     """Dask then returns nothing about the workers, and raises no error."""
-    client: Any = SimpleNamespace(scheduler_info=lambda n_workers: {})
+    client: Any = SimpleNamespace(scheduler_info=lambda **_: {})
     with pytest.raises(ClusterError, match="the Dask scheduler is lost: the client was closed"):
         DistributedExecutor(client).workers(None)
