@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -1196,3 +1197,10 @@ def test_clusters_that_adapt_and_shrink() -> None:
             assert (sums, rows_of(session)) == inline(3)
             # The worker that holds a shard is not idle, so it stays.
             assert {w.address for w in session._workers.owners} <= set(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def test_client_that_has_given_up_its_scheduler_is_reported() -> None:
+    """Dask then returns nothing about the workers, and raises no error."""
+    client: Any = SimpleNamespace(scheduler_info=lambda **_: {})
+    with pytest.raises(ClusterError, match="the Dask scheduler is lost: the client was closed"):
+        DistributedExecutor(client).workers(None)

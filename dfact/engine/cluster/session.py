@@ -453,11 +453,10 @@ class DistributedExecutor:
         self.client = client
 
     def workers(self, memory_limit: int | str | None) -> WorkerResources:
-        workers = self.client.scheduler_info(n_workers=-1)["workers"]
-        if not workers:
+        watchdog = Watchdog(self.client)
+        while not (workers := watchdog.worker_infos()):  # those that have just joined may be lost again
             with demand(self.client, 1):
-                Watchdog(self.client).some_workers()
-            workers = self.client.scheduler_info(n_workers=-1)["workers"]
+                watchdog.some_workers()
         limits = [worker["memory_limit"] or sys.maxsize for worker in workers.values()]
         return cluster_workers(limits, max(worker["nthreads"] for worker in workers.values()), memory_limit)
 

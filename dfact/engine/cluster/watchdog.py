@@ -104,6 +104,14 @@ class Watchdog:
             workers: dict[str, int] = self._client.sync(self.wait, poll())
         return workers
 
+    def worker_infos(self) -> dict[str, Any]:
+        """Return what the scheduler knows of its workers, by their addresses."""
+        with cluster_errors():
+            infos: dict[str, Any] | None = self._client.scheduler_info(n_workers=-1).get("workers")
+        if infos is None:  # Dask returns nothing, and no error, once the client has given up a lost scheduler
+            raise ClusterError("the Dask scheduler is lost: the client was closed")
+        return infos
+
     async def workers(self) -> dict[str, int] | None:
         """Return the workers' addresses with their threads; None if the scheduler does not answer."""
         if self._client.scheduler is None:
