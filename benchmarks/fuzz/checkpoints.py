@@ -51,7 +51,7 @@ def _fitted_icqf() -> Any:
 
 @cache
 def _fitted_admixture() -> Any:
-    return dfact.Admixture(2, n_trials=2, max_iter=3, random_state=0, executor="inline").fit(_calls())
+    return dfact.Admixture(2, n_trials=2, max_iter=3, random_state=0, checkpoint_every=1, executor="inline").fit(_calls())
 
 
 def _select_icqf(checkpoint: Any) -> Any:

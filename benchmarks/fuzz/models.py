@@ -112,7 +112,7 @@ def forge_model(path: Path, rng: random.Random) -> bool:
             case 2:
                 parent[key] = rng.choice(STRANGE)(rng)
             case _:
-                arrays = [found for parent, key in entries if isinstance(found := parent[key], dict) and "array" in found]
+                arrays = [found for parent, key in entries if isinstance(found := parent[key], dict) and str(found.get("array")) in group]
                 forge_array(group, rng.choice(arrays), rng)
         if not isinstance(model, dict) or not all(isinstance(model.get(part), dict) for part in ("fitted", "parameters")):
             break

@@ -104,7 +104,7 @@ def mutate_store(folder: Path, rng: random.Random) -> bool:
             return False  # minima and maxima have the same shape
         case 2:
             rng.choice(files).write_bytes(b"")
-        case 3 | 4 | 5:
+        case 3 | 4 | 5 if chunks:
             chunk = rng.choice(chunks)
             chunk.write_bytes(mutate_bytes(chunk.read_bytes(), rng))
         case 6:

@@ -63,7 +63,8 @@ class Record:
         stored = attributes(open_group(location, KIND)) if exists(location) else sealed({"steps": {}})
         if sealed(stored) != stored:
             raise StoreError(
-                f"{location} is damaged: its attributes do not match their digest; delete it, and the outputs of the job, to start over"
+                f"the attributes of {location} do not match their digest: they are damaged, or an earlier dfact wrote them; delete it and "
+                "the outputs of the job to start over"
             )
         self._steps: dict[str, dict[str, Any]] = dict(stored["steps"])
         self._written: dict[str, str] = {}

@@ -175,7 +175,10 @@ def attributes_of(group: zarr.Group) -> Mapping[str, Any]:
     """
     stored: Any = group.attrs.get(ATTRIBUTE, {})
     if stored and (not isinstance(stored, dict) or sealed(stored) != stored):
-        raise StoreError(f"the attributes of {group.store_path} do not match their digest; delete the checkpoint to start over")
+        raise StoreError(
+            f"the attributes of {group.store_path} do not match their digest: they are damaged, or an earlier dfact wrote them; delete the "
+            "checkpoint to start over"
+        )
     return stored or {}
 
 

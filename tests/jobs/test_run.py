@@ -258,7 +258,7 @@ def test_a_changed_record_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     document = tmp_path / "job.toml.state" / "zarr.json"
     document.write_text(document.read_text().replace("d.zarr", "e.zarr"))
     assert main(["run", str(tmp_path / "job.toml")]) == 1
-    assert "job.toml.state is damaged: its attributes do not match their digest; delete it" in capsys.readouterr().err
+    assert "job.toml.state do not match their digest: they are damaged" in capsys.readouterr().err
 
 
 def test_dry_run_estimates_memory_and_time(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
