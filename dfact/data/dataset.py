@@ -23,7 +23,8 @@ from dfact.data.sources.dense import RowSubset
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.variants import VARIANTS, read_variants
 from dfact.data.weights import check_weights, weight_series
-from dfact.storage.groups import kind_at, open_group, read_labels
+from dfact.storage.arrays import read_labels
+from dfact.storage.groups import kind_at, open_group
 from dfact.storage.location import Location
 
 KIND = "dataset"

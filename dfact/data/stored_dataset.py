@@ -20,7 +20,8 @@ from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_values import complete_array, open_values
 from dfact.data.weights import are_valid
 from dfact.errors import DfactError, StoreError
-from dfact.storage.groups import attributes, open_group, read_labels, read_numbers, write_array, write_labels
+from dfact.storage.arrays import read_labels, read_numbers, write_array, write_labels
+from dfact.storage.groups import attributes, open_group
 from dfact.storage.location import Location, parse_location
 
 _POPULATION = "population"

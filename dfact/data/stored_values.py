@@ -18,7 +18,7 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.sources.sparse import StoredCSRSource
 from dfact.errors import StoreError
-from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor_for, member
+from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor_for, member
 from dfact.storage.location import Location
 
 VALUES = "values"

@@ -6,7 +6,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.errors import DataError
-from dfact.storage.groups import read_labels, read_numbers, write_array, write_labels
+from dfact.storage.arrays import read_labels, read_numbers, write_array, write_labels
 
 VARIANTS = "variants"
 """Name of the group of the variants in the store."""

@@ -27,19 +27,16 @@ from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.parameters import is_count
 from dfact.models.provenance import Comparison, SelectionRecord, Stability
+from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, member, reason
 from dfact.storage.groups import (
-    WRITE_EMPTY_CHUNKS,
     attributes,
-    compressor,
     consolidate,
     create_group,
     ensure_not_source,
     is_current,
     json_digest,
-    member,
     open_group,
     open_store,
-    reason,
     update_attributes,
 )
 from dfact.storage.location import absolute, parse_location

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from dfact.data.layout import Layout
 from dfact.engine.partitions import rechunk_rows
 from dfact.engine.session import StateRows
+from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_chunk
 from dfact.storage.files import TemporaryFolder
-from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor, create_array, open_store, write_chunk
+from dfact.storage.groups import create_array, open_store
 
 
 def gather_rows(

@@ -32,8 +32,9 @@ from dfact.report.component_order import ComponentOrder
 from dfact.report.spreadsheets import FORMATS as WORKBOOKS
 from dfact.report.spreadsheets import require_openpyxl, without_formula, write_workbook
 from dfact.report.tables import Texts, item_scales, item_texts, require_own_items
+from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_labels
 from dfact.storage.files import atomic_file
-from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor, create_group, ensure_absent, write_labels
+from dfact.storage.groups import create_group, ensure_absent
 from dfact.storage.location import Location, check_ending, parse_location
 
 KIND = "factors"

@@ -1,6 +1,5 @@
 """Zarr groups that are complete or absent: local ones are written beside their path and renamed, remote ones marked complete last."""
 
-import errno
 import hashlib
 import json
 import warnings
@@ -10,15 +9,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import zarr
-from numcodecs import Blosc
-from numpy.typing import NDArray
 from zarr.abc.store import Store
-from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 from zarr.errors import ZarrUserWarning
 
 from dfact.errors import StoreError
+from dfact.storage.arrays import MAX_REASON, WRITE_EMPTY_CHUNKS, reason
 from dfact.storage.location import Location, parse_location
 from dfact.storage.replacement import delete_folder, replace_folder, replaced_folder, restore_folder
 from dfact.storage.zarr_stores import StrictLocalStore, StrictObjectStore
@@ -26,31 +22,8 @@ from dfact.storage.zarr_stores import StrictLocalStore, StrictObjectStore
 ATTRIBUTE = "dfact"
 FORMAT_VERSION = 2
 _INCOMPLETE, _SCRATCH = ".incomplete", ".scratch"
-_MAX_REASON = 500  # characters of a library's message: some quote all of the input that they reject
-_MAX_RATIO = 0.75  # compressed to original size, above which compression is not worth its time in every read
 _REMEDIES = {"dataset": "import it again", "model": "fit it again", "job": "delete it to run all steps of the job again"}
 """Remedies for stores of an earlier format version, by kind."""
-WRITE_EMPTY_CHUNKS: Any = {"write_empty_chunks": True}  # with it, every missing chunk is a lost one
-
-
-def compressor(dtype: np.dtype[Any]) -> tuple[BloscCodec, Crc32cCodec]:
-    """Return lz4 with bit shuffle for integers (answers shrink to a third at 1 GB/s), byte shuffle for floats; then a checksum.
-
-    Blosc reads past the end of a truncated chunk and returns those bytes; the checksum detects that.
-    """
-    shuffle = "bitshuffle" if dtype.kind in "iub" else "shuffle"
-    return BloscCodec(cname="lz4", clevel=1, shuffle=shuffle), Crc32cCodec()  # type: ignore[arg-type]  # zarr accepts the enum's name too
-
-
-def compressor_for(sample: NDArray[Any]) -> tuple[BloscCodec, Crc32cCodec] | tuple[Crc32cCodec]:
-    """Choose the compressor of an array like ``sample``: the checksum alone where compression saves little.
-
-    Measurements with noise in every digit are read three times as fast without it.
-    """
-    if sample.dtype.kind in "iub":
-        return compressor(sample.dtype)
-    compressed = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE).encode(np.ascontiguousarray(sample))
-    return compressor(sample.dtype) if len(compressed) <= _MAX_RATIO * sample.nbytes else (Crc32cCodec(),)
 
 
 def open_store(path: str | PathLike[str], *, read_only: bool = False) -> Store:
@@ -111,15 +84,6 @@ def create_array(path: str | PathLike[str], kind: str, **settings: Any) -> Itera
         update_attributes(array, complete=True)
 
 
-def write_chunk(target: Any, start: int, rows: NDArray[Any]) -> None:
-    """Write rows of the factors to an array from row ``start`` on; raise StoreError if that fails."""
-    try:
-        target[start : start + len(rows)] = rows
-    except OSError as error:
-        where = f"rows {start} to {start + len(rows)} of the factors to {getattr(target, 'store_path', 'memory')}"
-        raise StoreError(f"cannot write {where}: {reason(error)}; free space there, or choose a larger disk (out, TMPDIR)") from error
-
-
 def _initial_attributes(kind: str) -> dict[str, Any]:
     return {"kind": kind, "version": FORMAT_VERSION, "complete": False}
 
@@ -171,32 +135,6 @@ def scratch_store(path: str | PathLike[str]) -> Iterator[Store]:
 
 def _scratch_path(location: Location) -> Location:
     return location.with_name(location.name + _SCRATCH) if isinstance(location, Path) else location + _SCRATCH
-
-
-@contextmanager
-def read_errors(what: str) -> Iterator[None]:
-    """Translate the errors of all kinds that damaged metadata and bytes cause in Zarr and its codecs into a StoreError naming ``what``."""
-    try:
-        yield
-    except MemoryError as error:
-        raise StoreError(f"cannot read {what}: its metadata requires more memory than is available; the store is damaged") from error
-    except Exception as error:
-        text = f"{error or type(error).__name__}"[:_MAX_REASON]
-        raise StoreError(f"cannot read {what}: {text}; the store is damaged or out of reach: restore it, or write it again") from error
-
-
-def member(group: zarr.Group, name: str) -> zarr.Array[Any] | zarr.Group | None:
-    """Return an array or a group of ``group``, None if there is none.
-
-    Zarr casts the fill value of damaged metadata to the type of the array, for which it may be too large: that is an error.
-    """
-    with np.errstate(over="raise"):
-        return group.get(name)
-
-
-def reason(error: OSError) -> str:
-    """Describe the cause of a failed write."""
-    return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
 
 
 def _clean_up(target: Location) -> str:
@@ -278,7 +216,7 @@ def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     except StoreError:
         raise
     except Exception as error:  # damaged metadata makes Zarr raise errors of all kinds
-        raise StoreError(f"{location} is not a Zarr group, expected a dfact {kind} ({f'{error}'[:_MAX_REASON]})") from error
+        raise StoreError(f"{location} is not a Zarr group, expected a dfact {kind} ({f'{error}'[:MAX_REASON]})") from error
     stored = group.attrs.get(ATTRIBUTE)
     if not isinstance(stored, Mapping):
         raise StoreError(f"{location} is a Zarr group, expected a dfact {kind}; write one with dfact.import_array or dfact.import_table")
@@ -358,62 +296,3 @@ def sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes with their digest."""
     values = {name: value for name, value in attributes.items() if name != "digest"}
     return {**values, "digest": json_digest(values)}
-
-
-def write_array(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tuple[str, ...], **attrs: Any) -> None:
-    """Write a small array in one chunk."""
-    array = group.create_array(
-        name,
-        shape=data.shape,
-        chunks=tuple(max(1, s) for s in data.shape),
-        dtype=data.dtype,
-        compressors=compressor(data.dtype),
-        dimension_names=dimensions,
-        attributes=attrs,
-        config=WRITE_EMPTY_CHUNKS,
-    )
-    if data.size:
-        array[...] = data
-
-
-def write_labels(group: zarr.Group, name: str, labels: NDArray[Any], dimension: str) -> None:
-    """Write strings, one for each position along ``dimension``, compressed and with a checksum."""
-    chunk = min(max(1, len(labels)), 1 << 16)
-    array = group.create_array(
-        name,
-        shape=(len(labels),),
-        chunks=(chunk,),
-        dtype="string",
-        compressors=(ZstdCodec(), Crc32cCodec()),
-        dimension_names=(dimension,),
-        config=WRITE_EMPTY_CHUNKS,
-    )
-    if len(labels):
-        array[:] = np.asarray(labels, dtype=object)
-
-
-def read_array(group: zarr.Group, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Read all of an array. Its shape must be the given one: damaged metadata may describe an array larger than any memory."""
-    where = f"array {name!r} of {group.store}"
-    with read_errors(where):
-        array = member(group, name)
-    if not isinstance(array, zarr.Array) or array.shape != shape:
-        raise StoreError(f"{where} is {array}, expected shape {shape}; write the store again")
-    with read_errors(where):
-        return np.asarray(array[...])
-
-
-def read_numbers(group: zarr.Group, name: str, n: int) -> NDArray[Any]:
-    """Read an array of n numbers."""
-    numbers = read_array(group, name, (n,))
-    if numbers.dtype.kind not in "iuf":
-        raise StoreError(f"array {name!r} of {group.store} holds {numbers.dtype}, expected numbers; write the store again")
-    return numbers
-
-
-def read_labels(group: zarr.Group, name: str, n: int) -> NDArray[Any]:
-    """Read an array of n strings."""
-    labels = read_array(group, name, (n,))
-    if labels.dtype.kind not in "TUO":
-        raise StoreError(f"array {name!r} of {group.store} holds {labels.dtype}, expected text; write the store again")
-    return labels.astype(object)

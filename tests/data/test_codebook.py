@@ -19,7 +19,8 @@ from dfact.data.codebook import compare_items
 from dfact.data.dictionaries.table import read_items
 from dfact.data.examples import ipip_ascado_items, ipip_ascado_items_file
 from dfact.errors import DataError, StoreError
-from dfact.storage.groups import open_store, write_labels
+from dfact.storage.arrays import write_labels
+from dfact.storage.groups import open_store
 from tests.cases import every
 
 LEVELS = ((1.0, "never"), (2.0, "sometimes"), (3.0, "always"))

@@ -428,7 +428,8 @@ def test_store_of_an_interrupted_writer_is_refused_and_replaced(X: NDArray[np.fl
     address = f"{bucket}/x.zarr"
     script = f"""
 import os, signal, numpy
-from dfact.storage.groups import create_group, write_array
+from dfact.storage.arrays import write_array
+from dfact.storage.groups import create_group
 with create_group({address!r}, "dataset") as group:
     write_array(group, "values", numpy.zeros((10, 2)), ("row", "column"))
     os.kill(os.getpid(), signal.SIGKILL)

@@ -29,7 +29,8 @@ import dfact
 from dfact.cli.main import main
 from dfact.errors import StoreError
 from dfact.storage import zarr_stores as stores
-from dfact.storage.groups import create_group, write_array
+from dfact.storage.arrays import write_array
+from dfact.storage.groups import create_group
 from dfact.storage.input_files import InputFolder, open_input, open_input_file
 from dfact.storage.zarr_stores import StrictObjectStore, client_errors
 from tests.conftest import free_port, planted_answers
@@ -206,7 +207,8 @@ def test_the_store_of_a_killed_writer_is_refused_and_replaced(X: NDArray[np.floa
     address = f"{place.url}/x.zarr"
     script = f"""
 import os, signal, numpy
-from dfact.storage.groups import create_group, write_array
+from dfact.storage.arrays import write_array
+from dfact.storage.groups import create_group
 with create_group({address!r}, "dataset") as group:
     write_array(group, "values", numpy.zeros((10, 2)), ("row", "column"))
     os.kill(os.getpid(), signal.SIGKILL)

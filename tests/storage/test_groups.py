@@ -9,7 +9,8 @@ import pytest
 import zarr
 
 from dfact.errors import StoreError
-from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, create_group, is_complete, kind_at, open_group, write_array
+from dfact.storage.arrays import write_array
+from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, create_group, is_complete, kind_at, open_group
 
 
 def attributes(path: Path, **changes: Any) -> None:

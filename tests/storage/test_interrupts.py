@@ -11,8 +11,9 @@ import pytest
 import dfact
 from dfact.errors import StoppedError
 from dfact.signals import handle_signals
+from dfact.storage.arrays import read_errors
 from dfact.storage.files import TemporaryFolder
-from dfact.storage.groups import read_errors, remove
+from dfact.storage.groups import remove
 from tests.conftest import planted_answers
 
 pytestmark = pytest.mark.faults

@@ -10,14 +10,16 @@ import pytest
 
 from dfact.errors import StoreError
 from dfact.storage import replacement
-from dfact.storage.groups import create_group, open_group, write_array
+from dfact.storage.arrays import write_array
+from dfact.storage.groups import create_group, open_group
 
 KILLED = """
 import os, shutil, sys
 from pathlib import Path
 import numpy as np
 from dfact.storage import replacement
-from dfact.storage.groups import create_group, write_array
+from dfact.storage.arrays import write_array
+from dfact.storage.groups import create_group
 supported, kill_at = sys.argv[2] == "True", int(sys.argv[3])
 if not supported:
     replacement._exchange = lambda first, second: False

@@ -34,7 +34,8 @@ from dfact.data.stored_values import VALUES
 from dfact.data.validation import EmptyRows, empty_row
 from dfact.errors import StoreError
 from dfact.kernels.entries import all_whole, recode
-from dfact.storage.groups import WRITE_EMPTY_CHUNKS, open_store
+from dfact.storage.arrays import WRITE_EMPTY_CHUNKS
+from dfact.storage.groups import open_store
 from dfact.storage.location import Location, absolute
 from dfact.storage.zarr_stores import location_of
 

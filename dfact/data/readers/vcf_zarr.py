@@ -15,7 +15,7 @@ from dfact.data.readers.base import Format
 from dfact.data.readers.genotypes import GenotypeFile, pack, person_labels
 from dfact.errors import DataError
 from dfact.kernels.genotypes import MISSING
-from dfact.storage.groups import member, read_errors
+from dfact.storage.arrays import member, read_errors
 from dfact.storage.input_files import InputFolder
 from dfact.storage.location import Location
 from dfact.storage.zarr_stores import object_client

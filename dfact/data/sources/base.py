@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.errors import StoreError
-from dfact.storage.groups import read_errors
+from dfact.storage.arrays import read_errors
 from dfact.storage.location import Location
 
 

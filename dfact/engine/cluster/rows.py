@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from dfact.storage.groups import write_chunk
+from dfact.storage.arrays import write_chunk
 
 ChunkOfRows = tuple[int, int, Sequence[tuple[str, str, int, int]]]
 """The first row of a chunk, the row after its last, and their owners: address of a worker, key of its shard, a run of its partitions."""
