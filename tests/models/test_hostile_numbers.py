@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.validation import magnitude_limits
-from dfact.psychometrics.reliability import describe
 
 Array = NDArray[Any]
 N, M = 12, 5
@@ -351,14 +350,3 @@ def test_items_of_weight_0_alone_are_described_without_dividing_by_0() -> None:
     w[0] = 0
     for model in (dfact.ICQF(2), dfact.L1NMF(2)):
         assert np.isfinite(model.fit(X, sample_weight=w).components_).all()
-
-
-@pytest.mark.parametrize("case", DATA)
-def test_hostile_answers_are_described_or_refused(case: str) -> None:
-    for X in (DATA[case](3), DATA[case](4).astype(np.float32)):
-        try:
-            described = describe(X)
-        except dfact.DfactError as error:
-            assert str(error)  # noqa: PT017
-        else:
-            assert np.isfinite(described.items[["mean", "sd"]].to_numpy(float)[~np.isnan(X).all(axis=0)]).all() or case in NARROW
