@@ -185,7 +185,7 @@ def fault_rows(faults: Sequence[Struck], runs: Sequence[Run], undisturbed: dict[
             {
                 "fault": kind,
                 "struck": len(own),
-                "recovered": sum(run.equal for run in hit),
+                "recovered": sum(run.exits[-1] == 0 and not run.differing + run.left_bytes for run in hit),
                 "seconds lost, median": statistics.median(lost) if lost else 0.0,
                 "seconds lost, max": max(lost, default=0.0),
                 "bytes lost": sum(run.differing + run.left_bytes for run in hit),
