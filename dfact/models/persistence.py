@@ -27,6 +27,7 @@ from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.parameters import is_count
 from dfact.models.provenance import Comparison, SelectionRecord, Stability
+from dfact.storage.digests import json_digest
 from dfact.storage.groups import (
     WRITE_EMPTY_CHUNKS,
     attributes,
@@ -35,7 +36,6 @@ from dfact.storage.groups import (
     create_group,
     ensure_not_source,
     is_complete,
-    json_digest,
     kind_at,
     member,
     open_group,
