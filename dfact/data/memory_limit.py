@@ -9,7 +9,7 @@ def parse_bytes(limit: int | str) -> int:
 
     try:
         size = int(parse(limit))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ParameterError(f"memory_limit is {limit!r}, expected bytes or a size like '4GiB'") from error
     if size <= 0:
         raise ParameterError(f"memory_limit is {limit!r}, expected more than 0")

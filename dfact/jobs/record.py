@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from dfact.errors import StoreError
 from dfact.jobs.job_file import Step, job_path
+from dfact.storage.digests import sealed
 from dfact.storage.location import Location, is_web, parse_location
 
 KIND = "job"
@@ -57,7 +58,7 @@ class Record:
     """
 
     def __init__(self, location: Location) -> None:
-        from dfact.storage.groups import attributes, exists, open_group, sealed
+        from dfact.storage.groups import attributes, exists, open_group
 
         self.location = location
         stored = attributes(open_group(location, KIND)) if exists(location) else sealed({"steps": {}})
@@ -195,7 +196,7 @@ class Record:
     def _write(self) -> None:
         import zarr
 
-        from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, exists, open_store, sealed
+        from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, exists, open_store
 
         written: Any = sealed({"kind": KIND, "version": FORMAT_VERSION, "complete": True, "owner": self._owner, "steps": self._steps})
         if exists(self.location):

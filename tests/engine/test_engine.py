@@ -351,7 +351,7 @@ def test_sizes(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["lots", "0", -5])
+@pytest.mark.parametrize("text", ["lots", "0", -5, "1e400GB"])
 def test_bad_sizes(text: str | int) -> None:
     with pytest.raises(dfact.ParameterError, match="memory_limit"):
         parse_bytes(text)

@@ -48,7 +48,7 @@ def test_a_store_whose_removal_is_interrupted_is_gone(tmp_path: Path, monkeypatc
     location = tmp_path / "a.zarr"
     dfact.import_array(planted_answers(200, 20, 3, 0, 0.1), location)
 
-    def killed(path: Path) -> None:
+    def killed(path: Path, **_: Any) -> None:
         (path / "zarr.json").unlink()
         raise KeyboardInterrupt
 
