@@ -21,6 +21,8 @@ OPTIONAL = "optional"
 _MAY_BE_ZERO = ("c", "figures")
 """Sizes that may be 0."""
 _LARGEST = 2**53
+_LARGEST_FLOAT = np.float64(1e300)
+"""Fits refuse data that would lead to larger numbers, and sums of a few numbers up to this do not overflow."""
 
 _Sizes = dict[str, int]
 
@@ -56,9 +58,11 @@ class Shape(_Check):
         if self.of == "floats" and self.rows:
             step = Layout.of(value.shape).chunk_rows
             chunks = (np.asarray(value[start : start + step]) for start in range(0, value.shape[0], step))
-            _expect(not any(np.isinf(chunk).any() for chunk in chunks), "an array without infinite numbers", value)
+            _expect(
+                not any((np.abs(chunk) > _LARGEST_FLOAT).any() for chunk in chunks), f"an array of numbers to {_LARGEST_FLOAT:g}", value
+            )
         elif self.of == "floats" and self.finite:
-            _expect(bool(np.isfinite(value).all()), "an array of finite numbers", value)
+            _expect(bool((np.abs(value) <= _LARGEST_FLOAT).all()), f"an array of finite numbers to {_LARGEST_FLOAT:g}", value)
         if self.low > -np.inf:
             _expect(not (value < self.low).any(), f"an array of numbers from {self.low:g}", value)
         if self.high < np.inf:
@@ -121,7 +125,7 @@ class AtLeast(_Check):
     def __call__(self, value: Any, sizes: _Sizes) -> None:
         numbers = np.asarray(value)
         _expect(bool((numbers >= self.low).all()), f"numbers from {self.low:g}", value)
-        _expect(not self.finite or bool(np.isfinite(numbers).all()), "finite numbers", value)
+        _expect(not self.finite or bool((numbers <= _LARGEST_FLOAT).all()), f"finite numbers to {_LARGEST_FLOAT:g}", value)
 
 
 def check_fitted(model: object, annotations: dict[str, Any]) -> None:

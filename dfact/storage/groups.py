@@ -283,5 +283,3 @@ def attributes(group: zarr.Group | zarr.Array[Any]) -> dict[str, Any]:
 def update_attributes(group: zarr.Group | zarr.Array[Any], **values: Any) -> None:
     """Set some dfact attributes of a group or an array."""
     group.attrs[ATTRIBUTE] = {**attributes(group), **values}
-
-

@@ -292,8 +292,8 @@ class FactorAnalysis(Factorization):
             pattern, Phi = rotated.pattern, rotated.correlations
         pattern, Phi = ordered(pattern, Phi)
         communalities = np.einsum("jr,rs,js->j", pattern, Phi, pattern)
-        error = R - pattern @ Phi @ pattern.T
-        rmsr = float(np.sqrt(np.mean(error[~np.eye(m, dtype=bool)] ** 2)))
+        residuals = R - pattern @ Phi @ pattern.T
+        rmsr = float(np.sqrt(np.mean(residuals[~np.eye(m, dtype=bool)] ** 2)))
         heywood = np.flatnonzero(extraction.uniquenesses <= LOWEST)
         if heywood.size:
             items = ", ".join(repr(str(task.dataset.column_labels[j])) for j in heywood[:5])

@@ -29,7 +29,7 @@ from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size, tiled_gram_size
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
-from dfact.models.fitted_schema import OPTIONAL, Shape
+from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
 from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, ResponsePass, Responses, SummaryPass
 from dfact.models.gom.search import METHODS, VERTEX_METHODS, Problem, Search
 from dfact.models.lazy_transform import lazy_of_dask
@@ -169,7 +169,7 @@ class GradeOfMembership(Factorization):
     memberships_: Annotated[Any, Shape(("n", "k"), rows=True)]
     projection_: Annotated[NDArray[Any], Shape(("m", "k"))]
     pure_subjects_: Annotated[NDArray[Any], Shape(("k",), "integers")]
-    n_levels_: float
+    n_levels_: Annotated[float, AtLeast(0, finite=True)]
     n_nonrespondents_: int
     modularity_: float
     highly_pure_share_: float
