@@ -8,6 +8,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -59,14 +60,18 @@ class Record:
 
     def __init__(self, location: Location) -> None:
         from dfact.storage.groups import attributes, exists, open_group
+        from dfact.storage.records import WRITER, check_writer
 
         self.location = location
-        stored = attributes(open_group(location, KIND)) if exists(location) else sealed({"steps": {}})
-        if sealed(stored) != stored:
-            raise StoreError(
-                f"the attributes of {location} do not match their digest: they are damaged, or an earlier dfact wrote them; delete it and "
-                "the outputs of the job to start over"
-            )
+        stored: dict[str, Any] = {"steps": {}}
+        if exists(location):
+            stored = attributes(open_group(location, KIND))
+            check_writer(f"the job {location}", stored.get(WRITER))
+            if sealed(stored) != stored:
+                raise StoreError(
+                    f"the attributes of {location} do not match their digest: they are damaged; delete it and the outputs of the job to "
+                    "start over"
+                )
         self._steps: dict[str, dict[str, Any]] = dict(stored["steps"])
         self._written: dict[str, str] = {}
         """Digests of the outputs of the steps so far, by the outputs' names; stability changes the digest of its model."""
@@ -197,8 +202,10 @@ class Record:
         import zarr
 
         from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, exists, open_store
+        from dfact.storage.records import WRITER
 
-        written: Any = sealed({"kind": KIND, "version": FORMAT_VERSION, "complete": True, "owner": self._owner, "steps": self._steps})
+        description = {"kind": KIND, "version": FORMAT_VERSION, "complete": True, WRITER: version("dfact")}
+        written: Any = sealed(description | {"owner": self._owner, "steps": self._steps})
         if exists(self.location):
             zarr.open_group(open_store(self.location), mode="r+").attrs[ATTRIBUTE] = written
         else:

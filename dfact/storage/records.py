@@ -19,12 +19,20 @@ from dfact.errors import ParameterError, StoreError
 from dfact.storage.array_stream import StreamWriter, corruption_errors, read_stream
 from dfact.storage.arrays import reason
 from dfact.storage.digests import sealed
-from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, open_group, open_store
+from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, attributes, open_group, open_store
 from dfact.storage.location import Location, absolute, parse_location
 
 _STREAM = "arrays"
-_WRITER = "written_by"  # attribute with the version of dfact
+WRITER = "written_by"  # attribute with the version of dfact
 _PARTIAL = ".partial"  # Zarr's suffix of a file that is being written
+
+
+def check_writer(what: str, writer: Any) -> None:
+    """Refuse what another version of dfact has begun: its solvers may take other steps, which would end with other bits."""
+    if writer != (current := version("dfact")):
+        found = "an unreleased version of dfact" if writer is None else f"dfact {writer}"
+        remedy = "delete it to start over, or end the computation with the version that wrote it"
+        raise StoreError(f"{what} was written by {found}, expected dfact {current}; {remedy}")
 
 
 class Records:
@@ -44,8 +52,9 @@ class Records:
         with self.write_errors():
             store = open_store(self.location)
             if any(not name.endswith(_PARTIAL) for name in _names(store)):
-                stored = attributes_of(open_group(self.location, kind))
-                self._check_writer(stored.get(_WRITER))
+                group = open_group(self.location, kind)
+                check_writer(f"the checkpoint {self.location}", attributes(group).get(WRITER))
+                stored = attributes_of(group)
                 for name in [*identity, *stored["identity"]]:
                     recorded, current = (values.get(name, "absent") for values in (stored["identity"], identity))
                     if recorded != current:
@@ -56,20 +65,13 @@ class Records:
                 seed = stored["seed"]
             self.recorded_seed = seed
             description: dict[str, Any] = {"kind": kind, "version": FORMAT_VERSION, "complete": True}
-            description |= {"identity": identity, "seed": seed, "owner": self.owner, _WRITER: version("dfact")}
+            description |= {"identity": identity, "seed": seed, "owner": self.owner, WRITER: version("dfact")}
             # Creation and description are one write: a process killed here leaves no group without a description.
             try:
                 self.group = zarr.open_group(store, mode="a", attributes={ATTRIBUTE: sealed(description)})
             except ContainsGroupError as error:  # created by another process since the check above
                 raise self._lost_ownership() from error
             _describe(self.group, **description)
-
-    def _check_writer(self, writer: Any) -> None:
-        """Refuse the records of another version of dfact: its solvers may take other steps, which would end with other bits."""
-        if writer != (current := version("dfact")):
-            found = "an unreleased version of dfact" if writer is None else f"dfact {writer}"
-            remedy = "delete it to start over, or end the computation with the version that wrote it"
-            raise StoreError(f"the checkpoint {self.location} was written by {found}, expected dfact {current}; {remedy}")
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the sorted names of the complete records."""
@@ -118,8 +120,8 @@ class Records:
 
     def remove_incomplete(self) -> None:
         """Delete the records that were begun and never finished."""
-        for name, attributes in records_of(self.group).items():
-            if not attributes:
+        for name, stored in records_of(self.group).items():
+            if not stored:
                 self.remove(name)
 
 
@@ -178,8 +180,7 @@ def attributes_of(group: zarr.Group) -> Mapping[str, Any]:
     stored: Any = group.attrs.get(ATTRIBUTE, {})
     if stored and (not isinstance(stored, dict) or sealed(stored) != stored):
         raise StoreError(
-            f"the attributes of {group.store_path} do not match their digest: they are damaged, or an earlier dfact wrote them; delete the "
-            "checkpoint to start over"
+            f"the attributes of {group.store_path} do not match their digest: they are damaged; delete the checkpoint to start over"
         )
     return stored or {}
 
