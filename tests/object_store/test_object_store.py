@@ -97,8 +97,8 @@ class Proxy(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, behind: int) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, behind: int, address: tuple[str, int] = ("127.0.0.1", 0), handler: "type[Handler] | None" = None) -> None:
+        super().__init__(address, handler or Handler)
         self.behind, self.every, self.asked, self.failed, self.lock = behind, 0, 0, 0, threading.Lock()
         self.requests: list[tuple[str, str]] = []
         self.failures: Counter[tuple[str, str]] = Counter()

@@ -14,7 +14,6 @@ import sysconfig
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from socketserver import TCPServer
 
 from tests.object_store.test_object_store import Handler, Proxy, settings
 
@@ -94,9 +93,8 @@ class TroubledProxy(Proxy):
     request_queue_size = 256
 
     def __init__(self, folder: Path, port: int, behind: int) -> None:
-        TCPServer.__init__(self, ("0.0.0.0", port), _TroubledHandler)  # within the namespace of the store
-        self.folder, self.behind = folder, behind
-        self._random = random.Random(0)
+        super().__init__(behind, ("0.0.0.0", port), _TroubledHandler)  # within the namespace of the store
+        self.folder, self._random = folder, random.Random(0)
 
     def fails(self, *request: str) -> int | None:
         method, path = request[:2]
