@@ -3,6 +3,7 @@
 Commands import the library when they run, so that ``dfact --help`` is fast.
 """
 
+import io
 import sys
 import traceback
 import warnings
@@ -103,8 +104,9 @@ def main(arguments: list[str] | None = None) -> int:
             # click returns an exit code itself only for --help and --version.
             return int(cli.main(arguments, prog_name="dfact", standalone_mode=False) or 0)
         except click.ClickException as error:
-            error.message = escape_lines(error.message)  # it may quote the labels of a file, which could control the terminal
-            error.show()
+            shown = io.StringIO()
+            error.show(shown)
+            click.echo(escape_lines(shown.getvalue()), nl=False, err=True)  # labels of a file could control the terminal
             return error.exit_code
         except StoppedError as error:
             click.echo(f"Stopped: {error}.", err=True)

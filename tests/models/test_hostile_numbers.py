@@ -130,6 +130,8 @@ FACTORS = {
     **dict.fromkeys(("constant columns", "equal entries", "zeros", "an entry per column"), CONSTANT),
     **dict.fromkeys(NARROW, "at least 2 of each"),
 }
+ONE_FACTOR = {"duplicate rows": "^$|fewer than 2 factors"}
+"""Promax of perfectly correlated items divides by 0, or by a rounding error."""
 SOLVERS = {
     "ICQF": Solver(dfact.ICQF, **bounded()),
     "ICQF, confounders": Solver(dfact.ICQF, **bounded(), inputs=("confounders",)),
@@ -151,12 +153,12 @@ SOLVERS = {
     "ElasticCP, exact": Solver(dfact.ElasticCP, **cp(missing="exact")),
     "ElasticCP, least squares": Solver(dfact.ElasticCP, **cp(lam=0.0)),
     "ElasticCP, stochastic": Solver(dfact.ElasticCP, **cp(solver="stochastic", max_iter=8)),
-    "FactorAnalysis": Solver(dfact.FactorAnalysis, {"max_iter": 1000}, FACTORS, (), TOO_MANY),
+    "FactorAnalysis": Solver(dfact.FactorAnalysis, {"max_iter": 1000}, FACTORS | ONE_FACTOR, (), TOO_MANY),
     # The row of the outlier has weight 0, but determines the shift of its column.
     "FactorAnalysis, weights": Solver(
         dfact.FactorAnalysis,
         {"max_iter": 1000},
-        FACTORS | {"outlier": f"{CONSTANT}|large entries", "duplicate rows": "fewer than 2 factors"},
+        FACTORS | ONE_FACTOR | {"outlier": f"{CONSTANT}|large entries"},
         ("weights",),
         TOO_MANY,
     ),

@@ -5,7 +5,6 @@ from pathlib import Path
 import dask
 import pytest
 from distributed import Security
-from distributed.comm import registry
 
 from dfact.engine.cluster.certificate_names import ClusterSecurity, bears_name, check_names, checks_names
 from tests.tls.authority import Authority, strangers
@@ -30,10 +29,10 @@ def member(own: Authority, tmp_path_factory: pytest.TempPathFactory) -> Security
 
 
 @pytest.fixture
-def checking(monkeypatch: pytest.MonkeyPatch) -> None:
+def checking(unchecked: None) -> None:
     """Names are checked in this process, until the test ends."""
+    del unchecked  # restores what was before
     assert not checks_names()
-    monkeypatch.setitem(registry.backends, "tls", registry.get_backend("tls"))
     check_names()
     assert checks_names()
 
@@ -50,6 +49,7 @@ def test_strangers_are_refused_at_both_ends(member: Security, refused: dict[str,
             assert reasons.get(kind, "certificate is not valid for 'our-cluster'") in refusal(address, member), kind
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_dask_alone_accepts_other_names(member: Security, refused: dict[str, Path]) -> None:
     """Without the check the strangers' names would pass, so the tests above see the check and nothing else."""
     with listeners(member, dasks_security(refused["misnamed"])) as (ours, theirs):
