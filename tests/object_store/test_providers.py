@@ -104,7 +104,8 @@ def scheme(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def place(scheme: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    port, name = request.getfixturevalue("azurite" if scheme == "az" else "server"), f"bucket-{uuid4().hex[:8]}"
+    # Google's client encodes a hyphen, which moto does not decode.
+    port, name = request.getfixturevalue("azurite" if scheme == "az" else "server"), f"bucket{uuid4().hex[:8]}"
     if scheme == "az":
         create_container(port, name)
     else:
@@ -307,7 +308,7 @@ def test_errors_of_the_client_are_explained(url: str, text: str, said: str) -> N
 def test_a_bucket_deleted_while_a_store_is_written(server: int, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     for name, value in settings(server).items():
         monkeypatch.setenv(name, value)
-    bucket = f"bucket-{uuid4().hex[:8]}"
+    bucket = f"bucket{uuid4().hex[:8]}"
     assert send(server, "PUT", f"/{bucket}")[0] == 200
     with pytest.raises(StoreError, match=f"s3://{bucket}/x.zarr.*the bucket does not exist; create it"):
         write_without(server, bucket)
