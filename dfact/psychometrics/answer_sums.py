@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.scales import Scale
+from dfact.data.validation import largest_magnitude, magnitude_limits, require_magnitude
 from dfact.engine.driver import FusedSolver, drive_together, whole
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, make_plan
@@ -78,7 +79,7 @@ class SumsTask:
     ) -> "SumsTask":
         """Plan the passes; nothing runs."""
         m = dataset.shape[1]
-        dtype = np.dtype("float32" if np.can_cast(dataset.dtype, np.float32) else "float64")
+        dtype = _working_dtype(dataset)
         groups = [_group(dataset, columns, polychoric) for columns in (np.arange(m), *(scale.columns for scale in scales if listwise))]
         resolved = resolve_executor(executor, Layout.of(dataset.shape).n_partitions)
         resources = resolved.workers(memory_limit)
@@ -117,6 +118,16 @@ class SumsTask:
         moments, found_tables = found[: len(self.groups)], dict(zip(tabulated, found[len(self.groups) :], strict=True))
         correlations = [_filled(dataset, group, found_tables.get(i)) for i, group in enumerate(self.groups) if group.levels is not None]
         return AnswerSums(item_range, items, moments, correlations)
+
+
+def _working_dtype(dataset: Dataset) -> np.dtype[Any]:
+    """Return single precision if it holds the answers and the sums of their squares, else double precision."""
+    single = np.dtype("float32")
+    lowest, highest = magnitude_limits(single)
+    if np.can_cast(dataset.dtype, single) and (largest := largest_magnitude(dataset)) <= highest and not 0 < largest < lowest:
+        return single
+    require_magnitude(dataset, np.dtype("float64"), fitted=True)
+    return np.dtype("float64")
 
 
 def _scaled_weights(dataset: Dataset) -> Array | None:
