@@ -53,13 +53,12 @@ class Strata:
 
     @property
     def shapes(self) -> NDArray[np.int64]:
-        """Numbers of the strata and of the levels of the items (g, m, 2); no strata for an item in no scale."""
+        """Numbers of the strata and of the levels of the items (g, m, 2); 0 for an item in no scale, whose range may be any."""
         shapes = np.zeros((*self.anchors.shape, 2), np.int64)
-        steps = (self.high - self.low).astype(np.int64)
-        shapes[:, :, 1] = steps + 1
         for items in self.scales:
-            anchors = self.anchors[:, items]
-            shapes[:, items, 0] = 1 + (anchors * steps[items]).sum(axis=1)[:, None] + np.where(anchors, 0, steps[items])
+            anchors, steps = self.anchors[:, items], (self.high - self.low)[items].astype(np.int64)
+            shapes[:, items, 0] = 1 + (anchors * steps).sum(axis=1)[:, None] + np.where(anchors, 0, steps)
+            shapes[:, items, 1] = steps + 1
         return shapes
 
     @property
