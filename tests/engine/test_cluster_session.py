@@ -32,6 +32,7 @@ from dfact.engine.block_state import BlockState
 from dfact.engine.cluster import watchdog as watch
 from dfact.engine.cluster import worker_shard as shard_module
 from dfact.engine.cluster import workers as workers_module
+from dfact.engine.cluster.certificate_names import require_names_checked
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.meter import FIGURES
 from dfact.engine.cluster.placement import split, tree, without
@@ -1202,5 +1203,6 @@ def test_clusters_that_adapt_and_shrink() -> None:
 def test_client_that_has_given_up_its_scheduler_is_reported() -> None:
     """Dask then returns nothing about the workers, and raises no error."""
     client: Any = SimpleNamespace(scheduler_info=lambda **_: {})
-    with pytest.raises(ClusterError, match="the Dask scheduler is lost: the client was closed"):
-        DistributedExecutor(client).workers(None)
+    for query in (lambda: DistributedExecutor(client).workers(None), lambda: require_names_checked(client)):
+        with pytest.raises(ClusterError, match="the Dask scheduler is lost: the client was closed"):
+            query()

@@ -15,7 +15,7 @@ from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.sources.base import RowSource, contiguous
 from dfact.data.sources.dense import ArraySource
 from dfact.data.statistics import ColumnStatistics
-from dfact.errors import DataError
+from dfact.errors import ClusterError, DataError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -221,9 +221,17 @@ def persist_chunks(array: Any, client: "Client") -> "dict[Hashable, Future]":
     return {key: futures[key] for key in flatten(persisted.__dask_keys__())}
 
 
+def worker_infos(client: "Client") -> dict[str, Any]:
+    """Return what the scheduler knows of its workers, by their addresses; raise ClusterError if the client has given it up."""
+    infos: dict[str, Any] | None = client.scheduler_info(n_workers=-1).get("workers")
+    if infos is None:  # Dask returns nothing, and no error, once the client has given up a lost scheduler
+        raise ClusterError("the Dask scheduler is lost: the client was closed")
+    return infos
+
+
 def _rebalance(futures: "dict[Hashable, Future]", client: "Client") -> "dict[Hashable, Future]":
     """Move the chunks to the workers that will own their rows: consecutive chunks, in proportion to the workers' threads."""
-    workers = sorted((address, worker["nthreads"]) for address, worker in client.scheduler_info(n_workers=-1)["workers"].items())
+    workers = sorted((address, worker["nthreads"]) for address, worker in worker_infos(client).items())
     if not workers:
         return futures
     ends = np.cumsum([threads for _, threads in workers]) / sum(threads for _, threads in workers) * len(futures)
@@ -252,7 +260,7 @@ def check_chunk(chunk: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDA
 
 def _check_memory(array: Any, client: "Client") -> None:
     """Raise DataError if the array exceeds the workers' memory; skip the check without workers or without memory limits."""
-    limits = [worker["memory_limit"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
+    limits = [worker["memory_limit"] for worker in worker_infos(client).values()]
     capacity = _SPILL * sum(limits)
     if limits and all(limits) and array.nbytes > capacity:
         raise DataError(

@@ -96,7 +96,9 @@ def checks_names() -> bool:
 
 def require_names_checked(client: "Client") -> None:
     """Raise ClusterError if the scheduler, a worker or a nanny of an encrypted cluster does not check names."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    from dfact.data.sources.dask import worker_infos  # not needed by the processes that preload this module
+
+    workers = worker_infos(client)
     nannies = [address for address, worker in workers.items() if worker.get("nanny")]
     try:
         checked = {"the scheduler": client.run_on_scheduler(checks_names)}

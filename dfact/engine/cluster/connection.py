@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING
 
+from dfact.data.sources.dask import worker_infos
 from dfact.engine.cluster.watchdog import cluster_errors
 from dfact.errors import ClusterError, DfactError, StoppedError
 
@@ -42,7 +43,7 @@ def connect(address: str, security: "ClusterSecurity") -> Iterator["Client"]:
         try:
             client.wait_for_workers(expected, timeout=timeout)
         except TimeoutError as error:
-            count = f"{len(client.scheduler_info(n_workers=-1)['workers'])} of {expected}" if expected > 1 else "no"
+            count = f"{len(worker_infos(client))} of {expected}" if expected > 1 else "no"
             raise DfactError(f"the Dask cluster at {address} has {count} workers; start some with: dask worker {address}") from error
         try:
             with cluster_errors():

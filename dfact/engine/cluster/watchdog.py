@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dfact.data.sources.dask import worker_infos
 from dfact.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -107,10 +108,7 @@ class Watchdog:
     def worker_infos(self) -> dict[str, Any]:
         """Return what the scheduler knows of its workers, by their addresses."""
         with cluster_errors():
-            infos: dict[str, Any] | None = self._client.scheduler_info(n_workers=-1).get("workers")
-        if infos is None:  # Dask returns nothing, and no error, once the client has given up a lost scheduler
-            raise ClusterError("the Dask scheduler is lost: the client was closed")
-        return infos
+            return worker_infos(self._client)
 
     async def workers(self) -> dict[str, int] | None:
         """Return the workers' addresses with their threads; None if the scheduler does not answer."""
