@@ -53,7 +53,10 @@ class Solver:
         data = sp.csr_array(np.nan_to_num(X)) if "sparse" in self.inputs else X
         return self.model(k, **{"max_iter": 30} | self.parameters | changes).fit(data, **inputs)
 
-    def tensor(self, X: Array) -> Array:
+    def shaped(self, X: Array) -> Array:
+        """Return the data as a tensor or as genotypes, where the model takes these."""
+        if "genotypes" in self.inputs:
+            return np.minimum(X, 2)
         return np.stack([X, X[::-1], 2 * X], axis=2) if "tensor" in self.inputs else X
 
     def expected(self, case: str, dtype: str) -> str:
@@ -125,12 +128,14 @@ SOLVERS = {
     "GradeOfMembership, srsc": Solver(dfact.GradeOfMembership, **responses(method="srsc")),
     "GradeOfMembership, ssc, sparse": Solver(dfact.GradeOfMembership, **responses(method="ssc"), inputs=("sparse",)),
     "GradeOfMembership, srm": Solver(dfact.GradeOfMembership, **responses(method="srm")),
+    "GradeOfMembership, likelihood": Solver(dfact.GradeOfMembership, **responses(likelihood="binomial")),
+    "Admixture": Solver(dfact.Admixture, **responses(), inputs=("genotypes",)),
     "CPALS": Solver(dfact.CPALS, {"random_state": 0}, None, ("tensor",)),
 }
 
 
 def fit(solver: Solver, case: str, seed: int, dtype: str) -> tuple[Any, Array]:
-    X = solver.tensor(DATA["plain" if case == "more components" else case](seed))
+    X = solver.shaped(DATA["plain" if case == "more components" else case](seed))
     k = 8 if case == "more components" else 1 if case in NARROW else 2
     return solver.fit(X, k, dtype=dtype), X
 
