@@ -60,12 +60,12 @@ class ClusterSecurity(Security):  # type: ignore[misc]  # Dask brings no types
         return with_names(super().get_connection_args(role))
 
 
-class _Connector(TLSConnector):  # type: ignore[misc]
+class _Connector(TLSConnector):  # type: ignore[misc]  # Dask brings no types
     async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> Any:
         return await super().connect(address, deserialize, **with_names(connection_args))
 
 
-class _Listener(TLSListener):  # type: ignore[misc]
+class _Listener(TLSListener):  # type: ignore[misc]  # Dask brings no types
     async def on_connection(self, comm: Any, *arguments: Any, **options: Any) -> None:
         """Refuse a process whose certificate bears another name, before it can send anything."""
         expected = common_name() or get_address_host(comm.peer_address)
@@ -76,7 +76,7 @@ class _Listener(TLSListener):  # type: ignore[misc]
         await super().on_connection(comm, *arguments, **options)
 
 
-class _Backend(TLSBackend):  # type: ignore[misc]
+class _Backend(TLSBackend):  # type: ignore[misc]  # Dask brings no types
     def get_connector(self) -> _Connector:
         return _Connector()
 
