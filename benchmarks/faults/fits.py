@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
@@ -265,10 +265,15 @@ def log_to(path: Path) -> None:
 
 
 class Processes:
-    """A Dask scheduler and workers without nannies on loopback, each in its own process; they end with the ``with`` block."""
+    """A Dask scheduler and workers without nannies on loopback, each in its own process; they end with the ``with`` block.
 
-    def __init__(self, folder: Path, settings: dict[str, Any] | None = None, pause: float = 0) -> None:
-        self._given, self.pause = (str(folder), settings or {}), pause
+    They take these settings of Dask and variables of the environment, and log to the folder.
+    """
+
+    def __init__(
+        self, folder: Path, settings: dict[str, Any] | None = None, pause: float = 0, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._given, self.pause = (str(folder), {"config": settings or {}, "environment": dict(environment or {})}), pause
         from tests.conftest import free_port  # imports pytest, which the forked processes do not need
 
         self._port = free_port()
@@ -329,12 +334,13 @@ class Processes:
 def _serve(server: Callable[[], Any], folder: str, settings: dict[str, Any], name: str) -> None:
     """Run a scheduler or a worker in a new process until it is closed."""
     log_to(Path(folder) / f"{name}.log")
+    os.environ.update(settings["environment"])
 
     async def serve() -> None:
         async with server() as running:
             await running.finished()
 
-    with dask.config.set(settings):
+    with dask.config.set(settings["config"]):
         asyncio.run(serve())
 
 

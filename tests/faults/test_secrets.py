@@ -1,6 +1,7 @@
 """Credentials appear in no message and in nothing that is written: planted ones are searched for everywhere."""
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import dfact
+from benchmarks.faults.fits import Processes
 from dfact.cli.main import main
 from dfact.storage.location import parse_location, public_url
 from dfact.storage.zarr_stores import StrictObjectStore
@@ -172,4 +174,34 @@ def test_credentials_of_a_store_are_not_written(
     assert main(["--debug", "info", model]) == 1
     told = capfd.readouterr()
     assert CANARY not in told.out + told.err + caplog.text
+    assert files_with_canary(tmp_path) == []
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_credentials_are_not_in_the_logs_of_a_cluster(
+    bucket: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    keys = {name: f"{CANARY}{name}" for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")}
+    for name, value in keys.items():
+        monkeypatch.setenv(name, value)
+    data = f"{bucket}/d.zarr"
+    dfact.import_array(planted_answers(60, 6, 2, 0), data)
+    with Processes(tmp_path, environment=keys | {"AWS_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL"]}) as processes:
+        processes.start(2)
+        command = ["fit", "icqf", data, f"{bucket}/m.model", "-k", "2", "--max-iter", "3", "--scheduler", processes.address]
+        assert main(command) == 0, capfd.readouterr().err
+        store: Any = StrictObjectStore(data)
+        store.store.put("values/c/0/0", b"damaged")
+        assert main(["--debug", *command, "--overwrite"]) == 1
+    told = capfd.readouterr()
+    logs = {path.name: path.read_text() for path in tmp_path.glob("*.log")}
+    assert sorted(logs) == ["scheduler.log", "worker-0.log", "worker-1.log"]
+    assert all("INFO" in text for text in logs.values())
+    assert "Traceback" in told.err
+    assert "checksum do not match" in told.err  # found by a worker
+    assert CANARY not in told.out + told.err + "".join(logs.values())
     assert files_with_canary(tmp_path) == []
