@@ -99,7 +99,7 @@ def forge_model(path: Path, rng: random.Random) -> bool:
     """Change and swap values of the document and its arrays, and update the digests."""
     group = zarr.open_group(path, mode="r+", use_consolidated=False)
     attributes: Any = dict(group.attrs["dfact"])
-    model = attributes["model"]
+    names, model = set(group.array_keys()), attributes["model"]
     for _ in range(rng.randint(1, 2)):
         entries = list(walk(model["fitted"])) + list(walk(model["parameters"]))
         parent, key = rng.choice(entries)
@@ -112,7 +112,7 @@ def forge_model(path: Path, rng: random.Random) -> bool:
             case 2:
                 parent[key] = rng.choice(STRANGE)(rng)
             case _:
-                arrays = [found for parent, key in entries if isinstance(found := parent[key], dict) and str(found.get("array")) in group]
+                arrays = [found for parent, key in entries if isinstance(found := parent[key], dict) and str(found.get("array")) in names]
                 forge_array(group, rng.choice(arrays), rng)
         if not isinstance(model, dict) or not all(isinstance(model.get(part), dict) for part in ("fitted", "parameters")):
             break

@@ -29,6 +29,7 @@ from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
+from dfact.models.parameters import check_sizes
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration
 
@@ -168,7 +169,10 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             self._check_columns(dataset, offset)
         self._check_observed(dataset, reset=reset)
         require_finite(dataset)
-        require_magnitude(dataset, self._working_dtype(dataset), fitted=reset)
+        dtype = self._working_dtype(dataset)
+        require_magnitude(dataset, dtype, fitted=reset)
+        if reset:
+            check_sizes(self, self.traits.sizes, dtype)
         return dataset if sample_weight is None else dataset.with_weights(sample_weight)
 
     def _row_weights(self, dataset: Dataset) -> NDArray[np.float64] | None:

@@ -1,12 +1,13 @@
 """Parameters of an estimator: checks that need no data, seeds, and values as text."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
 
+from dfact.data.validation import magnitude_limits
 from dfact.engine.requests import Solver, memo
 from dfact.errors import ParameterError
 
@@ -28,6 +29,19 @@ def check(model: object, checks: Mapping[str, tuple[bool, str]]) -> None:
     for name, (valid, expected) in checks.items():
         if not valid:
             raise ParameterError(f"{name} is {getattr(model, name)!r}, expected {expected}")
+
+
+def check_sizes(model: object, names: Iterable[str], dtype: np.dtype[Any]) -> None:
+    """Raise ParameterError for a number, or an array of numbers, beyond the range of the working precision. Infinity is no bound."""
+    _, highest = magnitude_limits(dtype)
+    for name in names:
+        value = getattr(model, name)
+        if value is None:
+            continue
+        parts = value if isinstance(value, (list, tuple)) else [value]  # bounds may be arrays of a number for each item
+        sizes = np.abs(np.concatenate([np.ravel(part) for part in parts]).astype(np.float64))
+        if (largest := float(sizes[np.isfinite(sizes)].max(initial=0))) > highest:
+            raise ParameterError(f"{name} holds {largest:g}, expected at most {highest:.0e}, as {dtype} overflows")
 
 
 POSITIVE_INTEGER = "an integer of at least 1"

@@ -7,6 +7,7 @@ like are errors here, as in all tests.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.validation import magnitude_limits
-from tests.suites.hostile_data import DATA, NARROW, SIZES, N, answers, with_an_entry_per_column
+from tests.suites.hostile_data import DATA, NARROW, SIZES, N, answers, refusal, with_an_entry_per_column
 
 Array = NDArray[Any]
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of rows without entries, Heywood cases, lone pure subjects
@@ -238,6 +239,21 @@ def test_entries_beyond_the_range_of_the_precision_are_refused(dtype: str) -> No
     assert np.isfinite(fitted.transform(X * lowest / 100)).all()  # rows near 0, of which a chunk may consist
     with pytest.raises(dfact.DataError, match="large entries"):
         fitted.transform(X * highest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ICQF", "ICQF, ADMM", "L1NMF", "ExpectileMF", "ElasticCP", "GradeOfMembership"])
+def test_parameters_of_any_size_are_fitted_or_refused(name: str) -> None:
+    solver = SOLVERS[name]
+    X, model = solver.shaped(answers(0)), solver.model(2, **solver.parameters)
+    given = {"bounds", "w_max", "q_max", "beta", "rho", "omega", "ridge", "lam", "l1_ratio", "tau", "n_levels", "tol", "step_size"}
+    for parameter in sorted(given & set(model.get_params())):
+        for size in (1e300, 1e30, 1e-300, np.inf):
+            value = (0.0, size) if parameter == "bounds" else size
+            fit = partial(solver.fit, X, 2, dtype="float32", **{parameter: value})
+            refused = refusal(fit)
+            assert refused or np.isfinite(fit().components_).all(), (parameter, size)
+            assert not refused or size != 1e300 or re.search(f"^{parameter} (is|holds) ", refused), refused
 
 
 @pytest.mark.parametrize("exponent", [10, 40, 100])

@@ -37,6 +37,7 @@ from dfact.report.presenters.sections import selection as selection_section
 from dfact.report.reconstruction import item_errors
 from dfact.report.reliability_tables import write_description
 from dfact.report.row_statistics import RowStatistics
+from dfact.selection import compare_groups
 from dfact.selection.fitted_data import fitted_dataset
 from tests.conftest import REAL_DATA, planted_answers
 from tests.genotypes import write_bed
@@ -348,7 +349,8 @@ def hostile_pages(folder: Path) -> Iterator[Path]:
     groups = {HOSTILE[1]: [HOSTILE[0], HOSTILE[11]] * 100}
     dataset = as_dataset(pd.DataFrame(answers, columns=HOSTILE), groups)
     texts = dict(zip(HOSTILE, HOSTILE[::-1], strict=True))
-    factors = dfact.ICQF(2, max_iter=3).fit(dataset)
+    factors: Any = dfact.ICQF(2, max_iter=3).fit(dataset)
+    factors.comparison_ = compare_groups(factors, dataset, HOSTILE[1], n_resamples=30, n_permutations=0, random_state=0)
     plain = as_dataset(pd.DataFrame(answers, columns=HOSTILE))
     cube = np.random.default_rng(0).random((30, m, 4)) + 0.1
     tensor = dfact.import_array(cube, folder / "c.zarr", column_labels=HOSTILE, mode_labels=[HOSTILE[9:13]])
@@ -379,6 +381,7 @@ def test_nothing_in_hostile_labels_runs(opened: Callable[[Path], Opened], tmp_pa
         pictures(page)
         page.mouse.move(300, 300)
         assert page.locator("script").count() == 1
+        assert ("favour a group" in page.content()) == (path.name == "icqf.html")
         if path.name != "admixture.html":  # which shows no labels of single variants
             assert {"{{7*7}}", "${7*7}{% raw %}{#"} <= set(page.locator("th, td, b").all_text_contents())
 

@@ -158,7 +158,7 @@ class ICQF(Factorization):
     confounder_components_: Annotated[NDArray[Any], Shape(("c", "m"))]
     confounder_encoding_: ConfounderEncoding | None
     problem_: Problem
-    traits = ModelTraits(nonnegative=True, copies_weights=True)
+    traits = ModelTraits(nonnegative=True, copies_weights=True, sizes=("bounds", "w_max", "q_max", "beta"))
     saved_types = (Problem, ConfounderEncoding, Confounder)
 
     def __init__(
@@ -266,13 +266,13 @@ class ICQF(Factorization):
             {
                 "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
-                "beta": (is_in_range(self.beta, 0), "a number of at least 0"),
+                "beta": (is_in_range(self.beta, 0) and self.beta < np.inf, "a finite number of at least 0"),
                 "penalty": (self.penalty in ("l1", "l2"), "'l1' or 'l2'"),
                 "solver": (self.solver in ("admm", "splitless"), "'admm' or 'splitless'"),
                 "inner": (self.inner in INNER, "'cd' or 'fista'"),
                 "rho": (
-                    (adaptive and self.solver == "admm") or (is_in_range(self.rho, 0) and self.rho != 0),
-                    "a number above 0, or with solver='admm' 'adaptive'",
+                    (adaptive and self.solver == "admm") or is_in_range(self.rho, 1e-6, 1e6),
+                    "a number from 1e-6 to 1e6, or with solver='admm' 'adaptive'",
                 ),
                 "w_max": (self.w_max > 0, "a number above 0"),
                 "q_max": (self.q_max is None or bool(np.all(np.asarray(self.q_max) > 0)), "numbers above 0, or None"),

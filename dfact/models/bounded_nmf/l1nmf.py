@@ -126,7 +126,7 @@ class L1NMF(Factorization):
     explained_share_: float
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     problem_: Problem
-    traits = ModelTraits(nonnegative=True)
+    traits = ModelTraits(nonnegative=True, sizes=("beta",))
     saved_types = (Problem,)
 
     def __init__(
@@ -217,7 +217,7 @@ class L1NMF(Factorization):
             self,
             {
                 "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
-                "beta": (is_in_range(self.beta, 0), "a number of at least 0"),
+                "beta": (is_in_range(self.beta, 0) and self.beta < np.inf, "a finite number of at least 0"),
                 "init": (not isinstance(self.init, str) or self.init in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings"),
                 "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
                 "tol": (is_in_range(self.tol, 0), "a number of at least 0"),

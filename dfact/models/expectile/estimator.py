@@ -83,7 +83,7 @@ class ExpectileMF(Factorization):
     n_components : int
         Number of components k.
     omega : float
-        Level ω of the expectile, 0 < ω < 1. :meth:`fit_each` fits several.
+        Level ω of the expectile, 1e-6 ≤ ω < 1 − 1e-6. :meth:`fit_each` fits several.
     ridge : float
         Weight of ‖X‖² + ‖Y‖², above 0: rows with fewer than k observed entries need it. It has the entries' unit. With the
         default, a noiseless matrix with entries of about 1 or more is recovered to well below 1e-6; far smaller entries
@@ -140,7 +140,7 @@ class ExpectileMF(Factorization):
     DataError
         No observed entry, or infinite entries.
     ParameterError
-        ω outside (0, 1), a ridge that is not above 0.
+        ω outside its range, a ridge that is not above 0.
     MemoryPlanError
         The minimum that the fit needs exceeds ``memory_limit``.
 
@@ -168,6 +168,7 @@ class ExpectileMF(Factorization):
         ordered=True,
         implicit="missing",
         original_units=True,
+        sizes=("ridge",),
     )
 
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
@@ -385,7 +386,7 @@ class ExpectileMF(Factorization):
             self,
             {
                 "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
-                "omega": (is_in_range(self.omega, 0, 1) and self.omega > 0, "a number between 0 and 1; 0.5 is least squares"),
+                "omega": (is_in_range(self.omega, 1e-6, 1 - 1e-6), "a number between 1e-6 and 1 - 1e-6; 0.5 is least squares"),
                 "ridge": (
                     is_in_range(self.ridge, 0) and 0 < self.ridge < np.inf,
                     "a number above 0, which rows with few observed entries need",

@@ -182,6 +182,7 @@ class GradeOfMembership(Factorization):
         ordered=True,
         original_units=True,
         centred_matching=True,
+        sizes=("tau", "n_levels"),
     )
 
     def __init__(

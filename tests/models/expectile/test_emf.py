@@ -316,7 +316,7 @@ def test_predict_accepts_indices_of_any_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"omega": 0}, "omega is 0, expected a number between 0 and 1"),
+        ({"omega": 0}, "omega is 0, expected a number between 1e-6 and 1 - 1e-6"),
         ({"omega": 1.0}, "omega is 1.0"),
         ({"omega": [0.1, 0.5]}, "omega is"),
         ({"ridge": 0}, "ridge is 0, expected a number above 0"),
