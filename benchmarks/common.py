@@ -110,11 +110,16 @@ def lone_pure_subjects() -> Iterator[None]:
         yield
 
 
-def call_in_new_process(module: str, function: str, *args: Any) -> Any:
-    """Call ``module.function(*args)`` in a new interpreter, so that its memory is its own; JSON in and out."""
+def in_new_interpreter(module: str, function: str, arguments: str) -> str:
+    """Call ``module.function`` in a new interpreter, whose memory is its own; arguments and result are JSON."""
     code = f"import json, sys, {module} as m; print('RESULT' + json.dumps(m.{function}(*json.loads(sys.argv[1]))))"
-    done = subprocess.run([sys.executable, "-c", code, json.dumps(args)], stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])
+    done = subprocess.run([sys.executable, "-c", code, arguments], stdout=subprocess.PIPE, text=True, check=True)
+    return next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:]
+
+
+def call_in_new_process(module: str, function: str, *args: Any) -> Any:
+    """Call ``module.function(*args)`` in a new process, so that its memory is its own; JSON in and out."""
+    return json.loads(in_new_interpreter(module, function, json.dumps(args)))
 
 
 def report(name: str, rows: Sequence[dict[str, Any]], thresholds: Sequence[tuple[str, bool]] = ()) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
@@ -255,6 +257,23 @@ def forked_workers() -> Iterator[None]:
     forkserver.ensure_running()
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         yield
+
+
+def in_forked_process(module: str, function: str, arguments: str) -> str:
+    """Call ``module.function`` in a process forked from the fork server; arguments and result are JSON."""
+    receiver, sender = FORKSERVER.Pipe(duplex=False)
+    process = FORKSERVER.Process(target=_answer, args=(sender, module, function, arguments))
+    process.start()
+    sender.close()
+    try:
+        return str(receiver.recv())  # EOFError if it has failed
+    finally:
+        process.join()
+        receiver.close()
+
+
+def _answer(sender: Any, module: str, function: str, arguments: str) -> None:
+    sender.send(json.dumps(getattr(import_module(module), function)(*json.loads(arguments))))
 
 
 def log_to(path: Path) -> None:

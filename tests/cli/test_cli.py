@@ -63,10 +63,6 @@ def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RUN, *map(str, arguments)], capture_output=True, text=True, timeout=400, check=False)
-
-
 # Help, versions, errors
 
 
@@ -183,6 +179,7 @@ def test_import_does_what_import_table_does(table: Path, data: Path, tmp_path: P
     assert found.fingerprint == same.fingerprint
 
 
+@pytest.mark.slow
 def test_import_options(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     semicolons = tmp_path / "survey.data"
     semicolons.write_text(table.read_text().replace(",", ";") + "pX" + ";NA" * M + ";30;f;\n")
@@ -364,20 +361,19 @@ def test_signal_stops_a_fit_without_checkpoint_at_once(number: signal.Signals, t
     assert [path.name for path in tmp_path.iterdir()] == [data.name]
 
 
-@pytest.mark.process
 @pytest.mark.slow
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "my demo"
-    done = run("demo", "--output", folder)
-    assert done.returncode == 0, done.stderr
-    assert "Don't mind being the center of attention." in done.stdout
-    assert "intercept:" in done.stdout
-    assert "converged after" in done.stdout
+    assert main(["demo", "--output", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "Don't mind being the center of attention." in printed
+    assert "intercept:" in printed
+    assert "converged after" in printed
     assert sorted(path.name for path in folder.iterdir()) == ["answers.csv", "answers.zarr", "factors.csv", "factors4.model", "items.csv"]
     factors = pd.read_csv(folder / "factors.csv")
     assert factors.shape == (1004, 5)
     # The suggested commands work unchanged.
-    commands = [line for line in done.stdout.replace("\\\n", "").splitlines() if line.startswith("  dfact ")]
+    commands = [line for line in printed.replace("\\\n", "").splitlines() if line.startswith("  dfact ")]
     assert len(commands) == 5
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, command

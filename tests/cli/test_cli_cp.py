@@ -1,5 +1,6 @@
 """``dfact import-array``, ``fit cp``, ``select cp``, and the commands that take tensors and their models."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,10 @@ from click.testing import CliRunner
 from distributed import LocalCluster
 
 import dfact
+from benchmarks.faults.fits import FORKSERVER, log_to
 from dfact.cli.main import cli, main
 from dfact.data.readers.numpy_files import read_array_file
-from dfact.engine.checkpoint import resume_point
+from dfact.engine.checkpoint import CheckpointedSession, resume_point
 
 
 @pytest.fixture(scope="module")
@@ -123,25 +125,30 @@ def test_select_saves_finished_work(data: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(first, again)
 
 
+def run_until_saved(job: str, log: str) -> None:
+    """Run a job in this process, which ends after the first checkpoint version of the path on the training entries."""
+    log_to(Path(log))
+    save = CheckpointedSession._save
+
+    def saved(session: CheckpointedSession) -> None:
+        save(session)
+        if "training" in str(session._path):
+            os._exit(9)
+
+    CheckpointedSession._save = saved  # type: ignore[method-assign]  # for the whole process
+    main(["run", job])
+
+
 @pytest.mark.process
 @pytest.mark.slow
-def test_job_killed_within_select_resumes(data: Path, tmp_path: Path) -> None:
+def test_job_killed_within_select_resumes(data: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     job = tmp_path / "job.toml"
     job.write_text(f'[[step]]\nrun = "select cp"\ndata = "{data}"\nmodel = "m.model"\ncomponents = 3\nlambdas = [1, 100]\nseed = 0\n')
-    # Kill the process after the first checkpoint version of the path on the training entries.
-    code = """
-import os, sys
-from dfact.cli.main import main
-from dfact.engine.checkpoint import CheckpointedSession
-save = CheckpointedSession._save
-def killed(session):
-    save(session)
-    if "training" in str(session._path):
-        os._exit(9)
-CheckpointedSession._save = killed
-main(["run", sys.argv[1]])
-"""
-    assert subprocess.run([sys.executable, "-c", code, str(job)], capture_output=True, check=False).returncode == 9
+    log = tmp_path_factory.mktemp("log") / "log"
+    process = FORKSERVER.Process(target=run_until_saved, args=(str(job), str(log)))
+    process.start()
+    process.join()
+    assert process.exitcode == 9, log.read_text()
     [kept] = tmp_path.glob("job.toml.state.*")
     assert resume_point(kept / "all") > 0
     assert resume_point(kept / "training") > 0

@@ -1,5 +1,7 @@
 """``dfact fit emf``, ``select emf``, and the commands that take their models."""
 
+import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 from distributed import LocalCluster
 
 import dfact
+from benchmarks.faults.fits import FORKSERVER, log_to
 from dfact.cli.main import cli, main
 from dfact.engine.executors import LocalSession
 from dfact.jobs.declarations import with_value
@@ -144,9 +147,25 @@ def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, capsys: py
     assert "belongs to another selection: repeats is 1, expected 2" in capsys.readouterr().err
 
 
+def run_until_killed(job: str, passes: int, log: str) -> None:
+    """Run a job in this process, which is killed before the next pass after this number of them."""
+    log_to(Path(log))
+    run_pass, left = LocalSession.run, itertools.count(passes, -1)
+
+    def run(self: LocalSession, pass_: Any, broadcast: Any) -> Any:
+        if next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return run_pass(self, pass_, broadcast)
+
+    LocalSession.run = run  # type: ignore[method-assign]  # for the whole process
+    main(["run", job])
+
+
 @pytest.mark.process
 @pytest.mark.faults
-def test_selection_killed_within_a_job_resumes(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selection_killed_within_a_job_resumes(
+    data: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     visits: list[str] = []
     run = LocalSession.run
 
@@ -160,18 +179,13 @@ def test_selection_killed_within_a_job_resumes(data: Path, tmp_path: Path, monke
     job = tmp_path / "job.toml"
     options = "components = '1,2'\nridge = '0.1'\nomega = '0.1,0.5'\nseed = 0\nmax-iter = 20\ntol = 0"
     job.write_text(f'[[step]]\nrun = "select emf"\ndata = "{data}"\nmodel = "found.model"\n{options}\n')
-    kill = """
-import itertools, os, signal, sys
-from dfact.cli.main import main
-from dfact.engine.executors import LocalSession
-run, left = LocalSession.run, itertools.count(int(sys.argv[2]), -1)
-LocalSession.run = lambda *given: os.kill(os.getpid(), signal.SIGKILL) if next(left) == 0 else run(*given)
-main(["run", sys.argv[1]])
-"""
     # Kill the process within the fits that share reads, and within the last fit; a checkpoint every 10 passes loses less than that.
+    log = tmp_path_factory.mktemp("log") / "log"
     for number in (last - 5, 25):
-        killed = subprocess.run([sys.executable, "-c", kill, str(job), str(number)], capture_output=True, check=False)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        process = FORKSERVER.Process(target=run_until_killed, args=(str(job), number, str(log)))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, log.read_text()
     visits.clear()
     assert main(["run", str(job)]) == 0
     assert 0 < len(visits) < total - last

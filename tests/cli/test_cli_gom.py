@@ -153,6 +153,7 @@ def test_plot_without_matplotlib_is_refused_before_the_work(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_failed_plot_leaves_the_model(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise dfact.StoreError("the disk is full")

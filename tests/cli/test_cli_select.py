@@ -24,6 +24,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_select_icqf(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, plot = tmp_path / "survey.model", tmp_path / "errors.png"
     assert main(["select", "icqf", str(data), str(model), *QUICK, "--beta", "0.1,0.5", "--plot", str(plot), "--rule", "1se"]) == 0
@@ -38,6 +39,7 @@ def test_select_icqf(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "select: 16 of 16" in captured.err
 
 
+@pytest.mark.slow
 def test_without_confounders_and_model(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["select", "icqf", str(data), *QUICK, "--no-confounders", "--executor", "inline", "--rule", "knee"]) == 0
     assert "confounder" not in capsys.readouterr().out

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import tomllib
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +22,7 @@ import pandas as pd
 import pytest
 
 import dfact
+from benchmarks.faults.fits import forked_workers
 from dfact.cli.main import cli, main
 from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
 from dfact.data.readers.formats import formats
@@ -61,6 +63,21 @@ LONG = {
     "stability: stability",
     "tensors: How many components",
     "tensors: tensors",
+    "questionnaires: Survey weights",
+    "questionnaires: questionnaires",
+    "questionnaires: Items and scales",
+    "questionnaires: Confounders",
+    "psychometrics: Fit the factors",
+    "psychometrics: Import the answers",
+    "psychometrics: How many factors?",
+    "psychometrics: Describe items and scales",
+    "import: Several questionnaires",
+    "import: Arrays and tensors",
+    "stability: Warm and cold starts",
+    "limits: limits",
+    "README: Your own data",
+    "import: import",
+    "formats: Other programs",
 }
 """Sections that take too long for the quick tier."""
 
@@ -221,12 +238,18 @@ def upload_waves(url: str) -> None:
         obstore.put(obstore.store.from_url(url), f"waves/wave={wave}/part-0.parquet", buffer.getvalue())
 
 
-def cohort(path: Path, rows: slice) -> None:
+def cohort(path: Path, rows: slice, variants: int = 2000) -> None:
     """Write genotypes with the populations of the people who descend from one."""
     G, Q = planted_genotypes(160, 2000, 3, 0)
     populations = [("south", "west", "north")[q.argmax()] if q.max() > 0.8 else "-" for q in Q[rows]]
     fam = [f"0 p{i} 0 0 0 -9" for i in range(160)]
-    write_bed(path, G[rows], fam=fam[rows], populations=populations)
+    write_bed(path, G[rows, :variants], fam=fam[rows], populations=populations)
+
+
+def genotypes(path: Path) -> None:
+    """Import the first variants of the cohort, enough for sections that show no figures."""
+    cohort(path.with_name("cohort.bed"), SETTLED, FEW)
+    run_of_pages("dfact import cohort.bed", path.parent, "cohort.bed", path.name)
 
 
 @cache
@@ -241,9 +264,10 @@ def demo(path: Path) -> None:
 
 
 OLD, NEW = slice(0, 120), slice(120, 180)
+SETTLED, NEWCOMERS, FEW = slice(0, 140), slice(140, 160), 500
 READERS_FILES: dict[str, Callable[[Path], None]] = {
-    "cohort.bed": lambda path: cohort(path, slice(0, 140)),
-    "newcomers.bed": lambda path: cohort(path, slice(140, 160)),
+    "cohort.bed": lambda path: cohort(path, SETTLED),
+    "newcomers.bed": lambda path: cohort(path, NEWCOMERS, FEW),
     "survey.csv": lambda path: survey(path, OLD),
     "new_people.csv": lambda path: survey(path, NEW),
     "phq9.csv": lambda path: survey(path, slice(0, 80), "P", 1),
@@ -262,7 +286,7 @@ READERS_FILES: dict[str, Callable[[Path], None]] = {
 EARLIER: dict[str, tuple[str, Callable[[Path], None]]] = {
     "dfact-demo": (r"dfact demo", demo),
     "cohort.zarr": (r"import \S+ cohort.zarr", imported("survey.csv")),
-    "genotypes.zarr": (r"import \S+ genotypes.zarr", imported("cohort.bed")),
+    "genotypes.zarr": (r"import \S+ genotypes.zarr", genotypes),
     "new_people.zarr": (r"import \S+ new_people.zarr", imported("new_people.csv")),
     "thesis.zarr": (r"import \S+ thesis.zarr", imported("thesis.sav", "scales.csv")),
     "thesis.model": (r"fit fa \S+ thesis.model", factored),
@@ -326,7 +350,8 @@ def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, req
         elif elsewhere(block.text):
             continue
         elif block.kind == "python":
-            execute(block, tmp_path, names)
+            with forked_workers() if "LocalCluster(" in block.text else nullcontext():
+                execute(block, tmp_path, names)
         elif block.kind == "toml":
             Path("job.toml").write_text(block.text)
         elif block.kind == "text":

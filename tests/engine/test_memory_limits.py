@@ -35,8 +35,8 @@ def measurements() -> Any:
 
 def ratings() -> Any:
     rng = np.random.default_rng(0)
-    n, m, stored = 60_000, 400, 1_500_000
-    positions = np.unique(rng.integers(0, n * m, stored))
+    n, m = 60_000, 400
+    positions = np.flatnonzero(rng.random(n * m, np.float32) < 0.06)
     return sp.csr_array((rng.integers(1, 6, len(positions)).astype(np.float32), np.divmod(positions, m)), shape=(n, m))
 
 
@@ -49,7 +49,8 @@ def memberships() -> Any:
 def genotypes() -> Any:
     rng = np.random.default_rng(0)
     shares = rng.dirichlet(np.full(4, 0.3), 4_000)
-    return rng.binomial(2, np.minimum(shares @ rng.uniform(0.05, 0.95, (4, 8_000)), 1)).astype(np.uint8)
+    frequencies = (shares @ rng.uniform(0.05, 0.95, (4, 8_000))).astype(np.float32)
+    return sum((rng.random(frequencies.shape, np.float32) < frequencies).view(np.uint8) for _ in range(2))
 
 
 def waves() -> Any:

@@ -161,6 +161,7 @@ class StoppingPass(WeightedPass):
         return super().accumulate(block, state, broadcast, total)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize("every", [1, 2, 4, 5])
 def test_an_interrupted_fit_resumes_with_the_same_bits(every: int, tmp_path: Path) -> None:
@@ -275,6 +276,7 @@ class CountPass(Pass[BlockState, None, ColumnSums]):
         return state, ColumnSums(block.values.sum(axis=0)[None], np.ones(1), np.zeros(()))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize(("n_workers", "threads"), [(1, 2), (3, 1), (7, 1)])
 def test_any_number_of_workers_gives_the_bits_of_one_thread(n_workers: int, threads: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 import dfact
 from benchmarks.fuzz import models, runner, target
 
-EACH, USED, LOADED = 10, 3, 20
+EACH, USED, LOADED = 5, 2, 8
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,7 @@ def test_files_are_written_by_blocks(model: dfact.Admixture, tmp_path: Path, mon
         assert (tmp_path / f"x.{ending}").read_bytes() == (tmp_path / f"y.{ending}").read_bytes()
 
 
+@pytest.mark.slow
 def test_commands_write_and_refuse_files(model: dfact.Admixture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.save_model(model, tmp_path / "m")
     fitted = str(tmp_path / "m")
@@ -99,6 +100,7 @@ def test_commands_write_and_refuse_files(model: dfact.Admixture, tmp_path: Path,
         assert not (tmp_path / name).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default:.*no genotype")
 def test_projected_memberships_are_written(model: dfact.Admixture, tmp_path: Path) -> None:
     store(tmp_path, genotypes(40, 150, 3, 5))

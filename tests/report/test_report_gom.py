@@ -281,6 +281,7 @@ def test_plot_of_four_classes_is_refused(data: dfact.Dataset) -> None:
         membership_plot(model)
 
 
+@pytest.mark.slow
 def test_heat_maps(two: dfact.GradeOfMembership, small: Any) -> None:
     figure = item_heatmap(two)
     axes, bar = figure.axes

@@ -133,16 +133,14 @@ class SessionSuite:
     @pytest.mark.usefixtures("small_partitions")
     @pytest.mark.parametrize("chunk_rows", [64, 1, 17, 500, 5000])
     def test_any_chunking_gives_the_same_bits(self, executor: Executor, chunk_rows: int, tmp_path: Path) -> None:
-        X = values(3)
-        if chunk_rows == 1:
-            X = X[:200]
-        array = zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(chunk_rows, 7))
+        X = values(3)[: {1: 200, 17: 1500}.get(chunk_rows)]  # each chunk is a file
+        array = zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(chunk_rows, 13))
         expected = run(InlineExecutor(), ArraySource(X))
         for a, b in zip(expected, run(executor, ZarrSource(array), spill=True), strict=True):
             np.testing.assert_array_equal(a, b)
 
     @pytest.mark.usefixtures("small_partitions")
-    @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("seed", range(2))
     @pytest.mark.parametrize("spill", [False, True])
     def test_stored_sparse_rows_give_the_bits_of_dense_ones(
         self, executor: Executor, seed: int, spill: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
