@@ -106,7 +106,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["fit", "icqf", "{data}", "new.model", "-k", "0"], 1, "Error: n_components is 0, expected an integer of at least 1"),
         (["fit", "icqf", "{data}", "new.model", "-k", "13"], 1, "n_components=13 is larger than the data allows"),
         (["fit", "icqf", "{data}", "new.model", "-k", "many"], 2, "'many' is not a valid integer"),
-        (["fit", "icqf", "{data}", "new.model", "--rho", "0"], 1, "rho is 0.0, expected a number above 0"),
+        (["fit", "icqf", "{data}", "new.model", "--rho", "0"], 1, "rho is 0.0, expected a number from 1e-6 to 1e6"),
         (["fit", "icqf", "{data}", "new.model", "--bounds", "0", "1"], 1, "outside bounds=(0, 1)"),
         (["fit", "icqf", "{data}", "new.model", "--memory-limit", "much"], 1, "memory_limit is 'much'"),
         (["fit", "icqf", "{data}", "new.model", "--memory-limit", "1MB"], 1, "needs at least"),

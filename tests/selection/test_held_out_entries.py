@@ -301,7 +301,7 @@ def test_progress_and_text() -> None:
         ({"repeats": 0}, "repeats is 0, expected an integer of at least 1"),
         ({"grid": {"beta": [0.1]}}, "grid has 'beta', which is no parameter of ExpectileMF"),
         ({"grid": {}}, "grid is empty"),
-        ({"grid": {"omega": [0.5, 1.0]}}, "omega is 1.0, expected a number between 0 and 1"),
+        ({"grid": {"omega": [0.5, 1.0]}}, "omega is 1.0, expected a number between 1e-6 and 1 - 1e-6"),
         ({"grid": {"dtype": ["float32"]}}, "grid has 'dtype', expected parameters that may differ between fits; set it in the model"),
         ({"model": dfact.ICQF()}, "model is a ICQF, expected an ExpectileMF"),
     ],
