@@ -177,7 +177,7 @@ def test_errors_are_those_of_admixture() -> None:
     X, expected = hapmap3(), np.loadtxt(GENOTYPES / "hapmap3" / "admixture.3.Q_se")
     model, theirs = Admixture(3).fit(X), np.loadtxt(GENOTYPES / "hapmap3" / "admixture.3.Q")
     order = [int(np.square(model.memberships_ - q[:, None]).sum(axis=0).argmin()) for q in theirs.T]
-    se = block_bootstrap(model, X, 25, n_blocks=300, random_state=0)[:, order]
+    se = block_bootstrap(model, X, 8, n_blocks=300, random_state=0)[:, order]
     mixed = (theirs > 0.05) & (theirs < 0.95)
     assert np.median(se[mixed] / expected[mixed]) == pytest.approx(1, abs=0.2)
 
