@@ -57,6 +57,7 @@ def maximum_of(X: Array, start: Admixture, columns: Array, weights: ColumnWeight
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_weights_are_repeated_columns(seed: int) -> None:
     X, _ = planted(seed)
     start = Admixture(3, dtype="float64").fit(X)
@@ -89,6 +90,7 @@ def test_blocks_do_not_cross_chromosomes(seed: int) -> None:
     assert block_edges(borders, int(sizes.sum())).tolist() == list(range(sizes.sum() + 1))
 
 
+@pytest.mark.slow
 def test_more_chromosomes_than_blocks_are_refused(tmp_path: Path) -> None:
     X, _ = planted(0, 30, 60)
     write_bed(tmp_path / "a.bed", np.where(np.isnan(X), 9, X).astype(np.uint8))

@@ -85,6 +85,7 @@ MODELS = {"icqf": dfact.ICQF(2, beta=0.01, tol=1e-8), "l1nmf": dfact.L1NMF(2), "
 
 
 @pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.slow
 def test_fit_to_a_group_is_that_of_its_rows_alone(name: str) -> None:
     M, groups = traits(0)
     model = clone(MODELS[name]).set_params(dtype="float64", executor="inline")

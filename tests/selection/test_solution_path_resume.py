@@ -113,6 +113,7 @@ def test_resumed_path_uses_the_recorded_seed(kind: str, tmp_path: Path) -> None:
     same(cp(**settings).path(X, LAMBDAS), resumed)
 
 
+@pytest.mark.slow
 def test_checkpoint_of_another_path_is_refused(tmp_path: Path) -> None:
     path, X = tmp_path / "path.zarr", tensor(0)
     cp(checkpoint=path).path(X, LAMBDAS)
@@ -131,6 +132,7 @@ def test_checkpoint_of_another_path_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "flipped", "metadata", "record"])
+@pytest.mark.slow
 def test_incomplete_checkpoint_is_refused(how: str, tmp_path: Path) -> None:
     path, X = tmp_path / "path.zarr", tensor(0)
     with pytest.raises(InterruptionError), lost_at(12):
@@ -203,6 +205,7 @@ def test_resumed_selection_uses_the_recorded_seeds(criterion: str, tmp_path: Pat
     assert_same_choice(choose(X, criterion, path, **by_chance), resumed)
 
 
+@pytest.mark.slow
 def test_each_path_draws_from_the_generator_in_turn(tmp_path: Path) -> None:
     X = tensor(0, 0.2)
 
@@ -214,6 +217,7 @@ def test_each_path_draws_from_the_generator_in_turn(tmp_path: Path) -> None:
     assert_same_choice(drawing(tmp_path / "results.zarr"), drawing(None))
 
 
+@pytest.mark.slow
 def test_checkpoint_of_another_selection_is_refused(tmp_path: Path) -> None:
     path, X = tmp_path / "results.zarr", tensor(0)
     for wrong, message in ((cp(n_components=0), "n_components is 0"), (cp(init="best"), "init is 'best'")):
