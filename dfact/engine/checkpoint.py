@@ -41,7 +41,7 @@ def resume_point(path: str | PathLike[str]) -> int:
     """Return the number of steps that a checkpoint holds, which a resumed fit need not repeat; 0 if there is no checkpoint."""
     with corruption_errors(f"the checkpoint {path}"):
         try:
-            group = zarr.open_group(open_store(path, read_only=True), mode="r", use_consolidated=False)
+            group = zarr.open_group(open_store(path, read_only=True), mode="r", zarr_format=3, use_consolidated=False)
         except FileNotFoundError:
             return 0
     records = records_of(group).items()

@@ -68,7 +68,7 @@ class Records:
             description |= {"identity": identity, "seed": seed, "owner": self.owner, WRITER: version("dfact")}
             # Creation and description are one write: a process killed here leaves no group without a description.
             try:
-                self.group = zarr.open_group(store, mode="a", attributes={ATTRIBUTE: sealed(description)})
+                self.group = zarr.open_group(store, mode="a", zarr_format=3, attributes={ATTRIBUTE: sealed(description)})
             except ContainsGroupError as error:  # created by another process since the check above
                 raise self._lost_ownership() from error
             _describe(self.group, **description)
@@ -91,7 +91,9 @@ class Records:
 
     def check_owner(self) -> None:
         """Raise StoreError if another process has taken over the records."""
-        if attributes_of(zarr.open_group(open_store(self.location, read_only=True), mode="r")).get("owner") != self.owner:
+        # A stated format is one read, where Zarr would look for the files of all formats; each record is checked twice.
+        group = zarr.open_group(open_store(self.location, read_only=True), mode="r", zarr_format=3, use_consolidated=False)
+        if attributes_of(group).get("owner") != self.owner:
             raise self._lost_ownership()
 
     def _lost_ownership(self) -> StoreError:

@@ -306,6 +306,7 @@ class TestHDF5CSCSource(RowSourceSuite):
 
 
 @pytest.mark.parametrize("storage", [{}, {"chunks": (100, 50), "compression": "gzip"}, {"chunks": (40_000, 1)}])
+@pytest.mark.slow
 def test_memory_is_bounded_by_the_rows_that_are_read(storage: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_files, "_READ_BYTES", 1 << 17)
     monkeypatch.setattr(array_files, "_MAX_READ_BYTES", 1 << 19)
@@ -420,6 +421,7 @@ def test_values_in_other_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["scipy", "h5netcdf"])
+@pytest.mark.slow
 def test_fill_values_are_missing(engine: Any, tmp_path: Path) -> None:
     X = draw(np.random.default_rng(0), (20, 5), np.int32)
     expected = np.where(X == 3, np.nan, X)
@@ -429,6 +431,7 @@ def test_fill_values_are_missing(engine: Any, tmp_path: Path) -> None:
     assert found.fingerprint == dfact.import_array(X, tmp_path / "e.zarr", missing=3).fingerprint
 
 
+@pytest.mark.slow
 def test_packed_values_are_unpacked(tmp_path: Path) -> None:
     X = draw(np.random.default_rng(0), (20, 5), np.int16)
     attributes = {"scale_factor": 0.5, "add_offset": 10.0, "missing_value": np.int16(3)}
@@ -438,6 +441,7 @@ def test_packed_values_are_unpacked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "text"), [(np.float32, "9.96921e+36"), (np.float64, "9.969209968386869e+36"), (np.int16, "-32767")])
+@pytest.mark.slow
 def test_default_fill_value_must_be_declared(dtype: Any, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X = draw(np.random.default_rng(0), (20, 5), dtype)
     X[7, 3] = dtype(float(text))
@@ -458,6 +462,7 @@ def test_default_fill_value_must_be_declared(dtype: Any, text: str, tmp_path: Pa
 # ---------------------------------------------------------------- labels, names and options
 
 
+@pytest.mark.slow
 def test_labels_from_other_arrays_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X = draw(np.random.default_rng(0), (4, 3), np.float64)
     write_annotated({"X": X}, tmp_path / "x.h5ad", ["abcd", "xyz"])
@@ -482,6 +487,7 @@ def test_labels_from_other_arrays_win(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "has no array 'obs/none', expected one of X 4×3" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_third_mode_is_printed_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X = draw(np.random.default_rng(0), (6, 3, 2), np.float64)
     write_netcdf({"X": X}, tmp_path / "x.nc", [None, None, ["before", "after"]], engine="h5netcdf")
@@ -529,6 +535,7 @@ def test_labels_of_another_matrix_are_refused(tmp_path: Path) -> None:
         open_array(tmp_path / "s1_matrix.mtx")
 
 
+@pytest.mark.slow
 def test_matrix_of_cell_ranger(tmp_path: Path) -> None:
     X = draw_sparse(np.random.default_rng(0), 5, 8)  # genes × cells
     columns = sp.csc_array(X)
@@ -544,6 +551,7 @@ def test_matrix_of_cell_ranger(tmp_path: Path) -> None:
     assert found.fingerprint == dfact.import_array(X.T, tmp_path / "e.zarr", row_labels=cells, column_labels=genes).fingerprint
 
 
+@pytest.mark.slow
 def test_early_layout_of_anndata(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5ad", "w") as file:
         file["X"] = np.arange(6.0).reshape(3, 2)
@@ -573,6 +581,7 @@ def imported(path: Path, folder: Path, *, name: str | None = None, **settings: A
     return dfact.import_array(open_array(path, ReadOptions(object=name)), folder / "d.zarr", overwrite=True, **settings)
 
 
+@pytest.mark.slow
 def test_spectra_of_matlab_equal_those_of_numpy(inputs: Path, tmp_path: Path) -> None:
     found = imported(inputs / "mat/amino.mat", tmp_path, name="X")
     assert found.shape == (5, 201, 61)
@@ -620,6 +629,7 @@ def test_annotated_data(inputs: Path, tmp_path: Path) -> None:
         open_array(inputs / "h5ad/adata_v0.11.4.h5ad")
 
 
+@pytest.mark.slow
 def test_weather(inputs: Path, tmp_path: Path) -> None:
     path = inputs / "netcdf/example_1.nc"
     with pytest.raises(dfact.ParameterError, match=r"holds 2 arrays \(temp 1×4×5×10, rh 1×5×10\)"):

@@ -40,6 +40,7 @@ def stored(path: Path, items: Any = ITEMS, **settings: Any) -> dfact.Dataset:
     return dfact.import_array(answers, path, column_labels=["Q1", "Q2", "Q3"], codebook=Codebook(tuple(items)), **settings)
 
 
+@pytest.mark.slow
 def test_a_dataset_keeps_its_codebook(tmp_path: Path) -> None:
     dataset = stored(tmp_path / "d.zarr", ITEMS[::-1])
     for opened in (dataset, dfact.open_dataset(tmp_path / "d.zarr"), pickle.loads(pickle.dumps(dataset))):
@@ -53,6 +54,7 @@ def test_a_dataset_keeps_its_codebook(tmp_path: Path) -> None:
     assert read[2] == {"name": "Q3"}
 
 
+@pytest.mark.slow
 def test_a_codebook_may_describe_some_columns(tmp_path: Path) -> None:
     numbers = Item("Q2", levels=((np.int64(0), "no"), (np.float32(1), "yes")), n_empty=np.int64(3))  # type: ignore[arg-type]
     codebook = stored(tmp_path / "d.zarr", [numbers]).codebook
@@ -148,6 +150,7 @@ def test_a_damaged_codebook_is_refused(template: Path, case: str) -> None:
         raise AssertionError("it was opened")
 
 
+@pytest.mark.slow
 def test_a_lost_codebook_is_refused(tmp_path: Path) -> None:
     stored(tmp_path / "d.zarr")
     del zarr.open_group(open_store(tmp_path / "d.zarr"))["codebook"]
@@ -237,6 +240,7 @@ def test_join_unites_codebooks_and_refuses_other_answers(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.slow
 def test_info_prints_items_without_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dataset = stored(tmp_path / "d.zarr")
     assert dataset.codebook is not None
@@ -315,6 +319,7 @@ def test_items_have_scales_and_keys(tmp_path: Path) -> None:
         _ = read_items(tmp_path / "items.csv").keys
 
 
+@pytest.mark.slow
 def test_datasets_keep_scales_and_the_keys_of_what_they_store(tmp_path: Path) -> None:
     """An item that the import reverses counts the other way from then on."""
     (tmp_path / "items.csv").write_text("item,text,scale,key\nQ1,I am calm,fear,-1\nQ2,I worry,fear,1\nQ3,I sing,art,\n")

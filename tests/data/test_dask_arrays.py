@@ -91,6 +91,7 @@ def test_chunks_are_multiples_of_the_unit_near_the_given_ones(seed: int) -> None
     assert 0 < runs[-1] <= most
 
 
+@pytest.mark.slow
 def test_suitable_chunks_stay() -> None:
     X = da.zeros((6144, 40), chunks=((2048, 4096), -1))
     assert rechunk_rows(X, 2048).name == X.name
@@ -351,6 +352,7 @@ Fitted = Callable[[str], tuple[Any, np.ndarray, dict[str, Any], np.ndarray]]
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("rows", [500, 3000, N])
+@pytest.mark.slow
 def test_transform_is_lazy_and_gives_the_same_bits(fitted: Fitted, name: str, rows: int) -> None:
     model, X, inputs, expected = fitted(name)
     lazy = da.from_array(X, chunks=(rows, *(2 for _ in X.shape[1:])))
@@ -397,6 +399,7 @@ def test_transform_to_a_store(client: Client, fitted: Fitted, tmp_path: Path, na
         model.transform(lazy, out=tmp_path / "W.zarr", **inputs)
 
 
+@pytest.mark.slow
 def test_transform_of_xarray_and_of_stored_models(fitted: Fitted, tmp_path: Path) -> None:
     model, X, inputs, expected = fitted("ICQF with confounders")
     dfact.save_model(model, tmp_path / "model")

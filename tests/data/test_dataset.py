@@ -76,6 +76,7 @@ class TestLocalStore(ZarrStoreSuite):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_round_trip(tmp_path, seed):
     array, options = answers(seed), full(seed)
     ds = import_array(array, tmp_path / "d.zarr", **options)
@@ -96,6 +97,7 @@ def test_round_trip(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_csr_round_trip(tmp_path, seed):
     X = sparse_answers(seed)
     ds = import_array(X, tmp_path / "d.zarr", **full(seed))
@@ -115,6 +117,7 @@ def test_csr_round_trip(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_fingerprint_is_independent_of_chunks_and_location(tmp_path, seed):
     array, options = answers(seed), full(seed)
     stored = import_array(array, tmp_path / "d.zarr", **options)
@@ -171,7 +174,7 @@ def test_fingerprint_of_sparse_data_changes_with_every_part(tmp_path, change):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[:2])
 @pytest.mark.slow
 def test_fingerprint_is_independent_of_the_sizes_of_updates(seed, sparse):
     rng = np.random.default_rng(seed)
@@ -202,12 +205,14 @@ def test_fingerprint_is_independent_of_the_sizes_of_updates(seed, sparse):
         swapped = rows.copy()
         swapped[order] = rows[order[::-1]]
         changed = sp.csr_array(swapped) if sparse else swapped
-        assert updated(changed, []) == joined(changed)
-        assert updated(changed, []) not in prints
+        other = updated(changed, [])
+        assert other == joined(changed)
+        assert other not in prints
     blocks = np.concatenate([rows[step : 2 * step], rows[:step], rows[2 * step :]])
     assert updated(sp.csr_array(blocks) if sparse else blocks, []) not in prints
 
 
+@pytest.mark.slow
 def test_fingerprint_depends_on_the_shape(tmp_path):
     array = np.arange(24)
     shapes = [(4, 6), (6, 4), (4, 3, 2), (4, 2, 3)]
@@ -218,6 +223,7 @@ def test_fingerprint_depends_on_the_shape(tmp_path):
 # ---------------------------------------------------------------- xarray, bare Zarr
 
 
+@pytest.mark.slow
 def test_xarray_reads_a_dataset(tmp_path):
     array, options = answers(0), full(0)
     import_array(array, tmp_path / "d.zarr", **options)
@@ -231,6 +237,7 @@ def test_xarray_reads_a_dataset(tmp_path):
         np.testing.assert_array_equal(opened["valid_maximum"], 4)
 
 
+@pytest.mark.slow
 def test_xarray_reads_a_tensor(tmp_path):
     array = np.random.default_rng(0).normal(size=(9, 3, 4, 2))
     array[2, 1, 0, 1] = np.nan
@@ -240,6 +247,7 @@ def test_xarray_reads_a_tensor(tmp_path):
         np.testing.assert_array_equal(opened["values"], array)
 
 
+@pytest.mark.slow
 def test_xarray_reads_csr_values(sparse):
     X = sparse_answers(0)
     with xr.open_zarr(sparse) as opened:
@@ -287,6 +295,7 @@ def stored(tmp_path):
         (lambda a: a.update(version=1), "has format version 1, expected 2; import it again"),
     ],
 )
+@pytest.mark.slow
 def test_incomplete_or_foreign_store_is_refused(stored, change, match):
     edit(stored, change)
     with pytest.raises(StoreError, match=match):
@@ -295,18 +304,21 @@ def test_incomplete_or_foreign_store_is_refused(stored, change, match):
 
 @pytest.mark.parametrize("name", ["values", "column", "valid_minimum", "offset", "observed", "confounder_sex"])
 @pytest.mark.parametrize("part", ["", "c"])
+@pytest.mark.slow
 def test_missing_arrays_and_chunks_are_reported(stored, name, part):
     shutil.rmtree(stored / name / part)
     with pytest.raises(StoreError, match=rf"{name}.*again"):
         open_dataset(stored)
 
 
+@pytest.mark.slow
 def test_missing_row_labels_are_reported(stored):
     shutil.rmtree(stored / "row" / "c")
     with pytest.raises(StoreError, match=r"row.*again"):
         _ = open_dataset(stored).row_labels
 
 
+@pytest.mark.slow
 def test_one_missing_chunk_of_many_is_reported(tmp_path):
     ds = import_array(np.ones((40_000, 300), np.uint8), tmp_path / "d.zarr")
     assert ds.source.array.nchunks > 1
@@ -316,6 +328,7 @@ def test_one_missing_chunk_of_many_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 20, 40, -1])
+@pytest.mark.slow
 def test_damaged_chunk_is_named_by_the_read(stored, size):
     chunk = stored / "values" / "c" / "0" / "0"
     chunk.write_bytes(chunk.read_bytes()[:size])
@@ -334,6 +347,7 @@ def sparse(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("part", ["", "c", "c/1", "zarr.json"])
 @pytest.mark.parametrize("name", ["data", "indices", "indptr"])
+@pytest.mark.slow
 def test_missing_parts_of_csr_values_are_reported(sparse, name, part):
     lost = sparse / "values" / name / part
     shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
@@ -350,6 +364,7 @@ def test_missing_parts_of_csr_values_are_reported(sparse, name, part):
         (lambda a: a.pop("shape"), "the arrays of 'values' are inconsistent"),
     ],
 )
+@pytest.mark.slow
 def test_csr_values_with_foreign_attributes_are_refused(sparse, change, match):
     document = json.loads((sparse / "values" / "zarr.json").read_text())
     change(document["attributes"])
@@ -367,6 +382,7 @@ def test_missing_metadata_of_csr_values_is_reported(sparse):
 
 @pytest.mark.parametrize("size", [0, 20, -1])
 @pytest.mark.parametrize("name", ["data", "indices", "indptr"])
+@pytest.mark.slow
 def test_damaged_chunk_of_csr_values_is_named_by_the_read(sparse, name, size):
     chunk = sparse / "values" / name / "c" / "1"
     chunk.write_bytes(chunk.read_bytes()[:size])
@@ -390,6 +406,7 @@ def test_invalid_csr_values_are_refused(sparse, name, at, value):
 
 
 @pytest.mark.parametrize("name", ["indices", "indptr"])
+@pytest.mark.slow
 def test_chunk_lost_after_opening(sparse, name):
     source = open_dataset(sparse).source
     (sparse / "values" / name / "c" / "1").unlink()
@@ -397,6 +414,7 @@ def test_chunk_lost_after_opening(sparse, name):
         source.read(0, 120)
 
 
+@pytest.mark.slow
 def test_arrays_of_different_lengths(sparse):
     group = zarr.open_group(sparse, mode="r+", use_consolidated=False)
     group["values/indices"].resize((100,))
@@ -531,6 +549,7 @@ def write(path, error):
 
 
 @pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.slow
 def test_failed_rename_restores_the_old_dataset(exchanges, tmp_path, monkeypatch):
     first = import_array(answers(0), tmp_path / "d.zarr")
     rename = type(tmp_path).rename
@@ -548,6 +567,7 @@ def test_failed_rename_restores_the_old_dataset(exchanges, tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["d.zarr"]
 
 
+@pytest.mark.slow
 def test_writer_accepts_rows_in_batches_of_any_size(tmp_path):
     array = answers(0)
     labels = np.array([f"Q{j}" for j in range(6)], dtype=object)
@@ -561,6 +581,7 @@ def test_writer_accepts_rows_in_batches_of_any_size(tmp_path):
     assert len(prints) == 1
 
 
+@pytest.mark.slow
 def test_metadata_can_be_read_without_the_values(stored):
     group = zarr.create_group(stored.parent / "m.zarr")
     write_metadata(group, open_dataset(stored))

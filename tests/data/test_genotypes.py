@@ -108,6 +108,7 @@ def test_import_is_that_of_the_matrix(seed: int, tmp_path: Path) -> None:
     assert expected.variants is None
 
 
+@pytest.mark.slow
 def test_panels_and_threads_change_nothing_but_the_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "_PIECE_BYTES", 1000)
     G = draw(0, 333, 700)
@@ -140,6 +141,7 @@ def test_fit_of_a_dataset_in_narrow_chunks_has_the_same_bits(tmp_path: Path) -> 
     assert np.array_equal(*memberships)
 
 
+@pytest.mark.slow
 def test_variants_without_genotypes_are_refused_or_dropped(tmp_path: Path) -> None:
     G = draw(0, 30, 20)
     G[:, [3, 11]] = 9
@@ -158,6 +160,7 @@ def test_variants_without_genotypes_are_refused_or_dropped(tmp_path: Path) -> No
         dfact.import_genotypes(source, tmp_path / "b.zarr", empty_variants="keep")  # type: ignore[arg-type]  # what is refused
 
 
+@pytest.mark.slow
 def test_labels_are_unique(tmp_path: Path) -> None:
     G = draw(0, 3, 4)
     fam = ["f1 p1 0 0 0 -9", "f2\tp1\t0\t0\t0\t-9", "f2 p2 0 0 0 -9"]
@@ -242,6 +245,7 @@ def test_every_format_gives_the_same_dataset(kind: str, seed: int, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["pgen", "vcf"])
+@pytest.mark.slow
 def test_variants_with_more_alleles_are_refused_or_dropped(kind: str, tmp_path: Path) -> None:
     G = draw(0, 12, 9, missing=0.0)
     calls = to_calls(G)
@@ -259,6 +263,7 @@ def test_variants_with_more_alleles_are_refused_or_dropped(kind: str, tmp_path: 
     assert dataset.dropped_columns == 1
 
 
+@pytest.mark.slow
 def test_invalid_vcf_zarr_is_refused(tmp_path: Path) -> None:
     G, alleles = draw(0, 6, 5, missing=0.0), np.array([["T", "C"]] * 5)
     calls = to_calls(G)
@@ -354,6 +359,7 @@ def test_populations(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the command
 
 
+@pytest.mark.slow
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     G = draw(0, 8, 20)
     G[:, 3] = 9
@@ -419,6 +425,7 @@ def unpack_files(folder: Path, stem: str, target: Path) -> Path:
     ("stem", "shape", "missing", "monomorphic"),
     [("hapmap3/hapmap3", (324, 13928), 0.00264, 169), ("scope/example_1k", (1000, 1000), 0, 4), ("demo/demo_data", (105, 8451), 0, 473)],
 )
+@pytest.mark.slow
 def test_public_files(stem: str, shape: tuple[int, int], missing: float, monomorphic: int, genotypes: Path, tmp_path: Path) -> None:
     folder, name = stem.split("/")
     dataset = dfact.import_genotypes(unpack_files(genotypes / folder, name, tmp_path), tmp_path / "a.zarr")

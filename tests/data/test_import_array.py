@@ -50,8 +50,9 @@ def kinds_of(array, tmp_path, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "shape"), list(enumerate([(57, 7), (23, 5, 4), (11, 3, 4, 2)])))
-@pytest.mark.parametrize("dtype", ["uint8", "float64"])
+@pytest.mark.parametrize(
+    ("seed", "shape", "dtype"), [(0, (57, 7), "uint8"), (1, (57, 7), "float64"), (2, (23, 5, 4), "uint8"), (3, (11, 3, 4, 2), "float64")]
+)
 def test_all_kinds_of_arrays_give_the_same_dataset(tmp_path, seed, shape, dtype):
     array = np.random.default_rng(seed).integers(0, 9, shape).astype(dtype)
     prints = {}
@@ -81,6 +82,7 @@ def test_many_chunks(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_statistics(tmp_path, seed):
     rng = np.random.default_rng(seed)
     array = rng.normal(size=(500, 8)).astype(np.float32)
@@ -99,6 +101,7 @@ def test_statistics(tmp_path, seed):
 # ---------------------------------------------------------------- labels
 
 
+@pytest.mark.slow
 def test_lists_and_names(tmp_path):
     ds = import_array([[1, 2], [3, 4]], tmp_path / "d.zarr")
     assert (ds.dtype, ds.source.read(1, 2).tolist()) == (np.int32, [[3, 4]])
@@ -144,6 +147,7 @@ def test_missing_codes(tmp_path, seed, dtype, missing):
     assert ds.missing_rate == pytest.approx(np.isnan(expected).mean())
 
 
+@pytest.mark.slow
 def test_codes_beyond_32_bits(tmp_path):
     array = np.array([[1, -(2**40)], [2, 3]])
     ds = import_array(array, tmp_path / "d.zarr", missing=-(2**40))
@@ -182,6 +186,7 @@ def test_stored_types(tmp_path, dtype, stored):
         ({"a": "int64", "b": "Float64"}, "float64"),
     ],
 )
+@pytest.mark.slow
 def test_tables_of_mixed_types(tmp_path, columns, stored):
     frame = pd.DataFrame({name: pd.Series([1, 0, 1]).astype(kind) for name, kind in columns.items()})
     assert import_array(frame, tmp_path / "d.zarr").dtype == stored
@@ -193,6 +198,7 @@ def test_tables_of_mixed_types(tmp_path, columns, stored):
 # ---------------------------------------------------------------- ranges, empty rows, confounders
 
 
+@pytest.mark.slow
 def test_valid_range(tmp_path):
     array = np.array([[1, 2], [3, 4]], np.uint8)
     ds = import_array(array, tmp_path / "d.zarr", valid_range=(0, 4))
@@ -217,6 +223,7 @@ def test_valid_range_of_a_tensor(tmp_path):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_empty_rows(tmp_path, seed):
     rng = np.random.default_rng(seed)
     array = rng.integers(1, 5, (50, 4))
@@ -234,6 +241,7 @@ def test_empty_rows(tmp_path, seed):
     assert ds.missing_rate == 0
 
 
+@pytest.mark.slow
 def test_first_chunk_of_rows_all_dropped(tmp_path):
     array = np.zeros((9000, 500), np.uint8)
     array[8999] = 3
@@ -318,9 +326,8 @@ def assert_same_matrix(found, expected):
 
 
 @pytest.mark.parametrize(("seed", "dtype"), list(enumerate(["uint8", "int8", "int16", "int64", "float32", "float64"])))
-@pytest.mark.parametrize("cut", [False, True])
-def test_sparse_dataset_equals_the_dense_one(tmp_path, seed, dtype, cut, request):
-    if cut:
+def test_sparse_dataset_equals_the_dense_one(tmp_path, seed, dtype, request):
+    if seed % 2:
         request.getfixturevalue("small_chunks")
     X = sparse(seed, dtype=dtype)
     options = {"missing": [9, 8], "valid_range": (0, 9), "confounders": {"age": np.arange(300)}, "row_labels": range(1000, 1300)}
@@ -362,7 +369,7 @@ def test_a_column_without_zeros_or_answers():
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[:2])
 @pytest.mark.slow
 def test_sparse_dataset_is_independent_of_the_batches(tmp_path, seed, monkeypatch):
     """Small reads and chunks give the same matrix."""
@@ -373,7 +380,7 @@ def test_sparse_dataset_is_independent_of_the_batches(tmp_path, seed, monkeypatc
     assert len(done) > 5
     assert done[-1] == (500, 500)
     assert_same_matrix(ds.source.read_native(0, 500), X)
-    for a, b in np.sort(np.random.default_rng(seed).integers(0, 501, (20, 2))):
+    for a, b in np.sort(np.random.default_rng(seed).integers(0, 501, (10, 2))):
         assert_same_matrix(ds.source.read_native(a, b), X[a:b])
         part = ds.source.slice(slice(a, b))
         assert part.shape == (b - a, 13)
@@ -396,6 +403,7 @@ def test_unsorted_matrix_with_duplicates_is_sorted_and_summed(tmp_path):
     assert as_dataset(X).statistics.maximum.tolist() == [2, 4, 4]
 
 
+@pytest.mark.slow
 def test_matrix_without_entries(tmp_path):
     ds = import_array(sp.csr_array((4, 3), dtype=np.float32), tmp_path / "d.zarr")
     np.testing.assert_array_equal(ds.source.read(1, 4), np.zeros((3, 3)))
@@ -403,6 +411,7 @@ def test_matrix_without_entries(tmp_path):
     assert list(ds.source.read_ranges()) == [slice(0, 4)]
 
 
+@pytest.mark.slow
 def test_empty_rows_of_sparse_matrices(tmp_path):
     """Zeros that are not stored are answers; only a row of stored missing entries has none."""
     X = sp.csr_array(np.array([[9, 9, 9], [0, 0, 0], [0, 9, 9], [9, 9, 9], [1, 2, 3]], np.uint8))
@@ -435,6 +444,7 @@ def test_invalid_sparse_arrays_are_refused(tmp_path, array, options, match):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_implicit_zeros_may_be_outside_the_range_of_other_columns(tmp_path):
     X = sp.csr_array(np.array([[4, 0], [5, 1]]))
     ds = import_array(X, tmp_path / "d.zarr", valid_range=[(4, 5), (0, 1)])
@@ -443,18 +453,18 @@ def test_implicit_zeros_may_be_outside_the_range_of_other_columns(tmp_path):
 
 @pytest.mark.slow
 def test_wide_sparse_data_costs_its_entries(tmp_path):
-    """The dense array would take 80 GB."""
+    """The dense array would take 13 GB."""
     rng = np.random.default_rng(0)
-    n, m, entries = 100_000, 100_000, 300_000
+    n, m, entries = 40_000, 40_000, 120_000
     X = sp.coo_array((rng.random(entries), (rng.integers(0, n, entries), rng.integers(0, m, entries))), shape=(n, m)).tocsr()
     tracemalloc.start()
     ds = import_array(X, tmp_path / "d.zarr")
     in_memory = as_dataset(X)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 150e6
+    assert peak < 60e6
     np.testing.assert_array_equal(ds.statistics.maximum, in_memory.statistics.maximum)
-    assert_same_matrix(ds.source.read_native(50_000, 50_100), X[50_000:50_100])
+    assert_same_matrix(ds.source.read_native(20_000, 20_100), X[20_000:20_100])
 
 
 @pytest.mark.usefixtures("small_chunks")

@@ -165,6 +165,7 @@ def test_types_are_unified_without_loss(tmp_path, first, second, dtype, code):
         assert dict(column) == dict(table(part).iloc[:, 0].dropna())
 
 
+@pytest.mark.slow
 def test_missing_codes_are_unified(tmp_path):
     a = labelled(tmp_path, "a", np.array([[1, 9], [2, 3]], np.uint8), ["p", "q"], missing=9)
     b = labelled(tmp_path, "b", np.array([[-9, 5], [9, -9]], np.int16), ["q", "r"], missing=-9)
@@ -219,6 +220,7 @@ def test_confounders_are_joined_by_participant(tmp_path):
         ),
     ],
 )
+@pytest.mark.slow
 def test_confounders_that_disagree_are_refused(tmp_path, of_a, of_b, message):
     a = in_store(tmp_path, "a", with_confounders(answers(people(3), ["a"], 0), **of_a))
     b = in_store(tmp_path, "b", with_confounders(answers(people(3, first=1), ["b"], 1), **of_b))
@@ -227,6 +229,7 @@ def test_confounders_that_disagree_are_refused(tmp_path, of_a, of_b, message):
     assert not (tmp_path / "j.zarr").exists()
 
 
+@pytest.mark.slow
 def test_conflict_message_names_the_dataset_of_each_value(tmp_path):
     frames = {"a": [None, "f"], "b": ["m", None], "c": ["f", "f"]}
     parts = [in_store(tmp_path, n, with_confounders(answers(people(2), [n], i), sex=s)) for i, (n, s) in enumerate(frames.items())]
@@ -234,6 +237,7 @@ def test_conflict_message_names_the_dataset_of_each_value(tmp_path):
         join_datasets(parts, tmp_path / "j.zarr")
 
 
+@pytest.mark.slow
 def test_unmatched_or_duplicate_labels_are_refused(tmp_path):
     a = labelled(tmp_path, "a", np.ones((6, 1)), list("pqrqrp"))
     b = labelled(tmp_path, "b", np.ones((2, 1)), list("pq"))
@@ -249,6 +253,7 @@ def test_unmatched_or_duplicate_labels_are_refused(tmp_path):
     assert not (tmp_path / "j.zarr").exists()
 
 
+@pytest.mark.slow
 def test_invalid_inputs_of_a_join_are_refused(tmp_path):
     ids = list("pq")
     a = labelled(tmp_path, "a", np.ones((2, 1)), ids)
@@ -304,8 +309,7 @@ def reads_per_chunk(counts, dataset):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("how", ["outer", "inner"])
+@pytest.mark.parametrize(("seed", "how"), [(0, "outer"), (1, "inner"), (2, "outer")])
 def test_chunks_are_read_at_most_twice_on_average(tmp_path, reads_of, seed, how):
     rng = np.random.default_rng(seed)
     n = 700
@@ -365,6 +369,7 @@ def test_memory_does_not_hold_the_answers(tmp_path, monkeypatch, order):
 
 
 @pytest.mark.usefixtures("small_chunks")
+@pytest.mark.slow
 def test_interrupted_join_leaves_no_partial_store(tmp_path, monkeypatch):
     ids = people(500, seed=0)
     parts = [in_store(tmp_path, name, answers(order, [name], 0)) for name, order in {"a": people(500), "b": ids}.items()]
@@ -390,6 +395,7 @@ def test_interrupted_join_leaves_no_partial_store(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_progress_counts_rows(tmp_path):
     parts = [in_store(tmp_path, name, answers(people(30, first=i), [name], 0)) for i, name in enumerate("ab")]
     seen = []

@@ -227,6 +227,7 @@ def test_foreign_content_is_named(tmp_path: Path) -> None:
         open_table(tmp_path / "t.rds")
 
 
+@pytest.mark.slow
 def test_forged_lengths_take_no_memory(tmp_path: Path) -> None:
     """A sequence of R may stand for any number of values, and objects may nest to any depth."""
     head = b"X\n" + b"".join(int(each).to_bytes(4, "big") for each in (2, 0x30402, 0x20300))

@@ -363,6 +363,7 @@ class TestFilesOfUsers:
         with pytest.raises(DataError, match=r"^idl_save_file\.sav is not a file of SPSS: its content is an IDL save file"):
             opened("spss/idl_save_file.sav")
 
+    @pytest.mark.slow
     def test_all_other_files_open(self) -> None:
         files = [path for room in ("spss", "stata", "sas") for path in (INPUTS / room).iterdir() if path.suffix != ".sas7bcat"]
         for path in files:

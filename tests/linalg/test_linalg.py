@@ -262,6 +262,7 @@ def test_rows_on_all_sides_are_no_cone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_the_cones_corners_are_its_pure_rows(seed: int) -> None:
     rng = np.random.default_rng(seed)
     corners = np.abs(np.eye(3) + 0.2 * rng.random((3, 3)))

@@ -91,6 +91,7 @@ def test_several_groups_each_with_the_reference_and_rows_of_none_left_out() -> N
 
 
 @pytest.mark.parametrize("executor", ["threads"])
+@pytest.mark.slow
 def test_bits_depend_neither_on_executor_nor_on_storage(executor: str, tmp_path: Path) -> None:
     X, g = graded(2, 9000)
     stored = dfact.import_array(X, tmp_path / "x.zarr")

@@ -67,6 +67,7 @@ def test_published_tetrachoric_correlations() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.slow
 def test_neither_tiles_nor_threads_nor_blocks_change_a_bit(seed: int, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     X = graded(3000, one_factor(9), 4, seed, missing=0.1)
     w = np.random.default_rng(seed).gamma(2, 1, len(X)) if weighted else None
@@ -158,6 +159,7 @@ def test_tiles_cover_all_items() -> None:
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, -0.5, 0.9, 0.99])
+@pytest.mark.slow
 def test_planted_correlations_are_recovered_within_their_standard_errors(rho: float) -> None:
     z, cuts = [], np.array([[-0.9, 0.1, 0.8], [-0.6, 0.2, 1.1]])
     for seed in range(40):

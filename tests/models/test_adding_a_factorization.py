@@ -167,6 +167,7 @@ class TestEstimator(EstimatorSuite):
         return np.vstack([counts(0)] * 9).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_a_new_model_inherits_the_shared_functions(tmp_path: Path) -> None:
     V, seen = counts(1), []
     model = clone(PoissonMF(2, max_iter=5, tol=0)).set_params(callbacks=[seen.append]).fit(V)

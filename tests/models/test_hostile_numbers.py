@@ -215,6 +215,7 @@ def outcome(solver: Solver, case: str, seed: int, dtype: str) -> str:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.slow
 def test_hostile_data_are_fitted_or_refused(name: str, dtype: str) -> None:
     solver, failed = SOLVERS[name], []
     for seed, case in enumerate((*DATA, "more components")):
@@ -320,6 +321,7 @@ def test_an_integer_weight_equals_copies_of_the_row() -> None:
     np.testing.assert_allclose(weighted.components_, copied.components_, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_items_of_weight_0_alone_are_described_without_dividing_by_0() -> None:
     X, w = with_an_entry_per_column(1), np.ones(N)
     w[0] = 0

@@ -102,6 +102,7 @@ def test_round_trip_of_a_table_in_memory(tmp_path: Path) -> None:
         loaded.transform(X[X.columns[::-1]])
 
 
+@pytest.mark.slow
 def test_parameters_of_every_kind_are_restored(tmp_path: Path) -> None:
     X = planted_answers(N, M, K, 4)
     start = np.random.default_rng(0).random((K, M))
@@ -125,6 +126,7 @@ def test_parameters_of_every_kind_are_restored(tmp_path: Path) -> None:
     loaded.fit(X)
 
 
+@pytest.mark.slow
 def test_large_arrays_are_copied_by_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.data.layout._CHUNK_ENTRIES", 1 << 10)
     monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 10)
@@ -139,6 +141,7 @@ def test_large_arrays_are_copied_by_chunks(tmp_path: Path, monkeypatch: pytest.M
             np.testing.assert_array_equal(np.asarray(persistence._read_array(group, name, digest, lazy=lazy)), values)
 
 
+@pytest.mark.slow
 def test_versions_of_the_writer_are_saved(saved: Path) -> None:
     versions = saved_versions(saved)
     assert versions["numpy"] == np.__version__
@@ -270,6 +273,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
+@pytest.mark.slow
 def test_a_damaged_model_is_refused(saved: Path, case: str) -> None:
     damage, message = REFUSALS[case]
     damage(saved)
@@ -277,6 +281,7 @@ def test_a_damaged_model_is_refused(saved: Path, case: str) -> None:
         dfact.load_model(saved)
 
 
+@pytest.mark.slow
 def test_a_fill_value_that_its_type_cannot_hold_is_refused(saved: Path) -> None:
     document = saved / "components_" / "zarr.json"
     metadata = json.loads(document.read_text())
@@ -342,6 +347,7 @@ def stability(value: float) -> Stability:
     return Stability(np.ones((2, K)), loadings, loadings, loadings, 0.95, np.ones((K, M)))
 
 
+@pytest.mark.slow
 def test_annotations_are_added_and_replaced(model: dfact.ICQF, saved: Path) -> None:
     annotated = copy(model)
     for value in (1.0, 2.0, 3.0):

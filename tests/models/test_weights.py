@@ -147,6 +147,7 @@ def test_the_number_of_factors_takes_the_effective_number() -> None:
 
 # Weights of datasets.
 @pytest.mark.parametrize("name", models())
+@pytest.mark.slow
 def test_weights_of_a_dataset_are_used_unless_left_out(name: str, tmp_path: Path) -> None:
     M, w = survey(8)
     dataset = dfact.import_array(M, tmp_path / "d.zarr", weights=w)
@@ -200,6 +201,7 @@ def partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("partitioned")
 @pytest.mark.parametrize("executor", ["threads", pytest.param("distributed", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["fa", "l1nmf"])
+@pytest.mark.slow
 def test_every_executor_gives_the_same_bits(name: str, executor: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     M, w = survey(10, n=2000)
     dataset = dfact.import_array(M, tmp_path / "d.zarr", weights=w)

@@ -57,6 +57,7 @@ def maximum_of(X: Array, start: Admixture, columns: Array, weights: ColumnWeight
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_weights_are_repeated_columns(seed: int) -> None:
     X, _ = planted(seed)
     start = Admixture(3, dtype="float64").fit(X)
@@ -89,6 +90,7 @@ def test_blocks_do_not_cross_chromosomes(seed: int) -> None:
     assert block_edges(borders, int(sizes.sum())).tolist() == list(range(sizes.sum() + 1))
 
 
+@pytest.mark.slow
 def test_more_chromosomes_than_blocks_are_refused(tmp_path: Path) -> None:
     X, _ = planted(0, 30, 60)
     write_bed(tmp_path / "a.bed", np.where(np.isnan(X), 9, X).astype(np.uint8))
@@ -177,7 +179,7 @@ def test_errors_are_those_of_admixture() -> None:
     X, expected = hapmap3(), np.loadtxt(GENOTYPES / "hapmap3" / "admixture.3.Q_se")
     model, theirs = Admixture(3).fit(X), np.loadtxt(GENOTYPES / "hapmap3" / "admixture.3.Q")
     order = [int(np.square(model.memberships_ - q[:, None]).sum(axis=0).argmin()) for q in theirs.T]
-    se = block_bootstrap(model, X, 25, n_blocks=300, random_state=0)[:, order]
+    se = block_bootstrap(model, X, 8, n_blocks=300, random_state=0)[:, order]
     mixed = (theirs > 0.05) & (theirs < 0.95)
     assert np.median(se[mixed] / expected[mixed]) == pytest.approx(1, abs=0.2)
 

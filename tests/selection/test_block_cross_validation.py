@@ -138,6 +138,7 @@ def test_fits_in_memory_and_on_shared_reads_agree(memory_and_shared: tuple[Selec
     assert loaded.model.confounder_components_.shape == (5, 20)
 
 
+@pytest.mark.slow
 def test_short_memory_runs_fewer_fits_at_once(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = select(answers, in_memory=False)
     largest_batch = scheduler.largest_batch
@@ -172,6 +173,7 @@ def test_shared_reads_on_a_cluster(answers: NDArray[np.float64], tmp_path: Path,
     pd.testing.assert_frame_equal(on_cluster.folds, inline.folds, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_errors_agree_with_cold_starts(answers: NDArray[np.float64]) -> None:
     """The errors of a fold are those of ``fit`` on the masked data, up to the stopping tolerance."""
     selection = select(answers, {"n_components": [3]}, dfact.ICQF(tol=1e-7, max_iter=2000))
@@ -184,6 +186,7 @@ def test_errors_agree_with_cold_starts(answers: NDArray[np.float64]) -> None:
         assert selection.folds.loc[3, (0, fold)] == pytest.approx(np.nanmean(errors**2), rel=1e-2)
 
 
+@pytest.mark.slow
 def test_columns_and_rows_without_answers_are_modelled_as_zero(answers: NDArray[np.float64]) -> None:
     """With one block of rows a fold holds out complete columns, whose loadings are 0."""
     with warnings.catch_warnings():
@@ -195,6 +198,7 @@ def test_columns_and_rows_without_answers_are_modelled_as_zero(answers: NDArray[
     np.testing.assert_allclose(rows.table["error"], everything, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_restarts_lower_the_objective(answers: NDArray[np.float64]) -> None:
     plain, restarted = (select(answers, {"n_components": [4]}, restarts=restarts) for restarts in (0, 3))
     assert restarted.table["passes"].sum() > plain.table["passes"].sum()
@@ -246,6 +250,7 @@ def test_warnings_about_held_out_rows_are_ignored_in_every_thread(answers: NDArr
         select(answers, {"power": [1.0]}, Overlapping(), n_folds=2, callbacks=[lambda _: Overlapping.first_is_done.set()])
 
 
+@pytest.mark.slow
 def test_l1nmf() -> None:
     M = icqf_simulation(0.1, 0).M
     selection = block_cross_validate(dfact.L1NMF(), M, {"n_components": [8, 10, 12]}, random_state=0)
@@ -266,6 +271,7 @@ def test_any_kind_of_data(answers: NDArray[np.float64]) -> None:
     assert select(answers, grid, dfact.L1NMF(), confounders=confounders).best_params == {"n_components": 2}
 
 
+@pytest.mark.slow
 def test_grid_over_other_parameters(answers: NDArray[np.float64]) -> None:
     selection = select(answers, {"w_max": [0.2, 1.0], "n_components": [2, 3]})
     assert list(selection.table.index) == [(0.2, 2), (0.2, 3), (1.0, 2), (1.0, 3)]

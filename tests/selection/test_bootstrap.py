@@ -98,6 +98,7 @@ def test_refit_equals_a_fit_to_the_drawn_rows(name: str, n: int) -> None:
         assert_allclose(found[number].components, model.fit(repeated).components_, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_confounders_are_resampled_with_their_rows() -> None:
     rng = np.random.default_rng(0)
     groups = pd.DataFrame({"group": rng.choice(["a", "b"], 400), "age": rng.random(400)})
@@ -287,6 +288,7 @@ def test_interrupted_bootstrap_resumes(tmp_path: Path) -> None:
         bootstrap(model, M, 6, random_state=0, warm_start=False, checkpoint=tmp_path / "c")
 
 
+@pytest.mark.slow
 def test_failed_resamples_cause_a_warning() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 1)) + rng.standard_normal((40, 8))
@@ -299,6 +301,7 @@ def test_failed_resamples_cause_a_warning() -> None:
     assert np.isfinite(found.summary(["f"])).all(axis=None)
 
 
+@pytest.mark.slow
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     M = planted_answers(60, 8, 2, 0)
     model = dfact.ICQF(2).fit(M)

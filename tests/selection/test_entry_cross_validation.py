@@ -45,6 +45,7 @@ def test_errors_are_those_of_separate_fits(dtype: Any, monkeypatch: pytest.Monke
     assert selection.model.selection_.criterion == "deviance"
 
 
+@pytest.mark.slow
 def test_a_selection_resumes_from_its_results(tmp_path: Any) -> None:
     X = genotypes(2, 90, 80)
     expected = cross_validate_entries(Admixture(), X, [1, 2], n_folds=2, random_state=0)

@@ -85,6 +85,7 @@ MODELS = {"icqf": dfact.ICQF(2, beta=0.01, tol=1e-8), "l1nmf": dfact.L1NMF(2), "
 
 
 @pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.slow
 def test_fit_to_a_group_is_that_of_its_rows_alone(name: str) -> None:
     M, groups = traits(0)
     model = clone(MODELS[name]).set_params(dtype="float64", executor="inline")
@@ -118,12 +119,12 @@ def test_unbiased_intervals_are_percentiles_and_biased_ones_contain_the_estimate
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_moved_items_lower_the_congruence_and_equal_factors_are_equal(seed: int) -> None:
     for moved in (False, True):
         M, groups = traits(seed, 600, moved)
         model = dfact.FactorAnalysis(2, executor="inline").fit(M)
-        result = compare_groups(model, M, groups, n_resamples=30, n_permutations=99, random_state=seed)
+        result = compare_groups(model, M, groups, n_resamples=30, n_permutations=49, random_state=seed)
         assert ((result.low <= result.congruence) & (result.congruence <= result.high)).all()
         assert (result.p <= 0.05).any() == moved
         assert (result.congruence.min() < 0.9) == moved
@@ -229,7 +230,7 @@ def test_men_and_women_have_the_congruences_of_the_oracle() -> None:
 
 # Items that favour a group.
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "dif"), [(0, 0.5), (1, 0.5), (2, 0.5), (3, 0.0), (4, 0.0), (5, 0.0)])
+@pytest.mark.parametrize(("seed", "dif"), [(0, 0.5), (1, 0.5), (3, 0.0), (4, 0.0)])
 def test_command_finds_planted_items_and_nothing_else(seed: int, dif: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers, groups = questionnaire(seed, dif=dif)
     pd.DataFrame(answers, columns=[f"i{j:02d}" for j in range(40)]).astype(int).join(groups).to_csv(tmp_path / "t.csv", index=False)

@@ -252,6 +252,7 @@ def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.Monk
     assert count({"omega": [0.1, 0.5]}, repeats=2) == one
 
 
+@pytest.mark.slow
 def test_short_memory_runs_fewer_fits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
     X, largest_batch = planted(8), scheduler.largest_batch
@@ -266,6 +267,7 @@ def test_short_memory_runs_fewer_fits_at_once(monkeypatch: pytest.MonkeyPatch) -
     assert counts == [1, 6, 2]
 
 
+@pytest.mark.slow
 def test_as_many_components_as_rows_or_columns() -> None:
     X = planted(9, 30, 12)
     assert len(select(X, {"n_components": [3, 12]}).table) == 2

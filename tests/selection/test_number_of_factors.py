@@ -27,6 +27,7 @@ def answers(n: int, k: int, seed: int) -> Array:
 
 @pytest.mark.parametrize("correlation", ["pearson", "polychoric"])
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.slow
 def test_the_number_of_planted_factors_is_chosen(seed: int, correlation: str) -> None:
     X = answers(800, 3, seed)
     model = dfact.FactorAnalysis(correlation=correlation, rotation="oblimin")
@@ -40,6 +41,7 @@ def test_the_number_of_planted_factors_is_chosen(seed: int, correlation: str) ->
     assert not hasattr(model, "components_")
 
 
+@pytest.mark.slow
 def test_random_eigenvalues_are_those_of_permuted_answers() -> None:
     """The corrected Wishart draws against polychoric correlations of permuted columns."""
     X, rng = answers(600, 3, 0), np.random.default_rng(1)
@@ -65,6 +67,7 @@ def test_a_number_outside_the_candidates_is_reported() -> None:
         select_number_of_factors(dfact.FactorAnalysis(), answers(100, 3, 0), [0])
 
 
+@pytest.mark.slow
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, fitted = str(tmp_path / "d.zarr"), str(tmp_path / "m.model")
     dfact.import_array(answers(500, 2, 0), data)

@@ -128,6 +128,7 @@ def test_stores_and_executors_choose_the_same(criterion: str, tmp_path: Path, cl
 
 
 @pytest.mark.parametrize("n", [100, 6000])
+@pytest.mark.slow
 def test_row_subsets_and_masks_read_the_same_entries(n: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     Z = rng.integers(0, 5, (n, 30, 4)).astype(np.int16)
@@ -147,6 +148,7 @@ def test_row_subsets_and_masks_read_the_same_entries(n: int, tmp_path: Path) -> 
     np.testing.assert_array_equal(source.slice(slice(step, n)).read(3, 9) if n > step else complete[:0], complete[step + 3 : step + 9])
 
 
+@pytest.mark.slow
 def test_priors_and_starts_are_restricted_to_the_rows_of_a_half() -> None:
     Z = planted((40, 12, 9), 2, 0)
     rng = np.random.default_rng(1)

@@ -44,6 +44,7 @@ def test_a_weighted_refit_is_a_fit_to_the_drawn_rows_with_their_weights(name: st
 
 
 @pytest.mark.parametrize("name", models())
+@pytest.mark.slow
 def test_shared_reads_give_the_same_stability_of_a_weighted_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     M, w = survey(2)
     model = models()[name].fit(M, sample_weight=w)
@@ -75,6 +76,7 @@ def test_strata_keep_their_sizes(n: int) -> None:
     assert_array_equal(draws[2], drawn_rows((n, 4), 1, 2, strata))
 
 
+@pytest.mark.slow
 def test_a_stratified_bootstrap_fits_every_level() -> None:
     M, _ = survey(4)
     group = np.where(np.arange(len(M)) < 3, "rare", "common")  # 3 of 400 rows: absent from one resample in 20 without strata
@@ -150,6 +152,7 @@ def test_standard_errors_are_those_of_the_refits() -> None:
     assert_allclose(found.confounder_se[0], effects.std(axis=0, ddof=1), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_models_without_confounders_have_no_effects(tmp_path: Path) -> None:
     M, _ = survey(6)
     model = dfact.ICQF(2, bounds=(0, 4), q_max=4).fit(M)
@@ -188,6 +191,7 @@ def test_cross_validation_weights_fits_and_errors(name: str) -> None:
         assert_allclose(shared.table["error"], found.table["error"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_weights_of_a_dataset_are_ignored_by_models_without_weights() -> None:
     M, w = survey(8)
     model, settings = dfact.ExpectileMF(2, max_iter=20), {"grid": {"n_components": [1, 2]}, "n_blocks": (4, 4), "n_folds": 4}

@@ -150,6 +150,7 @@ class EstimatorSuite:
                 assert written, where
 
     @pytest.mark.parametrize("in_store", [False, True], ids=["in memory", "stored"])
+    @pytest.mark.slow
     def test_a_saved_model_is_the_same(self, in_store: bool, variant: dict[str, Any], tmp_path: Path) -> None:
         X = self.data()[:300]
         data = self.stored(X, tmp_path / "d.zarr") if in_store else X

@@ -88,6 +88,7 @@ def assert_equal(found: Arrays, wanted: Arrays) -> None:
 
 
 @pytest.mark.parametrize(("stores", "name"), cases(".zarr", read=True))
+@pytest.mark.slow
 def test_datasets_have_their_values(folders: dict[Stores, Path], stores: Stores, name: str) -> None:
     dataset, wanted = dfact.open_dataset(folders[stores] / name), expected(folders[stores], name)
     rows = dataset.source.read(0, dataset.shape[0])
@@ -104,6 +105,7 @@ def test_datasets_have_their_values(folders: dict[Stores, Path], stores: Stores,
 
 
 @pytest.mark.parametrize(("stores", "name"), cases(".model", read=True))
+@pytest.mark.slow
 def test_models_have_their_factors(folders: dict[Stores, Path], tmp_path: Path, stores: Stores, name: str) -> None:
     model = dfact.load_model(folders[stores] / name)
     data = folders[stores] / FITS[name.removesuffix(".model")].dataset
@@ -113,6 +115,7 @@ def test_models_have_their_factors(folders: dict[Stores, Path], tmp_path: Path, 
     assert dfact.load_model(tmp_path / name).loadings_.equals(model.loadings_)
 
 
+@pytest.mark.slow
 def test_the_first_models_and_data_of_a_format_are_reported_and_described(folders: dict[Stores, Path], tmp_path: Path) -> None:
     first = next(stores for stores in ALL if stores.about["format"] >= OLDEST_READ)
     for name in ("icqf", "cp"):
@@ -177,6 +180,7 @@ def test_selections_resume_with_the_same_result(folders: dict[Stores, Path], nam
 
 
 @pytest.mark.parametrize("name", FITS)
+@pytest.mark.slow
 def test_fits_resume_with_the_same_result_and_store_what_they_did(folders: dict[Stores, Path], tmp_path: Path, name: str) -> None:
     """A change of what is stored needs stores of its own here, or a format version of its own: write them, and keep the earlier ones."""
     fit, folder, checkpoint = FITS[name], folders[TODAY], folders[TODAY] / f"{name}.checkpoint"
@@ -207,6 +211,7 @@ def names(value: Any) -> Any:
     return {key: names(inner) for key, inner in value.items()} if isinstance(value, dict) else None
 
 
+@pytest.mark.slow
 def test_an_interrupted_job_is_finished(folders: dict[Stores, Path], capsys: pytest.CaptureFixture[str]) -> None:
     folder = folders[TODAY]
     written = (folder / "two.model" / "zarr.json").stat().st_mtime_ns

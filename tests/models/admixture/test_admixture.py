@@ -106,6 +106,7 @@ def test_cross_validation_errors_are_those_of_admixture() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_accepted_merits_never_fall_and_the_last_is_that_of_the_model(seed: int) -> None:
     Q, _, X = planted(seed)
     model = Admixture(3, tol=1e-10, dtype="float64").fit(X)
@@ -146,6 +147,7 @@ def test_one_population_has_the_column_means() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_ancestries_are_recovered(seed: int) -> None:
     Q, P, X = planted(seed, 300, 1500)
     model = Admixture(3).fit(X)
@@ -196,6 +198,7 @@ def test_invalid_data_is_refused() -> None:
         Admixture(31).fit(X)
 
 
+@pytest.mark.slow
 def test_codes_of_any_type_give_the_same_fit(tmp_path: Path) -> None:
     _, _, X = planted(2, 100, 80, missing=0.1)
     expected = Admixture(3).fit(X)
@@ -230,6 +233,7 @@ def test_projection_comes_near_the_fit_in_one_read(seed: int) -> None:
     assert rmse(model.transform(X[250:]), Q[250:]) < 0.06
 
 
+@pytest.mark.slow
 def test_projection_matches_snps_by_their_labels(tmp_path: Path) -> None:
     _, _, X = planted(0, 100, 60)
     names = [f"rs{j}" for j in range(60)]
@@ -252,6 +256,7 @@ def test_projection_matches_snps_by_their_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 def test_labelled_people_keep_their_population(seed: int) -> None:
     Q, _, X = planted(seed, 200, 400)
     labels = np.array(["", "-", None], dtype=object)[np.arange(200) % 3]
@@ -427,6 +432,7 @@ def test_projection_matches_snps_without_names_by_position(seed: int, tmp_path: 
     assert len(match_columns(names, ["."] * 60, ours, Variants.of(table)).ours) == 60
 
 
+@pytest.mark.slow
 def test_a_projection_reads_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, X = planted(0, 50, 40)
     dataset = stored_genotypes(tmp_path, X, [f"rs{j}" for j in range(40)], ["A G"] * 40, "a")

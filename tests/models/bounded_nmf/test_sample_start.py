@@ -40,7 +40,7 @@ def test_the_sample_is_a_tenth_of_the_partitions_at_equal_distances(n: int, coun
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_sample_start_is_nearer_after_few_passes_and_reaches_the_same_objective(
     name: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +71,7 @@ def test_fits_with_confounders_and_weights_start_on_the_sample() -> None:
     assert history[0] < 1.1 * history[-1]
 
 
+@pytest.mark.slow
 def test_given_loadings_replace_the_sample_start(monkeypatch: pytest.MonkeyPatch) -> None:
     M = planted_answers(4000, 40, 4, 2)
     loadings = model("ICQF", max_iter=3).fit(M).components_
@@ -79,6 +80,7 @@ def test_given_loadings_replace_the_sample_start(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
+@pytest.mark.slow
 def test_callbacks_receive_the_sample_before_the_first_iteration(name: str) -> None:
     heard: list[Iteration] = []
     fitted = model(name, max_iter=3, tol=0, callbacks=[heard.append]).fit(planted_answers(4000, 40, 4, 3))

@@ -173,7 +173,7 @@ def test_a_step_on_all_slices_is_the_exact_update(missing: float, exact: bool) -
     H = np.einsum("rj,rk->rjk", *others).reshape(2, -1)
     for i, row in enumerate(Z.reshape(12, -1)):
         seen = ~np.isnan(row)
-        for _ in range(2000):
+        for _ in range(300):
             for r in range(2):
                 u = H[r, seen] @ (row[seen] - rows[:, i] @ H[:, seen] + rows[r, i] * H[r, seen])
                 rows[r, i] = np.sign(u) * max(abs(u) - 0.21, 0) / (H[r, seen] @ H[r, seen] + 0.49)
@@ -249,6 +249,7 @@ def test_partitions_are_spread_evenly_and_blocks_drawn_by_their_rows(seed: int) 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.slow
 def test_it_approaches_block_coordinate_descent(shape: tuple[int, ...], seed: int) -> None:
     Z = planted((6 * shape[0], *shape[1:]), 3, seed, missing=0.2)
     settings: dict[str, Any] = {"lam": 2.0, "init": "nvecs", "random_state": seed}
@@ -281,6 +282,7 @@ def test_nonnegative_given_priors_and_precision() -> None:
         assert single.objective_history_[-1] == pytest.approx(model.objective_history_[-1], rel=1e-2)
 
 
+@pytest.mark.slow
 def test_csr_data_equals_its_dense_form() -> None:
     Z = np.random.default_rng(0).poisson(0.3, (300, 20)).astype(float)
     dense, sparse = (dfact.ElasticCP(3, solver="stochastic", max_iter=5, random_state=0).fit(X) for X in (Z, sp.csr_array(Z)))
@@ -379,6 +381,7 @@ def test_the_path_finds_the_rank_and_the_factors(seed: int) -> None:
     assert path.at(0).solver == "stochastic"
 
 
+@pytest.mark.slow
 def test_callbacks_history_and_plan(tmp_path: Path) -> None:
     Z, heard = planted((300, 10, 6), 2, seed=1), []
     model = dfact.ElasticCP(2, solver="stochastic", max_iter=5, tol=0, random_state=0, callbacks=[heard.append]).fit(Z)

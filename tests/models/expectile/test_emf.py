@@ -59,6 +59,7 @@ def test_noiseless_measurements_are_recovered(omega: float) -> None:
     np.testing.assert_allclose(model.predict([3, 0], 5), M[[3, 0], 5], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_measurements_of_single_entries_equal_completion() -> None:
     """Completion by fit and by fit_measurements has one minimum; sparse matrices A_i give the same bits as dense ones."""
     _, V = planted(3, 20, 16, 2, 0.7, 0.2)
@@ -75,6 +76,7 @@ def test_measurements_of_single_entries_equal_completion() -> None:
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
 @pytest.mark.parametrize("omega", [0.05, 0.5, 0.9])
 @pytest.mark.parametrize("orthogonalize", [True, False])
+@pytest.mark.slow
 def test_the_objective_never_rises_and_is_what_is_reported(solver: str, omega: float, orthogonalize: bool) -> None:
     for seed in range(3):
         _, V = planted(seed, noise=0.5)
@@ -100,7 +102,7 @@ def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monke
         "orthogonalize": orthogonalize,
         "init": np.random.default_rng(seed).random((4, 110)),
     }
-    whole, model = (dfact.ExpectileMF(4, max_iter=max_iter, **settings).fit(V) for max_iter in (2000, 200))
+    whole, model = (dfact.ExpectileMF(4, max_iter=max_iter, **settings).fit(V) for max_iter in (1000, 200))
     monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", np.inf)
     plain = dfact.ExpectileMF(4, max_iter=400, **settings).fit(V)
     for fitted in (whole, model):
@@ -215,6 +217,7 @@ def test_executors_and_chunks_give_the_same_result(kind: str, client: Client, tm
         np.testing.assert_array_equal(model.column_factors_, inline.column_factors_)
 
 
+@pytest.mark.slow
 def test_dense_and_sparse_data_and_missing_codes_are_equivalent(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     V = rng.integers(0, 9, (80, 30)).astype(float)
@@ -241,6 +244,7 @@ def test_entries_are_in_original_units(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.predict(5, np.arange(8)), direct.predict(5, np.arange(8)), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_several_omegas_share_the_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One read of each block serves all fits; each model has the bits of a separate fit."""
     from dfact.engine import partitions as partition
@@ -278,6 +282,7 @@ def test_columns_and_rows_without_entries_have_factors_0() -> None:
 
 
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
+@pytest.mark.slow
 def test_more_components_than_the_rank(solver: str) -> None:
     """Superfluous components, and rows with fewer entries than components: the ridge determines their factors."""
     _, V = planted(6, 60, 30, 2, 0.6)
@@ -298,6 +303,7 @@ def test_precision(dtype: str, solver: str) -> None:
     np.testing.assert_allclose(model.objective_history_[-1], other.objective_history_[-1], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_predict_accepts_indices_of_any_shape(tmp_path: Path) -> None:
     _, V = planted(0)
     model = dfact.ExpectileMF(2, max_iter=5).fit(dfact.import_array(V, tmp_path / "v.zarr"))

@@ -44,8 +44,17 @@ def without_sample(model: dfact.ExpectileMF, V: NDArray[np.float64]) -> dfact.Ex
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ridge", [1e-8, 1.0, 100.0])
-@pytest.mark.parametrize(("omega", "solver"), [(0.1, "exact"), (0.1, "surrogate"), (0.5, "surrogate"), (0.9, "exact")])
+@pytest.mark.parametrize(
+    ("omega", "solver", "ridge"),
+    [
+        (0.1, "exact", 1e-8),
+        (0.1, "surrogate", 1.0),
+        (0.1, "surrogate", 100.0),
+        (0.5, "surrogate", 1e-8),
+        (0.9, "exact", 1.0),
+        (0.9, "exact", 100.0),
+    ],
+)
 def test_the_minimum_is_that_of_all_rows(omega: float, solver: str, ridge: float) -> None:
     for seed in range(2):
         V = skewed(seed)
@@ -59,13 +68,14 @@ def test_the_minimum_is_that_of_all_rows(omega: float, solver: str, ridge: float
 @pytest.mark.slow
 @pytest.mark.parametrize("omega", [0.1, 0.5])
 def test_the_first_pass_over_all_rows_nearly_reaches_the_minimum(omega: float) -> None:
-    for seed in range(3):
+    for seed in range(2):
         V = skewed(seed, 6000)
         model = dfact.ExpectileMF(3, omega=omega, tol=1e-7).fit(V)
         assert model.objective_history_[1] <= 1.03 * model.objective_history_[-1]
         assert model.n_iter_ <= without_sample(dfact.ExpectileMF(3, omega=omega, tol=1e-7), V).n_iter_
 
 
+@pytest.mark.slow
 def test_a_start_at_the_minimum_is_not_resampled() -> None:
     """The SVD of complete data at ω = ½."""
     V = np.nan_to_num(skewed(4))
@@ -74,6 +84,7 @@ def test_a_start_at_the_minimum_is_not_resampled() -> None:
     np.testing.assert_allclose(model.objective_history_[-1], whole.objective_history_[-1], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_rows_sorted_by_their_sums_reach_the_same_minimum() -> None:
     V = skewed(0)
     V = V[np.argsort(np.nan_to_num(V).sum(axis=1))]

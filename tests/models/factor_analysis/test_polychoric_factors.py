@@ -31,6 +31,7 @@ def polychoric(k: int = 2, **parameters: Any) -> dfact.FactorAnalysis:
 
 
 @pytest.mark.parametrize("limit", [None, "tiles"])
+@pytest.mark.slow
 def test_stored_and_tiled_answers_give_the_same_bits(limit: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X = answers(700, 0)
     X[np.random.default_rng(1).random(X.shape) < 0.05] = np.nan

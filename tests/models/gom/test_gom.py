@@ -159,6 +159,7 @@ def test_sparse_responses_give_the_result_of_dense_ones(method: str, tmp_path: P
         np.testing.assert_allclose(found.memberships_, expected.memberships_, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_no_block_of_sparse_responses_becomes_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(7)
     R = sp.random_array((300, 800), density=0.06, rng=rng, data_sampler=lambda size: rng.integers(1, 6, size).astype(float)).tocsr()
@@ -187,6 +188,7 @@ class TestEstimator(EstimatorSuite):
 
 
 @pytest.mark.filterwarnings(ALONE)
+@pytest.mark.slow
 def test_answers_of_a_shifted_import_are_in_original_units(tmp_path: Path) -> None:
     _, _, R = planted(10, n=200, m=12)
     R += 1
@@ -230,6 +232,7 @@ def test_selection_equals_single_fits_with_one_decomposition(method: str, monkey
 
 @pytest.mark.filterwarnings(ALONE)
 @pytest.mark.parametrize("after", [2, 3, 4])
+@pytest.mark.slow
 def test_an_interrupted_selection_of_classes_resumes_to_the_same_bits(after: int, tmp_path: Path) -> None:
     _, _, R = planted(after, n=300, m=40)
 
