@@ -5,7 +5,6 @@ import importlib.util
 import io
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
@@ -420,25 +419,6 @@ def test_arrays_and_statistical_files_are_read_from_a_bucket(bucket: str, tmp_pa
 
 
 # whole or not taken for it
-
-
-@pytest.mark.process
-@pytest.mark.faults
-def test_store_of_an_interrupted_writer_is_refused_and_replaced(X: NDArray[np.float64], bucket: str) -> None:
-    address = f"{bucket}/x.zarr"
-    script = f"""
-import os, signal, numpy
-from dfact.storage.arrays import write_array
-from dfact.storage.groups import create_group
-with create_group({address!r}, "dataset") as group:
-    write_array(group, "values", numpy.zeros((10, 2)), ("row", "column"))
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
-    assert "values/c/0/0" in StrictObjectStore(address).keys()  # noqa: SIM118  # no mapping
-    with pytest.raises(StoreError, match="is incomplete: its writer was interrupted"):
-        dfact.open_dataset(address)
-    assert dfact.import_array(X[:100], address).shape == (100, M)
 
 
 class TestObjectStore(ZarrStoreSuite):
