@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import chi2, ncx2
+from scipy.stats import chi2, ncx2, norm
 
 Array = NDArray[np.float64]
 
@@ -13,6 +13,7 @@ FIT_INDICES = ("chi_square", "df", "p", "rmsea", "rmsea_low", "rmsea_high", "cfi
 SINGULAR = 1e-8
 """Smallest eigenvalue, or residual variance, of a matrix that counts as regular."""
 _LOW, _HIGH = 0.95, 0.05  # percentiles of the 90 % interval of RMSEA
+_LARGE = 1e9  # a larger χ² is normal to 2e-9 of it, and beyond 1e10 SciPy's distribution function returns NaN
 
 
 def degrees_of_freedom(m: int, k: int) -> int:
@@ -83,6 +84,10 @@ def noncentrality(chi_square: float, df: float, probability: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
+    if chi_square > _LARGE:
+        z = float(norm.ppf(probability))  # mean + z·deviation = χ², solved for the deviation
+        deviation = 2 * (np.sqrt(z**2 + chi_square - df / 2) - z)
+        return float(deviation**2 / 4 - df / 2)
     high = max(chi_square, 1.0)
     while excess(high) > 0:
         high *= 2

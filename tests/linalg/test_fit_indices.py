@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import ncx2
+from scipy.stats import ncx2, norm
 
 from dfact.linalg.fit_indices import FIT_INDICES, fit_indices, noncentrality, score_reliability
 from dfact.linalg.minres import minres
@@ -43,6 +43,14 @@ def test_noncentrality_inverts_the_distribution(chi_square: float, df: float, pr
     found = noncentrality(chi_square, df, probability)
     assert ncx2.cdf(chi_square, df, found) == pytest.approx(probability, abs=1e-6)
     assert noncentrality(df / 2, df, 0.95) == 0
+
+
+@pytest.mark.parametrize("probability", [0.05, 0.95])
+def test_noncentrality_of_a_large_statistic_follows_the_normal_distribution(probability: float) -> None:
+    below, above = (noncentrality(chi_square, 9, probability) for chi_square in (1e9 - 1, 1e9 + 1))
+    assert above - below == pytest.approx(2, abs=3)  # of 1e9
+    found = noncentrality(1e12, 9, probability)
+    assert (1e12 - found - 9) / np.sqrt(2 * (9 + 2 * found)) == pytest.approx(norm.ppf(probability), abs=1e-3)
 
 
 def test_undefined_indices_are_nan() -> None:
