@@ -202,6 +202,9 @@ def check_destination(location: Location, *, overwrite: bool, formats: Sequence[
         require_openpyxl()
     if path.is_dir():
         raise StoreError(f"{path} is a folder, expected a file; choose another path")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise StoreError(f"{path} lies in {folder}, which is a file, expected a folder; choose another path")
     if path.exists() and not overwrite:
         raise StoreError(f"{path} exists already, expected a new path; choose another one or replace it with overwrite=True (--overwrite)")
 

@@ -160,8 +160,8 @@ def test_invalid_destinations_are_refused(tmp_path: Path) -> None:
         check_destination(tmp_path / "folder.csv", overwrite=True)
     with pytest.raises(dfact.StoreError, match="not a dfact store, so it is not replaced"):
         check_destination(tmp_path / "folder.zarr", overwrite=True)
-    with pytest.raises(dfact.StoreError, match=r"cannot write .*no partial file is left"):
-        write_factors(tmp_path / "file" / "w.csv", np.zeros((2, 1)), ["a"])
+    with pytest.raises(dfact.StoreError, match=r"w\.csv lies in .*file, which is a file, expected a folder"):
+        write_factors(tmp_path / "file" / "folder" / "w.csv", np.zeros((2, 1)), ["a"])
 
 
 @pytest.mark.slow
