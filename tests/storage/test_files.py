@@ -14,6 +14,7 @@ import pytest
 
 from dfact.engine.block_state import SpillFile
 from dfact.engine.cluster.journal import Journal
+from dfact.errors import StoreError
 from dfact.models.row_factors import gather_rows
 from dfact.storage.files import TemporaryFolder, atomic_file
 
@@ -122,3 +123,10 @@ def test_outputs_follow_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "table.csv").stat().st_mode) == 0o640
+
+
+def test_a_file_in_the_place_of_a_folder_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(StoreError, match=r"cannot write .*w\.csv: .*; no partial file is left"), atomic_file(tmp_path / "file" / "w.csv"):
+        raise AssertionError("the folder cannot be created")
+    assert (tmp_path / "file").read_text() == "kept"
