@@ -48,10 +48,20 @@ POSITIVE_INTEGER = "an integer of at least 1"
 """Text of the values that :func:`is_count` accepts."""
 
 
+def generator(random_state: Any) -> np.random.RandomState:
+    """Return the generator of what scikit-learn accepts as random state; raise ParameterError for anything else."""
+    try:
+        found: np.random.RandomState = check_random_state(random_state)
+    except ValueError as error:
+        expected = "an integer from 0 to 4294967295, a numpy.random.RandomState, or None"
+        raise ParameterError(f"random_state is {random_state!r}, expected {expected} (--seed)") from error
+    return found
+
+
 def resolve_seed(random_state: Any) -> Solver[int]:
     """Return a seed drawn from the random state; a fit resumed from a checkpoint has the seed recorded there."""
     # Drawn in any case, so that a generator's next fit gets the same seed as without an interruption.
-    seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
+    seed = generator(random_state).randint(np.iinfo(np.int32).max)
     return int((yield from memo("seed", lambda: {"seed": np.asarray(seed)}))["seed"])
 
 

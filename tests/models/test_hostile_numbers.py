@@ -327,3 +327,17 @@ def test_items_of_weight_0_alone_are_described_without_dividing_by_0() -> None:
     w[0] = 0
     for model in (dfact.ICQF(2), dfact.L1NMF(2)):
         assert np.isfinite(model.fit(X, sample_weight=w).components_).all()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**40, "seven", 1.5])
+def test_what_is_no_seed_is_refused(seed: Any) -> None:
+    X = answers(0)
+    for fit in (
+        dfact.ICQF(2, init="random", random_state=seed).fit,
+        dfact.GradeOfMembership(2, random_state=seed).fit,
+        dfact.CPALS(2, random_state=seed).fit,
+        lambda X: dfact.selection.select_on_path(dfact.ElasticCP(2), X, lambdas=[0.1], random_state=seed),
+    ):
+        assert "random_state is" in refusal(partial(fit, X))
+    if seed != 2**40:
+        assert "seed is" in refusal(lambda: dfact.selection.select_number_of_factors(dfact.FactorAnalysis(1), X, seed=seed))
