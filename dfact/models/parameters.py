@@ -31,7 +31,7 @@ def check(model: object, checks: Mapping[str, tuple[bool, str]]) -> None:
             raise ParameterError(f"{name} is {getattr(model, name)!r}, expected {expected}")
 
 
-def check_sizes(model: object, names: Iterable[str], dtype: np.dtype[Any]) -> None:
+def check_magnitudes(model: object, names: Iterable[str], dtype: np.dtype[Any]) -> None:
     """Raise ParameterError for a number, or an array of numbers, beyond the range of the working precision. Infinity is no bound."""
     _, highest = magnitude_limits(dtype)
     for name in names:
@@ -48,7 +48,7 @@ POSITIVE_INTEGER = "an integer of at least 1"
 """Text of the values that :func:`is_count` accepts."""
 
 
-def generator(random_state: Any) -> np.random.RandomState:
+def random_generator(random_state: Any) -> np.random.RandomState:
     """Return the generator of what scikit-learn accepts as random state; raise ParameterError for anything else."""
     try:
         found: np.random.RandomState = check_random_state(random_state)
@@ -61,7 +61,7 @@ def generator(random_state: Any) -> np.random.RandomState:
 def resolve_seed(random_state: Any) -> Solver[int]:
     """Return a seed drawn from the random state; a fit resumed from a checkpoint has the seed recorded there."""
     # Drawn in any case, so that a generator's next fit gets the same seed as without an interruption.
-    seed = generator(random_state).randint(np.iinfo(np.int32).max)
+    seed = random_generator(random_state).randint(np.iinfo(np.int32).max)
     return int((yield from memo("seed", lambda: {"seed": np.asarray(seed)}))["seed"])
 
 

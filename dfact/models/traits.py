@@ -35,5 +35,5 @@ class ModelTraits:
     """Whether an integer weight of a row equals as many copies of the row."""
     centred_matching: bool = False
     """Whether components are matched by their differences from their mean."""
-    sizes: tuple[str, ...] = ()
+    limited_parameters: tuple[str, ...] = ()
     """Names of the parameters that enter the arithmetic in the working precision, which limits them."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import as_frame
 from dfact.errors import ParameterError
-from dfact.models.parameters import generator
+from dfact.models.parameters import random_generator
 
 _N_QUANTILES = 4  # strata of equal size for each continuous confounder
 
@@ -69,7 +69,7 @@ def assign_all_folds(
 
 def resolve_random_state(random_state: Any) -> int | None:
     """Return a seed for what scikit-learn accepts as random state; None for None."""
-    return None if random_state is None else int(generator(random_state).randint(2**31))
+    return None if random_state is None else int(random_generator(random_state).randint(2**31))
 
 
 def number_strata(frame: pd.DataFrame) -> NDArray[np.int64]:

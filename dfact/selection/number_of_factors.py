@@ -13,7 +13,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.linalg.factor_retention import FactorCount, bic, minimum_average_partial, parallel_analysis
 from dfact.linalg.polychoric import grouping_information
 from dfact.models.factor_analysis.estimator import FactorAnalysis
-from dfact.models.parameters import is_in_range
+from dfact.models.parameters import is_count
 from dfact.models.provenance import SelectionRecord
 from dfact.selection.result import Selection
 
@@ -54,7 +54,7 @@ def number_of_factors(
     ``sample_weight`` and its default are those of ``fit``; with weights, n is Kish's effective number of rows.
     """
     copied = FactorAnalysis(**model.get_params(deep=False))  # the model is not changed
-    if not is_in_range(seed, 0, 2.0**63) or int(seed) != seed:
+    if not is_count(seed) and seed != 0:
         raise ParameterError(f"seed is {seed!r}, expected an integer of at least 0")
     correlation = copied.correlate(X, sample_weight=sample_weight)
     n = round(correlation.n_effective)
@@ -64,7 +64,7 @@ def number_of_factors(
         except DataError:
             best = None
         information = None if correlation.thresholds is None else grouping_information(correlation.thresholds)
-        random = parallel_analysis(correlation.R, n, quantile=quantile, seed=int(seed), information=information)
+        random = parallel_analysis(correlation.R, n, quantile=quantile, seed=seed, information=information)
         return FactorCounts(random, minimum_average_partial(correlation.R), best)
 
 

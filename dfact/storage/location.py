@@ -35,12 +35,14 @@ def parse_location(path: str | PathLike[str], *, web: bool = False) -> Location:
     ParameterError
         ``path`` is not a path, holds a NUL character, or is empty, which would mean the working folder.
     StoreError
-        The URL has an unsupported scheme, lacks a bucket or a prefix, names a user, or has lost a slash in a ``Path``.
+        The system refuses to look the path up, such as for a name that is too long. The URL has an unsupported scheme, lacks a bucket
+        or a prefix, names a user, or has lost a slash in a ``Path``.
     """
     if not isinstance(path, (str, PathLike)) or not str(path) or "\0" in str(path):
         raise ParameterError(f"the location is {path!r}, expected a path or a URL such as s3://bucket/prefix")
     url = _URL.fullmatch(str(path))
     if url is None:
+        _require_reachable(Path(path))
         return Path(path)
     scheme, slashes, rest, shown = url[1].lower(), url[2], url[3].rstrip("/"), public_url(str(path))
     accepted = (*SCHEMES, *WEB_SCHEMES[:1]) if web else SCHEMES
@@ -56,6 +58,16 @@ def parse_location(path: str | PathLike[str], *, web: bool = False) -> Location:
     if "/" not in rest or "" in rest.split("/") or {".", ".."} & set(rest.split("/")):
         raise StoreError(f"{shown} does not name a prefix in a bucket, expected {scheme}://bucket/prefix")
     return f"{scheme}://{rest}"
+
+
+def _require_reachable(path: Path) -> None:
+    """Raise StoreError if the system refuses to look the path up; it may be absent. Methods such as ``exists`` would raise OSError."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise StoreError(f"cannot look up {path}: {error.strerror or error}; choose another path, or ask for access") from error
 
 
 def _parse_web_url(url: str, scheme: str, slashes: str, rest: str) -> str:

@@ -49,3 +49,9 @@ def test_any_text_is_parsed_once_or_refused(text: str, web: bool) -> None:
     with suppress(ParameterError, StoreError):
         found = parse_location(text, web=web)
         assert parse_location(found, web=web) == found
+
+
+def test_a_path_that_the_system_refuses_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"cannot look up .*xxx.*: .*too long"):
+        parse_location(tmp_path / ("x" * 300))
+    assert parse_location(tmp_path / "absent" / "x") == tmp_path / "absent" / "x"

@@ -158,7 +158,7 @@ class ICQF(Factorization):
     confounder_components_: Annotated[NDArray[Any], Shape(("c", "m"))]
     confounder_encoding_: ConfounderEncoding | None
     problem_: Problem
-    traits = ModelTraits(nonnegative=True, copies_weights=True, sizes=("bounds", "w_max", "q_max", "beta"))
+    traits = ModelTraits(nonnegative=True, copies_weights=True, limited_parameters=("bounds", "w_max", "q_max", "beta"))
     saved_types = (Problem, ConfounderEncoding, Confounder)
 
     def __init__(

@@ -126,7 +126,7 @@ class L1NMF(Factorization):
     explained_share_: float
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     problem_: Problem
-    traits = ModelTraits(nonnegative=True, sizes=("beta",))
+    traits = ModelTraits(nonnegative=True, limited_parameters=("beta",))
     saved_types = (Problem,)
 
     def __init__(

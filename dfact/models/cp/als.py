@@ -22,7 +22,7 @@ from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfold
 from dfact.models.fit_task import FitTask
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, generator, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, random_generator
 from dfact.progress import Iteration, Reporter, remaining_change
 
 _LEAST_SQUARES, _NO_PRIOR = ElasticNet(0.0, 0.0), RowPrior("none")
@@ -180,7 +180,7 @@ class CPALS(CPModel):
 
     def _iterate(self, parafac: Any, Z: NDArray[np.float64], iterations: "_Iterations") -> None:
         missing = np.isnan(Z)
-        seed = int(generator(self.random_state).randint(np.iinfo(np.int32).max))
+        seed = int(random_generator(self.random_state).randint(np.iinfo(np.int32).max))
         settings = {"init": self.init, "random_state": seed, "n_iter_max": self.max_iter, "tol": 0}
         mask = (~missing).astype(np.float64) if missing.any() else None
         try:

@@ -173,7 +173,7 @@ class ElasticCP(CPModel):
 
     prior_: Prior
     read_share_: Annotated[float, OPTIONAL]
-    traits = replace(CPModel.traits, sizes=("lam",))
+    traits = replace(CPModel.traits, limited_parameters=("lam",))
     saved_types = (Prior, RowPrior)
 
     def __init__(

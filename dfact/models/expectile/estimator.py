@@ -168,7 +168,7 @@ class ExpectileMF(Factorization):
         ordered=True,
         implicit="missing",
         original_units=True,
-        sizes=("ridge",),
+        limited_parameters=("ridge",),
     )
 
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
