@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -286,13 +286,11 @@ def log_to(path: Path) -> None:
 class Processes:
     """A Dask scheduler and workers without nannies on loopback, each in its own process; they end with the ``with`` block.
 
-    They take these settings of Dask and variables of the environment, and log to the folder.
+    They take these settings of Dask and the environment of their start, and log to the folder.
     """
 
-    def __init__(
-        self, folder: Path, settings: dict[str, Any] | None = None, pause: float = 0, environment: Mapping[str, str] | None = None
-    ) -> None:
-        self._given, self.pause = (str(folder), {"config": settings or {}, "environment": dict(environment or {})}), pause
+    def __init__(self, folder: Path, settings: dict[str, Any] | None = None, pause: float = 0) -> None:
+        self._folder, self._settings, self.pause = str(folder), settings or {}, pause
         from tests.conftest import free_port  # imports pytest, which the forked processes do not need
 
         self._port = free_port()
@@ -322,7 +320,9 @@ class Processes:
         return name
 
     def _start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
-        self.running[name] = FORKSERVER.Process(target=target, args=(*self._given, *arguments), daemon=True)
+        # The fork server has the environment of its own start.
+        given = self._folder, {"config": self._settings, "environment": dict(os.environ)}
+        self.running[name] = FORKSERVER.Process(target=target, args=(*given, *arguments), daemon=True)
         self.running[name].start()
 
     def _wait_for_the_scheduler(self, seconds: float = PATIENCE) -> None:
@@ -353,6 +353,7 @@ class Processes:
 def _serve(server: Callable[[], Any], folder: str, settings: dict[str, Any], name: str) -> None:
     """Run a scheduler or a worker in a new process until it is closed."""
     log_to(Path(folder) / f"{name}.log")
+    os.environ.clear()
     os.environ.update(settings["environment"])
 
     async def serve() -> None:
