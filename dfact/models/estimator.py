@@ -29,7 +29,7 @@ from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
-from dfact.models.parameters import check_magnitudes
+from dfact.models.parameters import check_magnitudes, random_generator
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration
 
@@ -173,6 +173,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         require_magnitude(dataset, dtype, fitted=reset)
         if reset:
             check_magnitudes(self, self.traits.limited_parameters, dtype)
+            random_generator(getattr(self, "random_state", None))  # refused even where no number is drawn
         return dataset if sample_weight is None else dataset.with_weights(sample_weight)
 
     def _row_weights(self, dataset: Dataset) -> NDArray[np.float64] | None:

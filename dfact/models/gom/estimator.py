@@ -33,7 +33,7 @@ from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
 from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, ResponsePass, Responses, SummaryPass
 from dfact.models.gom.search import METHODS, VERTEX_METHODS, Problem, Search
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, random_generator, resolve_seed
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.progress import Iteration, Reporter
@@ -313,7 +313,6 @@ class GradeOfMembership(Factorization):
 
     def _resolve_seed(self) -> Solver[int]:
         seed = self.random_state
-        random_generator(seed)  # refuses what is no random state
         return int(seed) if isinstance(seed, (int, np.integer)) else (yield from resolve_seed(seed))
 
     @lazy_of_dask
