@@ -14,6 +14,7 @@ from typing import Any
 from dfact.errors import StoreError
 from dfact.signals import shield
 from dfact.storage.groups import partial_path
+from dfact.storage.replacement import absent_parents, remove_empty
 
 _PREFIX = "dfact-"
 _LOCK = "in-use"  # locked by the process that uses the folder; the system releases the lock when that process ends
@@ -66,9 +67,13 @@ def _remove_stale() -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a path beside ``path`` to write to. The file moves to ``path`` if the block succeeds and is deleted otherwise."""
-    partial = partial_path(path)
+    """Yield a path beside ``path`` to write to. The file moves to ``path`` if the block succeeds.
+
+    Otherwise it is deleted, with the folders that were created for it.
+    """
+    partial, new = partial_path(path), list[Path]()
     try:
+        new = absent_parents(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)  # of a writer that was killed, or a link to somewhere else
         os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
@@ -79,3 +84,4 @@ def atomic_file(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # absent after success, or if its folder could not be created
             partial.unlink()
+        remove_empty(new)

@@ -14,7 +14,7 @@ from zarr.errors import ZarrUserWarning
 from dfact.errors import StoreError
 from dfact.storage.arrays import MAX_REASON, WRITE_EMPTY_CHUNKS, reason
 from dfact.storage.location import Location, parse_location
-from dfact.storage.replacement import delete_folder, replace_folder, replaced_folder, restore_folder
+from dfact.storage.replacement import absent_parents, delete_folder, remove_empty, replace_folder, replaced_folder, restore_folder
 from dfact.storage.zarr_stores import StrictLocalStore, StrictObjectStore
 
 ATTRIBUTE = "dfact"
@@ -92,7 +92,7 @@ def _write_errors(location: Location, *, overwrite: bool) -> Iterator[Store]:
     if isinstance(location, Path):
         restore_folder(location)
     ensure_absent(location, overwrite=overwrite)
-    target = partial_path(location) if isinstance(location, Path) else location
+    target, new = (partial_path(location), absent_parents(location)) if isinstance(location, Path) else (location, [])
     try:
         if isinstance(location, Path):
             location.parent.mkdir(parents=True, exist_ok=True)
@@ -102,6 +102,7 @@ def _write_errors(location: Location, *, overwrite: bool) -> Iterator[Store]:
             replace_folder(partial_path(location), location)
     except BaseException as error:
         remains = _clean_up(target)
+        remove_empty(new)
         # A lost connection to a cluster is an OSError too, but without the system's error number.
         if isinstance(error, OSError) and (remains if isinstance(error, StoreError) else error.errno is not None):
             raise StoreError(f"cannot write {location}: {reason(error)}; {remains or 'no partial store is left'}") from error
@@ -120,11 +121,13 @@ def scratch_store(path: str | PathLike[str]) -> Iterator[Store]:
         The store cannot be written.
     """
     location = _scratch_path(parse_location(path))
+    new = absent_parents(location) if isinstance(location, Path) else []
     try:
         remove(location)
         yield open_store(location)
     except BaseException as error:
         remains = _clean_up(location)
+        remove_empty(new)
         if isinstance(error, OSError) and not isinstance(error, StoreError) and error.errno is not None:
             raise StoreError(f"cannot write {path}: {reason(error)}; {remains or 'no partial store is left'}") from error
         raise

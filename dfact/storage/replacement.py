@@ -1,9 +1,11 @@
-"""Replacement of a folder by another one, so that a process killed at any time leaves one of them complete."""
+"""Folders: the replacement of one by another, so that a process killed at any time leaves one complete, and the removal of new ones."""
 
 import ctypes
 import errno
 import os
 import shutil
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
@@ -51,6 +53,18 @@ def restore_folder(path: Path) -> None:
     """Rename the earlier folder of ``path`` back if its replacement was interrupted."""
     if (old := replaced_folder(path)) is not None:
         old.rename(path)
+
+
+def absent_parents(path: Path) -> list[Path]:
+    """Return the folders above a path that do not exist yet, the deepest first."""
+    return [parent for parent in path.parents if not parent.exists()]
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Delete those of the folders that are empty, the deepest first."""
+    for folder in folders:
+        with suppress(OSError):  # not empty, or never created
+            folder.rmdir()
 
 
 def _exchange(first: Path, second: Path) -> bool:

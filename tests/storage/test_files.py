@@ -1,6 +1,7 @@
 """Temporary folders and files: private, and removed once their process is gone; files that are complete or absent."""
 
 import gc
+import itertools
 import os
 import stat
 import subprocess
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
 from dfact.engine.block_state import SpillFile
 from dfact.engine.cluster.journal import Journal
 from dfact.errors import StoreError
 from dfact.models.row_factors import gather_rows
 from dfact.storage.files import TemporaryFolder, atomic_file
+from dfact.storage.groups import create_group, scratch_store
 
 
 @pytest.mark.process
@@ -130,3 +133,20 @@ def test_a_file_in_the_place_of_a_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"cannot write .*w\.csv: .*; no partial file is left"), atomic_file(tmp_path / "file" / "w.csv"):
         raise AssertionError("the folder cannot be created")
     assert (tmp_path / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["out", "new/out", "new/folder/out"])
+@pytest.mark.parametrize("depth", range(2))
+def test_a_failed_writer_leaves_no_folder_that_it_made(name: str, depth: int, tmp_path: Path) -> None:
+    above = tmp_path.joinpath(*itertools.repeat("earlier", depth))
+    above.mkdir(exist_ok=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ArithmeticError), atomic_file(above / name):
+        raise ArithmeticError
+    with pytest.raises(ArithmeticError), create_group(above / name, "model"):
+        raise ArithmeticError
+    with pytest.raises(ZeroDivisionError), scratch_store(above / name) as store:
+        zarr.create_array(store, shape=(1 // 0,), dtype="f4")
+    with pytest.raises(StoreError, match="File name too long"), atomic_file(above / "new" / ("x" * 300) / name):
+        raise AssertionError
+    assert sorted(tmp_path.rglob("*")) == before
