@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import dask
 import numpy as np
 import psutil
 import pytest
@@ -23,6 +24,9 @@ settings.register_profile(
 )
 settings.load_profile("dfact")
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "dfact-hypothesis")
+
+# A cluster that waits for its test samples its stack and its clock a hundred times per second: a tenth of a core for each.
+dask.config.set({"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s"})
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

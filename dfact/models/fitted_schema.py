@@ -64,9 +64,9 @@ class Shape(_Check):
         elif self.of == "floats" and self.finite:
             _expect(bool((np.abs(value) <= _LARGEST_FLOAT).all()), f"an array of finite numbers to {_LARGEST_FLOAT:g}", value)
         if self.low > -np.inf:
-            _expect(not (value < self.low).any(), f"an array of numbers from {self.low:g}", value)
+            _expect(not (value < np.float64(self.low)).any(), f"an array of numbers from {self.low:g}", value)
         if self.high < np.inf:
-            _expect(not (value > self.high).any(), f"an array of numbers to {self.high:g}", value)
+            _expect(not (value > np.float64(self.high)).any(), f"an array of numbers to {self.high:g}", value)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,12 @@ def is_count(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
 
 
+def check_count(name: str, value: Any, least: int, most: int) -> None:
+    """Refuse a number of repetitions that is no integer from ``least`` to ``most``: each one costs a fit and the room for its result."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= int(value) <= most:
+        raise ParameterError(f"{name} is {value!r}, expected an integer from {least} to {most}")
+
+
 def is_in_range(value: Any, low: float, high: float = np.inf) -> bool:
     """Return whether a value is a number with low ≤ value < high; without ``high`` infinity is one, too."""
     return (

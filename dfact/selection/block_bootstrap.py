@@ -25,7 +25,7 @@ from dfact.linalg.points import NoSums
 from dfact.models.admixture.estimator import Admixture, Problem
 from dfact.models.admixture.variants import Variants
 from dfact.models.fit_task import FitTask
-from dfact.models.parameters import describe_value, is_count
+from dfact.models.parameters import check_count, describe_value, is_count
 from dfact.models.row_factors import gather_rows
 from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.selection.estimators import with_parameters
@@ -154,8 +154,7 @@ def _check(model: Any, n_resamples: Any, n_blocks: Any) -> NDArray[np.intp]:
     if not isinstance(model, Admixture):
         raise ParameterError(f"model is a {type(model).__name__}, expected an Admixture; for other models use bootstrap")
     check_is_fitted(model)
-    if not is_count(n_resamples) or not 2 <= n_resamples <= _MAX_RESAMPLES:
-        raise ParameterError(f"n_resamples is {n_resamples!r}, expected an integer from 2 to {_MAX_RESAMPLES}")
+    check_count("n_resamples", n_resamples, 2, _MAX_RESAMPLES)
     m = len(model.column_labels_)
     if not is_count(n_blocks) or not 2 <= n_blocks <= m:
         raise ParameterError(f"n_blocks is {n_blocks!r}, expected an integer from 2 to {m}, the number of SNPs")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
+from dfact.models.parameters import check_count
 from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.selection.estimators import check_estimator, weighted_dataset
@@ -69,7 +70,7 @@ def block_cross_validate(
     n_folds : int
         Number of folds.
     repeats : int
-        Number of times that rows and columns are shuffled and the blocks assigned to folds.
+        Number of times that rows and columns are shuffled and the blocks assigned to folds, at most 1000.
     rule : "lowest", "1se" or "knee"
         See :func:`dfact.selection.result.choose`.
     confounders : table of n rows, optional
@@ -81,7 +82,7 @@ def block_cross_validate(
         Each row block gets the same share of the rows of each level; by default of the confounders' levels.
         Continuous numbers are cut into quarters.
     restarts : int
-        Number of random starts for each number of components, besides the default one; the lowest objective counts.
+        Number of random starts for each number of components, at most 1000, besides the default one; the lowest objective counts.
     random_state : int, RandomState or None
         Seed of the folds and the random starts.
     checkpoint : path, optional
@@ -123,9 +124,8 @@ def block_cross_validate(
     check_estimator(model)
     if rule not in RULES:
         raise ParameterError(f"rule is {rule!r}, expected one of {', '.join(map(repr, RULES))}")
-    for name, value, least in (("repeats", repeats, 1), ("restarts", restarts, 0)):
-        if not isinstance(value, (int, np.integer)) or value < least:
-            raise ParameterError(f"{name} is {value!r}, expected an integer of at least {least}")
+    check_count("repeats", repeats, 1, 1000)
+    check_count("restarts", restarts, 0, 1000)
     configurations = expand(model, grid)
     dataset = weighted_dataset(model, as_dataset(X, confounders), sample_weight)
     if len(dataset.shape) != 2:

@@ -13,7 +13,7 @@ from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
 from dfact.models.estimator import Factorization
-from dfact.models.parameters import describe_value, is_in_range
+from dfact.models.parameters import check_count, describe_value, is_in_range
 from dfact.models.provenance import Stability
 from dfact.progress import Iteration
 from dfact.selection.fitted_data import fitted_dataset
@@ -73,7 +73,7 @@ def bootstrap(
     X : array (n, m) of any kind, path or Dataset
         The data that the model was fitted to. If it does not fit in memory, refits share their reads.
     n_resamples : int
-        Number of resamples, at least 2. A smaller number gives the first resamples of a larger one.
+        Number of resamples, from 2 to 100,000. A smaller number gives the first resamples of a larger one.
     level : float
         Coverage of the intervals: the fraction of the refits' loadings within them.
     warm_start : bool
@@ -151,8 +151,7 @@ def _check(model: Any, n_resamples: Any, level: Any) -> None:
         remedy = "for tensors select_on_path(criterion='split_half') compares the components of two halves of the rows"
         raise ParameterError(f"model is {found} whose rows cannot be resampled; expected a fitted model such as ICQF(); {remedy}")
     check_is_fitted(model)
-    if not isinstance(n_resamples, (int, np.integer)) or isinstance(n_resamples, bool) or n_resamples < 2:
-        raise ParameterError(f"n_resamples is {n_resamples!r}, expected an integer of at least 2")
+    check_count("n_resamples", n_resamples, 2, 100_000)
     if not is_in_range(level, 0, 1) or level == 0:
         raise ParameterError(f"level is {level!r}, expected a number between 0 and 1, such as 0.95")
 

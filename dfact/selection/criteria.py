@@ -16,6 +16,7 @@ from dfact.data.layout import Layout
 from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.errors import DataError, ParameterError
+from dfact.models.parameters import check_count
 from dfact.models.provenance import SelectionRecord
 from dfact.selection.estimators import check_estimator
 from dfact.selection.folds import resolve_random_state
@@ -102,8 +103,7 @@ def select_by_criterion(
         raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, _CRITERIA))}")
     chosen = _CRITERIA[criterion]
     restarts = chosen.restarts if restarts is None else restarts
-    if restarts < chosen.least_restarts:
-        raise ParameterError(f"restarts is {restarts}, expected at least {chosen.least_restarts} for {criterion!r}")
+    check_count("restarts", restarts, chosen.least_restarts, 1000)
     candidates = [c["n_components"] for c in expand(model, {"n_components": list(n_components)})]
     dataset = as_dataset(X, confounders)
     if chosen.least_restarts and dataset.shape[0] > _MAX_ROWS:

@@ -20,7 +20,7 @@ from dfact.linalg.binomial.codes import Codes
 from dfact.linalg.binomial.passes import DeviancePass
 from dfact.models.admixture.estimator import Admixture, Problem
 from dfact.models.fit_task import FitTask
-from dfact.models.parameters import is_count
+from dfact.models.parameters import check_count
 from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration, Reporter
 from dfact.selection.estimators import with_parameters
@@ -61,7 +61,7 @@ def cross_validate_entries(
     n_components : numbers
         Candidates.
     n_folds : int
-        Number of folds, at least 2.
+        Number of folds, from 2 to 1000.
     random_state : int, RandomState or None
         Seed of the folds.
     checkpoint : path, optional
@@ -132,8 +132,7 @@ def _check(model: Any, n_components: Iterable[int], n_folds: Any) -> list[int]:
         raise ParameterError(f"model is a {type(model).__name__}, expected an Admixture; for other models use block_cross_validate")
     if model.supervised:
         raise ParameterError("model is supervised, expected one that is not: labels fix the populations")
-    if not is_count(n_folds) or n_folds < 2:
-        raise ParameterError(f"n_folds is {n_folds!r}, expected an integer of at least 2")
+    check_count("n_folds", n_folds, 2, 1000)
     candidates = list(dict.fromkeys(n_components))
     if not candidates:
         raise ParameterError("n_components has no candidates, expected at least one number of populations")

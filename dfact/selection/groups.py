@@ -16,7 +16,7 @@ from dfact.data.confounders import Confounder
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
 from dfact.models.estimator import Factorization
-from dfact.models.parameters import describe_value, is_count, is_in_range
+from dfact.models.parameters import check_count, describe_value, is_in_range
 from dfact.models.provenance import Comparison
 from dfact.models.traits import Vocabulary
 from dfact.progress import Iteration
@@ -79,9 +79,9 @@ def compare_groups(
     levels : sequence, optional
         The groups to compare, by default all. Rows of others are left out of the comparison, and stay in the model.
     n_resamples : int
-        Number of resamples, at least 30.
+        Number of resamples, from 30 to 100,000.
     n_permutations : int
-        Number of permutations: at least 200 for small p values, 0 for none.
+        Number of permutations: at least 200 for small p values, at most 100,000, 0 for none.
     level : float
         Coverage of the intervals of the congruences.
     scales, keys : mappings from items, optional
@@ -183,10 +183,8 @@ def _check(model: Any, n_resamples: Any, n_permutations: Any, level: Any) -> Non
             f"model is {found} which is not one of participants and items; expected a fitted ICQF, L1NMF or FactorAnalysis"
         )
     check_is_fitted(model)
-    if not is_count(n_resamples) or n_resamples < _LEAST_RESAMPLES:
-        raise ParameterError(f"n_resamples is {n_resamples!r}, expected an integer of at least {_LEAST_RESAMPLES}")
-    if (n_permutations != 0 and not is_count(n_permutations)) or isinstance(n_permutations, bool):
-        raise ParameterError(f"n_permutations is {n_permutations!r}, expected an integer of at least 0")
+    check_count("n_resamples", n_resamples, _LEAST_RESAMPLES, 100_000)
+    check_count("n_permutations", n_permutations, 0, 100_000)
     if not is_in_range(level, 0, 1) or level in (0, 1):
         raise ParameterError(f"level is {level!r}, expected a number between 0 and 1, such as 0.95")
 

@@ -21,7 +21,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.models.expectile.estimator import ExpectileMF
 from dfact.models.expectile.passes import OriginalUnits
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
-from dfact.models.parameters import POSITIVE_INTEGER, check, describe_value, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, check_count, describe_value, is_count, is_in_range
 from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration, Reporter
 from dfact.selection.estimators import with_parameters
@@ -80,7 +80,7 @@ def select_by_held_out(
     bins : increasing numbers, optional
         Edges of bins of the true value, with a median for each bin. A bin includes its lower edge.
     repeats : int
-        Number of draws of held-out entries. The errors of all repeats are pooled.
+        Number of draws of held-out entries, at most 1000. The errors of all repeats are pooled.
     random_state : int, RandomState or None
         Seed of the draws.
     checkpoint : path, optional
@@ -156,8 +156,7 @@ def _check(model: Any, holdout_fraction: Any, error: Any, bins: Any, repeats: An
         raise ParameterError(f"holdout_fraction is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
     if error not in ERRORS:
         raise ParameterError(f"error is {error!r}, expected one of {', '.join(map(repr, ERRORS))}")
-    if not is_count(repeats):
-        raise ParameterError(f"repeats is {repeats!r}, expected {POSITIVE_INTEGER}")
+    check_count("repeats", repeats, 1, 1000)
     check(model, {"checkpoint_every": (is_count(model.checkpoint_every), POSITIVE_INTEGER)})
     if bins is not None and (len(bins) < 2 or not all(low < high for low, high in pairwise(bins))):
         raise ParameterError(f"bins are {list(bins)!r}, expected at least two numbers, each larger than the one before")

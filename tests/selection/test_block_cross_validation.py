@@ -373,7 +373,9 @@ def test_first_error_of_fused_fits_is_raised() -> None:
         ({"n_folds": 17}, "n_folds is 17, expected from 2 to the number of blocks, 16"),
         ({"n_blocks": (4, 21)}, r"n_blocks is \(4, 21\)"),
         ({"rule": "best"}, "rule is 'best'"),
-        ({"repeats": 0}, "repeats is 0"),
+        ({"repeats": 0}, "repeats is 0, expected an integer from 1 to 1000"),
+        ({"repeats": 2**31}, "repeats is 2147483648, expected"),  # the folds of so many would fill the memory
+        ({"restarts": 2**63}, "restarts is 9223372036854775808, expected"),
         ({"model": dfact.ICQF}, "model is the class ICQF"),
         ({"model": BaseEstimator()}, "a BaseEstimator without fit, inverse_transform"),
         (
@@ -451,7 +453,7 @@ def test_cophenetic_correlation(answers: NDArray[np.float64]) -> None:
 def test_criterion_errors(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(dfact.ParameterError, match="criterion is 'aic'"):
         select_by_criterion(dfact.ICQF(), answers, [2], "aic")
-    with pytest.raises(dfact.ParameterError, match="restarts is 1, expected at least 2"):
+    with pytest.raises(dfact.ParameterError, match="restarts is 1, expected an integer from 2 to 1000"):
         select_by_criterion(dfact.ICQF(), answers, [2], "ccc", restarts=1)
     monkeypatch.setattr("dfact.selection.criteria._MAX_ROWS", 100)
     with pytest.raises(dfact.DataError, match="X has 150 rows, expected at most 100 for 'ccc'"):

@@ -305,7 +305,12 @@ def test_failed_resamples_cause_a_warning() -> None:
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     M = planted_answers(60, 8, 2, 0)
     model = dfact.ICQF(2).fit(M)
-    for wrong, message in (({"n_resamples": 1}, "n_resamples is 1"), ({"n_resamples": True}, "n_resamples"), ({"level": 1}, "level is 1")):
+    for wrong, message in (
+        ({"n_resamples": 1}, "n_resamples is 1, expected an integer from 2 to 100000"),
+        ({"n_resamples": 2**31}, "n_resamples is 2147483648"),
+        ({"n_resamples": True}, "n_resamples"),
+        ({"level": 1}, "level is 1"),
+    ):
         with pytest.raises(ParameterError, match=message):
             bootstrap(model, M, **wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not fitted"):

@@ -364,7 +364,7 @@ def test_groups_that_cannot_be_compared_are_refused_by_name() -> None:
     refused(ParameterError, "by is 'gender', expected a confounder of the data", "gender")
     refused(ParameterError, "is continuous, expected groups", np.linspace(0, 1, len(M)))
     refused(ParameterError, "levels hold 'c'", levels=["a", "c"])
-    refused(ParameterError, "n_resamples is 10, expected an integer of at least 30", n_resamples=10)
+    refused(ParameterError, "n_resamples is 10, expected an integer from 30 to 100000", n_resamples=10)
     refused(ParameterError, "n_permutations is -1", n_permutations=-1)
     refused(ParameterError, "expected a fitted ICQF, L1NMF or FactorAnalysis", model=dfact.GradeOfMembership(2).fit(M))
     assert compare_groups(model, M, few, levels=["a", "b"], n_resamples=30, n_permutations=0).sizes.sum() == (few != "few").sum()

@@ -215,7 +215,7 @@ def test_every_process_refuses_strangers_at_both_ends(secured: Secured, tmp_path
 @pytest.mark.usefixtures("unchecked")
 def test_a_cluster_that_does_not_check_names_is_refused(secured: Secured, capfd: pytest.CaptureFixture[str]) -> None:
     own = dasks_security(secured.folder)
-    settings = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": None, "protocol": "tls://"}
+    settings = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "protocol": "tls://"}
     with LocalCluster(security=own, **settings) as cluster:
         fit = ["fit", "icqf", str(secured.folder / "cohort.zarr"), "-k", "2", "--plan", "--scheduler", cluster.scheduler_address]
         assert main([*fit, *options(secured.folder)]) == 1

@@ -182,9 +182,9 @@ class FactorAnalysis(Factorization):
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     factor_correlations_: Annotated[NDArray[Any], Shape(("k", "k"))]
     communalities_: Annotated[NDArray[Any], Shape(("m",))]
-    uniquenesses_: Annotated[NDArray[Any], Shape(("m",))]
+    uniquenesses_: Annotated[NDArray[Any], Shape(("m",), low=LOWEST)]
     mean_: Annotated[NDArray[Any], Shape(("m",))]
-    scale_: Annotated[NDArray[Any], Shape(("m",))]
+    scale_: Annotated[NDArray[Any], Shape(("m",), low=1e-100)]
     correlations_: Annotated[NDArray[Any], Shape(("m", "m"))]
     n_observations_: int
     n_effective_: float

@@ -466,3 +466,14 @@ def test_confounders_of_a_dataset_are_not_used(tmp_path: Path) -> None:
     ages = pd.DataFrame({"age": np.random.default_rng(0).normal(40, 9, 200)})
     with_ages = dfact.import_array(X, tmp_path / "a.zarr", confounders=ages)
     assert_same_bits(dfact.FactorAnalysis(3).fit(with_ages), dfact.FactorAnalysis(3).fit(dfact.import_array(X, tmp_path / "b.zarr")))
+
+
+@pytest.mark.parametrize("name", ["scale_", "uniquenesses_"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_model_that_would_divide_by_zero_is_refused(name: str, dtype: type, tmp_path: Path) -> None:
+    model = dfact.FactorAnalysis(2).fit(GOOD)
+    values = getattr(model, name)
+    values[1] = 0
+    setattr(model, name, values.astype(dtype))
+    with pytest.raises(dfact.DataError, match=name):
+        dfact.save_model(model, tmp_path / "m.model")
