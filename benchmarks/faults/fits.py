@@ -286,7 +286,7 @@ def log_to(path: Path) -> None:
 class Processes:
     """A Dask scheduler and workers without nannies on loopback, each in its own process; they end with the ``with`` block.
 
-    They take these settings of Dask and the environment of their start, and log to the folder.
+    They take the settings of Dask and the environment at their start, then the given settings, and log to the folder.
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any] | None = None, pause: float = 0) -> None:
@@ -320,8 +320,8 @@ class Processes:
         return name
 
     def _start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
-        # The fork server has the environment of its own start.
-        given = self._folder, {"config": self._settings, "environment": dict(os.environ)}
+        # The fork server has the settings and the environment of its own start.
+        given = self._folder, {"config": {**dask.config.config, **self._settings}, "environment": dict(os.environ)}
         self.running[name] = FORKSERVER.Process(target=target, args=(*given, *arguments), daemon=True)
         self.running[name].start()
 
