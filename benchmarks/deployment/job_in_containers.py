@@ -91,6 +91,8 @@ def local(folder: Path) -> list[str]:
         f"{folder}:/data:ro",
         "--volume",
         f"{DEPLOY.parent / 'benchmarks'}:/opt/benchmarks:ro",
+        "--volume",
+        f"{DEPLOY.parent / 'tests'}:/opt/tests:ro",
         *(f"--env={name}={value}" for name, value in ({"PYTHONPATH": "/opt"} | _KERNELS).items()),
     ]
     run = ["podman", "run", "--rm", "--network", "none", *mounts, "--entrypoint", json.dumps(["python", "-c", code]), IMAGE]

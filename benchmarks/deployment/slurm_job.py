@@ -131,7 +131,7 @@ class Slurm:
     def submit(self, job: Path, log: Path) -> str:
         """Submit the batch script as a user does; returns the number of the job."""
         size = ["--ntasks=3", "--nodes=2", "--cpus-per-task=2", "--mem-per-cpu=1G", "--time=30", f"--output={log}"]
-        given = f"--export=ALL,DFACT_BIN={Path(sys.executable).parent},OPENBLAS_CORETYPE=Haswell"
+        given = f"--export=ALL,DFACT_BIN={Path(sys.executable).parent}"
         said = self.ask("sbatch", "--parsable", *size, given, str(DEPLOY / "slurm" / "job.sbatch"), str(job))
         if not said.strip().isdigit():
             raise RuntimeError(f"sbatch: {said}")
