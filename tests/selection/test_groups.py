@@ -230,7 +230,7 @@ def test_men_and_women_have_the_congruences_of_the_oracle() -> None:
 
 # Items that favour a group.
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "dif"), [(0, 0.5), (1, 0.5), (3, 0.0), (4, 0.0)])
+@pytest.mark.parametrize(("seed", "dif"), [(0, 0.5), (3, 0.0)])
 def test_command_finds_planted_items_and_nothing_else(seed: int, dif: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers, groups = questionnaire(seed, dif=dif)
     pd.DataFrame(answers, columns=[f"i{j:02d}" for j in range(40)]).astype(int).join(groups).to_csv(tmp_path / "t.csv", index=False)
