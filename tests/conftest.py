@@ -25,8 +25,14 @@ settings.register_profile(
 settings.load_profile("dfact")
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "dfact-hypothesis")
 
-# A cluster that waits for its test samples its stack and its clock a hundred times per second: a tenth of a core for each.
-dask.config.set({"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s"})
+# Between its tests, a cluster would look at its stacks, its clock and its machine a hundred times per second: a third of a core.
+dask.config.set(
+    {
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.tick.interval": "1s",
+        "distributed.admin.system-monitor.interval": "5s",
+    }
+)
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
