@@ -214,6 +214,14 @@ def _check(model: Factorization) -> None:
         raise DataError(f"memory_limit is {limit!r} and dtype {dtype!r}, expected bytes or None, and 'float32', 'float64' or None")
     check_fitted(model, ANNOTATIONS)
     model._check_loaded()
+    stability: Stability | None = getattr(model, "stability_", None)
+    if stability is not None:
+        effects = getattr(model, "confounder_effects_", None)
+        expected = None if effects is None else effects.shape[1]
+        parts = (stability.confounder_mean, stability.confounder_low, stability.confounder_high)
+        sizes = [None if part is None else len(part) for part in parts]
+        if sizes not in ([None] * 3, [expected] * 3):
+            raise DataError(f"stability_ has {sizes} effects of confounders, expected those of the model, {expected}, or none")
 
 
 def running_versions() -> dict[str, str]:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -345,6 +346,16 @@ def test_a_new_process_loads_models_by_the_names_of_their_classes(tmp_path: Path
 def stability(value: float) -> Stability:
     loadings = np.full((K, M), value)
     return Stability(np.ones((2, K)), loadings, loadings, loadings, 0.95, np.ones((K, M)))
+
+
+@pytest.mark.parametrize("rows", [[7, 7, 7], [None, 2, 2], [2, None, 2]])
+def test_effects_that_the_model_does_not_have_are_refused(model: dfact.ICQF, saved: Path, rows: list[int | None]) -> None:
+    changed = copy(model)
+    mean, low, high = (None if n is None else np.zeros((n, M)) for n in rows)
+    changed.stability_ = replace(stability(1.0), confounder_mean=mean, confounder_low=low, confounder_high=high)
+    annotate_model(saved, changed, "stability_")
+    with pytest.raises(dfact.StoreError, match="effects of confounders, expected those of the model"):
+        dfact.load_model(saved)
 
 
 @pytest.mark.slow
