@@ -520,3 +520,12 @@ class TestWrittenHere:
         pyreadstat.write_sav(frame, tmp_path / "t.sav")
         texts = read(open_table(tmp_path / "t.sav"), [], ["age", "id"])[1]
         assert texts == {"age": ["1.5", None, "-3", "0.25"], "id": ["1", None, "-3", "1000000000000000"]}
+
+    def test_more_rows_than_a_file_can_hold_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.dta"
+        pd.DataFrame({"q": np.arange(50.0)}).to_stata(path, version=118, write_index=False)
+        content = path.read_bytes()
+        start = content.index(b"<N>") + 3
+        path.write_bytes(content[:start] + (2**31 - 1).to_bytes(8, "little") + content[start + 8 :])
+        with pytest.raises(DataError, match=r"t.dta .*export it again"):
+            open_table(path).parts()

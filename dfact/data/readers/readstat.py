@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dfact.data.readers.array_files import require_stored
 from dfact.data.readers.base import Batch, MissingCodes, Table, TablePart, Variable
 from dfact.data.readers.columns import to_batch
 from dfact.errors import DataError
@@ -200,6 +201,8 @@ class StatisticalTable(Table):
             raise source.damaged("it has columns without names" if self.columns else "it has no columns")
         if n_rows == 0 or (n_rows is None and source.read(self.columns[:1], 0, 1).empty):
             raise DataError(f"{self.name} has columns but no rows, expected at least one row")
+        if n_rows is not None:
+            require_stored(self.name, (n_rows, len(self.columns)), n_rows * len(self.columns), n_bytes)
         formats = {name: find_dates(text or "") for name, text in dictionary.original_variable_types.items()}
         self._source, self._n_rows, self._n_bytes = source, n_rows, n_bytes
         self._types = dict(dictionary.readstat_variable_types)
