@@ -25,7 +25,7 @@ settings.register_profile(
 settings.load_profile("dfact")
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "dfact-hypothesis")
 
-# Between its tests, a cluster would look at its stacks, its clock and its machine a hundred times per second: a third of a core.
+# By default an idle cluster samples its stacks, event loops and machine up to a hundred times per second, a tenth of a core.
 dask.config.set(
     {
         "distributed.worker.profile.enabled": False,

@@ -18,7 +18,7 @@ def is_count(value: Any) -> bool:
 
 
 def check_count(name: str, value: Any, least: int, most: int) -> None:
-    """Refuse a number of repetitions that is no integer from ``least`` to ``most``: each one costs a fit and the room for its result."""
+    """Raise ParameterError unless a number of repetitions is an integer from ``least`` to ``most``; each one takes time and memory."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= int(value) <= most:
         raise ParameterError(f"{name} is {value!r}, expected an integer from {least} to {most}")
 

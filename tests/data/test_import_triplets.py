@@ -312,7 +312,7 @@ def test_invalid_triplets_are_refused(tmp_path: Path, text: str, match: str, opt
         ({"shape": (3, 2, 1)}, "expected a pair"),
         ({"column": "row"}, "row, column and value are 'row', 'row' and 'value', expected three different columns"),
         ({"missing": [None]}, "the code for a missing value is None, expected a number or a text"),
-        ({"missing": ["\udcff"]}, "has bytes that are no text, expected text in UTF-8"),
+        ({"missing": ["\udcff"]}, "is not valid text, expected UTF-8"),
         ({"delimiter": ",,"}, "delimiter is ',,', expected comma, tab, semicolon, pipe, space or one ASCII character"),
     ],
 )

@@ -57,7 +57,7 @@ def parse_codes(codes: Codes) -> ParsedCodes:
             numbers.append(float(code))
         except ValueError:
             if any("\ud800" <= character <= "\udfff" for character in str(code)):
-                raise ParameterError(f"the code {str(code)!r} has bytes that are no text, expected text in UTF-8") from None
+                raise ParameterError(f"the code {str(code)!r} is not valid text, expected UTF-8") from None
             texts.append(str(code))
         except TypeError:
             raise ParameterError(f"the code for a missing value is {code!r}, expected a number or a text") from None
