@@ -14,6 +14,7 @@ from dfact.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.floating]
 _SWEEPS, _ROUNDS = 10, 1000  # coordinate sweeps before each attempt at the solution on the support, and number of attempts
+_PATIENCE, _STEPS = 3, 10  # attempts before the active-set search, and its steps per component
 _EDGE = 1e-9  # relative tolerance of the optimality conditions
 
 
@@ -108,6 +109,54 @@ def is_optimal(
 
 
 @inlined
+def search_signs(
+    x: NDArray[np.float64],
+    h: NDArray[np.float64],
+    G: NDArray[np.float64],
+    ridge: float,
+    l1: float,
+    nonnegative: bool,
+    y: NDArray[np.float64],
+) -> bool:
+    """Set y to the minimum by an active-set search from x, which is overwritten. Returns False if a support has no unique solution.
+
+    As in the feature-sign search of Lee, Battle, Raina & Ng (2006), the objective decreases with every step: x moves towards
+    the minimum of its support and signs until an entry becomes 0, which leaves the support. At the minimum
+    the zero entry that violates its condition most joins. Rounding could repeat a support, hence the limit.
+    """
+    k, signs = len(x), np.sign(x)
+    signed = nonnegative or l1 > 0.0
+    for _ in range(_STEPS * k):
+        if not on_support(signs, h, G, ridge, l1, y):
+            return False
+        share, leaving = 1.0, -1
+        for r in range(k):
+            if signed and signs[r] * y[r] < 0.0:
+                reached = x[r] / (x[r] - y[r])
+                if reached < share:
+                    share, leaving = reached, r
+        for r in range(k):
+            x[r] += share * (y[r] - x[r])
+        if leaving >= 0:
+            x[leaving] = signs[leaving] = 0.0
+            continue
+        largest, joining, sign = 0.0, -1, 1.0
+        for r in range(k):
+            if signs[r] == 0.0 and G[r, r] > 0.0:
+                u, size = h[r], abs(h[r])
+                for q in range(k):
+                    u -= G[r, q] * y[q]
+                    size += abs(G[r, q] * y[q])
+                excess = (u if nonnegative else abs(u)) - l1 - _EDGE * size
+                if excess > largest:
+                    largest, joining, sign = excess, r, 1.0 if u > 0.0 else -1.0
+        if joining < 0:
+            return True
+        signs[joining] = sign
+    return False
+
+
+@inlined
 def solve_columns(
     X: NDArray[np.float64],
     H: NDArray[np.float64],
@@ -120,18 +169,19 @@ def solve_columns(
     """Bring every column of X to its optimum, starting from X. G (n, k, k) holds a Gram matrix per column, or (1, k, k) a common one.
 
     Coordinate descent finds the support and the signs. Given these, the solution is that of a linear
-    system. If that is not unique, coordinate descent continues until no entry moves by more than
-    ``tolerance`` of the largest. Returns the number of columns that did not converge.
+    system. If that takes long, as with nearly collinear loadings, an active-set search continues. If the solution
+    is not unique, coordinate descent goes on until no entry moves by more than ``tolerance`` of
+    the largest. Returns the number of columns that did not converge.
     """
     k, n = X.shape
     unconverged = 0
-    x, y, h = np.empty(k), np.empty(k), np.empty(k)
+    x, y, h, start = np.empty(k), np.empty(k), np.empty(k), np.empty(k)
     below = 0.0 if nonnegative else 1.0
     for i in range(n):
         gram = G[i if len(G) > 1 else 0]
         x[:], h[:] = X[:, i], H[:, i]
         done = False
-        for _ in range(_ROUNDS):
+        for attempt in range(1, _ROUNDS + 1):
             for _ in range(_SWEEPS):
                 moved, largest = 0.0, 0.0
                 for r in range(k):
@@ -149,6 +199,12 @@ def solve_columns(
             if moved <= tolerance * largest:
                 done = True
                 break
+            if attempt == _PATIENCE:
+                start[:] = x
+                if search_signs(start, h, gram, ridge[i], l1, nonnegative, y):
+                    x[:] = y
+                    done = True
+                    break
         X[:, i] = x
         unconverged += 0 if done else 1
     return unconverged

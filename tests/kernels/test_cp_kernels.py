@@ -77,16 +77,8 @@ def test_column_updates(seed: int, dtype: type, nonnegative: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("nonnegative", [False, True])
-@pytest.mark.parametrize(("l1", "ridge"), [(0.0, 0.0), (0.8, 0.0), (0.8, 0.5), (0.0, 2.0), (50.0, 0.1)])
-def test_rows_are_at_their_optimum(l1: float, ridge: float, nonnegative: bool) -> None:
-    """Karush, Kuhn, Tucker, and no other point is better."""
-    rng = np.random.default_rng(3)
-    k, n = 5, 40
-    L = rng.standard_normal((n, k, 8)) + 2
-    G, H, ridges = L @ L.transpose(0, 2, 1), rng.standard_normal((k, n)) * 4, np.full(n, ridge)
-    X = np.zeros((k, n))
-    assert row_optima(X, H, G, ridges, l1, nonnegative, 1e-12) == 0
+def check_optimal(X: Array, H: Array, G: Array, ridge: float, l1: float, nonnegative: bool) -> None:
+    """Every column meets the conditions of Karush, Kuhn and Tucker."""
     for x, h, g in zip(X.T, H.T, G, strict=True):
         gradient = g @ x + ridge * x - h
         scale = np.abs(h).max() + np.abs(g).max() * np.abs(x).max()
@@ -94,6 +86,18 @@ def test_rows_are_at_their_optimum(l1: float, ridge: float, nonnegative: bool) -
         zero = gradient[x == 0]
         assert (-zero if nonnegative else np.abs(zero)).max(initial=-np.inf) <= l1 + 1e-8 * scale
         assert not nonnegative or x.min() >= 0
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize(("l1", "ridge"), [(0.0, 0.0), (0.8, 0.0), (0.8, 0.5), (0.0, 2.0), (50.0, 0.1)])
+def test_rows_are_at_their_optimum(l1: float, ridge: float, nonnegative: bool) -> None:
+    rng = np.random.default_rng(3)
+    k, n = 5, 40
+    L = rng.standard_normal((n, k, 8)) + 2
+    G, H, ridges = L @ L.transpose(0, 2, 1), rng.standard_normal((k, n)) * 4, np.full(n, ridge)
+    X = np.zeros((k, n))
+    assert row_optima(X, H, G, ridges, l1, nonnegative, 1e-12) == 0
+    check_optimal(X, H, G, ridge, l1, nonnegative)
     broadcast = np.zeros((k, n))
     row_optima(broadcast, H, G[:1], ridges, l1, nonnegative, 1e-12)
     x, h, g = broadcast[:, 1], H[:, 1], G[0]
@@ -103,6 +107,21 @@ def test_rows_are_at_their_optimum(l1: float, ridge: float, nonnegative: bool) -
 
     bounds = [(0 if nonnegative else None, None)] * k
     assert objective(x) <= minimize(objective, np.zeros(k), method="L-BFGS-B", bounds=bounds).fun + 1e-6
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("collinear", [1e-2, 1e-4])
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_at_their_optimum_if_loadings_are_nearly_collinear(seed: int, collinear: float, nonnegative: bool) -> None:
+    """As with more components than the data has: coordinate descent alone does not find the signs in 10,000 sweeps."""
+    rng = np.random.default_rng(seed)
+    k, n, l1, ridge = 6, 2000, 0.05, 1e-9
+    H = rng.standard_normal((3, 30))[rng.integers(0, 3, k)] + collinear * rng.standard_normal((k, 30))
+    G, X = (H @ H.T)[None], np.zeros((k, n))
+    targets = rng.standard_normal((n, 3)) @ rng.standard_normal((3, k)) @ H / k + 0.01 * rng.standard_normal((n, 30))
+    linear = H @ targets.T
+    assert row_optima(X, linear, G, np.full(n, ridge), l1, nonnegative, 1e-12) == 0
+    check_optimal(X, linear, np.broadcast_to(G, (n, k, k)), ridge, l1, nonnegative)
 
 
 def test_rows_with_fewer_entries_than_components() -> None:
