@@ -6,8 +6,9 @@ so all executors give the same bits.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -35,6 +36,7 @@ D = TypeVar("D")
 R = TypeVar("R")
 T = TypeVar("T")
 _ROWS_PARTITIONS = 16  # number of partitions whose rows are yielded together
+_stopped: ContextVar[threading.Event | None] = ContextVar("stopped", default=None)  # of a thread for tasks: set once they are to stop
 
 
 class LocalSession(CheckpointableSession):
@@ -57,6 +59,8 @@ class LocalSession(CheckpointableSession):
         self._tiles.close()
 
     def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
+        if (stopped := _stopped.get()) is not None and stopped.is_set():
+            raise CancelledError
         self._pass += 1
         self._shard.run(self._pass, pass_, self._tiles.resolve(broadcast))
         self._pending = isinstance(pass_, TiledPass)
@@ -156,17 +160,24 @@ def _map_on_threads(
     context: Callable[[], AbstractContextManager[object]],
     threads: int,
 ) -> None:
-    """Run each task as one of Dask's on this number of threads; results are reported as they come."""
+    """Run each task as one of Dask's on this number of threads; results are reported as they come.
+
+    After an error, or a signal to stop, the other tasks end at their next result or pass.
+    """
     from dask.threaded import get
 
     stopped = threading.Event()
 
     def work(task: T, data: D) -> None:
+        _stopped.set(stopped)
         try:
             for result in function(task, data):
                 on_result(task, result)
                 if stopped.is_set():
                     return
+        except CancelledError:
+            if not stopped.is_set():
+                raise
         except BaseException:
             stopped.set()
             raise

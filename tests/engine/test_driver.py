@@ -1,5 +1,7 @@
 """Solvers as generators: driven alone, together on shared reads, and replayed from a checkpoint."""
 
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ from dfact.data.sources.dense import ArraySource
 from dfact.engine.block_state import BlockState
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.driver import FusedSolver, drive, drive_together
-from dfact.engine.executors import resolve_executor
+from dfact.engine.executors import ThreadsExecutor, resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Pass, SampledView
@@ -187,3 +189,27 @@ def test_a_solver_that_diverges_from_its_record_is_refused(tmp_path: Path) -> No
 def test_the_first_error_of_fused_solvers_is_raised() -> None:
     with opened(values(5), "inline") as session, pytest.raises(KeyError, match="mine"):
         drive_together([FusedSolver(solver(0.5)), FusedSolver(solver(0.5, fails=True))], session, np.dtype("float64"))
+
+
+def test_an_error_ends_the_other_tasks_at_their_next_pass() -> None:
+    begun, finished = threading.Event(), list[str]()
+
+    def task(which: str, X: NDArray[Any]) -> Iterator[Result]:
+        if which == "fails":
+            begun.wait()
+            raise KeyError("mine")
+        with opened(X, "inline") as session:
+            drive(solver(0.5, steps=1), session)
+            begun.set()
+            result = drive(solver(0.5, steps=20_000), session)
+        finished.append(which)
+        yield result
+
+    def none_expected(which: str, result: Result) -> None:
+        raise AssertionError(f"{which} ended with {result[0][-1]}")
+
+    with pytest.raises(KeyError, match="mine"):
+        ThreadsExecutor(2).map(task, ["fails", "goes on"], lambda: values(0), none_expected)
+    assert not finished
+    with opened(values(0), "inline") as session:  # later fits go on
+        drive(solver(0.5), session)
