@@ -390,6 +390,20 @@ def test_unknown_types_in_matlab_files_are_refused(kind: int, tmp_path: Path) ->
         open_array(tmp_path / "x.mat")
 
 
+@pytest.mark.parametrize("last", [0, 2])
+def test_positions_that_descend_in_sparse_matlab_files_are_refused(last: int, tmp_path: Path) -> None:
+    """SciPy would convert them, and read beyond the entries."""
+    matrix = sp.csc_array(np.eye(4))
+    scipy.io.savemat(tmp_path / "x.mat", {"X": matrix})
+    positions = matrix.indptr.astype("<i4")
+    forged = np.append(positions[:-1], last).astype("<i4")
+    data = (tmp_path / "x.mat").read_bytes()
+    assert data.count(positions.tobytes()) == 1
+    (tmp_path / "x.mat").write_bytes(data.replace(positions.tobytes(), forged.tobytes()))
+    with pytest.raises(dfact.DataError, match=r"X of x\.mat has positions of columns that descend; the file is damaged"):
+        open_array(tmp_path / "x.mat")
+
+
 def test_heaps_that_never_end_are_refused(tmp_path: Path) -> None:
     """HDF5 would walk a free space of size 0 forever."""
     write_annotated({"X": np.eye(3)}, tmp_path / "x.h5ad", ["abc", "xyz"])

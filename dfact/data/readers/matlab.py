@@ -47,8 +47,11 @@ def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
         stream.seek(0)
         values = scipy.io.loadmat(source, variable_names=[name], chars_as_strings=True)[name]
         if kind == "sparse":
+            # loadmat takes positions as they are, and a conversion would read beyond the entries.
             values = sp.csc_array(values)
-            values.check_format(full_check=True)  # loadmat takes positions as they are, and a conversion would read beyond the entries
+            if (np.diff(values.indptr) < 0).any():  # which check_format overlooks where the last position is 0
+                raise DataError(f"{described} has positions of columns that descend; the file is damaged: save it again")
+            values.check_format(full_check=True)
     if kind not in _NUMERIC:
         return LabelledArray(_texts(described, values), name=described)
     if np.iscomplexobj(values):
