@@ -54,6 +54,19 @@ def _fitted_admixture() -> Any:
     return dfact.Admixture(2, n_trials=2, max_iter=3, random_state=0, checkpoint_every=1, executor="inline").fit(_calls())
 
 
+@cache
+def _groups() -> tuple[Any, Any, Any]:
+    """Answers of two groups of 60, the groups, and a model of both with the group as a confounder."""
+    values, groups = np.random.default_rng(5).integers(0, 4, (120, M)).astype(float), pd.DataFrame({"group": ["a", "b"] * 60})
+    return values, groups, dfact.ICQF(2, max_iter=3, random_state=0, executor="inline").fit(values, confounders=groups)
+
+
+def _compare_groups(checkpoint: Any) -> Any:
+    values, groups, model = _groups()
+    options = {"n_resamples": 30, "n_permutations": 2, "confounders": groups, "checkpoint": checkpoint}
+    return selection.compare_groups(model, values, "group", **options, **_SEED)
+
+
 def _select_icqf(checkpoint: Any) -> Any:
     model, grid = dfact.ICQF(2, max_iter=3, random_state=0, executor="inline"), {"n_components": [1, 2]}
     return selection.block_cross_validate(model, _ratings(), grid=grid, n_blocks=(3, 3), n_folds=3, checkpoint=checkpoint, **_SEED)
@@ -96,6 +109,7 @@ CHECKPOINTS: dict[str, Callable[[Any], Any]] = {
     "block bootstrap": lambda checkpoint: selection.block_bootstrap(
         _fitted_admixture(), _calls(), 3, n_blocks=3, checkpoint=checkpoint, **_SEED
     ),
+    "compare groups": _compare_groups,
 }
 """Computations with a checkpoint, by name: functions of its location."""
 
