@@ -16,10 +16,9 @@ from dfact.data.layout import Layout
 from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.errors import DataError, ParameterError
-from dfact.models.parameters import check_count
+from dfact.models.parameters import check_count, random_generator
 from dfact.models.provenance import SelectionRecord
 from dfact.selection.estimators import check_estimator
-from dfact.selection.folds import resolve_random_state
 from dfact.selection.grid import expand
 from dfact.selection.held_out_errors import sum_squared_errors
 from dfact.selection.result import Selection
@@ -115,7 +114,7 @@ def select_by_criterion(
     best: Any = None
     best_k = candidates[0]
     for k in candidates:
-        seeds = np.random.SeedSequence(resolve_random_state(random_state)).generate_state(restarts)
+        seeds = np.random.SeedSequence(int(random_generator(random_state).randint(2**31))).generate_state(restarts)
         fits = fit_starts(model, {"n_components": k}, seeds, X, confounders, own=not chosen.least_restarts)
         scores.append(chosen.score(fits, dataset))
         if best is None or scores[-1] * chosen.sign > scores[candidates.index(best_k)] * chosen.sign:

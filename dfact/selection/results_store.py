@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.session import CheckpointableSession, Session
 from dfact.models.fit_task import RUNTIME_PARAMETERS
-from dfact.models.parameters import describe_value
+from dfact.models.parameters import describe_value, random_generator
 from dfact.storage.location import Location, parse_location
 from dfact.storage.records import Records
 
@@ -42,7 +41,7 @@ class ResultsStore:
 
     def __init__(self, path: str | PathLike[str] | None, identity: Mapping[str, Any]) -> None:
         seed = identity["seed"]
-        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self.seed = int(random_generator(None).randint(2**31)) if seed is None else seed
         self.entries: dict[Key, Results] = {}
         self._records = None if path is None else Records(path, "selection", identity, seed=self.seed)
         if self._records is not None:

@@ -350,6 +350,17 @@ def test_resume_without_a_seed_uses_the_recorded_one(answers: NDArray[np.float64
     pd.testing.assert_frame_equal(first.folds, second.folds)
 
 
+def test_without_a_random_state_the_seed_is_numpys(answers: NDArray[np.float64]) -> None:
+    """scikit-learn's convention: None stands for NumPy's global generator."""
+
+    def selected(seed: int) -> pd.DataFrame:
+        np.random.seed(seed)  # noqa: NPY002
+        return select(answers, {"n_components": [2]}, random_state=None).table.drop(columns="seconds", errors="ignore")
+
+    pd.testing.assert_frame_equal(selected(1), selected(1))
+    assert not selected(1).equals(selected(2))
+
+
 def test_first_error_of_fused_fits_is_raised() -> None:
     def wait() -> Solver[None]:
         yield from run(None, None)  # type: ignore[arg-type]
