@@ -124,6 +124,17 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
         open_table(tmp_path / "t")
 
 
+def test_a_column_with_fewer_values_than_rows_is_refused(tmp_path: Path) -> None:
+    """Arrow leaves out the rows of the row group without an error."""
+    for i in range(2):
+        write_part(tmp_path / "t" / f"{i}.parquet", q=[1.5, 2.5], id=["a", "b"])
+    data = bytearray((tmp_path / "t" / "1.parquet").read_bytes())
+    data[5] = 6  # the kind of the first page
+    (tmp_path / "t" / "1.parquet").write_bytes(data)
+    with pytest.raises(StoreError, match=r"1\.parquet is damaged: 2 of its rows are missing in a column; export it again"):
+        read(open_table(tmp_path / "t"), ["q"], ["id"])
+
+
 @pytest.mark.parametrize("name", ["q", "text"])
 def test_text_that_is_no_utf8_is_refused(name: str, tmp_path: Path) -> None:
     cells = {"q": [b"1", b"2"], "text": [b"a", b"b"]} | {name: [b"1", b"\xff"]}

@@ -44,12 +44,16 @@ class _Piece:
         """Yield batches of the columns ``names``."""
         stored = [name for name in names if name not in self.keys]
         with _open_parquet(self.file, in_pages=self.largest_group > _GROUP_BYTES) as file:
+            missing = sum(file.metadata.row_group(group).num_rows for group in self.groups)
             for batch in file.iter_batches(rows_per_batch(len(names)), row_groups=self.groups, columns=stored, use_threads=False):
                 if self.keys:
                     columns = [pa.repeat(self.keys[name], batch.num_rows) if name in self.keys else batch[name] for name in names]
                     yield pa.record_batch(columns, list(names))
                 else:
                     yield batch.select(list(names))
+                missing -= batch.num_rows
+        if missing:  # Arrow ends without an error if a column holds fewer values than the file declares
+            raise StoreError(f"{self.file.location} is damaged: {missing} of its rows are missing in a column; export it again")
 
 
 @dataclass
@@ -220,7 +224,9 @@ def _categories(pieces: Sequence[_Piece], names: Sequence[str]) -> Categories:
     for piece in pieces:
         with _open_parquet(piece.file, names) as parquet:
             for group in piece.groups:
-                categories.add(next(parquet.iter_batches(1, row_groups=[group], columns=names)))
+                for batch in parquet.iter_batches(1, row_groups=[group], columns=names):
+                    categories.add(batch)
+                    break
     return categories
 
 
