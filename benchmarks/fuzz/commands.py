@@ -312,7 +312,7 @@ def _run(arguments: list[str], folder: Path, shown: str) -> tuple[int, str, str]
         stream.flush()
     printed = [stream.buffer.getvalue().decode() for stream in streams]  # type: ignore[attr-defined]  # it is a BytesIO
     expect(not numeric, f"{shown} warns: {numeric}")
-    asked = "--debug" in arguments and "\ndfact.errors." in printed[1]
+    asked = "--debug" in arguments and "\ndfact." in printed[1]
     expect(asked or "Traceback" not in printed[1], f"{shown} prints a traceback: {printed[1][-3000:]}")
     return code, printed[0], printed[1]
 
