@@ -136,8 +136,13 @@ def save_r(path: Path, **form: Any) -> None:
 
 def load_r(path: Path) -> pd.DataFrame:
     import rdata
+    from rdata.conversion import DEFAULT_CLASS_MAP
 
-    found = rdata.read_rda(path) if path.suffix == ".rda" else rdata.read_rds(path)
+    def labelled(codes: Any, attributes: Any) -> Any:
+        return np.where(np.isin(codes, attributes.get("na_values", [])), np.nan, codes)  # damage may declare any code as missing
+
+    read = rdata.read_rda if path.suffix == ".rda" else rdata.read_rds
+    found = read(path, constructor_dict={**DEFAULT_CLASS_MAP, "haven_labelled": labelled})
     frame = found["answers"] if path.suffix == ".rda" else found
     return frame.astype({"id": object})
 
