@@ -89,6 +89,21 @@ def on_support(
 
 
 @inlined
+def violation(r: int, y: NDArray[np.float64], h: NDArray[np.float64], G: NDArray[np.float64], l1: float, nonnegative: bool) -> float:
+    """Return by how much the zero entry r of y violates its optimality condition, with the sign that it would get; 0 if it does not."""
+    u, size = h[r], abs(h[r])
+    for q in range(len(y)):
+        u -= G[r, q] * y[q]
+        size += abs(G[r, q] * y[q])
+    limit = l1 + _EDGE * size
+    if G[r, r] <= 0.0:
+        return 0.0
+    if u > limit:
+        return u - limit
+    return u + limit if u < -limit and not nonnegative else 0.0
+
+
+@inlined
 def is_optimal(
     x: NDArray[np.float64], y: NDArray[np.float64], h: NDArray[np.float64], G: NDArray[np.float64], l1: float, nonnegative: bool
 ) -> bool:
@@ -98,13 +113,8 @@ def is_optimal(
         if x[r] != 0.0:
             if y[r] * x[r] < 0.0 and l1 + (1.0 if nonnegative else 0.0) > 0.0:
                 return False
-        else:
-            u, size = h[r], abs(h[r])
-            for q in range(k):
-                u -= G[r, q] * y[q]
-                size += abs(G[r, q] * y[q])
-            if (u if nonnegative else abs(u)) > l1 + _EDGE * size and G[r, r] > 0.0:
-                return False
+        elif violation(r, y, h, G, l1, nonnegative) != 0.0:
+            return False
     return True
 
 
@@ -140,19 +150,15 @@ def search_signs(
         if leaving >= 0:
             x[leaving] = signs[leaving] = 0.0
             continue
-        largest, joining, sign = 0.0, -1, 1.0
+        worst, joining = 0.0, -1
         for r in range(k):
-            if signs[r] == 0.0 and G[r, r] > 0.0:
-                u, size = h[r], abs(h[r])
-                for q in range(k):
-                    u -= G[r, q] * y[q]
-                    size += abs(G[r, q] * y[q])
-                excess = (u if nonnegative else abs(u)) - l1 - _EDGE * size
-                if excess > largest:
-                    largest, joining, sign = excess, r, 1.0 if u > 0.0 else -1.0
+            if signs[r] == 0.0:
+                found = violation(r, y, h, G, l1, nonnegative)
+                if abs(found) > abs(worst):
+                    worst, joining = found, r
         if joining < 0:
             return True
-        signs[joining] = sign
+        signs[joining] = np.sign(worst)
     return False
 
 
