@@ -91,7 +91,7 @@ def on_support(
 @inlined
 def violation(r: int, y: NDArray[np.float64], h: NDArray[np.float64], G: NDArray[np.float64], l1: float, nonnegative: bool) -> float:
     """Return by how much the zero entry r of y violates its optimality condition, with the sign that it would get; 0 if it does not."""
-    u, size = h[r], abs(h[r])
+    u, size = float(h[r]), float(abs(h[r]))
     for q in range(len(y)):
         u -= G[r, q] * y[q]
         size += abs(G[r, q] * y[q])
