@@ -246,8 +246,9 @@ def until(condition: Callable[[], Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def _attentive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that soon looks after workers that do not answer."""
+    """A driver that soon looks after workers that do not answer, and waits for all to join, however busy the machine is."""
     monkeypatch.setattr(watch, "POLL_SECONDS", 0.2)
+    monkeypatch.setattr(workers_module, "_JOIN_TIMEOUT", 300.0)
 
 
 @contextmanager

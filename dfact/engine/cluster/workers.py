@@ -93,8 +93,9 @@ class SessionWorkers:
         workers: dict[str, int] | None = self._client.sync(self._watch.workers)
         return workers or {}
 
-    def add(self, available: dict[str, int], timeout: float = _JOIN_TIMEOUT) -> str:
+    def add(self, available: dict[str, int], timeout: float | None = None) -> str:
         """Open shards on workers that have not joined yet. Returns the reason why one of them could not join, if any."""
+        timeout = _JOIN_TIMEOUT if timeout is None else timeout
         now, refused = time.monotonic(), ""
         joining = sorted(w for w in available.keys() - self._joined.keys() if self._refused.get(w, 0) <= now)
         new = [SessionWorker(address, available[address], f"dfact-shard-{uuid4().hex}") for address in joining]
