@@ -5,10 +5,10 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 import dfact
 from benchmarks.faults.fits import PATIENCE, partitions_by_worker
-from benchmarks.faults.namespaces import Hosts
+from benchmarks.faults.namespaces import Forked, Hosts
 from dfact.data.layout import Layout
 
 _PORT = 8786
@@ -83,7 +83,7 @@ class Ended:
 class Fit:
     """A fit in its own process on the host "driver"."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    def __init__(self, process: Forked, log: Path) -> None:
         self.process, self.log = process, log
 
     def _lines(self) -> list[dict[str, Any]]:
@@ -124,7 +124,7 @@ class Cluster:
     def __init__(self, hosts: Hosts, certificates: Certificates | None = None, settings: dict[str, str] | None = None) -> None:
         self.hosts, self.certificates, self.settings = hosts, certificates, settings or {}
         self.address = f"{'tls' if certificates else 'tcp'}://{hosts.address('scheduler')}:{_PORT}"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Forked] = {}
         self.hold = hosts.folder / "hold"
         """While this file is there, fits do not go on behind an iteration."""
 
@@ -141,8 +141,8 @@ class Cluster:
         self._start(name, "worker", [self.address, *own], certificates or self.certificates)
 
     def _start(self, name: str, what: str, options: list[str], certificates: Certificates | None) -> None:
-        command = [sys.executable, "-m", "dask", what, *options, *(certificates.options() if certificates else ())]
-        self.processes[name] = self.hosts.run(name, command, self.settings, self.log(name))
+        command = [what, *options, *(certificates.options() if certificates else ())]
+        self.processes[name] = self.hosts.fork(name, _dask, command, settings=self.settings, log=self.log(name))
 
     def log(self, name: str) -> Path:
         """Return the output of the process on this host."""
@@ -162,9 +162,13 @@ class Cluster:
         log = self.hosts.folder / f"fit-{next(_numbers)}.log"
         known = certificates or self.certificates
         kept = {"checkpoint": str(checkpoint), "checkpoint_every": 2} if checkpoint else {}
-        job = [self.address, str(data), iterations, n_workers, vars(known) if known else None, str(self.hold), kept]
-        code = "import json, sys; from benchmarks.faults.cluster_of_hosts import drive; drive(*json.loads(sys.argv[1]))"
-        return Fit(self.hosts.run("driver", [sys.executable, "-c", code, json.dumps(job)], self.settings, log), log)
+        job = self.address, str(data), iterations, n_workers, known, str(self.hold), kept
+        return Fit(self.hosts.fork("driver", drive, *job, settings=self.settings, log=log), log)
+
+
+def _dask(command: list[str]) -> None:
+    """Run ``dask scheduler`` or ``dask worker`` with these options."""
+    import_module(f"distributed.cli.dask_{command[0]}").main(command[1:])
 
 
 def model_of(iterations: int, **parameters: Any) -> "dfact.ICQF":
@@ -187,9 +191,7 @@ def make_data(folder: Path) -> Path:
     return path
 
 
-def drive(
-    address: str, data: str, iterations: int, n_workers: int, certificates: dict[str, str] | None, hold: str, kept: dict[str, Any]
-) -> None:
+def drive(address: str, data: str, iterations: int, n_workers: int, known: Certificates | None, hold: str, kept: dict[str, Any]) -> None:
     """Fit in the driver's process, and print a line of JSON for each iteration and for the end."""
     from distributed import Client, Security
 
@@ -201,7 +203,6 @@ def drive(
         while Path(hold).exists():
             time.sleep(0.02)
 
-    known = Certificates(**certificates) if certificates else None
     files = {} if known is None else {"tls_ca_file": known.authority, "tls_client_cert": known.certificate, "tls_client_key": known.key}
     began = time.monotonic()
     try:

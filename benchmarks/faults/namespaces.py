@@ -4,6 +4,7 @@ A bridge in another namespace connects them, so that nothing remains once the na
 It needs Linux, root, iproute2 and openssl.
 """
 
+import ctypes
 import itertools
 import os
 import shutil
@@ -11,10 +12,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
@@ -22,6 +23,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _PREFIX = "dfact-hosts"
 _LOSSES = "losses"
 _NOBODY = "02:00:00:00:00:00"  # a hardware address that no host has
+_CLONE_NEWNET = 0x40000000  # of sched.h: the file of setns is a network namespace
 _numbers = itertools.count()
 
 
@@ -52,6 +54,34 @@ def available() -> tuple[bool, str]:
     return True, ""
 
 
+class Forked:
+    """A process that the fork server has forked, with those methods of a ``Popen`` that faults need."""
+
+    def __init__(self, process: Any) -> None:
+        self._process, self.pid = process, int(process.pid)
+
+    @property
+    def returncode(self) -> int | None:
+        code: int | None = self._process.exitcode
+        return code
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise TimeoutError(f"process {self.pid} has not ended within {timeout} s")
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
 class Hosts:
     """Network namespaces as hosts with private addresses; their processes end with the ``with`` block."""
 
@@ -59,7 +89,7 @@ class Hosts:
         self.names = tuple(names)
         self._run = f"{_PREFIX}-{os.getpid()}-{next(_numbers)}"
         self._switch = f"{self._run}-switch"
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[subprocess.Popen[bytes] | Forked] = []
 
     def __enter__(self) -> Self:
         remove_leftovers()
@@ -109,7 +139,6 @@ class Hosts:
         self, name: str, command: Sequence[str], settings: dict[str, str] | None = None, log: Path | None = None
     ) -> "subprocess.Popen[bytes]":
         """Start a process on a host; ``settings`` are Dask's, output goes to ``log``."""
-        environment = {f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": value for key, value in (settings or {}).items()}
         full = ["ip", "netns", "exec", self._space(name), *command]
         with (log or Path(os.devnull)).open("ab") as out:
             # A new session, so that Ctrl-C reaches only the caller, which ends the processes itself.
@@ -118,12 +147,22 @@ class Hosts:
                 stdout=out,
                 stderr=out,
                 stdin=subprocess.DEVNULL,
-                env=os.environ | environment,
+                env=_environment(settings),
                 cwd=_ROOT,
                 start_new_session=True,
             )
         self._processes.append(process)
         return process
+
+    def fork(self, name: str, function: Callable[..., Any], *arguments: Any, settings: dict[str, str] | None = None, log: Path) -> Forked:
+        """Call a function in a process on a host that needs no imports; ``settings`` are Dask's, output goes to ``log``."""
+        from benchmarks.faults.fits import FORKSERVER  # imports dfact, which hosts for other processes do not need
+
+        given = self.network(name).removeprefix("ns:"), str(log), _environment(settings), function, arguments
+        process = FORKSERVER.Process(target=_on_host, args=given)
+        process.start()
+        self._processes.append(Forked(process))
+        return Forked(process)
 
     def cut(self, name: str) -> None:
         """Disconnect the host: packets from and to it are lost."""
@@ -162,6 +201,29 @@ class Hosts:
         """Undo ``part``."""
         for here, there in ((one, other), (other, one)):
             _ip("-n", self._space(here), "neigh", "del", self.address(there), "dev", "eth0")
+
+
+def _environment(settings: dict[str, str] | None) -> dict[str, str]:
+    """Return the variables of a process with these settings of Dask."""
+    return os.environ | {f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": value for key, value in (settings or {}).items()}
+
+
+def _on_host(space: str, log: str, environment: dict[str, str], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Call the function in this process, a forked one, as a new process on the host would."""
+    import dask
+
+    from benchmarks.faults.fits import log_to
+
+    os.setsid()
+    log_to(Path(log))
+    with Path(space).open() as opened:
+        if ctypes.CDLL(None, use_errno=True).setns(opened.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {space}")
+    os.chdir(_ROOT)
+    os.environ.clear()
+    os.environ.update(environment)
+    dask.config.refresh()
+    function(*arguments)
 
 
 def remove_leftovers() -> None:
