@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import multiprocessing
 import random
 import resource
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 import psutil
 
 import dfact
+from benchmarks.faults.fits import FORKSERVER
 from benchmarks.fuzz.arrays import ARRAY_TARGETS
 from benchmarks.fuzz.checkpoints import CHECKPOINT_TARGETS
 from benchmarks.fuzz.commands import COMMAND_TARGETS
@@ -131,10 +131,9 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
+        self.connection, theirs = FORKSERVER.Pipe()
         self._root = tempfile.mkdtemp(prefix="fuzz-")
-        self._process = context.Process(target=work, args=(theirs, self._root), daemon=True)
+        self._process = FORKSERVER.Process(target=work, args=(theirs, self._root), daemon=True)
         self._process.start()
         theirs.close()
 

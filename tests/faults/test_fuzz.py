@@ -11,12 +11,12 @@ import pytest
 import dfact
 from benchmarks.fuzz import models, runner, target
 
-EACH, USED, LOADED = 5, 2, 8
+EACH, USED, LOADED = 3, 2, 8
 
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[list[runner.Worker]]:
-    """One process: a second one would import and prepare all inputs once more, while other tests need its core."""
+    """One process: a second one would prepare all inputs once more, while other tests need its core."""
     worker = runner.Worker()
     yield [worker]
     worker.close()
