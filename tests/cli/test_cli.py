@@ -4,7 +4,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ from distributed import LocalCluster
 from distributed.comm import CommClosedError
 
 import dfact
+from benchmarks.faults.commands import Command
 from dfact.cli.main import cli, main
 from dfact.cli.options import cluster as connected
 from dfact.cli.options import split_list
 from tests.conftest import planted_answers
 
 N, M = 120, 12
-RUN = [sys.executable, "-m", "dfact.cli.main"]
 
 
 @pytest.fixture(scope="module")
@@ -343,22 +342,18 @@ def test_a_cluster_that_is_lost(cluster: LocalCluster, monkeypatch: pytest.Monke
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_stops_a_fit_without_checkpoint_at_once(number: signal.Signals, tmp_path: Path) -> None:
-    data, model = tmp_path / "a.zarr", tmp_path / "a.model"
+    data, folder = tmp_path / "a.zarr", tmp_path / "command"
+    folder.mkdir()
     dfact.import_array(planted_answers(5000, 40, 4, 0).astype(np.uint8), data)
-    command = [*RUN, "fit", "icqf", str(data), str(model), "--tol", "0", "--max-iter", "1000000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        stop = threading.Timer(400, process.kill)  # includes the compilation of the kernels
-        stop.start()
-        assert "fit: 1 of 1000000" in process.stderr.readline()
-        process.send_signal(number)
-        out, error = process.communicate()
-        stop.cancel()
-    assert process.returncode == 128 + number, error
-    assert out == ""
-    assert error.splitlines()[-1] == "Stopped: nothing half-written was left behind."
-    assert "Traceback" not in error
-    assert [path.name for path in tmp_path.iterdir()] == [data.name]
+    command = Command(folder, "fit", "icqf", data, tmp_path / "a.model", "--tol", "0", "--max-iter", "1000000")
+    command.says("fit: 0 of 1000000, pass 1")
+    command.send(number)
+    assert command.ended() == 128 + number, command.said
+    *progress, last = command.said.splitlines()
+    assert all(line.startswith("fit: ") for line in progress), command.said  # no results, no traceback
+    assert last == "Stopped: nothing half-written was left behind."
+    assert {path.name for path in tmp_path.iterdir()} == {data.name, folder.name}
+    assert not [*(folder / "tmp").iterdir()]
 
 
 @pytest.mark.slow
