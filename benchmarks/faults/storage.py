@@ -27,7 +27,7 @@ from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
 from dfact.engine.partitions import Partitions
 from dfact.errors import StoreError
 from tests.conftest import free_port
-from tests.object_store.test_object_store import Proxy, send, settings
+from tests.object_store.test_object_store import S3_SERVER, Proxy, send, settings
 
 Random = np.random.Generator
 _ROOM = {"little": "size=1m", "enough": "remount,size=64m", "read-only": "remount,ro", "writable": "remount,rw"}
@@ -161,9 +161,8 @@ def troubled_disk(strike: str, mend: str, said: str, tries: int, rng: Random) ->
 def object_store() -> Iterator[Any]:
     """Start an S3-compatible server in its own process, behind the tests' proxy that injects errors."""
     port = free_port()
-    with subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as server:
+    command = [sys.executable, "-P", S3_SERVER, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
             until = time.monotonic() + 200
             while time.monotonic() < until:

@@ -47,6 +47,7 @@ from tests.suites.zarr_store import ZarrStoreSuite
 
 N, M, K = 1000, 40, 3
 START_SECONDS = 150
+S3_SERVER = Path(__file__).resolve().parents[2] / "benchmarks" / "faults" / "s3_server.py"
 RETRIES = stores.RETRIES
 
 
@@ -60,7 +61,7 @@ def server() -> Iterator[int]:
         if importlib.util.find_spec(package.partition(".")[0]) is None:
             pytest.skip(f"{package} is not installed: pip install 'dfact[test]'")
     port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-P", S3_SERVER, str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             deadline = time.monotonic() + START_SECONDS
@@ -567,6 +568,7 @@ run = "fit icqf"
 data = "{bucket}/job.zarr"
 model = "{bucket}/job.model"
 components = 2
+max-iter = 3
 
 [[step]]
 run = "transform"
