@@ -147,22 +147,12 @@ def test_the_documented_lines_of_python(secured: Secured, monkeypatch: pytest.Mo
     assert names["model"].factors_.shape == (60, 8)
 
 
-@pytest.mark.process
-def test_certificates_in_dasks_configuration(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificates_in_dasks_configuration(secured: Secured, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(secured.folder)
-    names = {"CA_FILE": "ca.pem", "CLIENT__CERT": "cert.pem", "CLIENT__KEY": "key.pem"}
-    environment = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": file for name, file in names.items()}
-    command = [sys.executable, "-m", "dfact.cli.main", "fit", "icqf", "cohort.zarr", "-k", "2", "--plan", "--scheduler", secured.address]
-    done = subprocess.run(
-        command,
-        env={**os.environ, **exported(), **environment, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "distributed, 1 process(es)" in done.stdout
+    names = {"ca-file": "ca.pem", "client.cert": "cert.pem", "client.key": "key.pem"}
+    with dask.config.set({f"distributed.comm.tls.{name}": file for name, file in names.items()}):
+        assert main(["fit", "icqf", "cohort.zarr", "-k", "2", "--plan", "--scheduler", secured.address]) == 0, capsys.readouterr().err
+    assert "distributed, 1 process(es)" in capsys.readouterr().out
 
 
 @pytest.mark.process
