@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -137,6 +138,12 @@ def inline(passes: Sequence[Any]) -> tuple[list[bytes], bytes]:
     return course(opened(InlineExecutor()), passes)
 
 
+@cache
+def inline_mixed(seed: int, n: int = 6) -> tuple[list[bytes], bytes]:
+    """What ``mixed`` passes without a folder give."""
+    return inline(mixed(seed, n=n))
+
+
 @pytest.fixture(
     scope="module",
     params=["inline", "2 threads", "1 worker", *(pytest.param(name, marks=pytest.mark.slow) for name in ("3 workers", "8 workers"))],
@@ -149,10 +156,11 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
         yield InlineExecutor() if request.param == "inline" else ThreadsExecutor(2)
 
 
+@cache
 def by_hand(sample: Sample, number: int) -> list[bytes]:
     """The sums of a first pass over these partitions."""
-    parts = list[Sums]()
-    for part in (opened(InlineExecutor())._partitions.part(i, i + 1) for i in sample):
+    parts, whole = list[Sums](), opened(InlineExecutor())._partitions
+    for part in (whole.part(i, i + 1) for i in sample):
         sums = [Change(sample).step(block, BlockState(), np.float32(number))[1].accumulator() for block in part.blocks(FLOAT32)]
         sums[0].add(sums[1])
         parts.append(sums[0])
@@ -177,7 +185,7 @@ def test_a_pass_processes_its_partitions_and_adds_them_up_by_position(executor: 
 @pytest.mark.parametrize("seed", range(2))  # each has every second plan
 def test_mixed_passes_give_the_same_bits_everywhere(executor: Executor, seed: int, sources: Sources) -> None:
     plans = [(128, 0, 99), (512, 5, 99), (512, 0, 0), (50, 99, 99), (300, 0, 3), (0, 0, 99), (0, 99, 3), (1, 0, 2)]
-    expected = inline(passes := mixed(seed))
+    passes, expected = mixed(seed), inline_mixed(seed)
     for rows, resident, states in plans[seed % 2 :: 2]:
         assert course(opened(executor, sources[rows], resident_values=resident, resident_states=states), passes) == expected
 
@@ -190,7 +198,7 @@ def test_dask_arrays_give_the_bits_of_those_in_memory(resident: int, monkeypatch
         with tiny_partitions():
             source, _ = dask_rows.persist_rows(da.from_array(values(), chunks=(400, 9)), client)
         assert len(source.chunks) > 3
-        assert course(opened(DistributedExecutor(client), source, resident_values=resident), mixed(resident)) == inline(mixed(resident))
+        assert course(opened(DistributedExecutor(client), source, resident_values=resident), mixed(resident)) == inline_mixed(resident)
 
 
 @pytest.mark.parametrize("resident_states", [1, 99])
@@ -220,7 +228,7 @@ def test_states_of_some_partitions_are_restored_on_other_executors(seed: int, tm
                 sums += take(session, passes[2 * i : 2 * i + 2], 2 * i + 1)
                 states = session.save(zarr.create_group(tmp_path / f"{i}.zarr"))
                 rows = rows_of(session) if i == 5 else b""
-    assert (sums, rows) == inline(passes)
+    assert (sums, rows) == inline_mixed(seed, 12)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -266,7 +274,7 @@ def test_passes_that_change_no_state_are_not_repeated(seed: int, tmp_path: Path)
                 session.save(zarr.create_group(tmp_path / "state.zarr"))
                 saved = n + 1
         assert processed_partitions(tmp_path) == expected
-        assert (sums, rows_of(session)) == inline(mixed(seed, n=10))
+        assert (sums, rows_of(session)) == inline_mixed(seed, 10)
 
 
 @pytest.mark.faults
