@@ -17,6 +17,11 @@ Array = NDArray[Any]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]  # of Heywood cases, rows without entries and the like
 
 
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dfact.selection.groups._LEAST_RESAMPLES", 2)
+
+
 def l1nmf() -> dfact.L1NMF:
     return dfact.L1NMF(1, max_iter=10)
 
@@ -29,7 +34,7 @@ def compared(model: Any, X: Array) -> Any:
     """Compare two groups of 100 and 50 rows, which repeat those of X."""
     rows = np.resize(np.arange(len(X)), 150)
     groups = np.resize(["a", "b", "a"], 150)
-    return selection.compare_groups(model.fit(X[rows]), X[rows], groups, n_resamples=30, n_permutations=20, random_state=0)
+    return selection.compare_groups(model.fit(X[rows]), X[rows], groups, n_resamples=4, n_permutations=3, random_state=0)
 
 
 CALLS: dict[str, Callable[[Array], Any]] = {
