@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.engine.driver import FusedSolver, drive_together, whole
 from dfact.engine.executors import InlineExecutor
-from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
+from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
 from dfact.engine.passes import Block
 from dfact.engine.requests import BlockView, Solver
 from dfact.errors import DataError
@@ -211,12 +212,14 @@ class ResampleFits:
         """Load the values, in their stored type; return the function that refits to a resample of them."""
         dataset = self.task.dataset
         source = dataset.source if dataset.source.chunk_rows is None else dataset.source.to_memory()
-        return replace(self, task=replace(self.task, dataset=replace(dataset, source=source)))._refit_alone
+        fits = replace(self, task=replace(self.task, dataset=replace(dataset, source=source)))
+        # All refits have the same plan. To measure the free memory would take a tenth of the time of a small one.
+        plan = make_plan(source, self.task.dtype, Footprint(0, 0, 0, 0), InlineExecutor().workers(None))
+        return partial(fits._refit_alone, plan)
 
-    def _refit_alone(self, which: int) -> list[Refit]:
-        executor, task, refits = InlineExecutor(), self.task, list[Refit]()
-        plan = make_plan(task.dataset.source, task.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
-        with executor.open(task.partitions, plan) as session:
+    def _refit_alone(self, plan: Plan, which: int) -> list[Refit]:
+        task, refits = self.task, list[Refit]()
+        with InlineExecutor().open(task.partitions, plan) as session:
             drive_together([self.shared(which, refits.append)], session, task.dtype)
         return refits
 
