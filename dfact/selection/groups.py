@@ -106,7 +106,7 @@ def compare_groups(
         A model of other data; ``by`` is no categorical confounder; numbers out of range; a checkpoint of another call.
     DataError
         The data is not the fitted data; fewer than two groups; a group with fewer than 50 rows, or with an item that
-        has no answers or does not vary there; or a group that cannot be fitted.
+        has no answers or does not vary there; a group that cannot be fitted; or fewer than 2 resamples that can be.
     MemoryPlanError
         The same conditions as for ``model.fit``.
 
@@ -226,6 +226,11 @@ class _Congruences:
             found = self._congruence(loadings[number * size : (number + 1) * size])
             if found is not None:
                 self._values[draw] = found
+        n_fitted, n_resamples = self.counts[0], sum(draw % 2 for draw in self._draws)
+        if n_fitted < 2:
+            first = min(number for number in refits.failed if number // size % 2)
+            few = f"{n_fitted} of {n_resamples} resamples could be fitted in all groups, expected at least 2"
+            raise DataError(f"{few}; the {self._describe(first)}: {refits.failed[first]}")
 
     def _describe(self, number: int) -> str:
         draw, group = divmod(number, len(self._groups.levels))

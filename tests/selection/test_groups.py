@@ -27,7 +27,7 @@ from tests.conftest import REAL_DATA
 DIF = [7, 23]
 
 
-def questionnaire(seed: int, n: int = 4000, dif: float = 0.5, impact: float = 0.2) -> tuple[NDArray[np.float32], pd.DataFrame]:
+def questionnaire(seed: int, n: int = 2000, dif: float = 0.5, impact: float = 0.2) -> tuple[NDArray[np.float32], pd.DataFrame]:
     """Return 40 items 0 to 4 of 4 factors; group b has more of factor 0, and answers items 7 and 23 higher by ``dif``."""
     rng = np.random.default_rng(seed)
     g = rng.permutation(np.arange(n) % 2)
@@ -103,6 +103,16 @@ def test_fit_to_a_group_is_that_of_its_rows_alone(name: str) -> None:
     assert not np.allclose(found[2].components, found[0].components)  # a resample
 
 
+def allow_few_resamples(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("dfact.selection.groups._LEAST_RESAMPLES", 2)
+
+
+@pytest.fixture
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow fewer resamples than a standard error needs, for tests of other figures."""
+    allow_few_resamples(monkeypatch)
+
+
 # Intervals and tests.
 def test_holm_multiplies_by_the_number_that_remains() -> None:
     assert_allclose(holm(np.array([[0.01, 0.04], [0.03, 0.5]])), [[0.04, 0.09], [0.09, 0.5]])
@@ -119,22 +129,23 @@ def test_unbiased_intervals_are_percentiles_and_biased_ones_contain_the_estimate
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize("seed", range(2))
 def test_moved_items_lower_the_congruence_and_equal_factors_are_equal(seed: int) -> None:
     for moved in (False, True):
         M, groups = traits(seed, 600, moved)
         model = dfact.FactorAnalysis(2, executor="inline").fit(M)
-        result = compare_groups(model, M, groups, n_resamples=30, n_permutations=49, random_state=seed)
+        result = compare_groups(model, M, groups, n_resamples=4, n_permutations=39, random_state=seed)
         assert ((result.low <= result.congruence) & (result.congruence <= result.high)).all()
         assert (result.p <= 0.05).any() == moved
         assert (result.congruence.min() < 0.9) == moved
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 def test_congruence_is_that_of_separate_fits() -> None:
     M, groups = traits(1)
     model = dfact.FactorAnalysis(2, executor="inline").fit(M)
-    result = compare_groups(model, M, groups, n_resamples=30, n_permutations=0, random_state=0)
+    result = compare_groups(model, M, groups, n_resamples=2, n_permutations=0, random_state=0)
     first, second = (dfact.FactorAnalysis(2).fit(M[groups == level]).components_.astype(float) for level in "ab")
     between = np.abs(congruence(first, second))
     rows, columns = match(between)
@@ -149,7 +160,7 @@ def assert_same(found: Comparison, expected: Comparison) -> None:
         assert_array_equal(getattr(found, name), getattr(expected, name))
 
 
-SETTINGS: dict[str, Any] = {"n_resamples": 30, "n_permutations": 3, "random_state": 1}
+SETTINGS: dict[str, Any] = {"n_resamples": 4, "n_permutations": 3, "random_state": 1}
 
 
 @pytest.fixture(scope="module")
@@ -166,10 +177,13 @@ def model(data: dfact.Dataset) -> dfact.ICQF:
 
 @pytest.fixture(scope="module")
 def expected(data: dfact.Dataset, model: dfact.ICQF) -> Comparison:
-    return compare_groups(model, data, "group", **SETTINGS)
+    with pytest.MonkeyPatch.context() as patch:
+        allow_few_resamples(patch)
+        return compare_groups(model, data, "group", **SETTINGS)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize("executor", ["threads", "distributed"])
 def test_every_executor_gives_the_same_bits(
     executor: str, data: dfact.Dataset, expected: Comparison, request: pytest.FixtureRequest
@@ -180,6 +194,7 @@ def test_every_executor_gives_the_same_bits(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 def test_an_interrupted_comparison_resumes_with_the_same_bits(
     data: dfact.Dataset, model: dfact.ICQF, expected: Comparison, tmp_path: Path
 ) -> None:
@@ -201,6 +216,7 @@ def test_an_interrupted_comparison_resumes_with_the_same_bits(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 def test_shared_reads_give_the_same_comparison(
     data: dfact.Dataset, model: dfact.ICQF, expected: Comparison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,9 +278,10 @@ def small(n: int = 240) -> tuple[Any, NDArray[np.float64], pd.DataFrame]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 def test_three_groups_are_compared_with_the_first_and_kept_with_the_model(tmp_path: Path) -> None:
     model, M, frame = small()
-    model.comparison_ = result = compare_groups(model, M, "site", confounders=frame, n_resamples=30, n_permutations=2, random_state=0)
+    model.comparison_ = result = compare_groups(model, M, "site", confounders=frame, n_resamples=4, n_permutations=2, random_state=0)
     assert result.congruence.shape == (2, 2)
     assert result.levels == ["x", "y", "z"]
     names = [f"site={level} − site=x" for level in "yz"]
@@ -281,11 +298,11 @@ def test_three_groups_are_compared_with_the_first_and_kept_with_the_model(tmp_pa
     assert not hasattr(model.fit(M, confounders=frame), "comparison_")  # that of the earlier fit
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 def test_scales_of_items_are_the_given_ones_or_of_the_largest_loading() -> None:
     M, groups = traits(5)
     model = dfact.FactorAnalysis(2, executor="inline").fit(M)
-    settings: dict[str, Any] = {"n_resamples": 30, "n_permutations": 0, "random_state": 0}
+    settings: dict[str, Any] = {"n_resamples": 2, "n_permutations": 0, "random_state": 0}
     by_loading = compare_groups(model, M, groups, **settings)
     assert [len(set(by_loading.scales[part])) for part in (slice(6), slice(6, 12), slice(12))] == [1, 1, 2]
     given = compare_groups(model, M, groups, scales={str(j): "one" for j in range(4)}, **settings)
@@ -295,17 +312,18 @@ def test_scales_of_items_are_the_given_ones_or_of_the_largest_loading() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 def test_command_reads_scales_and_keys_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     M, groups = traits(5)
     labels, model, items = [f"i{j}" for j in range(12)], str(tmp_path / "m.model"), tmp_path / "items.csv"
     data = dfact.import_array(M, tmp_path / "d.zarr", column_labels=labels, confounders=pd.DataFrame({"group": groups}))
     dfact.save_model(dfact.FactorAnalysis(2, executor="inline").fit(data), model)
     pd.DataFrame({"item": labels[:4], "scale": "one", "key": [1, 1, 1, -1]}).to_csv(items, index=False)
-    arguments = [model, str(data.path), "--by", "group", "--resamples", "30", "--permutations", "0", "--seed", "0"]
+    arguments = [model, str(data.path), "--by", "group", "--resamples", "2", "--permutations", "0", "--seed", "0"]
     assert main(["compare", *arguments, "--items", str(items)]) == 0
     found = dfact.load_model(model).comparison_
     scales = dict.fromkeys(labels[:4], "one")
-    settings: dict[str, Any] = {"n_resamples": 30, "n_permutations": 0, "random_state": 0}
+    settings: dict[str, Any] = {"n_resamples": 2, "n_permutations": 0, "random_state": 0}
     keys = dict(zip(labels, [1, 1, 1, -1], strict=False))
     assert_same(found, compare_groups(dfact.load_model(model), data, "group", scales=scales, keys=keys, **settings))
     assert found.scales == ["one"] * 4 + [""] * 8
@@ -317,11 +335,12 @@ def test_command_reads_scales_and_keys_from_a_file(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize("seed", range(2))
 def test_weights_of_two_are_rows_twice(seed: int) -> None:
     M, groups = traits(seed, 300, moved=True)
     twice = np.random.default_rng(seed + 10).integers(1, 3, len(M))
-    settings: dict[str, Any] = {"n_resamples": 30, "n_permutations": 0, "random_state": 0}
+    settings: dict[str, Any] = {"n_resamples": 2, "n_permutations": 0, "random_state": 0}
     model = dfact.FactorAnalysis(2, executor="inline", dtype="float64").fit(M, sample_weight=twice)
     weighted = compare_groups(model, M, groups, sample_weight=twice, **settings)
     rows = np.repeat(np.arange(len(M)), twice)
@@ -331,15 +350,26 @@ def test_weights_of_two_are_rows_twice(seed: int) -> None:
     assert not np.allclose(weighted.congruence, plain.congruence, atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 def test_fractions_leave_out_mantels_test() -> None:
     M, groups = traits(6)
     M[3, 2] += 0.5
     model = dfact.FactorAnalysis(2, executor="inline").fit(M)
     with pytest.warns(UserWarning, match="item '2' has 1 answers that are no whole numbers"):
-        result = compare_groups(model, M, groups, n_resamples=30, n_permutations=0, random_state=0)
+        result = compare_groups(model, M, groups, n_resamples=2, n_permutations=0, random_state=0)
     assert result.screen is None
     assert len(result.findings) == 0
+
+
+def test_resamples_that_cannot_be_fitted_are_refused_by_name() -> None:
+    M, groups = traits(8)
+    M[:, 4:] = 2
+    for j in range(4, 12):  # an item that does not vary in every third resample of each group
+        M[[np.flatnonzero(groups == level)[j] for level in "ab"], j] = 3
+    model = dfact.FactorAnalysis(1, executor="inline").fit(M)
+    message = r"[01] of 30 resamples could be fitted in all groups, expected at least 2; the resample 1 of group=a: items '0'"
+    with pytest.raises(DataError, match=message), pytest.warns(UserWarning, match="could not be fitted, such as resample 1 of group=a"):
+        compare_groups(model, M, groups, n_resamples=30, n_permutations=0, random_state=0)
 
 
 @pytest.mark.slow
