@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.linalg import subspace_angles
 from sklearn.cluster import KMeans
 from sklearn.svm import OneClassSVM
+from threadpoolctl import threadpool_limits
 
 from dfact.data.coerce import as_dataset
 from dfact.engine import tiles
@@ -49,9 +50,11 @@ def embedded(Y: NDArray[np.float64]) -> Iterator[Session]:
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small data has many blocks and partitions, and from 101 columns on it is decomposed iteratively."""
     from dfact.data import layout
 
+    monkeypatch.setattr(svd, "_GRAM_COLUMNS", 100)
     monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 9)
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 12)
 
@@ -61,10 +64,10 @@ def low_rank(n: int, m: int, k: int, noise: float, seed: int) -> NDArray[np.floa
     return rng.random((n, k)) @ (rng.random((k, m)) * 2.0 ** -np.arange(k)[:, None]) + noise * rng.standard_normal((n, m))
 
 
-@pytest.mark.parametrize("m", [40, 700])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("m", [40, 150])
+@pytest.mark.parametrize("seed", range(2))
 def test_right_singular_vectors_are_those_of_numpy(m: int, seed: int) -> None:
-    X = low_rank(900, m, 4, 0.05, seed)
+    X = low_rank(500, m, 4, 0.03, seed)
     with session(X) as opened:
         V, sigma = drive(right_singular(m, 4, FLOAT64, tolerance=1e-6), opened)
     _, expected, Vt = np.linalg.svd(X, full_matrices=False)
@@ -79,10 +82,10 @@ def test_right_singular_vectors_are_those_of_numpy(m: int, seed: int) -> None:
 @pytest.mark.slow
 def test_right_singular_vectors_of_many_columns_are_those_of_numpy(seed: int, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(svd, "_BASIS_ENTRIES", 0)
-    monkeypatch.setattr(tiles, "_TILE_COLUMNS", 300)
-    X = low_rank(900, 700, 4, 0.05, seed)
+    monkeypatch.setattr(tiles, "_TILE_COLUMNS", 60)
+    X = low_rank(500, 150, 4, 0.03, seed)
     with session(sp.csr_array(X) if sparse else X) as opened:
-        V, sigma = drive(right_singular(700, 4, FLOAT64, tolerance=1e-6), opened)
+        V, sigma = drive(right_singular(150, 4, FLOAT64, tolerance=1e-6), opened)
     _, expected, Vt = np.linalg.svd(X, full_matrices=False)
     np.testing.assert_allclose(sigma, expected[:4], rtol=1e-8)
     assert np.sin(subspace_angles(V, Vt[:4].T).max()) < 1e-4
@@ -92,12 +95,12 @@ def test_right_singular_vectors_of_many_columns_are_those_of_numpy(seed: int, sp
 
 @pytest.mark.parametrize("k", [2, 5])
 def test_many_columns_need_about_as_many_passes_as_a_full_basis(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    X = low_rank(900, 700, k, 0.3, 0)
+    X = low_rank(500, 250, k, 0.2, 0)
     passes = []
     for entries in (1 << 26, 0):
         monkeypatch.setattr(svd, "_BASIS_ENTRIES", entries)
         requests = []
-        solver = right_singular(700, k, FLOAT64, tolerance=1e-3)
+        solver = right_singular(250, k, FLOAT64, tolerance=1e-3)
         with session(X) as opened:
             drive(recorded(solver, requests), opened)
         passes.append(sum(isinstance(request, RunPass) for request in requests))
@@ -117,17 +120,17 @@ def recorded(solver: Solver[Any], requests: list[Any]) -> Solver[Any]:
 
 def test_many_columns_and_a_rank_below_the_number_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(svd, "_BASIS_ENTRIES", 0)
-    X = low_rank(300, 600, 3, 0.0, 2)
+    X = low_rank(150, 300, 3, 0.0, 2)
     with session(X) as opened:
-        _, sigma = drive(right_singular(600, 5, FLOAT64), opened)
+        _, sigma = drive(right_singular(300, 5, FLOAT64), opened)
     np.testing.assert_allclose(sigma[:3], np.linalg.svd(X)[1][:3], rtol=1e-8)
     assert sigma[3] < 1e-6 * sigma[0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("m", [40, 700])
+@pytest.mark.parametrize("m", [40, 150])
 def test_sparse_rows_give_the_singular_vectors_of_the_dense_ones(m: int) -> None:
-    X = low_rank(500, m, 3, 0.0, 0) * (np.random.default_rng(1).random((500, m)) < 0.2)
+    X = low_rank(300, m, 3, 0.0, 0) * (np.random.default_rng(1).random((300, m)) < 0.2)
     X[3, 5] = np.nan
     found = []
     for matrix in (X, sp.csr_array(X)):
@@ -138,9 +141,9 @@ def test_sparse_rows_give_the_singular_vectors_of_the_dense_ones(m: int) -> None
 
 
 def test_a_rank_below_the_number_of_vectors_is_seen_in_the_values() -> None:
-    X = low_rank(300, 600, 3, 0.0, 2)
+    X = low_rank(150, 300, 3, 0.0, 2)
     with session(X) as opened:
-        _, sigma = drive(right_singular(600, 5, FLOAT64), opened)
+        _, sigma = drive(right_singular(300, 5, FLOAT64), opened)
     np.testing.assert_allclose(sigma[:3], np.linalg.svd(X)[1][:3], rtol=1e-8)
     assert sigma[3] < 1e-6 * sigma[0]
 
@@ -192,7 +195,7 @@ def squared_distances(X: NDArray[np.float64], centers: NDArray[np.float64]) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", [300, 5000])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_kmeans_by_passes_reaches_scikit_learns(seed: int, sample: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kmeans_module, "_SAMPLE", sample)
     Y = clustered(3000, 4, seed)
@@ -203,7 +206,8 @@ def test_kmeans_by_passes_reaches_scikit_learns(seed: int, sample: int, monkeypa
     for k, found, nearest in zip(widths, centers, rows, strict=True):
         X = directions_of(Y, k)
         distances = squared_distances(X, found)
-        peer = KMeans(k, n_init=10, random_state=0).fit(X)
+        with threadpool_limits(1):
+            peer = KMeans(k, n_init=10, random_state=0).fit(X)
         assert distances.min(axis=1).sum() <= 1.01 * peer.inertia_ + 1e-9
         distances[distances.argmin(axis=1)[:, None] != np.arange(k)] = np.inf
         if k > 1:
@@ -211,18 +215,19 @@ def test_kmeans_by_passes_reaches_scikit_learns(seed: int, sample: int, monkeypa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_search_finds_as_good_clusters_as_many_starts(seed: int) -> None:
     k = 8
     rng = np.random.default_rng(seed)
-    X = directions_of(rng.standard_normal((2500, k)) + 3 * rng.standard_normal((12, k))[rng.integers(0, 12, 2500)], k)
+    X = directions_of(rng.standard_normal((1500, k)) + 3 * rng.standard_normal((12, k))[rng.integers(0, 12, 1500)], k)
     solutions = kmeans_module.search(X.T.copy(), seed, Workspace())
     inertia = [solution[0] for solution in solutions]
     assert inertia == sorted(inertia)
     for found, centers in solutions:
         # The sums alone give the squared distances from the means of the clusters: the centres' own, but for a last step.
         assert squared_distances(X, centers).min(axis=1).sum() == pytest.approx(found, rel=1e-3)
-    assert inertia[0] <= 1.001 * KMeans(k, n_init=30, random_state=seed).fit(X).inertia_
+    with threadpool_limits(1):  # the threads of so small a fit would mostly wait for each other
+        assert inertia[0] <= 1.001 * KMeans(k, n_init=30, random_state=seed).fit(X).inertia_
 
 
 def test_a_search_needs_as_many_rows_as_clusters() -> None:
