@@ -240,7 +240,7 @@ def stored(X: NDArray[np.float64], path: Path) -> dfact.Dataset:
 def test_bits_do_not_depend_on_storage_or_threads(n: int, m: int, missing: str, tmp_path: Path) -> None:
     """For 1, 2 and many partitions."""
     X = questionnaire(n, m, 0)
-    settings: dict[str, Any] = {"scales": halves(min(m, 12)), "missing": missing}  # longer scales take most of the time to rotate
+    settings: dict[str, Any] = {"scales": halves(8), "missing": missing}  # longer scales take most of the time to rotate
     first = dfact.describe(X, executor="inline", **settings)
     dataset = stored(X, tmp_path / "d.zarr")
     for data in (X, dataset, dataset.path):
@@ -254,7 +254,7 @@ def test_bits_do_not_depend_on_storage_or_threads(n: int, m: int, missing: str, 
 def test_bits_are_those_of_a_cluster(client: Client, correlation: str, missing: str, tmp_path: Path) -> None:
     X = questionnaire(20_000, 12, 1)
     dataset = stored(X, tmp_path / "d.zarr")
-    settings: dict[str, Any] = {"scales": halves(12), "correlation": correlation, "missing": missing}
+    settings: dict[str, Any] = {"scales": halves(12), "correlation": correlation, "missing": missing, "group_factors": 2}
     inline = dfact.describe(dataset, executor="inline", **settings)
     assert_same(dfact.describe(dataset, executor=client, **settings), inline)
     assert_same(dfact.describe(dataset, executor="threads", **settings), inline)
@@ -264,7 +264,7 @@ def test_bits_are_those_of_a_cluster(client: Client, correlation: str, missing: 
 def test_weighted_bits_are_those_of_a_cluster(client: Client, correlation: str, tmp_path: Path) -> None:
     X, w = questionnaire(20_000, 6, 1), np.random.default_rng(0).gamma(2, 1, 20_000)
     dataset = dfact.import_array(X, tmp_path / "d.zarr", weights=w)
-    settings: dict[str, Any] = {"scales": halves(6), "correlation": correlation}
+    settings: dict[str, Any] = {"scales": halves(6), "correlation": correlation, "group_factors": 2}
     inline = dfact.describe(dataset, executor="inline", **settings)
     assert_same(dfact.describe(dataset, executor=client, **settings), inline)
     assert_same(dfact.describe(X, weights=w, executor="threads", **settings), inline)
