@@ -228,7 +228,7 @@ def test_classes_are_compared_by_differences_from_their_mean() -> None:
 @pytest.mark.parametrize("name", ["icqf", "gom", "emf"])
 def test_executors_and_stores_give_the_same_bits(name: str, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 14)
-    M = answers(4500, 12, 2)
+    M = answers(3000, 12, 2)
     dataset = dfact.import_array(M.astype(np.float32), tmp_path / "d.zarr", valid_range=(0, 3))
     model = models()[name].set_params(dtype="float32", executor="inline")
     if name == "icqf":
