@@ -31,16 +31,20 @@ def separate_error(X: NDArray[Any], k: int, n_folds: int, seed: int) -> float:
     return total / X.size
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
-@pytest.mark.slow
-def test_errors_are_those_of_separate_fits(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 12)
-    X = genotypes(1)
-    selection = cross_validate_entries(Admixture(), X.astype(dtype), [2, 3], n_folds=3, random_state=0)
+@pytest.fixture(scope="module")
+def separate_errors() -> list[float]:
+    """The errors of separate fits with 2 and 3 components."""
     seed = dfact.selection.folds.resolve_random_state(0)
     assert seed is not None
-    expected = [separate_error(X, k, 3, seed) for k in (2, 3)]
-    np.testing.assert_allclose(selection.table["deviance"], expected, rtol=2e-3)
+    return [separate_error(genotypes(1), k, 3, seed) for k in (2, 3)]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
+@pytest.mark.slow
+def test_errors_are_those_of_separate_fits(dtype: Any, separate_errors: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 12)
+    selection = cross_validate_entries(Admixture(), genotypes(1).astype(dtype), [2, 3], n_folds=3, random_state=0)
+    np.testing.assert_allclose(selection.table["deviance"], separate_errors, rtol=2e-3)
     assert selection.best_params == {"n_components": 3}
     assert selection.model.selection_.criterion == "deviance"
 
