@@ -141,6 +141,7 @@ def test_moved_items_lower_the_congruence_and_equal_factors_are_equal(seed: int)
         assert (result.congruence.min() < 0.9) == moved
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_resamples")
 def test_congruence_is_that_of_separate_fits() -> None:
     M, groups = traits(1)
@@ -298,6 +299,7 @@ def test_three_groups_are_compared_with_the_first_and_kept_with_the_model(tmp_pa
     assert not hasattr(model.fit(M, confounders=frame), "comparison_")  # that of the earlier fit
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_resamples")
 def test_scales_of_items_are_the_given_ones_or_of_the_largest_loading() -> None:
     M, groups = traits(5)
@@ -350,6 +352,7 @@ def test_weights_of_two_are_rows_twice(seed: int) -> None:
     assert not np.allclose(weighted.congruence, plain.congruence, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_resamples")
 def test_fractions_leave_out_mantels_test() -> None:
     M, groups = traits(6)

@@ -171,7 +171,8 @@ def assert_same_choice(first: Selection, second: Selection) -> None:
 def test_selection_interrupted_anywhere_resumes(criterion: str, tmp_path: Path) -> None:
     X = tensor(1, 0.2)
     undisturbed = choose(X, criterion)
-    total = steps_of(lambda: assert_same_choice(choose(X, criterion, tmp_path / "complete.zarr"), undisturbed))
+    seldom = cp(checkpoint_every=100)
+    total = steps_of(lambda: assert_same_choice(choose(X, criterion, tmp_path / "complete.zarr", seldom), undisturbed))
     last = 0
     for number in np.sort(np.random.default_rng(0).choice(np.arange(2, total + 1), 3, replace=False)):
         with pytest.raises(InterruptionError), lost_at(number):
