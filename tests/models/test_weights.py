@@ -203,7 +203,7 @@ def partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["fa", "l1nmf"])
 @pytest.mark.slow
 def test_every_executor_gives_the_same_bits(name: str, executor: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    M, w = survey(10, n=2000)
+    M, w = survey(10, n=800)
     dataset = dfact.import_array(M, tmp_path / "d.zarr", weights=w)
     assert dfact.plan(models()[name], dataset).n_partitions > 1
     where = request.getfixturevalue("client") if executor == "distributed" else executor

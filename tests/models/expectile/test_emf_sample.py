@@ -70,9 +70,9 @@ def test_the_minimum_is_that_of_all_rows(omega: float, solver: str, ridge: float
 def test_the_first_pass_over_all_rows_nearly_reaches_the_minimum(omega: float) -> None:
     for seed in range(2):
         V = skewed(seed, 6000)
-        model = dfact.ExpectileMF(3, omega=omega, tol=1e-7).fit(V)
+        model = dfact.ExpectileMF(3, omega=omega, tol=1e-5).fit(V)
         assert model.objective_history_[1] <= 1.03 * model.objective_history_[-1]
-        assert model.n_iter_ <= without_sample(dfact.ExpectileMF(3, omega=omega, tol=1e-7), V).n_iter_
+        assert model.n_iter_ <= without_sample(dfact.ExpectileMF(3, omega=omega, tol=1e-5), V).n_iter_
 
 
 @pytest.mark.slow
