@@ -264,13 +264,12 @@ class ProjectionPass(Pass[BlockState, Frequencies, ProjectionSums]):
         if labels is not None:
             free = labels < 0
             Q[~free] = normalized(np.eye(K))[labels[~free]]
-        logs, active = np.zeros(len(G)), np.flatnonzero(free)
+        logs, em, active = np.where(free, -np.inf, 0), Q.copy(), np.flatnonzero(free)
         # A membership that a long step has brought to its bound only doubles in each of the next: few rows need more steps.
         for steps in (self.steps, *(4,) * _EXTRA):
             if active.size:
                 part = rows if len(active) == len(G) else replace(rows, G=G[active])
-                moved, logs[active], change = part.climb(Q[active], steps)
-                Q[active] = moved
+                Q[active], logs[active], em[active], change = part.climb(Q[active], steps, logs[active], em[active])
                 active = active[change > _MOVED]
         first = _first(self.codes, block, Q)
         return first, ProjectionSums(np.asarray(logs.sum()), np.asarray(int(np.isnan(first.factors[0]).sum())))

@@ -122,18 +122,19 @@ class RowBlock:
         T = slope - (Q * slope).sum(axis=1, keepdims=True) + total[:, None]
         return np.where(total[:, None] > 0, normalized(np.maximum(Q * T, 1e-300)), Q)
 
-    def climb(self, Q: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
-        """Take some Newton steps of every row, and the EM's where one was too long. Return also log-likelihoods and last changes."""
-        logs, slope, curvature = self.slopes(Q, curved=True)
-        last, em = logs, Q
-        for step in range(steps):
-            if step:
+    def climb(self, Q: Floats, steps: int, last: Floats, em: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """Take some Newton steps of every row, and the EM's where one was too long. Return also the last changes.
+
+        ``last`` and ``em`` are the log-likelihoods before the last step and the EM's step from there, which replaces it if it was too
+        long: given for the step that led to Q, returned for the last one, so that further steps may follow.
+        """
+        for _ in range(steps):
+            logs, slope, curvature = self.slopes(Q, curved=True)
+            if (worse := logs < last - FALL * np.abs(last)).any():
+                Q = np.where(worse[:, None], em, Q)
                 logs, slope, curvature = self.slopes(Q, curved=True)
-                if (worse := logs < last - FALL * np.abs(last)).any():
-                    Q = np.where(worse[:, None], em, Q)
-                    logs, slope, curvature = self.slopes(Q, curved=True)
             last, em, begin = logs, self.em(Q, slope), Q
             Q = Q.copy()
             newton_rows(Q, slope, curvature)
             Q = np.where(self.observed[:, None] > 0, Q, begin)
-        return Q, logs, np.abs(Q - begin).max(axis=1)
+        return Q, last, em, np.abs(Q - begin).max(axis=1)
