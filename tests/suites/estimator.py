@@ -68,16 +68,31 @@ class EstimatorSuite:
         del n
         return {}
 
-    @pytest.fixture(params=[{}], ids=["default"])
-    def variant(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+    @pytest.fixture(scope="class", params=[{}], ids=["default"])
+    @classmethod
+    def variant(cls, request: pytest.FixtureRequest) -> dict[str, Any]:
         """Parameters that differ; a subclass gives several."""
         found: dict[str, Any] = request.param
         return found
 
     @pytest.fixture
     def partitioned(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.partition(monkeypatch)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def reference(cls, variant: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[dfact.Dataset, Any]:
+        """Data in several partitions as a dataset, and a fit to it, block after block, to which the fits of all tests are equal."""
+        suite = cls()
+        with pytest.MonkeyPatch.context() as patch:
+            suite.partition(patch)
+            dataset = suite.stored(suite.data(), tmp_path_factory.mktemp("reference") / "d.zarr")
+            assert dfact.plan(suite.make(variant), dataset).n_partitions > 1
+            return dataset, suite.fit(variant, dataset, executor="inline")
+
+    def partition(self, patch: pytest.MonkeyPatch) -> None:
         for name, size in zip(("_BLOCK_ENTRIES", "_CHUNK_ENTRIES", "_PARTITION_ENTRIES"), self.entries, strict=True):
-            monkeypatch.setattr(layout, name, size)
+            patch.setattr(layout, name, size)
 
     def make(self, variant: dict[str, Any], **changes: Any) -> Any:
         return type(self).model(**{**self.parameters, **variant, **changes})
@@ -100,39 +115,43 @@ class EstimatorSuite:
     @pytest.mark.usefixtures("partitioned")
     @pytest.mark.parametrize("executor", ["threads", "distributed"])
     def test_every_executor_gives_the_same_bits(
-        self, executor: str, variant: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
+        self, executor: str, variant: dict[str, Any], reference: tuple[dfact.Dataset, Any], request: pytest.FixtureRequest
     ) -> None:
-        X = self.data()
-        dataset = self.stored(X, tmp_path / "d.zarr")
-        assert dfact.plan(self.make(variant), dataset).n_partitions > 1
+        dataset, expected = reference
         where = request.getfixturevalue("client") if executor == "distributed" else executor
-        expected, model = (self.fit(variant, dataset, executor=name) for name in ("inline", where))
         assert isinstance(self.row_factors(expected), zarr.Array) is self.stores_rows
         assert self.row_factors(expected).dtype == np.float32
+        model = self.fit(variant, dataset, executor=where)
         assert_same_fit(model, expected)
         if self.transforms:
             rows = np.asarray(self.row_factors(expected))
             np.testing.assert_allclose(np.asarray(model.transform(dataset)), rows, rtol=self.tolerance, atol=self.tolerance / 1e3)
-        assert_same_fit(self.fit(variant, X, executor=where), expected)
+        in_memory = self.fit(variant, self.data(), executor=where)
+        assert isinstance(self.row_factors(in_memory), np.ndarray)
+        assert_same_fit(in_memory, expected)
 
     @pytest.mark.slow
     @pytest.mark.usefixtures("partitioned")
-    def test_chunks_of_the_store_change_nothing(self, variant: dict[str, Any], tmp_path: Path) -> None:
+    def test_chunks_of_the_store_change_nothing(
+        self, variant: dict[str, Any], reference: tuple[dfact.Dataset, Any], tmp_path: Path
+    ) -> None:
         X = self.data()
         chunked = zarr.create_array(tmp_path / "raw.zarr", shape=X.shape, chunks=(777, 5, 2)[: X.ndim], dtype=X.dtype)
         chunked[:] = X
-        expected, model = self.fit(variant, X), self.fit(variant, chunked)
-        assert isinstance(self.row_factors(expected), np.ndarray)
-        assert_same_fit(model, expected)
+        assert_same_fit(self.fit(variant, chunked), reference[1])
 
     @pytest.mark.slow
     @pytest.mark.usefixtures("partitioned")
     @pytest.mark.parametrize("executor", ["local", "distributed"])
     def test_state_on_disk_gives_the_same_bits(
-        self, executor: str, variant: dict[str, Any], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+        self,
+        executor: str,
+        variant: dict[str, Any],
+        reference: tuple[dfact.Dataset, Any],
+        request: pytest.FixtureRequest,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        X = self.data()
-        expected = self.fit(variant, X, executor="inline")
+        X, expected = self.data(), reference[1]
         written: list[Any] = []
         plan, write = FitTask.plan, SpillFile.write
 

@@ -142,12 +142,13 @@ class TestEstimator(EstimatorSuite):
     parameters: ClassVar = {"n_components": 3, "random_state": 4, "max_iter": 8}
     derived = ("loadings_",)
 
-    @pytest.fixture(params=["nndsvd", "random"])
-    def variant(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+    @pytest.fixture(scope="class", params=["nndsvd", "random"])
+    @classmethod
+    def variant(cls, request: pytest.FixtureRequest) -> dict[str, Any]:
         return {"init": request.param}
 
     def data(self) -> Array:
-        return planted_answers(5_000, 30, 3, seed=3, missing=0.1).astype(np.float32)
+        return planted_answers(2_500, 30, 3, seed=3, missing=0.1).astype(np.float32)
 
 
 def assert_same_bits(first: dfact.L1NMF, second: dfact.L1NMF) -> None:

@@ -47,23 +47,24 @@ def test_it_is_least_squares_in_every_mode(seed: int) -> None:
         assert np.abs(gradient).max() < 1e-4 * np.abs(np.nan_to_num(np.moveaxis(Z, n, 0)).reshape(Z.shape[n], -1) @ H.T).max()
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("tol", [1e-3, 1e-5])
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("slow", [False, True])
-def test_a_fit_stops_near_its_limit(seed: int, tol: float, slow: bool) -> None:
+def test_a_fit_stops_near_its_limit(seed: int, slow: bool) -> None:
     rng = np.random.default_rng(seed)
     draw = rng.random if slow else rng.standard_normal  # vectors of all positive entries are nearly collinear
     Z = model_of([draw((size, 4)) for size in (40, 20, 10)]) + 0.1 * rng.standard_normal((40, 20, 10))
     Z[rng.random(Z.shape) < 0.1 * slow] = np.nan
-    found, end = (dfact.CPALS(4, tol=t, max_iter=3000, random_state=seed).fit(Z) for t in (tol, 1e-10))
-    assert found.converged_
-    assert found.remaining_ < tol
-    assert found.objective_history_[-1] < (1 + 2 * tol) * end.objective_history_[-1]
-    assert not slow or found.n_iter_ > 20
+    tols = (1e-3, 1e-5, 1e-10)
+    *fits, end = (dfact.CPALS(4, tol=tol, max_iter=3000, random_state=seed).fit(Z) for tol in tols)
+    for tol, found in zip(tols[:-1], fits, strict=True):
+        assert found.converged_
+        assert found.remaining_ < tol
+        assert found.objective_history_[-1] < (1 + 2 * tol) * end.objective_history_[-1]
+        assert not slow or found.n_iter_ > 20
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.slow
 def test_planted_factors_are_found(seed: int, missing: float) -> None:
     rng = np.random.default_rng(seed)
@@ -108,7 +109,7 @@ def test_transform_and_tables(tmp_path: Path, client: Client) -> None:
 
 class TestEstimator(EstimatorSuite):
     model = dfact.CPALS
-    parameters: ClassVar = {"n_components": 2, "random_state": 0, "max_iter": 5}
+    parameters: ClassVar = {"n_components": 2, "init": "random", "random_state": 0, "max_iter": 5}
     entries = (1 << 9, 1 << 11, 1 << 12)
     codes = False
     stores_rows = False

@@ -346,8 +346,9 @@ class TestEstimator(EstimatorSuite):
     parameters: ClassVar = {"n_components": 3}
     derived = ("loadings_", "explained_", "fit_", "score_reliability_")
 
-    @pytest.fixture(params=["promax", "varimax", "polychoric"])
-    def variant(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+    @pytest.fixture(scope="class", params=["promax", "varimax", "polychoric"])
+    @classmethod
+    def variant(cls, request: pytest.FixtureRequest) -> dict[str, Any]:
         return {"correlation": "polychoric", "rotation": "oblimin"} if request.param == "polychoric" else {"rotation": request.param}
 
     def data(self) -> Array:

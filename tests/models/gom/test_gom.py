@@ -2,6 +2,7 @@
 
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
 from typing import Any, ClassVar
@@ -178,13 +179,15 @@ class TestEstimator(EstimatorSuite):
     derived = ("item_parameters_",)
     entries = (1 << 11, 1 << 13, 1 << 14)
 
-    @pytest.fixture(params=CASES, ids="-".join)
-    def variant(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-        monkeypatch.setattr(kmeans, "_SAMPLE", 500)  # so that Lloyd's passes run
-        return dict(zip(("method", "vertex_hunting"), request.param, strict=True))
+    @pytest.fixture(scope="class", params=CASES, ids="-".join)
+    @classmethod
+    def variant(cls, request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kmeans, "_SAMPLE", 500)  # so that Lloyd's passes run
+            yield dict(zip(("method", "vertex_hunting"), request.param, strict=True))
 
     def data(self) -> Array:
-        return planted(8, n=3000, m=25)[2].astype(np.float32)
+        return planted(8, n=1500, m=25)[2].astype(np.float32)
 
 
 @pytest.mark.filterwarnings(ALONE)

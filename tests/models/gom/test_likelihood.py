@@ -155,7 +155,7 @@ def test_the_command_refines_a_shifted_import(tmp_path: Path, capsys: pytest.Cap
 
 class TestEstimator(EstimatorSuite):
     model = GradeOfMembership
-    parameters: ClassVar = {"n_components": 3, "random_state": 0, "likelihood": "binomial", "max_iter": 40}
+    parameters: ClassVar = {"n_components": 3, "random_state": 0, "likelihood": "binomial", "max_iter": 20}
     rows = "memberships_"
     tolerance = 0.5
     derived = ("item_parameters_",)
