@@ -62,7 +62,8 @@ def packaged() -> Array:
 @pytest.mark.parametrize(("name", "k", "top", "reference"), [("big5", 5, 4, 457998.0), ("eqsq", 8, 3, 450401.0)])
 def test_objective_of_the_papers_implementation(questionnaires: Path, name: str, k: int, top: int, reference: float, solver: str) -> None:
     M = real(questionnaires, name)
-    model = dfact.ICQF(k, solver=solver, bounds=(0, top), max_iter=600, tol=1e-7).fit(M)
+    max_iter = {"admm": 600, "splitless": 30}[solver]
+    model = dfact.ICQF(k, solver=solver, bounds=(0, top), max_iter=max_iter, tol=1e-7).fit(M)
     assert objective(model, M) <= 1.0005 * reference
     assert objective(model, M) == pytest.approx(model.objective_history_[-1], rel=1e-5)
 
@@ -246,7 +247,7 @@ def test_each_item_stays_within_its_range(solver: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(dfact.load_model(tmp_path / "m.model").transform(M), model.transform(M))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.slow
 def test_an_adaptive_rho_stays_above_its_bound_and_converges(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     M = icqf_simulation(0.1, seed).M
@@ -331,15 +332,16 @@ class TestEstimator(EstimatorSuite):
     parameters: ClassVar = {"n_components": 3, "random_state": 4, "max_iter": 8}
     derived = ("loadings_", "confounder_loadings_")
 
-    @pytest.fixture(params=[("admm", "nndsvd"), ("splitless", "nndsvd"), ("splitless", "random")], ids="-".join)
-    def variant(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+    @pytest.fixture(scope="class", params=[("admm", "nndsvd"), ("splitless", "nndsvd"), ("splitless", "random")], ids="-".join)
+    @classmethod
+    def variant(cls, request: pytest.FixtureRequest) -> dict[str, Any]:
         return dict(zip(("solver", "init"), request.param, strict=True))
 
     def data(self) -> Array:
-        return planted_answers(5_000, 30, 3, seed=3, missing=0.1).astype(np.float32)
+        return planted_answers(2_500, 30, 3, seed=3, missing=0.1).astype(np.float32)
 
     def fit_inputs(self, n: int) -> dict[str, Any]:
-        return {"confounders": pd.DataFrame({"age": np.random.default_rng(0).normal(40, 9, 5_000)[:n]})}
+        return {"confounders": pd.DataFrame({"age": np.random.default_rng(0).normal(40, 9, n)})}
 
 
 @both_solvers

@@ -95,7 +95,7 @@ def test_the_objective_is_the_documented_one_and_never_increases(shape: tuple[in
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.5])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_extrapolation_saves_iterations(seed: int, missing: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors of all positive entries are nearly collinear, so that updates without extrapolation converge slowly."""
     rng = np.random.default_rng(seed)
@@ -111,7 +111,7 @@ def test_extrapolation_saves_iterations(seed: int, missing: float, monkeypatch: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["fast", "collinear", "slow"])
 def test_a_fit_stops_near_its_limit(kind: str, seed: int) -> None:
     """The slow data is mostly missing, and its vectors are nearly collinear."""
@@ -133,7 +133,7 @@ def test_a_fit_stops_near_its_limit(kind: str, seed: int) -> None:
 @pytest.mark.parametrize(("seed", "missing"), [(0, 0.3), (1, 0.0)])
 def test_by_default_a_fit_reaches_the_objective_of_many_iterations(seed: int, missing: float) -> None:
     Z = planted_answers(1500, 200, 5, seed, missing).reshape(1500, 50, 4)
-    found, end = (dfact.ElasticCP(5, random_state=seed, **settings).fit(Z) for settings in ({}, {"tol": 0, "max_iter": 600}))
+    found, end = (dfact.ElasticCP(5, random_state=seed, **settings).fit(Z) for settings in ({}, {"tol": 0, "max_iter": 300}))
     assert found.n_iter_ < 200
     assert found.objective_history_[-1] < 1.0005 * end.objective_history_[-1]
 
@@ -302,7 +302,7 @@ def test_the_path_of_table_1(seed: int) -> None:
     assert not any(A.any() for A in path.at(len(table) - 1).factors_)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.slow
 def test_the_path_falls_in_rank_and_rises_in_error(seed: int) -> None:
     sim = elastic_cp_simulation(6, 2, seed)
@@ -425,8 +425,9 @@ class TestEstimator(EstimatorSuite):
     tolerance = 1e-5
     derived = ("loadings_",)
 
-    @pytest.fixture(params=["random", "nvecs"])
-    def variant(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+    @pytest.fixture(scope="class", params=["random", "nvecs"])
+    @classmethod
+    def variant(cls, request: pytest.FixtureRequest) -> dict[str, Any]:
         return {"init": request.param}
 
     def data(self) -> Array:

@@ -300,20 +300,20 @@ def eight() -> Iterator[LocalCluster]:
 @pytest.mark.usefixtures("many_partitions")
 @pytest.mark.parametrize("missing", ["fill", "exact"])
 def test_the_result_depends_on_the_seed_alone(missing: str, client: Client, eight: LocalCluster, tmp_path: Path) -> None:
-    X = answers(8000, 3).astype(np.float32)
+    X = answers(4000, 3).astype(np.float32)
     coded = np.where(np.isnan(X), 255, X).astype(np.uint8)
     dataset = dfact.import_array(coded, tmp_path / "d.zarr", missing=255)
-    assert Layout.of(X.shape).n_partitions >= 4
+    assert Layout.of(X.shape).n_partitions >= 3
     settings: dict[str, Any] = {"solver": "stochastic", "missing": missing, "max_iter": 4, "lam": 3.0, "batch_sizes": [50, 9, 2]}
     reference = dfact.ElasticCP(3, executor="inline", random_state=4, **settings).fit(dataset)
     with Client(eight, set_as_default=False) as many:
-        for executor, data in (("inline", dataset), (ThreadsExecutor(2), dataset), (client, dataset), (many, dataset), (None, X)):
+        for executor, data in ((ThreadsExecutor(2), dataset), (client, dataset), (many, dataset), (None, X)):
             assert_same(reference, dfact.ElasticCP(3, executor=executor, random_state=4, **settings).fit(data))
-    for rows in (37, 3001):  # other chunks
-        other = zarr.create_array(tmp_path / f"{rows}.zarr", shape=coded.shape, chunks=(rows, 12, 3), dtype="u1")
-        other[:] = coded
-        again = replace(dataset, source=ZarrSource(other))
-        assert_same(reference, dfact.ElasticCP(3, executor="inline", random_state=4, **settings).fit(again))
+    rows = {"fill": 37, "exact": 3001}[missing]
+    other_chunks = zarr.create_array(tmp_path / "chunks.zarr", shape=coded.shape, chunks=(rows, 12, 3), dtype="u1")
+    other_chunks[:] = coded
+    again = replace(dataset, source=ZarrSource(other_chunks))
+    assert_same(reference, dfact.ElasticCP(3, executor="inline", random_state=4, **settings).fit(again))
     changed = dfact.ElasticCP(3, executor="inline", random_state=5, **settings).fit(dataset)
     assert not np.array_equal(changed.factors_[1], reference.factors_[1])
 
@@ -357,10 +357,10 @@ def test_any_share_may_be_missing(share: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_no_component_vanishes_before_it_has_been_fitted(seed: int) -> None:
     """Rows at their optimum would not use a component that has not formed yet, and it would never form."""
-    X = answers(6000, 3)
+    X = answers(3000, 5)
     exact = dfact.ElasticCP(3, lam=3.0, random_state=seed).fit(X)
     model = dfact.ElasticCP(3, lam=3.0, solver="stochastic", random_state=seed).fit(X)
     assert model.rank_ == exact.rank_ == 3
