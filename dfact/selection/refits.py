@@ -108,9 +108,9 @@ class Refits:
         first = min(self.failed, default=None)
         if first is not None:
             example = f"{self._describe(first)}: {self.failed[first]}"
-            failed = f"{len(self.failed)} of {len(self._numbers)} resamples could not be fitted, such as {example}"
+            failed = f"{len(self.failed)} of {len(self._numbers)} refits failed, such as {example}"
             if len(self._numbers) - len(self.failed) < 2:
-                raise DataError(f"{failed}; expected at least 2 that can be fitted")
+                raise DataError(f"{failed}; expected at least 2 that succeed")
             warnings.warn(failed, UserWarning, stacklevel=3)
         return [None if i in self.failed else self._stored(i) for i in self._numbers]
 

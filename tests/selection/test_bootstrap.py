@@ -294,7 +294,7 @@ def test_failed_resamples_cause_a_warning() -> None:
     X = rng.standard_normal((40, 1)) + rng.standard_normal((40, 8))
     X[2:, 0] = 0  # in every seventh resample this item does not vary
     model = dfact.FactorAnalysis(1).fit(X)
-    with pytest.warns(UserWarning, match="of 60 resamples could not be fitted, such as number .*item '0' does not vary"):
+    with pytest.warns(UserWarning, match="of 60 refits failed, such as number .*item '0' does not vary"):
         found = bootstrap(model, X, 60, random_state=0)
     failed = np.isnan(found.similarity).all(axis=1)
     assert 1 <= failed.sum() < 25

@@ -371,7 +371,7 @@ def test_resamples_that_cannot_be_fitted_are_refused_by_name() -> None:
         M[[np.flatnonzero(groups == level)[j] for level in "ab"], j] = 3
     model = dfact.FactorAnalysis(1, executor="inline").fit(M)
     message = r"[01] of 30 resamples could be fitted in all groups, expected at least 2; the resample 1 of group=a: items '0'"
-    with pytest.raises(DataError, match=message), pytest.warns(UserWarning, match="could not be fitted, such as resample 1 of group=a"):
+    with pytest.raises(DataError, match=message), pytest.warns(UserWarning, match="refits failed, such as resample 1 of group=a"):
         compare_groups(model, M, groups, n_resamples=30, n_permutations=0, random_state=0)
 
 
