@@ -28,8 +28,8 @@ _STYLE: dict[str, Any] = {
     "axes.titlesize": 10.0,
     "axes.linewidth": 0.8,
     "legend.frameon": False,
-    "savefig.dpi": 144,
 }
+_RASTER_DPI = 144  # of collections with many marks
 _MAX_MARKS = 200  # marks of one collection drawn as vectors; larger collections are rasterized
 _FONTS = re.compile(r"font: ((?:\w+ )*)([\d.]+px) [^;\"]+")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # characters that XML forbids
@@ -53,18 +53,20 @@ def render(drawing: Drawing) -> Picture:
     new_figure(1, 1)  # raises an error if Matplotlib is not installed
     from cycler import cycler
     from matplotlib import rc_context
-    from matplotlib.collections import Collection
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     out = BytesIO()
     with rc_context({**_STYLE, "axes.prop_cycle": cycler(color=COLORS)}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # the browser has glyphs that Matplotlib's font lacks
         figure = drawing.draw()
-        for marks in figure.findobj(Collection):
-            marks.set_rasterized(max(len(marks.get_paths()), np.size(marks.get_offsets(), 0)) > _MAX_MARKS)
         for axes in figure.axes:
+            for marks in axes.collections:
+                marks.set_rasterized(max(len(marks.get_paths()), np.size(marks.get_offsets(), 0)) > _MAX_MARKS)
             _plain_logarithms(axes.xaxis)
             _plain_logarithms(axes.yaxis)
-        figure.savefig(out, format="svg", facecolor="none", metadata={"Date": None, "Creator": None})
+        figure.set(dpi=_RASTER_DPI, facecolor="none")
+        # savefig would draw twice: the first time only for the layout, which drawing includes.
+        FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
     svg = _CONTROL.sub("", out.getvalue().decode("utf-8", "replace"))
     svg = _FONTS.sub(r"font: \1\2 system-ui, sans-serif", svg[svg.index("<svg") :])
     width, height = figure.get_size_inches() * 96
