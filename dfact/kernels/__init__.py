@@ -13,6 +13,7 @@ Shape letters used in all kernels:
     kmeans                          assignment of points to centres
     entries                         missing codes, column statistics, filling
     polychoric                      tables of pairs of items by counting bits, and the correlation of each
+    rotation                        oblimin rotations of loadings, by gradient projection
     strata                          counts of answers by stratum and group
     genotypes                       genotypes of two bits: counted, and transposed into rows
     jit                             the decorators that compile all kernels

@@ -75,19 +75,23 @@ def add_log_likelihoods(G: Codes, first: int, F: Floats, trials: int, out: NDArr
                 rest = one - f
                 likelihood = (f if g >= 2 else rest) * (f if g >= 1 else rest)
                 likelihoods[j] = likelihood if g <= 2 else one
-            for j in range(count, span):
-                likelihoods[j] = one
-            for lane in range(_LANES):
-                product[lane] = (
-                    np.float64(likelihoods[lane])
-                    * np.float64(likelihoods[lane + _LANES])
-                    * np.float64(likelihoods[lane + 2 * _LANES])
-                    * np.float64(likelihoods[lane + 3 * _LANES])
-                    * np.float64(likelihoods[lane + 4 * _LANES])
-                    * np.float64(likelihoods[lane + 5 * _LANES])
-                    * np.float64(likelihoods[lane + 6 * _LANES])
-                    * np.float64(likelihoods[lane + 7 * _LANES])
-                )
+            if count <= _LANES:  # of the columns of a narrow tile each has a lane
+                for lane in range(_LANES):
+                    product[lane] = np.float64(likelihoods[lane]) if lane < count else 1.0
+            else:
+                for j in range(count, span):
+                    likelihoods[j] = one
+                for lane in range(_LANES):
+                    product[lane] = (
+                        np.float64(likelihoods[lane])
+                        * np.float64(likelihoods[lane + _LANES])
+                        * np.float64(likelihoods[lane + 2 * _LANES])
+                        * np.float64(likelihoods[lane + 3 * _LANES])
+                        * np.float64(likelihoods[lane + 4 * _LANES])
+                        * np.float64(likelihoods[lane + 5 * _LANES])
+                        * np.float64(likelihoods[lane + 6 * _LANES])
+                        * np.float64(likelihoods[lane + 7 * _LANES])
+                    )
             for lane in range(_LANES // 2):
                 running *= product[lane] * product[lane + _LANES // 2]  # at least 1e-140 · 1e-160
                 if running < _LEAST_PRODUCT:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.kernels.rotation import minimize_oblimin
+
 _ROUNDS, _TOLERANCE = 1000, 1e-12  # of the varimax rotation
 _STARTS_TOLERANCE, _START_ROUNDS = 1e-5, 1000  # of the oblimin rotation from each start
 _FINAL_TOLERANCE, _FINAL_ROUNDS = 1e-9, 5000  # from the lowest of them
 _TIE = 1e-7  # relative: starts whose criteria differ by less have found the same minimum
-_HALVINGS = 20  # of a step; a smaller one is within rounding errors
 
 Array = NDArray[np.float64]
 
@@ -72,51 +73,20 @@ def oblimin(loadings: Array, *, kaiser: bool = False, n_starts: int = 10, seed: 
         return Rotation(loadings, np.ones((1, 1)), 0.0)
     rng = np.random.default_rng(seed)
     starts = [np.eye(k), *(np.linalg.qr(rng.standard_normal((k, k)))[0] for _ in range(n_starts))]
+    A = np.ascontiguousarray(A, np.float64)
     best, lowest = starts[0], np.inf
     for start in starts:
-        T, value = _project_gradient(A, start, _STARTS_TOLERANCE, _START_ROUNDS)
+        T = np.array(start, order="C")
+        value = minimize_oblimin(A, T, _STARTS_TOLERANCE, _START_ROUNDS)
         if value < lowest - _TIE * abs(lowest) or lowest == np.inf:
             best, lowest = T, value
-    T, value = _project_gradient(A, best, _FINAL_TOLERANCE, _FINAL_ROUNDS)
-    return Rotation(_pattern(A, T) * lengths, T.T @ T, value)
-
-
-def _project_gradient(A: Array, T: Array, tolerance: float, rounds: int) -> tuple[Array, float]:
-    """Return the T (k, k) and the value of the oblimin criterion at its minimum near T, where the projected gradient is small."""
-    pattern = _pattern(A, T)
-    value, slope = _quartimin(pattern)
-    step = 1.0
-    for _ in range(rounds):
-        gradient = -np.linalg.solve(T.T, slope.T @ pattern)  # by T: −(ΛᵀGT⁻¹)ᵀ
-        gradient -= T * (T * gradient).sum(axis=0)  # along the columns of T, whose lengths are fixed
-        square = float(np.vdot(gradient, gradient))
-        if square <= tolerance**2:
-            break
-        step *= 2
-        for _ in range(_HALVINGS):
-            moved = T - step * gradient
-            moved /= np.linalg.norm(moved, axis=0)
-            pattern = _pattern(A, moved)
-            new, slope = _quartimin(pattern)
-            if new < value - 0.5 * step * square:
-                break
-            step /= 2
-        else:
-            break
-        T, value = moved, new
-    return T, value
+    value = minimize_oblimin(A, best, _FINAL_TOLERANCE, _FINAL_ROUNDS)
+    return Rotation(_pattern(A, best) * lengths, best.T @ best, value)
 
 
 def _pattern(A: Array, T: Array) -> Array:
     """Return A T⁻ᵀ (m, k)."""
     return np.asarray(np.linalg.solve(T, A.T).T, np.float64)
-
-
-def _quartimin(pattern: Array) -> tuple[float, Array]:
-    """Return ¼ Σ_{r≠s} Σ_j λ_jr² λ_js² and its gradient by Λ (m, k)."""
-    squares = pattern**2
-    others = squares.sum(axis=1, keepdims=True) - squares
-    return 0.25 * float(np.vdot(squares, others)), pattern * others
 
 
 def ordered(pattern: Array, correlations: Array) -> tuple[Array, Array]:

@@ -38,10 +38,10 @@ def block(seed: int, trials: int, n: int = 9, c: int = 1100) -> tuple[NDArray[np
     return G, np.where(tile <= trials, tile, np.nan), F, np.where(tile <= trials, 1.0, 0.0)
 
 
-@pytest.mark.parametrize("trials", [1, 2, 5])
+@pytest.mark.parametrize(("trials", "columns"), [(1, 1100), (2, 1100), (5, 1100), (2, 64), (2, 65), (2, 5)])
 @pytest.mark.parametrize("seed", range(2))
-def test_slopes_and_likelihoods_are_those_of_the_formula(seed: int, trials: int) -> None:
-    G, g, F, observed = block(seed, trials)
+def test_slopes_and_likelihoods_are_those_of_the_formula(seed: int, trials: int, columns: int) -> None:
+    G, g, F, observed = block(seed, trials, c=columns)
     counts = np.nan_to_num(g)
     a, b = observed * counts / F, observed * (trials - counts) / (1 - F)
     curvature = a / F + b / (1 - F)
