@@ -111,8 +111,7 @@ def imported(table: str, *others: str) -> Callable[[Path], None]:
 def factored(path: Path) -> None:
     """Fit the factor analysis of the guide on psychometrics."""
     data = path.with_name("thesis.zarr")
-    if not data.exists():
-        EARLIER["thesis.zarr"][1](data)
+    copy_earlier("thesis.zarr", path.parent)
     run_of_pages("dfact fit fa thesis.zarr", path.parent, data.name, path.name)
 
 
@@ -252,15 +251,20 @@ def genotypes(path: Path) -> None:
     run_of_pages("dfact import cohort.bed", path.parent, "cohort.bed", path.name)
 
 
+def demo(path: Path) -> None:
+    run(f"dfact demo --output {path}")
+
+
 @cache
-def _demo() -> TemporaryDirectory[str]:
+def _made(name: str) -> TemporaryDirectory[str]:
     folder = TemporaryDirectory()
-    run(f"dfact demo --output {folder.name}/demo")
+    EARLIER[name][1](Path(folder.name) / name)
     return folder
 
 
-def demo(path: Path) -> None:
-    shutil.copytree(f"{_demo().name}/demo", path)
+def copy_earlier(name: str, folder: Path) -> None:
+    """Copy a result of another section, which is made once, with the files that it was made from."""
+    shutil.copytree(_made(name).name, folder, dirs_exist_ok=True)
 
 
 OLD, NEW = slice(0, 120), slice(120, 180)
@@ -300,9 +304,9 @@ def lay_out(folder: Path, blocks: list[Block]) -> None:
     for name, make in READERS_FILES.items():
         if name in text:
             make(folder / name)
-    for name, (command, make) in EARLIER.items():
+    for name, (command, _) in EARLIER.items():
         if re.search(rf"(?<![/\w]){name}", text) and not re.search(command, text):
-            make(folder / name)
+            copy_earlier(name, folder)
 
 
 # Running the blocks
