@@ -31,6 +31,8 @@ from dfact.data.ingest.writer import dataset_writer
 from dfact.data.memory_limit import parse_bytes
 
 K, SWEEPS, RIDGE = 10, 30, 1e-3
+SHAPE = 1000, 1000
+"""Rows and columns of the sweeps side by side."""
 PASSES = 8
 
 
@@ -184,7 +186,7 @@ def main() -> int:
     parser.add_argument("--limits", nargs="*", default=["4GiB", "1GiB"])
     parser.add_argument("--folder", type=Path, help="where the data goes and stays; a temporary folder by default")
     options = parser.parse_args()
-    rows, thresholds = sweeps_side_by_side(1000, 1000, options.repeats)
+    rows, thresholds = sweeps_side_by_side(*SHAPE, options.repeats)
     report("emf_sweeps", rows, thresholds)
     rows, more = growth(options.entries, min(options.repeats, 3))
     report("emf_growth", rows, more)

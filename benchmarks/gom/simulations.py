@@ -29,6 +29,8 @@ LEVELS = 4
 TAUS = (0.2, 0.6, 1, 2, 3, 4, 5, 6, 7)
 RHOS = (0.2, 0.6, 1, 1.4, 1.8, 2.2, 2.6, 3)
 SIZES = (800, 1600, 3200, 5600, 8000)
+CANDIDATES = range(2, 9)
+"""Numbers of classes among which modularity chooses."""
 
 
 def hamming(estimate: NDArray[Any], planted: NDArray[Any]) -> float:
@@ -65,7 +67,7 @@ def averages(
     *,
     levels: int = LEVELS,
     tau: Callable[[tuple[int, ...]], float] | None = None,
-    candidates: Sequence[int] = range(2, 9),
+    candidates: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
     """Return means over datasets that all algorithms share; the median of the seconds."""
     outcomes: dict[str, list[dict[str, float]]] = {name: [] for name in algorithms}
@@ -79,7 +81,7 @@ def averages(
                 n_levels=levels,
                 random_state=seed,
             )
-            found.append(outcome(model, planted, candidates))
+            found.append(outcome(model, planted, candidates or CANDIDATES))
     frames = {name: pd.DataFrame(found) for name, found in outcomes.items()}
     return [{"algorithm": name, **frame.mean(), "seconds": frame["seconds"].median()} for name, frame in frames.items()]
 
