@@ -21,6 +21,8 @@ from dfact.errors import StoreError
 from dfact.storage.location import SCHEMES, Location
 
 _METADATA = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")  # Zarr probes for these, so they may be missing
+_PLAIN_KEY = re.compile(r"[^/\\:]+(/[^/\\:]+)*")
+"""Keys that name nothing outside of the store's folder on any operating system, if no part is ``..``."""
 _ENVIRONMENT = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 """Beginnings of the environment variables that configure the client, by scheme."""
 _CREDENTIALS = {
@@ -67,6 +69,10 @@ class StrictLocalStore(LocalStore):
         await super().set(key, value)
 
     def _require_inside(self, key: str) -> None:
+        # Each access comes here, and to resolve a deep folder takes many calls of the system.
+        path, parts = self.root, key.split("/")
+        if _PLAIN_KEY.fullmatch(key) and ".." not in parts and not any((path := path / part).is_symlink() for part in parts):
+            return
         root = os.path.realpath(self.root)
         if not os.path.realpath(self.root / key).startswith(f"{root}{os.sep}"):
             raise StoreError(f"{self.root / key} is a link that leads out of the store; replace it with a copy of what it leads to")

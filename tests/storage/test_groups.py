@@ -1,5 +1,6 @@
 """Zarr groups: only complete ones of the expected kind and format version are opened."""
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import zarr
 from dfact.errors import StoreError
 from dfact.storage.arrays import write_array
 from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, create_group, is_complete, kind_at, open_group
+from dfact.storage.zarr_stores import StrictLocalStore
 
 
 def attributes(path: Path, **changes: Any) -> None:
@@ -61,3 +63,14 @@ def test_failed_writer_leaves_the_existing_group(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     array: Any = open_group(tmp_path / "x", "dataset")["a"]
     np.testing.assert_array_equal(array[:], np.arange(3))
+
+
+@pytest.mark.parametrize("key", ["../secret", "inner/../../secret", "ABSOLUTE", "file", "inner/folder/secret"])
+def test_keys_and_links_that_lead_out_of_a_store_are_refused(tmp_path: Path, key: str) -> None:
+    (tmp_path / "secret").write_text("of others")
+    (tmp_path / "x" / "inner").mkdir(parents=True)
+    (tmp_path / "x" / "file").symlink_to(tmp_path / "secret")
+    (tmp_path / "x" / "inner" / "folder").symlink_to("../..")
+    store = StrictLocalStore(tmp_path / "x")
+    with pytest.raises(StoreError, match="is a link that leads out of the store"):
+        asyncio.run(store.get(key.replace("ABSOLUTE", str(tmp_path / "secret"))))
