@@ -244,7 +244,16 @@ def partitions_by_worker(client: Client) -> dict[str, int]:
 
 FORKSERVER = multiprocessing.get_context("forkserver")  # the fork server imports once, so that new processes start fast
 FORKSERVER.set_forkserver_preload(
-    ["distributed", "dfact", "dfact.models.estimator", "dfact.selection", "dfact.report.export", "dfact.report.write", "dfact.cli.main"]
+    [
+        "distributed",
+        "dfact",
+        "dfact.models.estimator",
+        "dfact.selection",
+        "dfact.report.export",
+        "dfact.report.write",
+        "dfact.cli.main",
+        "benchmarks.faults.fork_server",
+    ]
 )
 
 
