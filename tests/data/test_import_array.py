@@ -21,7 +21,7 @@ from dfact.data.sources.dense import ArraySource, ZarrSource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource
 from dfact.data.statistics import ColumnStatistics, as_float
 
-SEEDS = [0, 1, 2]
+SEEDS = [0, 1]
 
 
 def in_zarr(tmp_path, array, chunks):
@@ -369,7 +369,7 @@ def test_a_column_without_zeros_or_answers():
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("seed", SEEDS[:2])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.slow
 def test_sparse_dataset_is_independent_of_the_batches(tmp_path, seed, monkeypatch):
     """Small reads and chunks give the same matrix."""

@@ -18,7 +18,7 @@ from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset
 from dfact.storage.groups import partial_path
 
-SEEDS = [0, 1, 2]
+SEEDS = [0, 1]
 
 
 def answers(ids, items, seed, levels=4, missing=0.2):
@@ -74,22 +74,23 @@ CASES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["outer", "inner"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_join_is_the_merge_of_the_tables(tmp_path, case, how):
+def test_a_join_is_the_merge_of_the_tables(tmp_path, case):
     frames = [answers(ids, [f"{name}{j}" for j in range(4 + d)], d) for d, (name, ids) in enumerate(zip("abc", CASES[case], strict=True))]
     parts = [in_store(tmp_path, name, frame) for name, frame in zip("abc", frames, strict=True)]
-    expected = merged(frames, how)
-    if not len(expected):
-        with pytest.raises(DataError, match=r"no participant is in all datasets.*a: 'p00000', 'p00001'.*; b: 'p00020'"):
-            join_datasets(parts, tmp_path / "j.zarr", how=how)
-        return
-    joined = join_datasets(parts, tmp_path / "j.zarr", how=how)
-    assert_same(joined, expected)
-    assert joined.dtype == np.uint8
-    assert joined.missing_rate == pytest.approx(expected.isna().to_numpy().mean())
-    # It is the dataset that an import of the merged table makes.
-    assert joined.fingerprint == in_store(tmp_path, "merged", expected, valid_range=(0, 3)).fingerprint
+    for how in ("outer", "inner"):
+        expected = merged(frames, how)
+        if not len(expected):
+            with pytest.raises(DataError, match=r"no participant is in all datasets.*a: 'p00000', 'p00001'.*; b: 'p00020'"):
+                join_datasets(parts, tmp_path / "inner.zarr", how=how)
+            assert (case, how) == ("disjoint", "inner")
+            continue
+        joined = join_datasets(parts, tmp_path / f"{how}.zarr", how=how)
+        assert_same(joined, expected)
+        assert joined.dtype == np.uint8
+        assert joined.missing_rate == pytest.approx(expected.isna().to_numpy().mean())
+        # It is the dataset that an import of the merged table makes.
+        assert joined.fingerprint == in_store(tmp_path, "merged", expected, valid_range=(0, 3)).fingerprint
 
 
 @pytest.mark.slow
@@ -309,7 +310,7 @@ def reads_per_chunk(counts, dataset):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize(("seed", "how"), [(0, "outer"), (1, "inner"), (2, "outer")])
+@pytest.mark.parametrize(("seed", "how"), [(0, "outer"), (1, "inner")])
 def test_chunks_are_read_at_most_twice_on_average(tmp_path, reads_of, seed, how):
     rng = np.random.default_rng(seed)
     n = 700
@@ -351,7 +352,7 @@ def test_memory_does_not_hold_the_answers(tmp_path, monkeypatch, order):
     monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 16)
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 16)
     monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 14)
-    n, m = 20_000, 400
+    n, m = 5000, 400
     rng = np.random.default_rng(0)
     ids = people(n)
     parts = [
@@ -364,7 +365,7 @@ def test_memory_does_not_hold_the_answers(tmp_path, monkeypatch, order):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     size = joined.shape[0] * joined.shape[1]
-    assert size == 16_000_000
+    assert size == 4_000_000
     assert peak < size / 2, f"{peak / 1e6:.1f} MB"
 
 

@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster
 from numpy.typing import NDArray
 
 import dfact
+from benchmarks.faults.fits import forked_workers
 from dfact import DataError, Dataset, ParameterError, import_table
 from dfact.data import layout
 from dfact.data.ingest import parallel, table
@@ -26,7 +27,7 @@ from dfact.data.statistics import as_float
 from dfact.errors import ClusterError
 
 N, M = 1600, 300
-SEEDS = [0, 1, 2]
+SEEDS = [0, 1]
 KINDS = ["answers", "wide", "single", "double", "mixed"]
 
 
@@ -149,9 +150,11 @@ def executor(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", SEEDS[:2])
+@pytest.mark.parametrize(("seed", "n_parts"), [(0, 2), (1, 9)])
 @pytest.mark.slow
-def test_every_division_into_parts_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int) -> None:
+def test_every_division_into_parts_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int, n_parts: int
+) -> None:
     rng, values = np.random.default_rng(seed), values_of(kind, seed)
     shift = kind != "double"  # beside 1e200, a shift would round everything else to 0
     serial = imported(monkeypatch, tmp_path / "serial.zarr", [Part(values, ids_of(N), [N])], executor="inline", shift=shift)
@@ -159,11 +162,9 @@ def test_every_division_into_parts_gives_the_same_bytes(tmp_path: Path, monkeypa
     expected = values.astype(np.float32) if kind in ("single", "mixed") else values
     tolerance = {"rtol": 1e-6, "atol": 0.2} if kind == "mixed" else {"rtol": 1e-6, "atol": 1e-6}
     np.testing.assert_allclose(stored, expected, **tolerance)
-    for n_parts in (2, 9):
-        parts = cut(values, n_parts, rng)
-        dataset = imported(monkeypatch, tmp_path / "d.zarr", parts, n_jobs=3, shift=shift, overwrite=True)
-        assert dataset.fingerprint == serial.fingerprint == serial.with_confounders(None).fingerprint
-        assert content(tmp_path / "d.zarr") == content(tmp_path / "serial.zarr")
+    dataset = imported(monkeypatch, tmp_path / "d.zarr", cut(values, n_parts, rng), n_jobs=3, shift=shift)
+    assert dataset.fingerprint == serial.fingerprint == serial.with_confounders(None).fingerprint
+    assert content(tmp_path / "d.zarr") == content(tmp_path / "serial.zarr")
     assert len(content(tmp_path / "serial.zarr" / "values")) > 5
     stored -= serial.offset
     np.testing.assert_array_equal(serial.statistics.minimum, np.nanmin(stored, axis=0))
@@ -264,7 +265,8 @@ def test_lost_worker_is_replaced_and_lost_process_is_reported(tmp_path: Path, mo
     serial = imported(monkeypatch, tmp_path / "serial.zarr", [Part(values, ids_of(N), [N])])
     parts = cut(values, 6, np.random.default_rng(0))
     parts[3].kill_once = tmp_path / "killed"
-    cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", memory_limit="2GiB")
+    with forked_workers():
+        cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", memory_limit="2GiB")
     with cluster, Client(cluster, set_as_default=False) as client:
         dataset = imported(monkeypatch, tmp_path / "d.zarr", parts, executor=client)
     assert parts[3].kill_once.exists()

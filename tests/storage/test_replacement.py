@@ -1,43 +1,17 @@
 """Replacement of a group by another one: after a kill at any time, one of them can be read."""
 
-import subprocess
-import sys
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks.faults.fits import in_forked_process
 from dfact.errors import StoreError
 from dfact.storage import replacement
 from dfact.storage.arrays import write_array
 from dfact.storage.groups import create_group, open_group
-
-KILLED = """
-import os, shutil, sys
-from pathlib import Path
-import numpy as np
-from dfact.storage import replacement
-from dfact.storage.arrays import write_array
-from dfact.storage.groups import create_group
-supported, kill_at = sys.argv[2] == "True", int(sys.argv[3])
-if not supported:
-    replacement._exchange = lambda first, second: False
-calls = 0
-def counted(function):
-    def call(*arguments, **more):
-        global calls
-        if replacing and calls == kill_at:
-            os.kill(os.getpid(), 9)
-        calls += replacing
-        return function(*arguments, **more)
-    return call
-replacing = False
-Path.rename, shutil.rmtree, replacement._exchange = counted(Path.rename), counted(shutil.rmtree), counted(replacement._exchange)
-with create_group(Path(sys.argv[1]), "dataset", overwrite=True) as group:
-    write_array(group, "a", np.arange(4), ("a",))
-    replacing = True
-"""
 
 
 def write(path: Path, values: Any) -> None:
@@ -67,9 +41,13 @@ def test_a_replacement_leaves_nothing_else(supported: bool, tmp_path: Path, monk
 def test_a_killed_replacement_leaves_a_complete_group(supported: bool, kill_at: int, tmp_path: Path) -> None:
     path = tmp_path / "x"
     write(path, np.arange(3))
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(path), str(supported), str(kill_at)], check=False).returncode
-    assert ended in (-9, 0)
-    assert ended == -9 or kill_at > 1  # each replacement takes at least two calls
+    try:
+        error = json.loads(in_forked_process("tests.storage.forked", "killed_replacement", json.dumps([str(path), supported, kill_at])))
+    except EOFError:  # killed
+        pass
+    else:
+        assert not error
+        assert kill_at > 1  # each replacement takes at least two calls
     if path.exists():
         assert read(path) in (3, 4)
     else:  # between two renames
