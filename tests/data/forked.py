@@ -1,9 +1,10 @@
-"""Imports in processes forked from the fork server, which are killed, limited or measured; nothing here imports a test."""
+"""What tests of data do in processes forked from the fork server: imports are killed, limited or measured. Nothing here imports a test."""
 
 import os
 import re
 import resource
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -76,3 +77,10 @@ def limited(folder: str) -> list[str]:
         except dfact.StoreError as error:
             errors.append(str(error))
     return errors
+
+
+def modules_of_dask() -> list[bool]:
+    """Tell whether Dask's arrays are imported, before and after a fit of an array of NumPy."""
+    before = "dask.array" in sys.modules
+    dfact.L1NMF(2, max_iter=2).fit(np.ones((9, 3)))
+    return [before, "dask.array" in sys.modules]

@@ -2,11 +2,9 @@
 
 import gc
 import itertools
+import json
 import pickle
-import subprocess
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from dask.sizeof import sizeof
 from distributed import Client
 
 import dfact
+from benchmarks.faults.fits import in_forked_process
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
@@ -474,7 +473,4 @@ def test_tables_with_names_of_dasks_attributes() -> None:
 @pytest.mark.process
 @pytest.mark.slow
 def test_dask_is_imported_for_dask_arrays_alone() -> None:
-    code = "import sys, numpy, dfact; dfact.L1NMF(2, max_iter=2).fit(numpy.ones((9, 3))); print('dask.array' in sys.modules)"
-    with warnings.catch_warnings():
-        run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert run.stdout.strip() == "False"
+    assert json.loads(in_forked_process("tests.data.forked", "modules_of_dask", "[]")) == [False, False]

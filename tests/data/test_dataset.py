@@ -46,6 +46,15 @@ def sparse_answers(seed):
     return sp.csr_array(array)
 
 
+def sparse_answers_with_a_zero():
+    """A zero is stored; rows 3 and 4 have three entries and none."""
+    array = sparse_answers(0).toarray()
+    array[3], array[4] = [1, 0, 2, 0, 3, 0], 0
+    X = sp.csr_array(array)
+    X.data[X.indptr[5]] = 0
+    return X
+
+
 def full(seed):
     """Everything a dataset can have."""
     age = np.random.default_rng(seed).normal(50, 9, 120)
@@ -161,14 +170,10 @@ def test_fingerprint_changes_with_values_and_metadata(originals, tmp_path, chang
     ],
 )
 @pytest.mark.slow
-def test_fingerprint_of_sparse_data_changes_with_every_part(tmp_path, change):
-    array = sparse_answers(0).toarray()
-    array[3], array[4] = [1, 0, 2, 0, 3, 0], 0
-    X = sp.csr_array(array)
-    X.data[X.indptr[5]] = 0  # stored
-    before = import_array(X, tmp_path / "d.zarr").fingerprint
+def test_fingerprint_of_sparse_data_changes_with_every_part(originals, tmp_path, change):
+    X = sparse_answers_with_a_zero()
     change(X)
-    assert import_array(X, tmp_path / "e.zarr").fingerprint != before
+    assert import_array(X, tmp_path / "e.zarr").fingerprint != open_dataset(originals / "zero.zarr").fingerprint
 
 
 @pytest.mark.parametrize(("seed", "sparse"), [(0, False), (1, True)])
@@ -278,10 +283,11 @@ def edit(path, change):
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
-    """A dense dataset, one with a wider range, and a sparse one of several chunks; each test changes copies of its own."""
+    """Dense datasets, one with a wider range, and sparse ones, one of several chunks; tests that change them take copies."""
     folder = tmp_path_factory.mktemp("originals")
     import_array(answers(0), folder / "d.zarr", **full(0))
     import_array(answers(0), folder / "wide.zarr", **full(0) | {"valid_range": (0, 6)})
+    import_array(sparse_answers_with_a_zero(), folder / "zero.zarr")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(values_module, "_CHUNK_ENTRIES", 50)
         patch.setattr(values_module, "_INDPTR_CHUNK", 40)
