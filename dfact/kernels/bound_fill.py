@@ -86,7 +86,8 @@ def bounded_step(
         products = np.dot(B, Qt)
         ridge, top, linear = np.zeros(size, X.dtype), np.full(size, dtype(w_max)), np.empty((n_free, size), X.dtype)
         if squared:
-            ridge[:] = strength / weights
+            for i in range(size):
+                ridge[i] = strength / weights[i]
         for q in range(n_free):
             for i in range(size):
                 linear[q, i] = products[i, q] - (zero if squared else strength / weights[i])
@@ -94,7 +95,10 @@ def bounded_step(
             accelerate(x, linear, G, n_free, ridge, top, sweeps, 0.0)
         else:
             descend(x, linear, G, n_free, ridge, top, sweeps, 0.0)
-        X[:n_free, start : start + size] = x[:n_free]
+        # Entry by entry: for an assignment of arrays Numba compiles messages about their shapes, which takes seconds.
+        for q in range(n_free):
+            for i in range(size):
+                X[q, start + i] = x[q, i]
         for i in range(size):
             weights[i] *= sample_weight[start + i]
         weighted = np.empty_like(x)

@@ -163,6 +163,13 @@ def search_signs(
 
 
 @inlined
+def copy(source: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+    """Copy a vector. For an assignment of arrays Numba compiles messages about their shapes, which takes seconds."""
+    for r in range(len(out)):
+        out[r] = source[r]
+
+
+@inlined
 def solve_columns(
     X: NDArray[np.float64],
     H: NDArray[np.float64],
@@ -185,7 +192,8 @@ def solve_columns(
     below = 0.0 if nonnegative else 1.0
     for i in range(n):
         gram = G[i if len(G) > 1 else 0]
-        x[:], h[:] = X[:, i], H[:, i]
+        copy(X[:, i], x)
+        copy(H[:, i], h)
         done = False
         for attempt in range(1, _ROUNDS + 1):
             for _ in range(_SWEEPS):
@@ -199,19 +207,19 @@ def solve_columns(
                     moved, largest = max(moved, abs(new - x[r])), max(largest, abs(new))
                     x[r] = new
             if on_support(x, h, gram, ridge[i], l1, y) and is_optimal(x, y, h, gram, l1, nonnegative):
-                x[:] = y
+                copy(y, x)
                 done = True
                 break
             if moved <= tolerance * largest:
                 done = True
                 break
             if attempt == _PATIENCE:
-                start[:] = x
+                copy(x, start)
                 if search_signs(start, h, gram, ridge[i], l1, nonnegative, y):
-                    x[:] = y
+                    copy(y, x)
                     done = True
                     break
-        X[:, i] = x
+        copy(x, X[:, i])
         unconverged += 0 if done else 1
     return unconverged
 
@@ -233,7 +241,7 @@ def row_optima(
     k, n = X.shape
     all_free, x, h = np.ones(k), np.empty(k), np.empty(k)
     for i in range(n):
-        h[:] = H[:, i]
+        copy(H[:, i], h)
         if on_support(all_free, h, G[i if len(G) > 1 else 0], ridge[i], 0.0, x):
             for r in range(k):
                 X[r, i] = max(x[r], 0.0) if nonnegative else x[r]

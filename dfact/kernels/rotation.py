@@ -134,6 +134,8 @@ def minimize_oblimin(A: Floats, T: Floats, tolerance: float, rounds: int) -> flo
             step /= 2
         if not fell:
             break
-        T[:] = moved
+        for r in range(k):
+            for s in range(k):
+                T[r, s] = moved[r, s]
         value = new
     return value

@@ -105,7 +105,10 @@ def optimal_slices(
                 for i in range(b):
                     grams[i, r, q] = grams[i, q, r] = scale * packed[i, r * (r + 1) // 2 + q]
     else:
-        grams[0] = gram_product(A, shape, -1)
+        gram = gram_product(A, shape, -1)
+        for r in range(k):
+            for q in range(k):
+                grams[0, r, q] = gram[r, q]
     X = np.zeros((k, b))
     solve_columns(X, U, grams, ridge, l1, nonnegative, tolerance)
     return X
