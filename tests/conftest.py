@@ -109,10 +109,10 @@ def repeats_on_a_cluster(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Run the whole suite with two processes more than cores: tests of clusters and faults often wait for the processes they start."""
+    """Run the whole suite with three processes more than cores: tests of clusters and faults often wait for the processes they start."""
     if config.option.numprocesses != "auto" or config.option.markexpr == "quick":
         return None
-    return (psutil.cpu_count(logical=False) or psutil.cpu_count() or 1) + 2
+    return (psutil.cpu_count(logical=False) or psutil.cpu_count() or 1) + 3
 
 
 def pytest_collection_finish() -> None:
