@@ -29,7 +29,7 @@ def killed_replacement(path: str, supported: bool, kill_at: int) -> str:
         return call
 
     exchange = replacement._exchange if supported else lambda *_: False
-    Path.rename, shutil.rmtree, replacement._exchange = map(counted, (Path.rename, shutil.rmtree, exchange))  # type: ignore[method-assign,assignment]
+    Path.rename, shutil.rmtree, replacement._exchange = map(counted, (Path.rename, shutil.rmtree, exchange))  # type: ignore[method-assign,assignment]  # in this process alone
     try:
         with create_group(path, "dataset", overwrite=True) as group:
             write_array(group, "a", np.arange(4), ("a",))
