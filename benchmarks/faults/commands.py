@@ -1,5 +1,6 @@
 """Commands with a checkpoint that faults hit: repeatable, on data on disk, in their own processes."""
 
+import atexit
 import os
 import shutil
 import signal
@@ -124,8 +125,11 @@ class Stored(ABC):
     def lost(self) -> int:
         """Return the number of bytes in which the model differs from the undisturbed one, plus those of leftover files."""
         ours = {"data.zarr", "found.model", "undisturbed.model", "command.log", "tmp"}
-        left = [path for path in self._folder.iterdir() if path.name not in ours]
-        return differing(bits(dfact.load_model(self.model)), self._expected) + size_of([*left, *(self._folder / "tmp").iterdir()])
+        left = [path for path in self._folder.iterdir() if path.name not in ours] + list((self._folder / "tmp").iterdir())
+        different, size = differing(bits(dfact.load_model(self.model)), self._expected), size_of(left)
+        if different or left:
+            print(f"{different} bytes of the model differ, {size} bytes are left in {[str(path) for path in left]}")
+        return different + size
 
 
 class StoredFit(Stored):
@@ -189,8 +193,11 @@ def _command(log: str, folder: str, arguments: list[str], pause: float, settings
         _die_at(last_words)
     tempfile.tempdir = folder
     slow(pause)
-    with small_partitions(), dask.config.set(settings):
-        code = main(arguments)
+    try:
+        with small_partitions(), dask.config.set(settings):
+            code = main(arguments)
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing skips them: the temporary folder of a model in a reference cycle would remain
     sys.stdout.flush()
     sys.exit(code)
 
