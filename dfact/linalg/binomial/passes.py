@@ -271,6 +271,10 @@ class ProjectionPass(Pass[BlockState, Frequencies, ProjectionSums]):
                 part = rows if len(active) == len(G) else replace(rows, G=G[active])
                 Q[active], logs[active], em[active], change = part.climb(Q[active], steps, logs[active], em[active])
                 active = active[change > _MOVED]
+        if active.size:  # no further step has compared the last one with what came before it
+            reached = replace(rows, G=G[active]).log_likelihoods(Q[active])
+            worse = active[reached < logs[active] - FALL * np.abs(logs[active])]
+            Q[worse] = em[worse]
         first = _first(self.codes, block, Q)
         return first, ProjectionSums(np.asarray(logs.sum()), np.asarray(int(np.isnan(first.factors[0]).sum())))
 

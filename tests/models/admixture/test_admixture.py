@@ -3,6 +3,7 @@
 import re
 import warnings
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from dfact import Admixture, DataError, ParameterError
 from dfact.engine.executors import LocalSession
 from dfact.engine.tiles import Tile
 from dfact.linalg.binomial.fit import ColumnStep, Extrapolate, Products
+from dfact.linalg.binomial.passes import ProjectionPass
 from dfact.models.admixture import footprint
 from dfact.models.admixture.variants import Variants, match_columns
 from tests.conftest import REAL_DATA
@@ -244,6 +246,19 @@ def test_a_projection_reaches_the_maximum_of_every_row() -> None:
     model = Admixture(3, n_trials=4, dtype="float64").fit(X)
     found, fitted = (log_likelihoods(X, Q, model.frequencies_, 4) for Q in (model.transform(X), model.memberships_))
     assert (found >= fitted - 1e-3).all()
+
+
+@pytest.mark.parametrize("seed", [8, 9])
+def test_no_step_of_a_projection_makes_a_row_less_likely(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = planted(seed, 600, 150, missing=0.1)[2]
+    model = Admixture(3, n_trials=4, dtype="float64").fit(X)
+    monkeypatch.setattr("dfact.linalg.binomial.passes._EXTRA", 0)
+    last = log_likelihoods(X, np.full((600, 3), 1 / 3), model.frequencies_, 4)
+    for steps in range(1, 9):
+        monkeypatch.setattr("dfact.models.admixture.estimator.ProjectionPass", partial(ProjectionPass, steps=steps))
+        reached = log_likelihoods(X, model.transform(X), model.frequencies_, 4)
+        assert (reached >= last - 1e-5 * np.abs(last)).all()
+        last = reached
 
 
 @pytest.mark.slow
