@@ -15,7 +15,7 @@ from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource, contiguous
 from dfact.data.sources.sparse import SparseSource
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import Block, PartialSums, Pass, Workspace, run_step
+from dfact.engine.passes import Block, PartialSums, Pass, Workspace, read_only, run_step
 
 T = TypeVar("T")
 B = TypeVar("B")
@@ -99,12 +99,10 @@ class Partitions:
         start = 0
         for index, raw in enumerate(empty if dtype is None else self._raw_blocks()):
             workspace = Workspace() if work is None else work
-            if isinstance(raw, np.ndarray):
-                raw.flags.writeable = False
             stop = start + raw.shape[0]
             covariates = None if self.covariates is None else contiguous(self.covariates[start:stop])
             position = first + index, self.rows.start + start
-            yield Block(raw, covariates, *position, self.source.implicit_value, workspace, dtype, self.missing_code)
+            yield Block(read_only(raw), covariates, *position, self.source.implicit_value, workspace, dtype, self.missing_code)
             start = stop
 
     def _read(self, start: int, stop: int) -> Rows:

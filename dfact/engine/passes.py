@@ -15,6 +15,7 @@ from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.engine.block_state import BlockState, StateArrays
 
+R = TypeVar("R")
 T = TypeVar("T")
 _SMALL_CODES = 2  # bytes of integers that every floating type holds exactly
 
@@ -94,6 +95,17 @@ def has_small_codes(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "iu" and dtype.itemsize <= _SMALL_CODES
 
 
+def read_only(rows: R) -> R:
+    """Return a read-only view of an array, or a CSR matrix as it is.
+
+    All blocks are alike in this, since Numba compiles a kernel once for arrays that may be written and once for others.
+    """
+    if isinstance(rows, np.ndarray):
+        rows = rows.view()
+        rows.flags.writeable = False
+    return rows
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """A run of consecutive rows, the unit of a pass.
@@ -126,14 +138,11 @@ class Block:
         """
         if self.dtype is None:
             return self.stored
-        matrix = as_float(self.stored, self.missing_code, self.dtype, partial(self.work.array, "matrix"))
-        if isinstance(matrix, np.ndarray):
-            matrix.flags.writeable = False
-        return matrix
+        return read_only(as_float(self.stored, self.missing_code, self.dtype, partial(self.work.array, "matrix")))
 
     def with_matrix(self, matrix: NDArray[Any] | sp.csr_array, **changes: Any) -> "Block":
         """Return the block with another matrix."""
-        return replace(self, stored=matrix, dtype=None, missing_code=None, **changes)
+        return replace(self, stored=read_only(matrix), dtype=None, missing_code=None, **changes)
 
     @property
     def codes(self) -> tuple[NDArray[Any], float]:
@@ -146,7 +155,7 @@ class Block:
     @cached_property
     def values(self) -> NDArray[Any]:
         """The matrix as an array, with its implicit entries."""
-        return self.matrix if isinstance(self.matrix, np.ndarray) else to_dense(self.matrix, self.implicit_value)
+        return self.matrix if isinstance(self.matrix, np.ndarray) else read_only(to_dense(self.matrix, self.implicit_value))
 
 
 PARTIAL_SUMS: dict[str, type["PartialSums"]] = {}

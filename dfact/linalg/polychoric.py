@@ -335,8 +335,8 @@ class Polychoric:
             correlate_tables(tables.counts, first, levels.starts, part, c.cuts, c.thresholds, c.shares, c.levels, *results, squares)
 
         threads = threads if len(numbers) * items[1] >= _THREADED else 1
-        with ThreadPoolExecutor(threads) as pool:  # each has items of all numbers of pairs
-            list(pool.map(estimate, [numbers[i :: 4 * threads] for i in range(4 * threads)]))
+        with ThreadPoolExecutor(threads) as pool:  # each has items of all numbers of pairs; in C order, or the kernel is compiled again
+            list(pool.map(estimate, [numbers[i :: 4 * threads].copy() for i in range(4 * threads)]))
         if isinstance(tables, WeightedTables):
             rows, last = slice(*items), items[1]
             self.counts[rows, :last] = tables.pairs[0, rows]

@@ -39,7 +39,7 @@ def test_a_step_is_that_of_the_dense_augmented_lagrangian(
     codes = rng.integers(0, 4, (n, m)).astype(np.uint8)
     codes[rng.random(codes.shape) < 0.1] = 255
     M = np.where(codes == 255, dtype(np.nan), codes.astype(dtype))
-    M.flags.writeable = False
+    M.flags.writeable = codes.flags.writeable = False  # as all blocks are
     k, free, beta, tolerance = 6, 5, 0.1, 1e-4 if dtype == np.float32 else 1e-11
     lower, upper, counts = np.full(m, 0.8, dtype), np.linspace(2.2, 2.3, m, dtype=dtype), rng.uniform(0, 2, n).astype(dtype)
     dense, positions, values = Dense(M, lower, upper), np.empty(0, np.int32), np.empty(0, dtype)

@@ -39,9 +39,15 @@ class Recorder:
         self._seen[kind] += 1
         position, kept = self._rng.integers(self._seen[kind]), self.kept[kind]
         if position < _CALLS:
-            copies = tuple(np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments)
+            copies = tuple(like(a, np.copy(a)) if isinstance(a, np.ndarray) else a for a in arguments)
             kept[position:] = [copies, *kept[position + 1 :]]
         return self.kernel(*arguments)
+
+
+def like(array: NDArray[Any], copy: NDArray[Any]) -> NDArray[Any]:
+    """The copy, read-only if the array is: Numba compiles a kernel for each kind."""
+    copy.flags.writeable = array.flags.writeable
+    return copy
 
 
 def placed(arguments: tuple[Any, ...], pool: NDArray[np.uint8], rng: np.random.Generator) -> list[Any]:
@@ -50,9 +56,10 @@ def placed(arguments: tuple[Any, ...], pool: NDArray[np.uint8], rng: np.random.G
     for i in rng.permutation(len(out)):
         if isinstance(out[i], np.ndarray):
             offset += 8 * int(rng.integers(9))
-            view = pool[offset : offset + out[i].nbytes].view(out[i].dtype).reshape(out[i].shape)
+            order = "C" if out[i].flags.c_contiguous else "F"
+            view = pool[offset : offset + out[i].nbytes].view(out[i].dtype).reshape(out[i].shape, order=order)
             view[...] = out[i]
-            out[i], offset = view, offset + -(-out[i].nbytes // 8) * 8
+            out[i], offset = like(out[i], view), offset + -(-out[i].nbytes // 8) * 8
     return out
 
 
