@@ -9,9 +9,12 @@
 """
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.caching import IndexDataCacheFile
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -22,9 +25,32 @@ F = TypeVar("F", bound=Callable[..., object])
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
 
 
+class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no types
+    """The compiled code of a kernel on disk: a file for each signature, and an index of these files.
+
+    Numba numbers the files 1, 2, …. Two processes that compile a kernel at the same time for arrays of different types then choose
+    the same number, and later one type is processed by the code for the other, with wrong results. Here the number follows from
+    the signature. If one process overwrites the index of another, a signature is compiled again, and that is all.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        found = self._load_index()
+        if not found and Path(self._index_path).exists():  # of another version of the source
+            for stale in Path(self._cache_path).glob(self._data_name_pattern.replace("{number:d}", "*")):
+                stale.unlink(missing_ok=True)
+        name = self._data_name(int.from_bytes(sha256(repr((self._source_stamp, key)).encode()).digest()[:8]))
+        self._save_data(name, data)
+        self._save_index({**found, key: name})
+
+
 def kernel(function: F) -> F:
     """Compile a serial kernel that releases the GIL. Threads come from the executor."""
-    return cast(F, numba.njit(cache=True, **_OPTIONS)(function))
+    compiled = numba.njit(cache=True, **_OPTIONS)(function)
+    if (cache := getattr(compiled, "_cache", None)) is not None:  # there is none where NUMBA_DISABLE_JIT is set
+        given = cache._cache_file
+        base = given._index_name.removesuffix(".nbi")
+        cache._cache_file = _CacheFile(cache_path=cache.cache_path, filename_base=base, source_stamp=given._source_stamp)
+    return cast(F, compiled)
 
 
 def subroutine(function: F) -> F:
