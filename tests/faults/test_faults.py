@@ -3,6 +3,7 @@
 ``python -m benchmarks.faults`` tries more faults, more often, and prints what they cost.
 """
 
+import logging
 import os
 import signal
 import time
@@ -32,6 +33,8 @@ from benchmarks.faults.fits import (
 )
 from dfact.data import layout
 from dfact.engine.checkpoint import resume_point
+from dfact.engine.cluster.certificate_names import ClusterSecurity
+from dfact.engine.cluster.connection import connect
 
 pytestmark = pytest.mark.faults
 PAUSE = 0.02
@@ -192,6 +195,25 @@ def test_a_driver_that_is_asked_to_stop(tmp_path: Path) -> None:
     command = fit.run()
     assert command.ended() == 0, command.said
     assert fit.lost() == 0
+
+
+def test_a_scheduler_lost_after_the_last_result_leaves_no_traceback(tmp_path: Path) -> None:
+    logger, logged = logging.getLogger("distributed.client"), list[logging.LogRecord]()
+    handler, levels = logging.Handler(), {name: logging.getLogger(name).level for name in ("asyncio", "distributed.client")}
+    handler.emit = logged.append  # type: ignore[method-assign]  # of this handler alone
+    logger.addHandler(handler)
+    try:
+        with Processes(tmp_path) as processes:
+            processes.start(1)
+            with connect(processes.address, ClusterSecurity()) as client:
+                processes.kill("scheduler")
+                while client.status != "connecting":
+                    time.sleep(0.01)
+        assert not [record.getMessage() for record in logged if record.exc_info]
+    finally:
+        logger.removeHandler(handler)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def test_all_workers_lost_then_the_scheduler(tmp_path: Path) -> None:

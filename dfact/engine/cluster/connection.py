@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dfact.data.sources.dask import worker_infos
 from dfact.engine.cluster.watchdog import cluster_errors
-from dfact.errors import ClusterError, DfactError, StoppedError
+from dfact.errors import DfactError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -50,9 +50,8 @@ def connect(address: str, security: "ClusterSecurity") -> Iterator["Client"]:
                 if address.startswith("tls://"):
                     require_names_checked(client)
                 yield client
-        except (ClusterError, StoppedError):
+        finally:
             silence_client_logs()
-            raise
 
 
 async def probe_scheduler(address: str, security: "ClusterSecurity") -> None:
@@ -69,7 +68,7 @@ async def probe_scheduler(address: str, security: "ClusterSecurity") -> None:
 
 
 def silence_client_logs() -> None:
-    """Silence the loggers of the client's thread, which would log tracebacks of its pending operations after an error."""
+    """Silence the loggers of the client's thread, which would log tracebacks of its pending operations when it closes."""
     for name in ("asyncio", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
