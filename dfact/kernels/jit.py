@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -25,13 +26,27 @@ F = TypeVar("F", bound=Callable[..., object])
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
 
 
+@cache
+def _sources() -> tuple[tuple[str, int, int], ...]:
+    """Return names, times and sizes of all modules of kernels."""
+    files = ((path.name, path.stat()) for path in Path(__file__).parent.glob("*.py"))
+    return tuple(sorted((name, status.st_mtime_ns, status.st_size) for name, status in files))
+
+
 class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no types
     """The compiled code of a kernel on disk: a file for each signature, and an index of these files.
 
     Numba numbers the files 1, 2, …. Two processes that compile a kernel at the same time for arrays of different types then choose
     the same number, and later one type is processed by the code for the other, with wrong results. Here the number follows from
     the signature. If one process overwrites the index of another, a signature is compiled again, and that is all.
+
+    Numba compiles again when the kernel's own file has changed. Here a change of any module of kernels counts, as a kernel contains the
+    functions of other modules that are inlined into it.
     """
+
+    def __init__(self, numbered: IndexDataCacheFile) -> None:
+        base, stamp = numbered._index_name.removesuffix(".nbi"), (numbered._source_stamp, _sources())
+        super().__init__(cache_path=numbered._cache_path, filename_base=base, source_stamp=stamp)
 
     def save(self, key: Any, data: Any) -> None:
         found = self._load_index()
@@ -46,10 +61,8 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no type
 def kernel(function: F) -> F:
     """Compile a serial kernel that releases the GIL. Threads come from the executor."""
     compiled = numba.njit(cache=True, **_OPTIONS)(function)
-    if (cache := getattr(compiled, "_cache", None)) is not None:  # there is none where NUMBA_DISABLE_JIT is set
-        given = cache._cache_file
-        base = given._index_name.removesuffix(".nbi")
-        cache._cache_file = _CacheFile(cache_path=cache.cache_path, filename_base=base, source_stamp=given._source_stamp)
+    if (stored := getattr(compiled, "_cache", None)) is not None:  # there is none where NUMBA_DISABLE_JIT is set
+        stored._cache_file = _CacheFile(stored._cache_file)
     return cast(F, compiled)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dfact.kernels import jit
+
 SOURCE = """
 from dfact.kernels.jit import kernel
 
@@ -72,3 +74,14 @@ def test_another_version_of_the_source_replaces_the_code(tmp_path: Path) -> None
     (tmp_path / "totals.py").write_text(SOURCE.replace("type(0)", "type(7)"))
     assert new_process(tmp_path)(np.arange(5.0)) == 17
     assert len(list(folder.glob("*.nbc"))) == 1
+
+
+def test_a_change_of_another_module_of_kernels_compiles_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert new_process(tmp_path)(np.arange(5)) == 10
+    monkeypatch.setattr(jit, "_sources", lambda: (("box_qp.py", 0, 0),))
+    changed = new_process(tmp_path)
+    assert changed(np.arange(5)) == 10
+    assert not changed.stats.cache_hits
+    assert new_process(tmp_path)(np.arange(5)) == 10
+    monkeypatch.undo()
+    assert {name for name, *_ in jit._sources()} == {path.name for path in Path(jit.__file__).parent.glob("*.py")}
