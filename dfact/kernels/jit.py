@@ -8,6 +8,7 @@
     is copied into each kernel that calls it. It may allocate, and kernels of several modules may call it.
 """
 
+import logging
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
@@ -18,6 +19,7 @@ import numba
 from numba.core.caching import IndexDataCacheFile
 
 F = TypeVar("F", bound=Callable[..., object])
+logger = logging.getLogger("dfact.kernels")
 
 # Reassociation lets the compiler vectorize a sum. NaN and infinity keep their meaning, because NaN marks a missing entry
 # (with "fast" the compiler may assume that there is none).
@@ -42,6 +44,8 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no type
 
     Numba compiles again when the kernel's own file has changed. Here a change of any module of kernels counts, as a kernel contains the
     functions of other modules that are inlined into it.
+
+    Code that cannot be read or written, because a file is damaged or the disk is full, is compiled again by the next process.
     """
 
     def __init__(self, numbered: IndexDataCacheFile) -> None:
@@ -49,13 +53,28 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no type
         super().__init__(cache_path=numbered._cache_path, filename_base=base, source_stamp=stamp)
 
     def save(self, key: Any, data: Any) -> None:
-        found = self._load_index()
-        if not found and Path(self._index_path).exists():  # of another version of the source
-            for stale in Path(self._cache_path).glob(self._data_name_pattern.replace("{number:d}", "*")):
-                stale.unlink(missing_ok=True)
-        name = self._data_name(int.from_bytes(sha256(repr((self._source_stamp, key)).encode()).digest()[:8]))
-        self._save_data(name, data)
-        self._save_index({**found, key: name})
+        try:
+            found = self._load_index()
+            if not found and Path(self._index_path).exists():  # of another version of the source, or damaged
+                for stale in Path(self._cache_path).glob(self._data_name_pattern.replace("{number:d}", "*")):
+                    stale.unlink(missing_ok=True)
+            name = self._data_name(int.from_bytes(sha256(repr((self._source_stamp, key)).encode()).digest()[:8]))
+            self._save_data(name, data)
+            self._save_index({**found, key: name})
+        except OSError as error:
+            logger.warning("cannot store compiled code in %s: %s; every process will compile it", self._cache_path, error.strerror or error)
+
+    def _load_index(self) -> Any:
+        try:
+            return super()._load_index()
+        except Exception:  # of any kind, as pickle finds damaged bytes
+            return {}
+
+    def _load_data(self, name: str) -> Any:
+        try:
+            return super()._load_data(name)
+        except Exception as error:
+            raise OSError(f"{name} is damaged") from error  # Numba compiles again
 
 
 def kernel(function: F) -> F:

@@ -1,6 +1,8 @@
 """What processes that compile a kernel at the same time leave on disk for the next."""
 
+import errno
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,3 +87,33 @@ def test_a_change_of_another_module_of_kernels_compiles_again(tmp_path: Path, mo
     assert new_process(tmp_path)(np.arange(5)) == 10
     monkeypatch.undo()
     assert {name for name, *_ in jit._sources()} == {path.name for path in Path(jit.__file__).parent.glob("*.py")}
+
+
+@pytest.mark.parametrize(("kept", "rest"), [(0.0, b""), (0.5, b""), (0.0, b"damaged")])
+@pytest.mark.parametrize("files", ["*.nbi", "*.nbc", "*.nb?"])
+def test_damaged_code_is_compiled_again(files: str, kept: float, rest: bytes, tmp_path: Path) -> None:
+    folder = Path(new_process(tmp_path)._cache.cache_path)
+    assert new_process(tmp_path)(np.arange(5)) == 10
+    found = list(folder.glob(files))
+    assert found
+    for path in found:
+        content = path.read_bytes()
+        path.write_bytes(content[: int(kept * len(content))] + rest)
+    again = new_process(tmp_path)
+    assert again(np.arange(5)) == 10
+    assert not again.stats.cache_hits
+    mended = new_process(tmp_path)
+    assert mended(np.arange(5)) == 10
+    assert sum(mended.stats.cache_hits.values()) == 1
+
+
+def test_code_that_cannot_be_stored_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def full(path: str) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    total = new_process(tmp_path)
+    monkeypatch.setattr(total._cache._cache_file, "_open_for_write", full)
+    assert total(np.arange(5)) == 10
+    [record] = caplog.records
+    assert record.getMessage().endswith("No space left on device; every process will compile it")
+    assert not list(Path(total._cache.cache_path).glob("*.nb?"))
