@@ -10,7 +10,7 @@ import dfact
 ROOT = Path(dfact.__file__).parent
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("signals", "progress", "text"),
+    ("signals", "progress", "text", "code_cache"),
     ("kernels",),
     ("storage",),
     ("data",),
