@@ -1,4 +1,4 @@
-"""The compiled code of kernels on disk, for several processes that compile and load it at the same time."""
+"""Code cache: compiled kernels on disk, stored and loaded by several processes at once."""
 
 import logging
 from functools import cache
