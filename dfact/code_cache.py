@@ -25,8 +25,8 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no type
     the same number, and later one type is processed by the code for the other, with wrong results. Here the number follows from
     the signature. If one process overwrites the index of another, a signature is compiled again, and that is all.
 
-    Numba compiles again when the kernel's own file has changed. Here a change of any module beside the decorators counts, as a kernel
-    contains the functions of other modules that are inlined into it.
+    Numba compiles again when the kernel's own file has changed. Here a change of any module in the folder of the decorators counts,
+    as a kernel contains the functions of other modules that are inlined into it.
 
     Code that cannot be read or written, because a file is damaged or the disk is full, is compiled again by the next process.
     """
