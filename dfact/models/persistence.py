@@ -292,7 +292,10 @@ def _decode(group: zarr.Group, value: Any) -> Any:
         return float(value["float"])
     if "tuple" in value:
         return tuple(_decode(group, item) for item in value["tuple"])
-    return SAVED_TYPES[value["part"]](**{key: _decode(group, item) for key, item in value.items() if key != "part"})
+    kind = SAVED_TYPES[value["part"]]
+    values = {key: _decode(group, item) for key, item in value.items() if key != "part"}
+    upgrade = getattr(kind, "upgrade", None)  # of a type whose fields have changed: from the fields of any version to its own
+    return kind(**(values if upgrade is None else upgrade(values)))
 
 
 def _write_array(group: zarr.Group, name: str, values: NDArray[Any] | zarr.Array[Any]) -> str:
