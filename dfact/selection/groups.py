@@ -152,7 +152,7 @@ def compare_groups(
     if in_model:
         settings: dict[str, Any] = {"random_state": store.seed, "callbacks": callbacks, "checkpoint": store.checkpoint("effects")}
         within = np.where(groups.labels < 0, "", np.asarray([*groups.levels, ""])[groups.labels])
-        stability = bootstrap(model, dataset, n_resamples, stratify=within, **settings)
+        stability: Any = bootstrap(model, dataset, n_resamples, stratify=within, **settings)
         effects = model_effects(model, dataset, groups, stability)
     effect, se, unshrunken = effects
     (congruence, low, high, p), (n_fitted, n_permuted) = congruences.summarize(level), congruences.counts

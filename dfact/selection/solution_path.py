@@ -9,21 +9,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
-from dfact.linalg.congruence import congruence, match
 from dfact.models.cp.elastic import ElasticCP
 from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, relative_error
 from dfact.models.cp.problem import khatri_rao
 from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.models.parameters import describe_value, is_in_range
 from dfact.models.provenance import SelectionRecord
-from dfact.selection.estimators import check_estimator, with_parameters
+from dfact.selection.estimators import check_estimator, restrict_to_rows, with_parameters
+from dfact.selection.factor_match import match_components
 from dfact.selection.folds import resolve_random_state
 from dfact.selection.masks import EntryMask, masked
 from dfact.selection.result import Selection, choose
@@ -248,7 +247,7 @@ def _split_half(paths: _Paths, full: SolutionPath) -> list[float]:
     order = paths.generator.permutation(n)
     halves = [np.sort(order[: n // 2]), np.sort(order[n // 2 :])]
     first, second = (
-        paths.compute_part(f"half-{i}", paths.dataset.take_rows(rows), _restrict_to_rows(paths.model, rows))
+        paths.compute_part(f"half-{i}", paths.dataset.take_rows(rows), restrict_to_rows(paths.model, rows))
         for i, rows in enumerate(halves, 1)
     )
     scores = [
@@ -259,13 +258,6 @@ def _split_half(paths: _Paths, full: SolutionPath) -> list[float]:
     return _pad(scores, len(full.steps))
 
 
-def _restrict_to_rows(model: ElasticCP, rows: NDArray[np.intp]) -> ElasticCP:
-    """Return the model with the priors and starts of mode 1 for these rows alone."""
-    arrays = {name: value for name, value in (("prior", model.prior), ("init", model.init)) if isinstance(value, (list, tuple))}
-    restricted: ElasticCP = with_parameters(model, **{name: [np.asarray(value[0])[rows], *value[1:]] for name, value in arrays.items()})
-    return restricted
-
-
 def split_half_similarity(first: PathStep, second: PathStep) -> float:
     """Return the lowest |Π_n cos| of the matched components of two refined steps of the same rank, over modes 2 to N; NaN without any.
 
@@ -273,12 +265,8 @@ def split_half_similarity(first: PathStep, second: PathStep) -> float:
     """
     if first.rank == 0:
         return float("nan")
-    products = np.ones((first.rank, first.rank))
-    for A, B in zip(_refined(first)[0][1:], _refined(second)[0][1:], strict=True):
-        U, V = (np.asarray(C[:, : first.rank], np.float64) for C in (A, B))
-        products *= congruence(U.T, V.T)
-    similarity = np.abs(products)
-    return float(similarity[match(similarity)].min())
+    vectors = [[np.asarray(A)[:, : first.rank].T for A in _refined(step)[0][1:]] for step in (first, second)]
+    return float(match_components(*vectors).similarity.min())
 
 
 def _best_by_rule(table: pd.DataFrame, criterion: str, rule: str) -> int:

@@ -54,6 +54,10 @@ class CPPresenter(Presenter[CPModel]):
             lines.insert(2, ("read", f"{model.read_share_:.2f} times the data during the iterations"))
         if hasattr(model, "lam"):
             lines.insert(1, ("penalty", f"lambda {model.lam:g}, share of l1 {model.l1_ratio:g}"))
+        if hasattr(model, "stability_"):
+            result = model.stability_
+            score = f"median factor match score {np.median(result.factor_match_scores):.3f}"
+            lines.append(("stability", f"{result.n_refits} refits to resampled slices of mode 1, {score}"))
         return lines
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
