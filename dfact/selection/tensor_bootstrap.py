@@ -81,8 +81,9 @@ def bootstrap_tensor(
     estimate = _Matching([A[:rank] for A in others]).match(_fit_all(warm, model))
     if estimate.similarity.min() < _SAME_COMPONENT:
         name = model.get_feature_names_out()[estimate.similarity.argmin()]
-        moved = f"the similarity of {name} to it without shrinkage and converged is {estimate.similarity.min():.2f}"
-        warnings.warn(f"{moved}, expected at least {_SAME_COMPONENT}; fit with a smaller tol or lam", stacklevel=3)
+        moved = f"its similarity to the converged {name} without shrinkage is {estimate.similarity.min():.2f}"
+        remedy = "fit it with a smaller tol or lam"
+        warnings.warn(f"the model has not converged, or is shrunken: {moved}, expected at least {_SAME_COMPONENT}; {remedy}", stacklevel=3)
     fits = _starting_from(warm, estimate) if warm_start else _from_own_start(warm, model)
     refits = Refits(store, range(n_resamples), callbacks)
     if refits.pending:

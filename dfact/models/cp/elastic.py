@@ -322,6 +322,7 @@ class ElasticCP(CPModel):
                 "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "lam": (is_in_range(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
                 "l1_ratio": (is_in_range(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
+                "nonnegative": (isinstance(self.nonnegative, (bool, np.bool_)), "True or False, for all modes alike"),
                 "solver": (named(self.solver, *_SOLVERS), f"one of {_SOLVERS}"),
                 "missing": (named(self.missing, *_MISSING), f"one of {_MISSING}"),
                 "batch_sizes": (
