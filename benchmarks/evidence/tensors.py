@@ -16,9 +16,10 @@ INTRODUCTION = """
 Tensors Σ_r a_r∘b_r∘c_r plus normal noise, with 20 % of the entries missing at random. The row factors a_r of mode 1 are drawn anew for
 each tensor; the vectors b_r and c_r of the other modes are what the intervals are for.
 
-Intervals: two components of 10 × 6 slices, 79 refits of `dfact stability`, normal row factors, noise of standard deviation 1.5 (CPALS) or 1
-(ElasticCP, `lam=2`, `l1_ratio=0.5`, 40 % of the planted loadings 0). The similarity between refits and model is, on average, about that
-between model and truth, so it may be read as the latter.
+Intervals: two components of 10 × 6 slices, 79 refits of `dfact stability`, normal row factors, noise of standard deviation 1.5
+(CPALS) or 1 (ElasticCP, `lam=2`, `l1_ratio=0.5`). Both models get intervals of loadings and weights from least-squares refits.
+Intervals of vectors on the support that the penalties leave are not offered: they covered 91 % at 50 slices, because the same
+data choose the support. The similarity of refits and model is on average about that of model and truth.
 
 Rules: three components of 12 × 10 slices with noise of 0.7 standard deviations, normal vectors in all modes, and ElasticCP with
 `l1_ratio=0.1`: paths from six components, replicability of one to six. `knee` is the rule of the guide's and the help's first example
@@ -60,30 +61,36 @@ def plant(n: int, seed: int, *, noise: float, sparse: bool) -> Planted:
     return Planted(Z, others, np.sqrt(n * (STD**2 + noise**2 * errors)))
 
 
-LOADING, SPARSE_LOADING, WEIGHT, SPARSE_WEIGHT = (
+LOADING, SPARSE_LOADING, WEIGHT = (
     Statement(name, estimand, "coverage", 0.95, COVERAGE)
     for name, estimand in (
         ("Interval of a loading, CPALS", "The entry of the component's vector in mode 2 or 3, at length 1, in the population of slices."),
-        ("Interval of a loading, ElasticCP", "The same, for loadings that are 0 in at most 2.5 % of the refits; the others get none."),
-        ("Interval of a weight, CPALS", "√n times the root mean square of the component's row factors as least squares estimates them."),
-        ("Interval of a weight, ElasticCP", "The same."),
+        ("Interval of a loading, ElasticCP", "The same, which the refits estimate without penalties; 40 % of the entries of mode 2 are 0."),
+        ("Interval of a weight", "√n times the root mean square of the component's row factors as least squares estimates them."),
     )
+)
+ZERO, NONZERO = (
+    Statement(f"Selection frequency of a {kind}", f"The share of penalized refits in which a loading is not 0, {where}.", "mean frequency")
+    for kind, where in (("planted 0", "where the truth is 0"), ("planted loading", "where it is not"))
 )
 REFIT_SCORE = Statement("Factor match score of refits", "Mean product of the cosines of matched vectors, refits and model.", "mean score")
 TRUE_SCORE = Statement("Factor match score of the model", "The same of the model and the truth.", "mean score")
 
 
-def _cover(found: Any, planted: Planted, loading: Statement, weight: Statement) -> Counts:
+def _cover(found: Any, planted: Planted, loading: Statement) -> dict[str, tuple[float, float]]:
+    """Count the loadings in their intervals, and the weights, and sum selection frequencies and scores."""
     left = len(planted.weights)
-    estimate = np.split(found.estimate[:left], [10], axis=1)
-    match = match_components(planted.others, estimate)
-    truth = np.hstack([(A * signs[:, None])[np.argsort(match.columns)] for A, signs in zip(planted.others, match.signs, strict=True)])
-    low, high = found.low[:left], found.high[:left]
-    known = ~np.isnan(low)
-    weights = planted.weights[np.argsort(match.columns)]
+    match = match_components(planted.others, np.split(found.estimate[:left], [10], axis=1))
+    own = np.argsort(match.columns)  # the planted component of each of the model's
+    truth = np.hstack([(A * signs[:, None])[own] for A, signs in zip(planted.others, match.signs, strict=True)])
+    low, high, selected = (part[:left] for part in (found.low, found.high, found.selected))
+    weights = planted.weights[own]
+    covered = (found.weight_low[:left] <= weights) & (weights <= found.weight_high[:left])
     return {
-        loading.name: (float(((low <= truth) & (truth <= high)).sum()), float(known.sum())),
-        weight.name: (float(((found.weight_low[:left] <= weights) & (weights <= found.weight_high[:left])).sum()), left),
+        loading.name: (float(((low <= truth) & (truth <= high)).sum()), float((~np.isnan(low)).sum())),
+        WEIGHT.name: (float(covered.sum()), left),
+        ZERO.name: (float(selected[truth == 0].sum()), float((truth == 0).sum())),
+        NONZERO.name: (float(selected[truth != 0].sum()), float((truth != 0).sum())),
         REFIT_SCORE.name: (float(found.factor_match_scores.sum()), found.n_refits),
         TRUE_SCORE.name: (match.score, 1),
     }
@@ -97,16 +104,16 @@ def least_squares(condition: str, seed: int) -> Counts:
     """Cover loadings and weights of CPALS."""
     planted = plant(_slices(condition), seed, noise=1.5, sparse=False)
     model = dfact.CPALS(RANK, random_state=0).fit(planted.Z)
-    return _cover(dfact.selection.bootstrap(model, planted.Z, REFITS, random_state=seed), planted, LOADING, WEIGHT)
+    return _cover(dfact.selection.bootstrap(model, planted.Z, REFITS, random_state=seed), planted, LOADING)
 
 
 def elastic_net(condition: str, seed: int) -> Counts:
-    """Cover loadings and weights of ElasticCP, with shrinkage and sparse vectors."""
+    """Cover loadings of ElasticCP, whose model is shrunken and sparse."""
     planted = plant(_slices(condition), seed, noise=1.0, sparse=True)
     model = dfact.ElasticCP(RANK, lam=2.0, l1_ratio=0.5, init="nvecs", random_state=0, max_iter=2000).fit(planted.Z)
     if model.rank_ < RANK:
         return {}
-    return _cover(dfact.selection.bootstrap(model, planted.Z, REFITS, random_state=seed), planted, SPARSE_LOADING, SPARSE_WEIGHT)
+    return _cover(dfact.selection.bootstrap(model, planted.Z, REFITS, random_state=seed), planted, SPARSE_LOADING)
 
 
 TRUE_RANK, START = 3, 6
@@ -163,7 +170,7 @@ def replicable(condition: str, seed: int) -> Counts:
 
 EXPERIMENTS = [
     Experiment([LOADING, WEIGHT, REFIT_SCORE, TRUE_SCORE], SLICES, least_squares, 60),
-    Experiment([SPARSE_LOADING, SPARSE_WEIGHT], SLICES, elastic_net, 30),
+    Experiment([SPARSE_LOADING, ZERO, NONZERO], SLICES, elastic_net, 40),
     Experiment(list(PATH_RULES.values()), ("30 slices", "60 slices", "120 slices"), rules, 20),
     Experiment([REPLICABLE, *CURVE.values()], ("30 slices", "60 slices", "120 slices"), replicable, 20),
 ]

@@ -120,13 +120,13 @@ class TensorStability:
     similarity: Annotated[NDArray[np.float64], Shape(("refits", "k"), finite=False, low=-_COSINE, high=_COSINE)]
     """(B, k): |Π_n cos| of each component of a refit with the model's, over modes 2 to N; NaN for lost components."""
     estimate: Annotated[NDArray[np.float64], Shape(("k", "entries"), finite=False)]
-    """(k, m): loadings of the fit to all rows, converged, and without shrinkage on the support that the penalties leave."""
+    """(k, m): loadings of the fit to all rows, converged, and without penalties and constraints."""
     low: Annotated[NDArray[np.float64], Shape(("k", "entries"), finite=False)]
-    """(k, m): lower ends of the loadings' intervals; NaN where no interval is determined, as refits often have 0."""
+    """(k, m): lower ends of the loadings' intervals, without penalties and constraints; NaN for components that refits often lose."""
     high: Annotated[NDArray[np.float64], Shape(("k", "entries"), finite=False)]
     """(k, m): upper ends of the intervals."""
     selected: Annotated[NDArray[np.float64], Shape(("k", "entries"), finite=False, low=0, high=1)]
-    """(k, m): selection frequency, the share of the refits in which the loading is not 0."""
+    """(k, m): selection frequency, the share of the refits, with penalties and constraints, in which the loading is not 0."""
     weight: Annotated[NDArray[np.float64], Shape(("k",), finite=False)]
     """(k,): weights γ_r of the same fit to all rows."""
     weight_low: Annotated[NDArray[np.float64], Shape(("k",), finite=False)]

@@ -15,7 +15,7 @@ from dfact.engine.requests import Solver
 from dfact.errors import ParameterError
 from dfact.models.cp.base import CPModel
 from dfact.models.cp.elastic import ElasticCP
-from dfact.models.cp.refit import Vectors, unshrunken_vectors
+from dfact.models.cp.refit import Vectors, fit_vectors
 from dfact.models.fit_task import FitTask
 from dfact.models.parameters import describe_value
 from dfact.models.provenance import TensorStability
@@ -38,16 +38,18 @@ _LEAST_TOL = 1e-7  # below which single precision has no digits
 @dataclass(frozen=True, eq=False)
 class TensorFits(ResampleFits):
     """Fits of an ElasticCP to resamples of mode 1, which keep a row for each component: whether the fit converged, its weight, and
-    its vectors of modes 2 to N at unit length, one after the other.
+    its vectors of modes 2 to N at unit length, one after the other: those without penalties, then those with them.
     """
 
     def _refit(self, model: Any, task: FitTask[Any], keep: Callable[[Refit], None]) -> Solver[None]:
-        keep(RefittedLoadings(_pack((yield from unshrunken_vectors(model, task, model.max_iter, model.tol))), None))
+        keep(RefittedLoadings(_pack((yield from fit_vectors(model, task, model.max_iter, model.tol))), None))
 
 
 def _pack(vectors: Vectors) -> NDArray[np.float64]:
-    lengths = [np.linalg.norm(A, axis=1, keepdims=True) for A in vectors.others]
-    units = [np.divide(A, length, out=np.zeros_like(A), where=length > 0) for A, length in zip(vectors.others, lengths, strict=True)]
+    units = []
+    for A in (*vectors.others, *vectors.penalized):
+        lengths = np.linalg.norm(A, axis=1, keepdims=True)
+        units.append(np.divide(A, lengths, out=np.zeros_like(A), where=lengths > 0))
     return np.hstack([np.full((len(vectors.weights), 1), float(vectors.converged)), vectors.weights[:, None], *units])
 
 
@@ -81,9 +83,8 @@ def bootstrap_tensor(
     estimate = _Matching([A[:rank] for A in others]).match(_fit_all(warm, model))
     if estimate.similarity.min() < _SAME_COMPONENT:
         name = model.get_feature_names_out()[estimate.similarity.argmin()]
-        moved = f"its similarity to the converged {name} without shrinkage is {estimate.similarity.min():.2f}"
-        remedy = "fit it with a smaller tol or lam"
-        warnings.warn(f"the model has not converged, or is shrunken: {moved}, expected at least {_SAME_COMPONENT}; {remedy}", stacklevel=3)
+        moved = f"its similarity to the converged {name} is {estimate.similarity.min():.2f}"
+        warnings.warn(f"the model has not converged: {moved}, expected at least {_SAME_COMPONENT}; fit it with a smaller tol", stacklevel=3)
     fits = _starting_from(warm, estimate) if warm_start else _from_own_start(warm, model)
     refits = Refits(store, range(n_resamples), callbacks)
     if refits.pending:
@@ -120,7 +121,7 @@ def _starting_from(fits: TensorFits, estimate: "_Matched") -> TensorFits:
     """Return fits that start from the estimate, with the scales and signs of the present start, to which mode 1 belongs."""
     first, *others = fits.model.init
     moved = [A.copy() for A in others]
-    for A, units in zip(moved, estimate.units, strict=True):
+    for A, units in zip(moved, estimate.penalized, strict=True):
         A[:, : len(units)] = units.T * np.linalg.norm(A[:, : len(units)], axis=0)
     return replace(fits, model=with_parameters(fits.model, init=[first, *moved]))
 
@@ -133,43 +134,49 @@ def _from_own_start(fits: TensorFits, model: Any) -> TensorFits:
 
 @dataclass(frozen=True, eq=False)
 class _Matched:
-    """Components of a fit in the order and with the signs of others."""
+    """Components of a fit in the order and with the signs of others. Vectors are 0 where the fit has lost a component."""
 
     similarity: NDArray[np.float64]
     """(R,)"""
     weights: NDArray[np.float64]
     """(R,)"""
-    units: list[NDArray[np.float64]]
-    """Unit vectors of modes 2 to N (R, I_n), 0 for components that the fit has lost."""
+    penalized: list[NDArray[np.float64]]
+    """Unit vectors of modes 2 to N of the model (R, I_n)."""
+    units: NDArray[np.float64]
+    """Those without penalties and constraints, one after the other (R, ΣI_n)."""
     converged: bool
 
 
 @dataclass(frozen=True, eq=False)
 class _Matching:
-    """Matching of what refits keep with vectors (R, I_n) of modes 2 to N."""
+    """Matching of what refits keep with vectors (R, I_n) of modes 2 to N, by the vectors of the model."""
 
     vectors: list[NDArray[np.float64]]
 
     def match(self, packed: NDArray[Any]) -> _Matched:
-        ends = np.cumsum([A.shape[1] for A in self.vectors])[:-1]
-        units = np.split(np.asarray(packed[:, 2:], np.float64), ends, axis=1)
-        found = match_components(self.vectors, units)
-        ordered = [A[found.columns] * signs[:, None] for A, signs in zip(units, found.signs, strict=True)]
-        return _Matched(found.similarity, packed[found.columns, 1], ordered, bool(packed[0, 0]))
+        sizes = [A.shape[1] for A in self.vectors]
+        _, *parts = np.split(np.asarray(packed, np.float64), np.cumsum([2, *sizes, *sizes])[:-1], axis=1)
+        units, penalized = parts[: len(sizes)], parts[len(sizes) :]
+        found = match_components(self.vectors, penalized)
+        free, kept = (
+            [A[found.columns] * signs[:, None] for A, signs in zip(modes, found.signs, strict=True)] for modes in (units, penalized)
+        )
+        return _Matched(found.similarity, packed[found.columns, 1], kept, np.hstack(free), bool(packed[0, 0]))
 
 
 def _summarize(model: CPModel, estimate: _Matched, refits: Sequence[RefittedLoadings | None], level: float) -> TensorStability:
-    matching = _Matching(estimate.units)
+    matching = _Matching(estimate.penalized)
     matched = [matching.match(refit.components) for refit in refits if refit is not None]
     slow = sum(not one.converged for one in matched)
     if slow:
         message = f"{slow} of {len(matched)} refits have not converged in {max(_MAX_ITER, model.max_iter)} iterations"
         warnings.warn(f"{message}; their intervals may be too narrow: try fewer components", UserWarning, stacklevel=4)
     ends = [(1 - level) / 2, (1 + level) / 2]
-    samples, weights = np.stack([np.hstack(one.units) for one in matched]), np.stack([one.weights for one in matched])
-    selected = (samples != 0).mean(axis=0)
-    low, high = np.where(selected >= ends[1], _quantiles(samples, ends), np.nan)  # else a tail would be the share of zeros
-    weight_low, weight_high = _quantiles(weights, ends)
+    samples, weights = (np.stack([getattr(one, name) for one in matched]) for name in ("units", "weights"))
+    selected = np.stack([np.hstack(one.penalized) != 0 for one in matched]).mean(axis=0)
+    kept = (weights > 0).mean(axis=0) >= ends[1]  # else a tail would be the share of refits that have lost the component
+    low, high = np.where(kept[:, None], _quantiles(samples, ends), np.nan)
+    weight_low, weight_high = np.where(kept, _quantiles(weights, ends), np.nan)
     lost = len(model.weights_) - len(estimate.weights)
 
     def padded(values: NDArray[np.float64], axis: int = 0) -> NDArray[np.float64]:
@@ -178,7 +185,7 @@ def _summarize(model: CPModel, estimate: _Matched, refits: Sequence[RefittedLoad
 
     return TensorStability(
         similarity=padded(np.stack([one.similarity for one in matched]), axis=1),
-        estimate=padded(np.hstack(estimate.units)),
+        estimate=padded(estimate.units),
         low=padded(low),
         high=padded(high),
         selected=padded(selected),

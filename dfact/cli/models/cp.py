@@ -35,6 +35,10 @@ SPECS = (
             _components,
             click.option("--lam", default=1.0, help="Weight of the penalties; dfact select cp chooses it."),
             *_PROBLEM,
+            click.option(
+                "--noise-variance", type=float, help="Variance of the noise; with --laplace-rate, in place of --lam and --l1-ratio."
+            ),
+            click.option("--laplace-rate", type=float, help="Rate of the Laplace part of the prior; with --noise-variance."),
             choice("--solver", "bcd stochastic", "Block coordinate descent, or stochastic steps on samples."),
             choice(
                 "--missing",
@@ -98,6 +102,8 @@ SPECS = (
             left_out=_STOCHASTIC
             | {
                 "lam": "one of the lambdas",
+                "noise_variance": "it would set lambda",
+                "laplace_rate": "it would set lambda",
                 "solver": "stochastic steps are for single fits of large tensors",
                 "missing": "the share of missing entries decides",
             },

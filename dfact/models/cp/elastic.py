@@ -39,6 +39,11 @@ from dfact.progress import Iteration, Reporter, remaining_change
 
 _SOLVERS = ("bcd", "stochastic")
 _MISSING = ("auto", "fill", "exact")
+_DEFAULT_PENALTY = (1.0, 0.2)  # λ and α
+
+
+def _is_finite(value: Any) -> bool:
+    return is_in_range(value, 0) and bool(np.isfinite(value))
 
 
 class ElasticCP(CPModel):
@@ -67,6 +72,10 @@ class ElasticCP(CPModel):
         Weight λ of the penalties.
     l1_ratio : float
         Share α of the ℓ1 penalty.
+    noise_variance, laplace_rate : float, optional
+        Variance σ² of the noise, and rate μ of the Laplace part of the prior (equations 3 and 4), both instead of ``lam`` and
+        ``l1_ratio``: λ = σ²(1 + μ), α = μ/(1 + μ) (equation 7), for which the objective is σ² times the negative logarithm of the
+        posterior. Along a path λ varies, so there they are refused.
     nonnegative : bool
         Whether all factors are to be non-negative.
     solver : "bcd" or "stochastic"
@@ -173,7 +182,7 @@ class ElasticCP(CPModel):
 
     prior_: Prior
     read_share_: Annotated[float, OPTIONAL]
-    traits = replace(CPModel.traits, limited_parameters=("lam",))
+    traits = replace(CPModel.traits, limited_parameters=("lam", "noise_variance", "laplace_rate"))
     saved_types = (Prior, RowPrior)
 
     def __init__(
@@ -182,6 +191,8 @@ class ElasticCP(CPModel):
         *,
         lam: float = 1.0,
         l1_ratio: float = 0.2,
+        noise_variance: float | None = None,
+        laplace_rate: float | None = None,
         nonnegative: bool = False,
         solver: str = "bcd",
         missing: str = "auto",
@@ -202,6 +213,8 @@ class ElasticCP(CPModel):
         self.n_components = n_components
         self.lam = lam
         self.l1_ratio = l1_ratio
+        self.noise_variance = noise_variance
+        self.laplace_rate = laplace_rate
         self.nonnegative = nonnegative
         self.solver = solver
         self.missing = missing
@@ -223,7 +236,7 @@ class ElasticCP(CPModel):
         self._check_parameters()
         dataset = self._as_slices(X, reset=True)
         covariates = row_inputs(self, dataset, self._working_dtype(dataset))
-        return self._task(dataset, self._net(), covariates=covariates, **identity)
+        return self._task(dataset, self.elastic_net(), covariates=covariates, **identity)
 
     def _solve(self, task: FitTask[ElasticNet]) -> Solver[None]:
         net, dtype = task.problem, task.dtype
@@ -261,6 +274,9 @@ class ElasticCP(CPModel):
         it also holds the factors of every step.
         """
         grid = checked_lambdas(lambdas)
+        if self.noise_variance is not None:
+            ratio = "" if self.laplace_rate is None else f"; for their α set l1_ratio={self.laplace_rate / (1 + self.laplace_rate):g}"
+            raise ParameterError(f"noise_variance and laplace_rate set λ, which varies along a path, expected None for both{ratio}")
         task = self.prepare(X, lambdas=grid, refine=bool(refine))
         model: Any = task.model
         with task.open(checkpoint) as session:
@@ -298,7 +314,7 @@ class ElasticCP(CPModel):
         check_is_fitted(self)
         dataset = self._as_slices(X, reset=False)
         variances = self._row_inputs(dataset.shape[0], prior).get("prior")
-        return self._rows(dataset, self._net(), self.prior_.rows, None if variances is None else variances[:, None], out)
+        return self._rows(dataset, self.elastic_net(), self.prior_.rows, None if variances is None else variances[:, None], out)
 
     def _row_inputs(self, n: int, prior: Any = None) -> dict[str, Any]:
         if self.prior_.rows.kind == "given":
@@ -316,12 +332,20 @@ class ElasticCP(CPModel):
             return isinstance(value, str) and value in names
 
         batches, lam, l1_ratio, step = self.batch_sizes, self.lam, self.l1_ratio, self.step_size
+        variance, rate = self.noise_variance, self.laplace_rate
+        if (variance is None) != (rate is None):
+            raise ParameterError(f"noise_variance is {variance!r} and laplace_rate is {rate!r}, expected both or neither")
+        if variance is not None and (lam, l1_ratio) != _DEFAULT_PENALTY:
+            expected = "expected only one pair: leave lam and l1_ratio, or noise_variance and laplace_rate, at their defaults"
+            raise ParameterError(f"lam={lam!r} and l1_ratio={l1_ratio!r} are given beside noise_variance and laplace_rate, {expected}")
         check(
             self,
             {
                 "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "lam": (is_in_range(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
                 "l1_ratio": (is_in_range(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
+                "noise_variance": (variance is None or _is_finite(variance), "None, or a number of at least 0"),
+                "laplace_rate": (rate is None or _is_finite(rate), "None, or a number of at least 0"),
                 "nonnegative": (isinstance(self.nonnegative, (bool, np.bool_)), "True or False, for all modes alike"),
                 "solver": (named(self.solver, *_SOLVERS), f"one of {_SOLVERS}"),
                 "missing": (named(self.missing, *_MISSING), f"one of {_MISSING}"),
@@ -353,8 +377,12 @@ class ElasticCP(CPModel):
         if is_given:
             check_variances(self.prior, [self.factors_[0].shape[0], *self.slice_shape_])
 
-    def _net(self) -> ElasticNet:
-        return ElasticNet(float(self.lam), float(self.l1_ratio), bool(self.nonnegative))
+    def elastic_net(self) -> ElasticNet:
+        """Return the penalties by their λ and α, which may follow from σ² and μ (equation 7)."""
+        lam, l1_ratio = self.lam, self.l1_ratio
+        if self.noise_variance is not None and self.laplace_rate is not None:
+            lam, l1_ratio = self.noise_variance * (1 + self.laplace_rate), self.laplace_rate / (1 + self.laplace_rate)
+        return ElasticNet(float(lam), float(l1_ratio), bool(self.nonnegative))
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, prod(shape[1:]), self.n_components

@@ -53,7 +53,8 @@ class CPPresenter(Presenter[CPModel]):
         if hasattr(model, "read_share_"):
             lines.insert(2, ("read", f"{model.read_share_:.2f} times the data during the iterations"))
         if hasattr(model, "lam"):
-            lines.insert(1, ("penalty", f"lambda {model.lam:g}, share of l1 {model.l1_ratio:g}"))
+            net = model.elastic_net()
+            lines.insert(1, ("penalty", f"lambda {net.lam:g}, share of l1 {net.l1_ratio:g}"))
         if hasattr(model, "stability_"):
             result = model.stability_
             score = f"median factor match score {np.median(result.factor_match_scores):.3f}"

@@ -32,10 +32,10 @@ def stability_section(presenter: Presenter[CPModel]) -> Section:
     index = presenter.all_loadings.index[presenter.shown]
     parts = (result.estimate, result.low, result.high, result.selected)
     estimate, low, high, selected = (pd.DataFrame(part[:, presenter.shown].T, index, names) for part in parts)
-    caption = f"Vectors of modes 2 to N at length 1, without shrinkage, with their {level} intervals; none where too many refits have 0"
+    caption = f"Vectors of modes 2 to N at length 1, without penalties, with their {level} intervals"
     table = with_intervals(make_table(presenter.with_texts(estimate), caption, shaded=names), low, high, number_format(result.estimate))
     blocks: list[Block] = [Text(about), drawing, summary, table]
     if (result.selected < 1).any():
-        caption = "Selection frequency of each entry: the share of refits in which it is not 0"
+        caption = "Selection frequency of each entry: the share of the penalized refits in which it is not 0"
         blocks.append(make_table(presenter.with_texts(selected), caption, formats=dict.fromkeys(names, "{:.0%}")))
     return Section("stability", "Stability", blocks)
