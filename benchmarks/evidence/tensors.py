@@ -13,7 +13,7 @@ from dfact.selection.factor_match import match_components
 
 TITLE = "Components of tensors"
 INTRODUCTION = """
-Tensors Σ_r a_r∘b_r∘c_r plus normal noise, with 20 % of the entries missing at random. The row factors a_r of mode 1 are drawn anew for
+Tensors Σ_r a_r∘b_r∘c_r plus normal noise, with 20 % of the entries missing at random. The row factors a_r of mode 1 are drawn again for
 each tensor; the vectors b_r and c_r of the other modes are what the intervals are for.
 
 Intervals: two components of 10 × 6 slices, 79 refits of `dfact stability`, normal row factors, noise of standard deviation 1.5

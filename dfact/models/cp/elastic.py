@@ -59,7 +59,7 @@ class ElasticCP(CPModel):
 
     Mode 1 is the long one: its slices are the rows that passes read. An iteration is one pass, with
     missing entries filled in by the model, from which all modes are updated. Small tensors that are mostly
-    missing are solved by the paper's algorithm 1 as printed. Passes begin at factors extrapolated along their last step;
+    missing are solved by the column updates of the paper's algorithm 1. Passes begin at factors extrapolated along their last step;
     if the objective then falls too little, the iteration repeats its pass without extrapolation. Then the scale of each
     component is distributed over the modes so that the penalties are least. At the end every slice is solved to its optimum
     given the other modes, so that the factors of mode 1 equal the ``transform`` of the same slices.
@@ -85,7 +85,7 @@ class ElasticCP(CPModel):
         slices. It starts from the other modes' factors alone.
     missing : "fill", "exact" or "auto"
         "fill": missing entries are filled in by the model in each pass. "exact": each column update leaves them
-        out, on the residual tensor in memory (algorithm 1 as printed). Both descend on
+        out, on the residual tensor in memory (algorithm 1 as printed, and the rescaling of the modes). Both descend on
         the same objective. "auto" is "exact" for tensors of up to 2²⁰ entries of which more than half are
         missing, for which filling in converges slowly, else "fill". A stochastic step always solves its slices exactly;
         there "exact" refers to its updates of the other modes, and "auto" is "exact" for any tensor mostly missing.
