@@ -6,7 +6,8 @@ The model determines the differences of confounders up to a shift between factor
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -18,9 +19,6 @@ from dfact.linalg.anchor import anchor
 from dfact.models.bounded_nmf.passes import RowsPass, RowSums
 from dfact.models.fitted_schema import Shape
 
-if TYPE_CHECKING:
-    from dfact.models.bounded_nmf.icqf import ICQF
-
 NEGLIGIBLE_SD = 0.17
 """Effect, in standard deviations of the item, below which an item carries the anchor: the limit of class A of the ETS classes as NAEP
 applies them to ordered answers (Zwick, Thayer & Mazzeo 1997)."""
@@ -29,6 +27,7 @@ NEGLIGIBLE_POINTS = 0.1
 _COLLINEAR = 1e-8  # eigenvalues of correlations of confounders up to this count as 0
 _NOT_DETERMINED = 1e-6  # squared share of a coefficient that such eigenvectors hold
 _ITEMS = 1 << 10  # solved at once
+_SPLITS: "WeakKeyDictionary[Any, tuple[tuple[Any, ...], GroupEffects]]" = WeakKeyDictionary()  # of fitted models, which are not changed
 Array = NDArray[np.float64]
 
 
@@ -156,29 +155,28 @@ def split_differences(
     return GroupEffects(impact, remaining)
 
 
-def item_scale(model: "ICQF") -> Array:
+def item_scale(model: Any) -> Array:
     """Return the standard deviations of the items (m,); for models of earlier versions, the widths of their answer ranges."""
     if model.differences_ is not None:
-        return model.differences_.item_sd
+        scale: Array = model.differences_.item_sd
+        return scale
     lower, upper = model.problem_.limits(model.components_.shape[1], np.float64)
     width = upper - lower
     return np.where(np.isfinite(width) & (width > 0), width, 1.0)
 
 
-def group_effects(model: "ICQF") -> GroupEffects:
+def group_effects(model: Any) -> GroupEffects:
     """Return the identified pair of a fitted model, computed once."""
     key = (model.components_, model.confounder_components_, model.differences_)
-    cached = model.__dict__.get("_group_effects")
+    cached = _SPLITS.get(model)
     if cached is None or any(a is not b for a, b in zip(cached[0], key, strict=True)):
         matrix = np.zeros((0, 0)) if model.confounder_encoding_ is None else model.confounder_encoding_.differences()[1]
         effects = matrix @ model.confounder_components_
-        cached = key, split_differences(model.components_, effects, model.differences_, item_scale(model))
-        model.__dict__["_group_effects"] = cached
-    result: GroupEffects = cached[1]
-    return result
+        cached = _SPLITS[model] = key, split_differences(model.components_, effects, model.differences_, item_scale(model))
+    return cached[1]
 
 
-def anchor_items(model: "ICQF") -> pd.DataFrame:
+def anchor_items(model: Any) -> pd.DataFrame:
     """Count the items that carry the anchor: rows are differences and factors.
 
     ``items`` is the number of items whose largest loading is on the factor, ``anchors`` that of those with an effect below
@@ -196,7 +194,7 @@ def anchor_items(model: "ICQF") -> pd.DataFrame:
     return pd.DataFrame({"items": counts.ravel(), "anchors": anchors.ravel(), "weak": (2 * anchors < counts).ravel()}, index)
 
 
-def impact_table(model: "ICQF") -> pd.DataFrame:
+def impact_table(model: Any) -> pd.DataFrame:
     """Return the impact as a table, factors × differences; warn if the model has none because an earlier version fitted it."""
     encoding = model.confounder_encoding_
     names = [] if encoding is None else list(encoding.differences()[0])
@@ -207,7 +205,7 @@ def impact_table(model: "ICQF") -> pd.DataFrame:
     return pd.DataFrame(group_effects(model).impact.T, index=factors, columns=names)
 
 
-def warn_of_effects(model: "ICQF") -> None:
+def warn_of_effects(model: Any) -> None:
     """Warn of differences that the data does not determine, and of a weak anchor."""
     encoding, differences = model.confounder_encoding_, model.differences_
     if encoding is None or differences is None or not len(differences.factors):
