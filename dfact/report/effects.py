@@ -53,15 +53,28 @@ def _with_refits(model: Any, table: pd.DataFrame, prefix: str) -> pd.DataFrame:
 
 
 def largest_effects(model: Any, n: int) -> pd.DataFrame:
-    """Return for each difference the n items with the largest effects of either sign: ``confounder``, ``item``, ``effect``."""
-    effects = model.confounder_effects_
+    """Return for each difference the n items with the largest effects of either sign: ``confounder``, ``item``, ``effect``,
+    and ``interval`` over refits if it is known.
+    """
     rows = [
-        {"confounder": str(name), "item": str(values.index[j]), "effect": float(values.iloc[j])}
-        for name, values in effects.items()
+        {"confounder": str(name), "item": str(values.index[j]), "effect": float(values.iloc[j]), "interval": ends[j].strip()}
+        for i, (name, values) in enumerate(model.confounder_effects_.items())
+        for ends in [_interval(model, "confounder", i)]
         for j in np.argsort(-values.abs().fillna(0).to_numpy(), kind="stable")[:n]
         if values.iloc[j] and not np.isnan(values.iloc[j])
     ]
-    return pd.DataFrame(rows, columns=["confounder", "item", "effect"])
+    table = pd.DataFrame(rows, columns=["confounder", "item", "effect", "interval"])
+    return table if any(table["interval"]) else table.drop(columns="interval")
+
+
+def _interval(model: Any, prefix: str, row: int) -> list[str]:
+    """Return the intervals of a difference over refits as texts, "" without stability."""
+    stability = getattr(model, "stability_", None)
+    low, high = (getattr(stability, f"{prefix}_{end}", None) for end in ("low", "high"))
+    size = len(model.components_) if prefix == "impact" else len(model.column_labels_)
+    if low is None or high is None:
+        return [""] * size
+    return [f" [{a:.2f}, {b:.2f}]" for a, b in zip(low[row], high[row], strict=True)]
 
 
 def anchor_lines(model: Any) -> Iterator[tuple[str, str]]:
@@ -81,10 +94,14 @@ def anchor_rule(model: Any) -> str:
 
 
 def headings(model: Any) -> list[str]:
-    """Return a line for each difference: its name, its impact on each factor, and the items that carry its anchor."""
+    """Return a line for each difference: its name, its impact on each factor, and the items that carry its anchor.
+
+    The impact has its intervals over refits if they are known.
+    """
     impact, names = group_effects(model).impact, [str(name) for name in model.get_feature_names_out()]
     lines = []
-    for row, (name, anchored) in zip(impact, anchor_lines(model), strict=True):
-        values = ", ".join("unknown" if np.isnan(v) else f"{factor} {v:+.2f}" for factor, v in zip(names, row, strict=True))
+    for i, (name, anchored) in enumerate(anchor_lines(model)):
+        ends = _interval(model, "impact", i)
+        values = ", ".join(f"{factor} {value:+.2f}{end}" for factor, value, end in zip(names, impact[i], ends, strict=True))
         lines.append(f"{name}: impact {values if has_impact(model) else 'unknown, fit the model again'}; {anchored}")
     return lines

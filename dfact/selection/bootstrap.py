@@ -40,7 +40,7 @@ def bootstrap(
     checkpoint: str | PathLike[str] | None = None,
 ) -> Stability:
     """Estimate how a fitted model varies from sample to sample: similarities of refits, and intervals of the loadings
-    and of the effects of confounders.
+    and of the impact and effects of confounders.
 
     Each of ``n_resamples`` refits draws n of the n participants with replacement, with their answers,
     confounders and weights, and fits the model to them with its own parameters. The factors of a refit are matched with the
@@ -66,6 +66,10 @@ def bootstrap(
     factorization). Their factors with nearly equal singular values rotate among each other from sample to sample and are
     reported as unstable. Intervals of penalized and of bounded loadings refer to the estimates, which the penalty
     shrinks to 0: a loading that is 0 in nearly every refit has an interval of width 0.
+
+    Impact and effects of confounders are identified by the anchor of :func:`dfact.linalg.anchor.anchor`, refit by refit. Their
+    estimates are those without the penalty's shrinkage, which would leave most effects at 0: the differences of the residuals between
+    the groups are added to those of the loadings. The ends of their intervals are the order statistics of rank (B + 1)·α.
 
     Parameters
     ----------

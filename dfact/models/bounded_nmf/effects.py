@@ -58,7 +58,9 @@ class DifferencesPass(RowsPass):
         A = np.ascontiguousarray(X[k:][list(self.columns)])
         wide, weighted = X[:k].astype(np.float64), A.astype(np.float64) * s
         upper = np.triu_indices(len(A))
-        products = np.ascontiguousarray((A[upper[0]] * A[upper[1]] * s).astype(self.dtype, copy=False))
+        products = A[upper[0]]
+        products *= A[upper[1]]
+        products *= s
         residuals = work.matmul(X.T, broadcast, "target")
         np.subtract(block.values, residuals, out=residuals)
         missing = np.isnan(residuals, out=work.array("missing", residuals.shape, bool))

@@ -382,7 +382,7 @@ class ICQF(Factorization):
         split = size * m if self.solver == "admm" else round(_ACTIVE_SHARE * m * (4 + size))
         return Footprint(
             state_per_row=split + size * width,
-            work_per_row=size * (3 * m + 3 * width),
+            work_per_row=size * (3 * m + 3 * width + n_covariates * (n_covariates + 1)),
             broadcast=8 * (2 * width * m + width * width) + 16 * n_covariates * (n_covariates + 1) * m,
             result_per_row=size * width,
         )
