@@ -201,8 +201,9 @@ class Comparison:
 
     @property
     def screen(self) -> pd.DataFrame | None:
-        """Mantel's tests within scales as a table, groups × items; None without any.
+        """Mantel's tests of equal answers at equal totals of the scales as a table, groups × items; None without any.
 
+        Equal totals are not equal factors, so that ``p`` is no test of the latter: see the guide ``evidence`` for how often it rejects.
         ``size`` is the mean difference in standard deviations of the item, ``class`` that of ETS; classes B and C that are
         significant at the false discovery rate are flagged.
         """
@@ -227,7 +228,7 @@ class Comparison:
         flagged, tables = self.effects["flagged"], [self.effects[["effect", "size"]]]
         if self.screen is not None:
             flagged = flagged & (self.screen["flagged"] | self.screen["p"].isna())
-            tables.append(self.screen[["smd", "class", "chi_square"]])
+            tables.append(self.screen[["smd", "class"]])
         return pd.concat(tables, axis=1)[flagged]
 
     @property

@@ -31,15 +31,15 @@ def anchored_tests(model: Any, dataset: Dataset, frame: pd.DataFrame | None, gro
     statistics, (n, m) = dataset.statistics, dataset.shape
     complete = bool((statistics.observed == n).all())
     tiles = 1
+    settings: dict[str, Any] = {"covariates": covariates, "dtype": _DTYPE}
     while True:
-        footprint = _footprint(m, design, len(components), tiles, complete)
-        task = model._task(dataset, covariates=covariates, footprint=footprint, dtype=_DTYPE)
-        if tiles >= N_PARTS or task.plan().fits:
+        settings["footprint"] = _footprint(m, design, len(components), tiles, complete)
+        if tiles >= N_PARTS or model.plan_session(dataset, **settings).fits:
             break
         tiles *= 2
     shift = (statistics.minimum + statistics.maximum) / 2
     try:
-        with task.open_session() as session:
+        with model.open_session(dataset, **settings) as session:
             tests = drive(anchored_dif(design, shift, components, complete=complete, tiles=tiles, dtype=_DTYPE), session)
     except DataError as error:
         return None, str(error)
