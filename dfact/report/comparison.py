@@ -38,12 +38,11 @@ def describe_screens(comparison: Comparison) -> str:
     if screen is not None:
         mantel = f"Mantel's test within scales flags {int(screen['flagged'].sum())}"
     if effects is None or tests is None:
-        return f"No test of items was possible, because {comparison.untested}; {mantel}."
+        which = "" if screen is None else " at equal factors"
+        return f"No test of items{which} was possible, because {comparison.untested}; {mantel}."
     found = f"Of {len(comparison.items)} items, {len(comparison.findings)} favour a group"
-    anchored = (
-        f"the test at equal factors flags {int(effects['flagged'].sum())}, anchored by {int(tests.anchors.sum())} of {tests.anchors.size}"
-    )
-    return f"{found}: {anchored}; {mantel}."
+    anchors = f"{int(tests.anchors.sum())} of {tests.anchors.size} differences are anchors"
+    return f"{found}: the test at equal factors flags {int(effects['flagged'].sum())}, {anchors}; {mantel}."
 
 
 def comparison_text(comparison: Comparison, names: Sequence[str]) -> str:
