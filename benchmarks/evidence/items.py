@@ -29,6 +29,8 @@ z test of ICQF's shrunken effects, is replaced: it had no error rate, as its eff
 Mantel's test compares people with equal totals of the *answers*. With items that load on the factors of other scales, or groups that
 differ in other confounders, equal totals do not mean equal factors, and the test rejects the more often the more people there are. So
 `compare` prints its size and class, which are conventional, but no p value of it, and it is never a finding alone.
+
+The intervals of the impact have no bar where the variances differ: the unit of an ordinal answer's factor is then a matter of definition.
 """
 
 ANCHORED = Statement(
@@ -212,8 +214,11 @@ def simulate_bounded(name: str, seed: int) -> Counts:
     return tests(comparison, np.ones(m, bool))
 
 
+_UNEQUAL = [name for name, condition in GRADED.items() if condition.spread != 1]
 EXPERIMENTS = [
-    Experiment([ANCHORED, MANTEL, FINDING, IMPACT], list(GRADED), simulate_graded, 50),
+    Experiment([ANCHORED, MANTEL, FINDING, IMPACT], list(GRADED), simulate_graded, 50, [(IMPACT.name, name) for name in _UNEQUAL]),
     Experiment([ANCHORED, MANTEL, FINDING], list(BOUNDED), simulate_bounded, 16),
-    Experiment([FOUND, FALSE], list(PLANTED), simulate_planted, 30),
+    Experiment(
+        [FOUND, FALSE], list(PLANTED), simulate_planted, 30, [(FOUND.name, name) for name in PLANTED if not name.startswith("1,000")]
+    ),
 ]
