@@ -73,8 +73,10 @@ ZERO, NONZERO = (
     Statement(f"Selection frequency of a {kind}", f"The share of penalized refits in which a loading is not 0, {where}.", "mean frequency")
     for kind, where in (("planted 0", "where the truth is 0"), ("planted loading", "where it is not"))
 )
-REFIT_SCORE = Statement("Factor match score of refits", "Mean product of the cosines of matched vectors, refits and model.", "mean score")
-TRUE_SCORE = Statement("Factor match score of the model", "The same of the model and the truth.", "mean score")
+REFIT_SCORE = Statement(
+    "Factor match score of refits", "Mean product of the cosines of matched vectors, refits and model.", "mean score", is_share=False
+)
+TRUE_SCORE = Statement("Factor match score of the model", "The same of the model and the truth.", "mean score", is_share=False)
 
 
 def _cover(found: Any, planted: Planted, loading: Statement) -> dict[str, tuple[float, float]]:
@@ -133,7 +135,9 @@ PATH_RULES = {
 }
 REPLICABLE = Statement("Number of components: replicability", "The planted rank.", "correct sizes", bar=GOOD)
 CURVE = {
-    k: Statement(f"Replicability of {k} components", "Median FMS of fits without one of five folds, three planted.", "mean score")
+    k: Statement(
+        f"Replicability of {k} components", "Median FMS of fits without one of five folds, three planted.", "mean score", is_share=False
+    )
     for k in range(1, START + 1)
 }
 
