@@ -19,6 +19,8 @@ def stability_section(presenter: Presenter[CPModel]) -> Section:
         f"{result.n_refits} refits on resampled slices of mode 1, with their components matched to the model's by the vectors of the other "
         f"modes. Factor match score: median {np.median(scores):.3f}, 5th percentile {np.quantile(scores, 0.05):.3f}."
     )
+    if hasattr(presenter.model, "selection_"):
+        about += " The number of components and the penalty were chosen on the same data; the refits do not repeat that choice."
     medians = np.median(result.similarity, axis=0)
     texts = ", ".join(f"{name} has the median {value:.2f}" for name, value in zip(names, medians, strict=True))
     caption = "Similarity of each refit's components to the model's: 1 is the same; bars show medians."
