@@ -274,9 +274,10 @@ class ElasticCP(CPModel):
         it also holds the factors of every step.
         """
         grid = checked_lambdas(lambdas)
+        self._check_parameters()
         if self.noise_variance is not None:
-            ratio = "" if self.laplace_rate is None else f"; for their α set l1_ratio={self.laplace_rate / (1 + self.laplace_rate):g}"
-            raise ParameterError(f"noise_variance and laplace_rate set λ, which varies along a path, expected None for both{ratio}")
+            remedy = f"for their α set l1_ratio={self.elastic_net().l1_ratio:g}"
+            raise ParameterError(f"noise_variance and laplace_rate set λ, which varies along a path, expected None for both; {remedy}")
         task = self.prepare(X, lambdas=grid, refine=bool(refine))
         model: Any = task.model
         with task.open(checkpoint) as session:
@@ -331,8 +332,7 @@ class ElasticCP(CPModel):
         def named(value: Any, *names: str) -> bool:
             return isinstance(value, str) and value in names
 
-        batches, lam, l1_ratio, step = self.batch_sizes, self.lam, self.l1_ratio, self.step_size
-        variance, rate = self.noise_variance, self.laplace_rate
+        batches, lam, l1_ratio, variance, rate = self.batch_sizes, self.lam, self.l1_ratio, self.noise_variance, self.laplace_rate
         if (variance is None) != (rate is None):
             raise ParameterError(f"noise_variance is {variance!r} and laplace_rate is {rate!r}, expected both or neither")
         if variance is not None and (lam, l1_ratio) != _DEFAULT_PENALTY:
@@ -342,7 +342,7 @@ class ElasticCP(CPModel):
             self,
             {
                 "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
-                "lam": (is_in_range(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
+                "lam": (_is_finite(lam), "a number of at least 0"),
                 "l1_ratio": (is_in_range(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
                 "noise_variance": (variance is None or _is_finite(variance), "None, or a number of at least 0"),
                 "laplace_rate": (rate is None or _is_finite(rate), "None, or a number of at least 0"),
@@ -354,7 +354,7 @@ class ElasticCP(CPModel):
                     "None, or one integer of at least 1 for each mode",
                 ),
                 "step_size": (
-                    is_in_range(step, 0) and 0 < step <= 1,
+                    is_in_range(self.step_size, 0) and 0 < self.step_size <= 1,
                     "a number above 0 and up to 1, which is a step to a sample's solution",
                 ),
                 "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
