@@ -55,6 +55,40 @@ def deviance_plot(selection: "Selection") -> "Figure":
     return score_plot(selection.table, selection.best_params, "deviance", "se", "mean deviance of held-out entries")
 
 
+def scree_plot(selection: "Selection") -> "Figure":
+    """Plot the eigenvalues of a factor analysis and the random ones of its parallel analyses: a scree plot (Cattell 1966).
+
+    Raises
+    ------
+    ParameterError
+        The selection has no eigenvalues.
+    """
+    return eigenvalue_plot(selection.table, selection.best_params["n_components"])
+
+
+def eigenvalue_plot(table: pd.DataFrame, chosen: float) -> "Figure":
+    """Plot the eigenvalues in the table of a selection of ``chosen`` factors.
+
+    Solid lines are the eigenvalues of components and of common factors, and dashed lines those of unrelated answers. A ring marks the
+    chosen number of factors.
+    """
+    if "factor_random" not in table:
+        raise ParameterError(f"the selection has {list(table)}, expected the eigenvalues of a factor analysis")
+    figure = new_figure(7, 4.5)
+    axes = figure.add_subplot()
+    for prefix, kind, color in (("", "components", "C0"), ("factor_", "common factors", "C1")):
+        axes.plot(table.index, table[f"{prefix}eigenvalue"], "o-", color=color, markersize=5, label=kind)
+        axes.plot(table.index, table[f"{prefix}random"], "--", color=color, label=f"{kind} of unrelated answers")
+    ring = {"markersize": 14, "markerfacecolor": "none", "markeredgecolor": "black", "label": "chosen"}
+    axes.plot([chosen], [table.loc[chosen, "eigenvalue"]], "o", **ring)
+    axes.axhline(0, color="0.7", linewidth=0.8, zorder=0)
+    axes.set_xticks(list(table.index))
+    axes.set_xlabel("number of factors")
+    axes.set_ylabel("eigenvalue")
+    axes.legend()
+    return figure
+
+
 def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: str | None, label: str) -> "Figure":
     """Plot a score over the number of components, or over the first parameter; draw a line for each combination of the others.
 

@@ -9,7 +9,7 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     modularity                the number of classes
     entry_cross_validation    the number of populations
     solution_path             the number of components of a tensor, along λ
-    number_of_factors         parallel analysis, MAP and BIC, for factor analysis
+    number_of_factors         parallel analyses, MAP and BIC, for factor analysis
     core_consistency          whether components of a tensor share what is one
     bootstrap                 refits to resampled participants
     block_bootstrap           refits to resampled blocks of SNPs, for standard errors of memberships
