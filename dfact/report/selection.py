@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from dfact.selection.result import Selection
 
 ERROR_LABEL = "mean squared error of held-out answers"
-_FORMATS = {"seconds": "{:.2f}", "passes": "{:d}", "reads": "{:d}", "n": "{:d}", "zeros": "{:d}", "rank": "{:d}"}
+_EIGENVALUES = [f"{of}{name}" for of in ("", "factor_") for name in ("eigenvalue", "random", "excess")]
+_FORMATS = dict.fromkeys(_EIGENVALUES, "{:.3f}") | {
+    "seconds": "{:.2f}",
+    "passes": "{:d}",
+    "reads": "{:d}",
+    "n": "{:d}",
+    "zeros": "{:d}",
+    "rank": "{:d}",
+}
 _MARKERS = "osD^vP*X"
 
 

@@ -164,7 +164,7 @@ def select_number_of_factors(
 
 def _scores(counts: FactorCounts, candidates: Sequence[int]) -> pd.DataFrame:
     """Return the criteria for each candidate, NaN where one is not defined."""
-    columns = {}
+    columns: dict[str, dict[Any, Any]] = {}
     for prefix, number in (("", counts.parallel_analysis), ("factor_", counts.parallel_analysis_of_factors)):
         assert number.reference is not None, "parallel analysis has one"
         figures = {"eigenvalue": number.values, "random": number.reference, "excess": number.values - number.reference}
