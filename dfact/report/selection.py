@@ -18,14 +18,8 @@ if TYPE_CHECKING:
 
 ERROR_LABEL = "mean squared error of held-out answers"
 _EIGENVALUES = [f"{of}{name}" for of in ("", "factor_") for name in ("eigenvalue", "random", "excess")]
-_FORMATS = dict.fromkeys(_EIGENVALUES, "{:.3f}") | {
-    "seconds": "{:.2f}",
-    "passes": "{:d}",
-    "reads": "{:d}",
-    "n": "{:d}",
-    "zeros": "{:d}",
-    "rank": "{:d}",
-}
+_FORMATS = dict.fromkeys(_EIGENVALUES, "{:.3f}") | dict.fromkeys(("passes", "reads", "n", "zeros", "rank"), "{:d}")
+_FORMATS["seconds"] = "{:.2f}"
 _MARKERS = "osD^vP*X"
 
 
@@ -87,8 +81,8 @@ def eigenvalue_plot(table: pd.DataFrame, chosen: float) -> "Figure":
     for prefix, kind, color in (("", "components", "C0"), ("factor_", "common factors", "C1")):
         axes.plot(table.index, table[f"{prefix}eigenvalue"], "o-", color=color, markersize=5, label=kind)
         axes.plot(table.index, table[f"{prefix}random"], "--", color=color, label=f"{kind} of unrelated answers")
-    ring = {"markersize": 14, "markerfacecolor": "none", "markeredgecolor": "black", "label": "chosen"}
-    axes.plot([chosen], [table.loc[chosen, "eigenvalue"]], "o", **ring)
+    last = table["eigenvalue"][table.index == chosen]
+    axes.plot(last.index, last, "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="chosen")
     axes.axhline(0, color="0.7", linewidth=0.8, zorder=0)
     axes.set_xticks(list(table.index))
     axes.set_xlabel("number of factors")
