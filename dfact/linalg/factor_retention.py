@@ -39,14 +39,14 @@ def parallel_analysis(
     seed: int = 0,
     information: Array | None = None,
 ) -> FactorCount:
-    """Count the leading eigenvalues of R above those of unrelated normal data of the same size: Horn's parallel analysis (1965).
+    """Count the leading eigenvalues of R above those of unrelated normal data of the same size: parallel analysis (Horn 1965).
 
     The eigenvalues of R itself count principal components, as in Horn's paper. With ``factors`` they are those of R with the
     communalities of one minres factor on its diagonal, which count common factors as psych's ``fa.parallel`` does. These are
     smaller, and so are the random ones, so that minor factors count too: their number is often the higher one.
 
     An eigenvalue is compared with this ``quantile`` of ``repeats`` random eigenvalues of the same rank, by default the 95th
-    percentile (Hayton, Allen & Scarpello 2004). None compares with their mean, as Horn did. Random correlation matrices are
+    percentile (Hayton et al. 2004). None compares with their mean, as Horn did. Random correlation matrices are
     drawn from their distribution (Wishart), so the cost does not depend on n.
 
     Polychoric correlations of unrelated items vary more than Pearson's. With the ``information`` v (m) that the categories keep
@@ -94,7 +94,7 @@ def _unrelated(n: int, m: int, rng: np.random.Generator) -> Array:
 
 
 def minimum_average_partial(R: Array) -> FactorCount:
-    """Choose the number of principal components whose removal minimises the average squared partial correlation: Velicer's MAP (1976)."""
+    """Choose the number of principal components whose removal minimises the average squared partial correlation: MAP (Velicer 1976)."""
     values, V = np.linalg.eigh(R)
     A = (V * np.sqrt(np.maximum(values, 0)))[:, ::-1]
     m = len(R)

@@ -25,7 +25,7 @@ def alpha(C: Array) -> float:
 
 
 def alpha_interval(value: float, n: float, m: int, level: float = 0.95) -> tuple[float, float]:
-    """Return the confidence interval of an alpha of m items and n participants (Feldt, Woodruff & Salih 1987):
+    """Return the confidence interval of an alpha of m items and n participants (Feldt et al. 1987):
 
     1 − (1 − α)·F_p at p = (1 ± level)/2, for F with n − 1 and (n − 1)(m − 1) degrees of freedom.
     """
@@ -67,7 +67,7 @@ def alpha_if_dropped(C: Array) -> Array:
 
 
 def omega(R: Array) -> float:
-    """Return McDonald's omega of one minres factor, (Σλ)²/((Σλ)² + Σψ) (1999); NaN for one item."""
+    """Return omega of one minres factor, (Σλ)²/((Σλ)² + Σψ) (McDonald 1999); NaN for one item."""
     if len(R) < 2:
         return np.nan
     loadings = minres(R, 1, tol=_TOLERANCE).loadings[:, 0]

@@ -99,7 +99,7 @@ def describe(
 
     Reliability comes from the covariances C of the items of a scale, or from their correlations R:
 
-    - alpha = m/(m − 1)·(1 − tr C/ΣC) with the interval of Feldt, Woodruff & Salih (1987); standardised: the same of R;
+    - alpha = m/(m − 1)·(1 − tr C/ΣC) with the interval of Feldt et al. (1987); standardised: the same of R;
     - λ6 = 1 − Σ 1/(R⁻¹)_ii / ΣR (Guttman 1945);
     - omega = (Σλ)²/((Σλ)² + Σψ) of one minres factor (McDonald 1999), the ω of a scale with one dimension. Programs that fit the
       covariances by maximum likelihood give other values;

@@ -117,8 +117,7 @@ def compare_groups(
 
     References
     ----------
-    Lorenzo-Seva & ten Berge (2006), "Tucker's congruence coefficient as a meaningful index of factor similarity"; Efron (1981),
-    "Nonparametric standard errors and confidence intervals"; Mantel (1963); Benjamini & Hochberg (1995); Holm (1979).
+    Lorenzo-Seva & ten Berge (2006); Efron (1981); Mantel (1963); Benjamini & Hochberg (1995); Holm (1979).
 
     Examples
     --------

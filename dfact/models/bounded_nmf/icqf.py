@@ -140,8 +140,7 @@ class ICQF(Factorization):
 
     References
     ----------
-    Lam et al., "Interpretability-constrained questionnaire factorization": equations (1)-(4)
-    are the ADMM, algorithm 1 is FISTA, and proposition 1 is about ρ.
+    Lam et al. (2023): equations (1)-(4) are the ADMM, algorithm 1 is FISTA, and proposition 1 is about ρ.
 
     Examples
     --------

@@ -39,7 +39,7 @@ class ADMM:
 
     An adaptive ρ is doubled or halved when one of the residuals ‖Z − R‖ and ρ‖ΔZ‖ is five times the
     other (Boyd et al. 2011, section 3.4.1). It stays at or above √2, as the paper's proposition 1 asks, and changes less and
-    less often, so that it converges. The spectral rule that the paper cites needs three more arrays of the data's size.
+    less often, so that it converges. The spectral rule that the paper cites (Xu et al. 2017) needs three more arrays of the data's size.
     """
 
     def __init__(self, problem: Problem, row_start: RowStart, dtype: np.dtype[Any], *, adaptive: bool) -> None:

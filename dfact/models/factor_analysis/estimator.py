@@ -168,9 +168,9 @@ class FactorAnalysis(Factorization):
 
     References
     ----------
-    Harman & Jones (1966), "Factor analysis by minimizing residuals (minres)"; Kaiser (1958);
-    Hendrickson & White (1964); Jennrich (2002) for oblimin; Olsson (1979) for polychoric correlations;
-    Thomson (1939) and Thurstone (1935) for the scores. Revelle's R package psych, whose conventions are followed.
+    Harman & Jones (1966) for minres; Kaiser (1958); Hendrickson & White (1964) and Grieder & Steiner (2022) for promax; Jennrich
+    (2002) for oblimin; Olsson (1979) for polychoric correlations; Thomson (1939) and Thurstone (1935) for the scores; and
+    Revelle's R package psych, whose conventions are followed.
 
     Examples
     --------

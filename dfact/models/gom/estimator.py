@@ -153,8 +153,7 @@ class GradeOfMembership(Factorization):
 
     References
     ----------
-    Qing, "Mixed membership estimation for categorical data with polytomous responses": equations
-    (1)-(5), algorithms 1-4.
+    Qing (2023): equations (1)-(5), algorithms 1-4.
 
     Examples
     --------
