@@ -75,7 +75,8 @@ class FactorAnalysis(Factorization):
     Scores are Thurstone's, the regression of the factors on the items, with the model's
     correlations: f = ΦΛ_oᵀ(Λ_oΦΛ_oᵀ + Ψ_o)⁻¹z_o. z holds the standardized answers, and o the items that
     the row has answered, so nothing is imputed; a row with fewer answers has scores nearer to 0.
-    They are scores of the answers as they are, also with polychoric correlations. Confounders of a dataset are not used.
+    They are scores of the answers as they are, also with polychoric correlations. psych takes the observed correlations R
+    in place of ΛΦΛᵀ + Ψ, which gives slightly different scores. Confounders of a dataset are not used.
 
     Parameters
     ----------
