@@ -123,15 +123,24 @@ def schmid_leiman(R: Array, k: int) -> GeneralFactor:
         general,
         group,
         uniquenesses,
-        omega_hierarchical=total if k == 1 else float(general.sum() ** 2 / R.sum()),
+        omega_hierarchical=total if k == 1 else _share_of_sum(general.sum() ** 2, R),
         omega_total=total,
         ecv=common / (common + float((group**2).sum())),
     )
 
 
 def omega_total(R: Array, uniquenesses: Array) -> float:
-    """Return the share of the variance of the sum of the items that common factors explain, 1 − Σu²/ΣR (McDonald 1999)."""
-    return float(1 - uniquenesses.sum() / R.sum())
+    """Return the share of the variance of the sum of the items that common factors explain, 1 − Σu²/ΣR (McDonald 1999).
+
+    NaN if the sum does not vary, as that of an item and its reverse.
+    """
+    return 1 - _share_of_sum(uniquenesses.sum(), R)
+
+
+def _share_of_sum(variance: float, R: Array) -> float:
+    """Return the share of a variance in that of the sum of the items, ΣR; NaN if the sum does not vary."""
+    total = float(R.sum())
+    return float(variance) / total if total > _TOLERANCE * len(R) else np.nan
 
 
 def n_group_factors(m: int, most: int) -> int:

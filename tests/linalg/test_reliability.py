@@ -153,6 +153,14 @@ def test_omega_of_an_unkeyed_scale_is_that_of_its_sum(seed: int) -> None:
     np.testing.assert_allclose(np.abs(split.loadings), keyed.loadings, atol=1e-6)
 
 
+@pytest.mark.parametrize("k", [1, 2])
+def test_sum_without_variance_has_no_omega_of_its_factors(k: int) -> None:
+    """Two items and their reverses."""
+    R = np.kron(np.array([[1.0, -1.0], [-1.0, 1.0]]), np.array([[1.0, 0.3], [0.3, 1.0]]))
+    split = schmid_leiman(R, k)
+    assert np.isnan([split.omega_hierarchical, split.omega_total]).all()
+
+
 def test_few_items_have_few_figures() -> None:
     one, two = np.ones((1, 1)), np.array([[1.0, 0.4], [0.4, 1.0]])
     assert np.isnan([alpha(one), average_correlation(one), omega(one), *alpha_interval(0.5, 100, 1)]).all()

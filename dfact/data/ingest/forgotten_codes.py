@@ -48,15 +48,20 @@ def warn_forgotten_codes(dataset: Dataset, items: Sequence[ItemCoding], stacklev
 
 
 def _levels(dataset: Dataset, columns: NDArray[np.intp]) -> list[Counter[float]]:
-    """Count the stored values of each of these columns, without the missing code."""
+    """Count the stored values of each of these columns, without the missing code; of a column with too many levels, count none."""
     counts: list[Counter[float]] = [Counter() for _ in columns]
+    measured: set[int] = set()
     if len(columns) == 0:
         return counts
     for rows in dataset.source.read_ranges(Layout.of(dataset.shape)):
         block: NDArray[Any] = dataset.source.read(rows.start, rows.stop)[:, columns]
-        for column, count in zip(block.T, counts, strict=True):
+        for i in {*range(len(columns))} - measured:
+            column = block[:, i]
             values, n = np.unique(column[~np.isnan(column)] if column.dtype.kind == "f" else column, return_counts=True)
-            count.update(dict(zip(values.tolist(), n.tolist(), strict=True)))
+            counts[i].update(dict(zip(values.tolist(), n.tolist(), strict=True)))
+            if len(counts[i]) > _MOST_LEVELS + len(_CODES):
+                measured.add(i)
+                counts[i].clear()
     missing = dataset.missing_code
     return counts if missing is None else [Counter({value: n for value, n in count.items() if value != missing}) for count in counts]
 
@@ -80,7 +85,7 @@ def _warn(found: dict[str, Counter[float]], nearest: list[float], stacklevel: in
     names = [repr(name) for name in found]
     listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
     codes: Counter[float] = sum(found.values(), Counter())
-    texts = ", ".join(f"{code_text(code)} ({n} times)" for code, n in sorted(codes.items()))
+    texts = ", ".join(f"{code_text(code)} ({n}×)" for code, n in sorted(codes.items()))
     low, high = (code_text(value) for value in nearest)
     flags = " ".join(f"--missing={code_text(code)}" for code in sorted(codes))
     warnings.warn(
