@@ -319,7 +319,7 @@ def test_the_number_of_planted_factors_is_found(seed: int, missing: float) -> No
     model = dfact.FactorAnalysis()
     found = number_of_factors(model, X, range(1, 9))
     assert not any(name.endswith("_") for name in vars(model))
-    assert found.table().to_dict() == {"PA": 4, "MAP": 4, "BIC": 4}
+    assert found.table().to_dict() == dict.fromkeys(("PA", "PA-factors", "MAP", "BIC"), 4)
     assert found.parallel_analysis.reference is not None
     mean = number_of_factors(dfact.FactorAnalysis(), X, range(1, 9), quantile=None).parallel_analysis
     assert mean.n_factors == 4
@@ -366,13 +366,13 @@ def test_bic_needs_a_regular_matrix_and_degrees_of_freedom() -> None:
     with pytest.raises(dfact.ParameterError, match="no degrees of freedom"):
         bic(np.eye(3), 100, [2])
     few = planted(15, 0)[0]
-    assert list(number_of_factors(dfact.FactorAnalysis(), few).table().index) == ["PA", "MAP"]
+    assert list(number_of_factors(dfact.FactorAnalysis(), few).table().index) == ["PA", "PA-factors", "MAP"]
 
 
 class TestEstimator(EstimatorSuite):
     model = dfact.FactorAnalysis
     parameters: ClassVar = {"n_components": 3}
-    derived = ("loadings_", "explained_", "fit_", "score_reliability_")
+    derived = ("loadings_", "explained_", "fit_", "omega_", "score_reliability_")
 
     @pytest.fixture(scope="class", params=["promax", "varimax", "polychoric"])
     @classmethod
