@@ -238,7 +238,7 @@ def _effects_over_refits(presenter: _Presenter, order: NDArray[np.intp]) -> list
     ]
 
 
-_HEADINGS = {"unshrunken": "without shrinkage", "chi_square": "χ²", "smd": "SMD", "delta": "Δ", "se": "standard error"}
+_HEADINGS = {"chi_square": "χ²", "smd": "SMD", "delta": "Δ", "se": "standard error", "p_adjusted": "adjusted p"}
 _FORMATS = {_HEADINGS.get(name, name): style for name, style in FORMATS.items()}
 
 
@@ -262,23 +262,44 @@ def comparison(presenter: _Presenter) -> Section | None:
     table = make_table(
         _named_by_group(result, congruences), "Congruences, with p values of permutations adjusted by Holm", formats=_FORMATS
     )
-    blocks: list[Block] = [Text(about), drawing, table, Text(describe_screens(result))]
+    blocks: list[Block] = [Text(about), drawing, table, *_items_by_group(result, names)]
+    return Section("groups", "Groups", blocks)
+
+
+def _items_by_group(result: Comparison, names: list[str]) -> list[Block]:
+    """Show the differences of the groups in the factors, and the items that favour one of them."""
+    blocks: list[Block] = []
+    impact = result.impact(names)
+    if impact is not None:
+        caption = (
+            "Impact: differences of the groups in the factors, in standard deviations within the groups, with intervals of "
+            f"{result.level:.0%}. Items that favour a group do not count"
+        )
+        blocks.append(make_table(_named_by_group(result, impact), caption, formats=_FORMATS))
+    blocks.append(Text(describe_screens(result)))
     findings = result.findings
     if len(findings):
         caption = (
-            "Items that every screen flags, in points: effect in the model, the same without the penalty's shrinkage, "
-            "and mean difference (SMD) at equal totals of the scale with Mantel's χ²"
+            "Items that favour a group: effect at equal factors in points and, as size, in standard deviations of the item; mean "
+            "difference (SMD) at equal totals of the scale, with its ETS class (A negligible, B moderate, C large)"
         )
         blocks.append(make_table(_named_by_group(result, findings), caption, formats=_FORMATS))
-    screened = [screen for screen in (result.effects, result.screen) if screen is not None]
-    if screened:
-        flagged = pd.concat([screen["flagged"] for screen in screened], axis=1).any(axis=1)
-        columns = ("effect", "se", "unshrunken", "scale", "n", "chi_square", "smd", "delta")
-        shown = pd.concat([screen[[name for name in columns if name in screen]] for screen in screened], axis=1)[flagged]
+    tables = [
+        table[[name for name in columns if name in table]]
+        for table, columns in (
+            (result.effects, ("difference", "effect", "se", "size", "p_adjusted")),
+            (result.screen, ("scale", "n", "smd", "class", "delta")),
+        )
+        if table is not None
+    ]
+    if tables:
+        screened = [table["flagged"] for table in (result.effects, result.screen) if table is not None]
+        flagged = pd.concat(screened, axis=1).any(axis=1)
+        shown = pd.concat(tables, axis=1)[flagged]
         if len(shown) > len(findings):
-            caption = f"Items that one screen flags at least, {len(shown)} of {len(flagged)}"
+            caption = f"Items that one test flags at least, {len(shown)} of {len(flagged)}"
             blocks.append(make_table(_named_by_group(result, shown[:MAX_ITEMS]), caption, formats=_FORMATS))
-    return Section("groups", "Groups", blocks)
+    return blocks
 
 
 def _named_by_group(result: Comparison, table: pd.DataFrame) -> pd.DataFrame:
