@@ -11,7 +11,7 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     solution_path             the number of components of a tensor, along λ
     tensor_selection          the same by any criterion, for the command
     replicability             the number of components of a tensor, by fits to other rows
-    number_of_factors         parallel analysis, MAP and BIC, for factor analysis
+    number_of_factors         parallel analyses, MAP and BIC, for factor analysis
     core_consistency          whether components of a tensor share what is one
     bootstrap                 refits to resampled participants
     tensor_bootstrap          the same for tensors

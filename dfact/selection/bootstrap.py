@@ -133,8 +133,7 @@ def bootstrap(
 
     References
     ----------
-    Efron & Tibshirani (1993), "An introduction to the bootstrap", chapter 13; Lorenzo-Seva & ten Berge (2006), "Tucker's
-    congruence coefficient as a meaningful index of factor similarity".
+    Efron & Tibshirani (1993), chapter 13; Lorenzo-Seva & ten Berge (2006).
 
     Examples
     --------

@@ -86,9 +86,7 @@ def select_by_criterion(
 
     References
     ----------
-    Lam et al., "Interpretability-constrained questionnaire factorization", table 1; Brunet et al. (2004),
-    "Metagenes and molecular pattern discovery using matrix factorization"; Kim & Park (2007), "Sparse
-    non-negative matrix factorizations via alternating non-negativity-constrained least squares".
+    Lam et al. (2023), table 1; Brunet et al. (2004); Kim & Park (2007).
 
     Examples
     --------

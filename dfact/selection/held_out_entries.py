@@ -109,7 +109,7 @@ def select_by_held_out(
 
     References
     ----------
-    Zhu et al., "Expectile matrix factorization for skewed data analysis": relative errors and bins of the section on experiments.
+    Zhu et al. (2017): relative errors and bins of the section on experiments.
 
     Examples
     --------

@@ -107,9 +107,7 @@ def select_on_path(
 
     References
     ----------
-    Schwarz (1978), "Estimating the dimension of a model"; Zou, Hastie, Tibshirani (2007), "On the 'degrees of freedom' of the
-    lasso"; Harshman & DeSarbo (1984), "An application of PARAFAC to a small sample problem", on split halves; Lorenzo-Seva &
-    ten Berge (2006), "Tucker's congruence coefficient as a meaningful index of factor similarity", on 0.95.
+    Schwarz (1978) and Zou et al. (2007) on BIC; Harshman & DeSarbo (1984) on split halves; Lorenzo-Seva & ten Berge (2006) on 0.95.
 
     Examples
     --------

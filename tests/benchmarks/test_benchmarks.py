@@ -189,6 +189,10 @@ def test_stability_and_auc_of_the_packaged_questionnaire(results: Path, monkeypa
     assert all(task.M.shape[1] == 30 and 0.4 < task.y.mean() <= 0.5 for task in scales)
     icqf_paper.stability({"ipip_ascado": (gender.M, 4)}, 1)
     assert all(0.3 < row[method] <= 1 for row in load(results, "icqf_paper_stability")["rows"] for method in icqf_paper.MODELS)
+    icqf_paper.replication({"halves": (gender.M[:500], gender.M[500:], 4)})
+    rows = load(results, "icqf_paper_replication")["rows"]
+    assert [row["method"] for row in rows] == list(icqf_paper.MODELS)
+    assert all(0.6 < row["r"] <= 1 and 0.9 < row["retained"] < 1 for row in rows)
     icqf_paper.auc(scales[:1], 1)
     rows = load(results, "icqf_paper_auc")["rows"]
     assert all(0.7 < row[method] < 1 for row in rows for method in ("ICQF", "L1NMF", "FA", "answers"))

@@ -74,8 +74,7 @@ class ImputingDescent:
     A pass updates mode 1 and contracts the filled data with it, which is all that
     the updates of the other modes need. No update raises the objective: all of them are column updates
     of one quadratic above it. Between iterations all modes are extrapolated along their last step with Nesterov's
-    weights (Mitchell, Ye, De Sterck 2020, "Nesterov acceleration of alternating least squares for canonical tensor
-    decomposition"). If the objective then falls too little, the pass is repeated without extrapolation,
+    weights (Mitchell et al. 2020). If the objective then falls too little, the pass is repeated without extrapolation,
     and the weights restart.
     """
 

@@ -167,8 +167,7 @@ class ElasticCP(CPModel):
 
     References
     ----------
-    Shi, Li, Sitek, Li, "Learning the Sparse and Low Rank PARAFAC Decomposition via the Elastic Net":
-    equations (7), (20)-(24), (36), (37), (39)-(54), algorithms 1-4.
+    Shi et al. (2017): equations (7), (20)-(24), (36), (37), (39)-(54), algorithms 1-4.
 
     Examples
     --------
