@@ -1,5 +1,6 @@
 """Records that accompany a model: the selection of its parameters, and its variation between refits."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -89,14 +90,32 @@ class Stability:
     """Level of the intervals, such as 0.95."""
     selected: Annotated[NDArray[np.float64], Shape(("k", "m"))]
     """(k, m): share of the refits in which the loading is not 0."""
-    confounder_mean: Annotated[NDArray[np.float64], Shape(("q", "m"))] | None = None
-    """(q, m): mean effects of the confounders over the refits, the q columns of the model's ``confounder_effects_``; None without any."""
-    confounder_low: Annotated[NDArray[np.float64], Shape(("q", "m"))] | None = None
+    confounder_mean: Annotated[NDArray[np.float64], Shape(("q", "m"), finite=False)] | None = None
+    """(q, m): mean effects of the confounders over the refits, the q columns of the model's ``confounder_effects_``; None without any.
+    Each refit is anchored, and its effects are free of the penalty's shrinkage. NaN where a refit does not determine one."""
+    confounder_low: Annotated[NDArray[np.float64], Shape(("q", "m"), finite=False)] | None = None
     """(q, m): lower ends of the effects' intervals."""
-    confounder_high: Annotated[NDArray[np.float64], Shape(("q", "m"))] | None = None
+    confounder_high: Annotated[NDArray[np.float64], Shape(("q", "m"), finite=False)] | None = None
     """(q, m): upper ends of the effects' intervals."""
-    confounder_se: Annotated[NDArray[np.float64], Shape(("q", "m"), low=0)] | None = None
+    confounder_se: Annotated[NDArray[np.float64], Shape(("q", "m"), finite=False, low=0)] | None = None
     """(q, m): standard errors of the effects: their standard deviations over the refits."""
+    impact_mean: Annotated[NDArray[np.float64], Shape(("q", "k"), finite=False)] | None = None
+    """(q, k): mean impact of the confounders over the refits, in units of the factors; see the model's ``confounder_impact_``."""
+    impact_low: Annotated[NDArray[np.float64], Shape(("q", "k"), finite=False)] | None = None
+    """(q, k): lower ends of the impact's intervals."""
+    impact_high: Annotated[NDArray[np.float64], Shape(("q", "k"), finite=False)] | None = None
+    """(q, k): upper ends of the impact's intervals."""
+    impact_se: Annotated[NDArray[np.float64], Shape(("q", "k"), finite=False, low=0)] | None = None
+    """(q, k): standard errors of the impact."""
+
+    @staticmethod
+    def upgrade(values: dict[str, Any]) -> dict[str, Any]:
+        """Leave out the effects of confounders of earlier versions, which the data did not determine."""
+        if values.get("confounder_mean") is None or "impact_mean" in values:
+            return values
+        message = "the intervals of the confounders' effects are left out, as an earlier version of dfact computed them without an anchor"
+        warnings.warn(f"{message}; compute the stability again", UserWarning, stacklevel=2)
+        return {name: value for name, value in values.items() if not name.startswith("confounder_")}
 
     @property
     def n_refits(self) -> int:

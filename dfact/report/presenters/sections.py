@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.models.cp.path import SolutionPath
@@ -209,14 +210,32 @@ def stability(presenter: _Presenter) -> Section | None:
     caption = f"Mean {words.loading} of each item over the refits, with its {result.level:.0%} interval"
     table = make_table(presenter.with_texts(mean.set_index(presenter.all_loadings.index[order])), caption, shaded=names)
     blocks: list[Block] = [Text(about), drawing, summary, with_intervals(table, low, high, number_format(result.mean))]
-    if result.confounder_mean is not None:
-        effects = list(presenter.model.confounder_effects_)
-        parts = (result.confounder_mean, result.confounder_low, result.confounder_high)
-        mean, low, high = (pd.DataFrame(part[:, order].T, columns=effects) for part in parts)
-        caption = f"Mean effect of the confounders on each item over the refits, in points, with its {result.level:.0%} interval"
-        table = make_table(presenter.with_texts(mean.set_index(presenter.all_loadings.index[order])), caption, shaded=effects)
-        blocks.append(with_intervals(table, low, high, number_format(result.confounder_mean)))
+    blocks += _effects_over_refits(presenter, order)
     return Section("stability", "Stability", blocks)
+
+
+def _effects_over_refits(presenter: _Presenter, order: NDArray[np.intp]) -> list[Block]:
+    """Show the impact and the effects of the confounders over the refits with their intervals, for items in this order."""
+    model: Any = presenter.model
+    result = model.stability_
+    if result.confounder_mean is None or result.impact_mean is None:
+        return []
+    effects, items = list(model.confounder_effects_), presenter.all_loadings.index[order]
+    refits = f"over the refits, each anchored, with its {result.level:.0%} interval"
+    captions = (
+        f"Mean impact of the confounders on the factors {refits}",
+        f"Mean effect of the confounders on each item at equal factors, in points and without shrinkage, {refits}",
+    )
+    impact, of_items = (
+        [pd.DataFrame(getattr(result, f"{prefix}_{part}").T, columns=effects) for part in ("mean", "low", "high")]
+        for prefix in ("impact", "confounder")
+    )
+    of_items = [part.iloc[order] for part in of_items]
+    frames = impact[0].set_index(pd.Index(presenter.names, name="factor")), presenter.with_texts(of_items[0].set_index(items))
+    return [
+        with_intervals(make_table(frame, caption, shaded=effects), low, high, number_format(mean.to_numpy()))
+        for frame, caption, (mean, low, high) in zip(frames, captions, (impact, of_items), strict=True)
+    ]
 
 
 _HEADINGS = {"chi_square": "χ²", "smd": "SMD", "delta": "Δ", "se": "standard error", "p_adjusted": "adjusted p"}
