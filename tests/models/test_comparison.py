@@ -1,12 +1,15 @@
 """Comparisons of groups as records: the classes of ETS, the findings, and those of earlier versions."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from numpy.testing import assert_array_equal
 
 import dfact
+from dfact.cli.main import main
 from dfact.models.item_tests import ItemTests
 from dfact.models.provenance import MANTEL, Comparison, ets_classes
 from dfact.report.comparison import describe_screens
@@ -59,7 +62,7 @@ def test_comparisons_of_earlier_versions_load_and_say_that_their_items_were_test
     assert Comparison.upgrade(dict(today)) == today
 
 
-def test_a_comparison_is_saved_and_loaded(tmp_path: Any) -> None:
+def test_a_comparison_is_saved_loaded_and_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     M = rng.normal(size=(60, 1)) + rng.normal(size=(60, 3))
     model = dfact.FactorAnalysis(1, executor="inline").fit(M)
@@ -68,3 +71,14 @@ def test_a_comparison_is_saved_and_loaded(tmp_path: Any) -> None:
     loaded = dfact.load_model(tmp_path / "m.model").comparison_
     pd.testing.assert_frame_equal(loaded.effects, model.comparison_.effects)
     pd.testing.assert_frame_equal(loaded.screen, model.comparison_.screen)
+    for ending in ("csv", "parquet"):
+        assert main(["export", str(tmp_path / "m.model"), str(tmp_path / f"items.{ending}"), "--table", "items"]) == 0
+    csv, parquet = pd.read_csv(tmp_path / "items.csv", keep_default_na=False), pd.read_parquet(tmp_path / "items.parquet")
+    assert list(csv["item"]) == list(parquet["item"]) == ["x", "y", "z"]
+    assert list(parquet["class"]) == ["C", "A", ""]
+    assert_array_equal(parquet["size"], [0.3, 0.3, 0.3])
+    assert_array_equal(parquet["mantel_size"], [0.3, 0.1, np.nan])
+    del model.comparison_
+    dfact.save_model(model, tmp_path / "n.model")
+    assert main(["export", str(tmp_path / "n.model"), str(tmp_path / "n.csv"), "--table", "items"]) == 1
+    assert "run dfact compare" in capsys.readouterr().err
