@@ -32,7 +32,9 @@ def selection_text(selection: "Selection") -> str:
     best = (table[list(selection.best_params)] == pd.Series(selection.best_params)).all(axis=1)
     for name in selection.best_params:
         table[name] = table[name].map("{:g}".format) if table[name].dtype.kind == "f" else table[name]
-    return indented(table_text(table.assign(**{"": best.map({True: "best", False: ""})}), header=True))
+    text = indented(table_text(table.assign(**{"": best.map({True: "best", False: ""})}), header=True))
+    skipped = ", ".join(map(str, selection.skipped_ranks))
+    return f"{text}\n\nNo step of the path has a rank of {skipped}: not scored. Try closer lambdas." if skipped else text
 
 
 def error_plot(selection: "Selection") -> "Figure":

@@ -173,7 +173,10 @@ def memoized_rows(name: str) -> Solver[Iterable[NDArray[Any]]]:
 
 
 class MaskedDescent:
-    """Algorithm 1, or algorithm 2 on a support, as printed: on the residual tensor, with the mask in every column update.
+    """Algorithm 1, or algorithm 2 on a support: on the residual tensor, with the mask in every column update.
+
+    Its sweeps are those printed. After each sweep the scale of every component is distributed over the modes so that the penalties
+    are least, which the printed algorithm leaves to its column updates.
 
     In memory and in double precision: Z flat by rows (I_1, I_2⋯I_N), NaN where missing; all factors side by side (R, ΣI_n).
     """
