@@ -84,7 +84,7 @@ def compare_groups(
     n_permutations : int
         Number of permutations: at least 200 for small p values, at most 100,000, 0 for none.
     level : float
-        Coverage of the intervals of the congruences.
+        Coverage of the intervals of the congruences and of the impact.
     scales, keys : mappings from items, optional
         Scale of each item, and its key 1 or −1; by default those of the codebook, else the factor with the largest loading and its sign.
     confounders, sample_weight : optional
