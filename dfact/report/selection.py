@@ -36,7 +36,8 @@ def selection_text(selection: "Selection") -> str:
 def error_plot(selection: "Selection") -> "Figure":
     """Plot the cross-validated error over the number of components, with a line for each combination of the other parameters.
 
-    Bars show one standard error; a ring marks the chosen candidate. Save the figure with ``figure.savefig("errors.png")``.
+    Bars show one standard error of the difference from the lowest error, so that the rule ``1se`` considers the candidates whose
+    bars reach down to it; a ring marks the chosen candidate. Save the figure with ``figure.savefig("errors.png")``.
 
     Raises
     ------
@@ -47,12 +48,12 @@ def error_plot(selection: "Selection") -> "Figure":
     names = [str(name) for name in table.index.names]
     if "error" not in table or "n_components" not in names:
         raise ParameterError(f"the selection has {list(table)} of {names}, expected the errors of numbers of components")
-    return score_plot(table, selection.best_params, "error", "se", ERROR_LABEL)
+    return score_plot(table, selection.best_params, "error", "se_difference", ERROR_LABEL)
 
 
 def deviance_plot(selection: "Selection") -> "Figure":
-    """Plot the deviance of held-out entries over the number of populations; bars show one standard error."""
-    return score_plot(selection.table, selection.best_params, "deviance", "se", "mean deviance of held-out entries")
+    """Plot the deviance of held-out entries over the number of populations; bars show one standard error of the difference from the lowest."""
+    return score_plot(selection.table, selection.best_params, "deviance", "se_difference", "mean deviance of held-out entries")
 
 
 def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: str | None, label: str) -> "Figure":

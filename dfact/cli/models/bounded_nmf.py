@@ -32,7 +32,7 @@ _select_icqf = SelectSpec(
         choice(
             "--rule",
             "lowest 1se knee",
-            "The lowest error, the fewest factors within one standard error of it, or the number where the error stops falling "
+            "The lowest error, the fewest factors whose error differs from it by at most one standard error of the difference, or the number where the error stops falling "
             "steeply (the knee).",
         ),
         click.option(
