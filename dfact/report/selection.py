@@ -52,7 +52,10 @@ def error_plot(selection: "Selection") -> "Figure":
 
 
 def deviance_plot(selection: "Selection") -> "Figure":
-    """Plot the deviance of held-out entries over the number of populations; bars show one standard error of the difference from the lowest."""
+    """Plot the deviance of held-out entries over the number of populations.
+
+    Bars show one standard error of the difference from the lowest.
+    """
     return score_plot(selection.table, selection.best_params, "deviance", "se_difference", "mean deviance of held-out entries")
 
 

@@ -37,6 +37,8 @@ class ExpectilePresenter(Presenter[ExpectileMF]):
         return [
             ("model", f"{type(model).__name__}, {k} components of {n} rows × {len(model.column_labels_)} columns"),
             ("loss", f"expectiles at omega {model.omega:g}, ridge {model.ridge:g}"),
+            *order_lines(model),
+            *coverage_lines(model),
             fit_line(model, model.remaining_),
         ]
 
@@ -57,6 +59,27 @@ class ExpectilePresenter(Presenter[ExpectileMF]):
         formats = dict.fromkeys(("lower quartile", "median", "upper quartile"), "{:.1%}")
         caption = "Errors by size of the entry; absolute is the median |b̂ − b|"
         return Section("bins", "Errors by size", [Text(about), drawing, make_table(table, caption, formats=formats)])
+
+
+def order_lines(model: ExpectileMF) -> Lines:
+    """Describe the order of the model's entries and those of the other expectiles that were fitted with it."""
+    omegas, shares = getattr(model, "omegas_", ()), getattr(model, "crossed_", ())
+    parts = [
+        f"{'above' if omega < model.omega else 'below'} omega {omega:g} except at {share:.1%} of entries"
+        for omega, share in zip(omegas, shares, strict=True)
+    ]
+    return [("order", ", ".join(parts))] if parts else []
+
+
+def coverage_lines(model: ExpectileMF) -> Lines:
+    """Describe the coverage of the held-out entries in the selection that chose the model, beside that of the expectile's definition."""
+    record = getattr(model, "selection_", None)
+    if record is None or "deviation_below" not in record.figure_names:
+        return []
+    figures = dict(zip(record.figure_names, record.figures[record.best], strict=True))
+    entries = f"{figures['below']:.1%} below the expectile, {figures['below_expected']:.1%} by its definition"
+    distances = f"{figures['deviation_below']:.1%} of the distances, {model.omega:.1%} by definition"
+    return [("held out", f"{entries}; {distances}")]
 
 
 def component_norms(model: ExpectileMF) -> "pd.Series[Any]":
