@@ -120,3 +120,23 @@ def test_invalid_items_are_refused(tmp_path: Path) -> None:
         with pytest.raises(error, match=message):
             dfact.expand_categories(data, target, **settings)
         assert not (tmp_path / "new.zarr").exists()
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_rows_of_zeros_are_counted_at_import(n_jobs: int, tmp_path: Path) -> None:
+    """The import reports them, and a fit of classes warns of them unless 0 is a category."""
+    rng = np.random.default_rng(0)
+    M = rng.integers(1, 4, (90, 6)) * (rng.random((90, 6)) < 0.8)
+    M[[4, 17, 80]] = 0
+    rows = ["0,,0,0,,0" if i == 17 else ",".join(map(str, row)) for i, row in enumerate(M)]
+    (tmp_path / "a.csv").write_text("\n".join(["a,b,c,d,e,f", *rows]) + "\n")
+    notes: list[str] = []
+    source = dfact.import_table(tmp_path / "a.csv", tmp_path / "a.zarr", items=list("abcdef"), note=notes.append, n_jobs=n_jobs)
+    expected = (M == 0).all(axis=1).sum()
+    assert any(f"a.csv: {expected} of 90 participants answered 0 to all items; if 0 is no answer" in note for note in notes)
+    with pytest.warns(UserWarning, match=f"{expected} of 90 subjects have no response, as 0 counts as none; .*dfact indicators"):
+        dfact.GradeOfMembership(2, method="ssc").fit(source)
+    dfact.GradeOfMembership(2, method="ssc").fit(dfact.expand_categories(source, tmp_path / "b.zarr"))
+    notes.clear()
+    dfact.import_table(tmp_path / "a.csv", tmp_path / "c.zarr", items=list("abcdef"), missing=0, empty_rows="drop", note=notes.append)
+    assert not any("answered 0" in note for note in notes)

@@ -35,7 +35,8 @@ SPECS = (
         """Grade of membership in classes.
 
         For categorical answers: each participant has memberships in latent classes that sum to 1, and each class has expected
-        responses. Responses of 0 and missing entries count as no response. Confounders are not used.
+        responses. Responses of 0 and missing entries count as no response. Codes are counts: dfact indicators first gives each
+        category of nominal items a column. Confounders are not used.
         """,
         example=["dfact fit gom survey.zarr survey.model -k 3"],
         options=[components(3, "Number of classes; dfact select gom chooses it."), checkpoint_options, plan_option, *_OPTIONS],
