@@ -67,7 +67,9 @@ def test_a_redcap_export_needs_no_other_statement(redcap: Path, tmp_path: Path) 
     np.testing.assert_allclose(values(dataset), expected, rtol=1e-6)
     assert dataset.codebook is not None
     assert [(each.code, each.count) for each in dataset.codebook["meds___1"].missing] == [("form not opened", 1)]
-    assert decisions(notes[1:]) == ["export.csv: the boxes are missing in 1 row(s) in which 'drugs_complete' is 0 or empty and none is ticked"]
+    assert decisions(notes[1:]) == [
+        "export.csv: the boxes are missing in 1 row(s) in which 'drugs_complete' is 0 or empty and none is ticked"
+    ]
     with pytest.raises(DataError, match=r"column 'email' is marked as an identifier"):
         import_table(data, tmp_path / "q.zarr", dictionary=redcap, items=["mood", "email"])
     everything = import_table(data, tmp_path / "q.zarr", dictionary=redcap, items="*", confounders="height")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.models.expectile.estimator import ExpectileMF
+from dfact.models.provenance import SelectionRecord
 from dfact.report.document import Drawing, Section, Text, make_table
 from dfact.report.plots import new_figure
 from dfact.report.presenters.base import Presenter
@@ -46,6 +47,10 @@ class ExpectilePresenter(Presenter[ExpectileMF]):
         norms = component_norms(self.model)
         headings = [f"{name}: norm {norm:.4g}" for name, norm in norms.items()]
         return [under_headings(headings, list(norms.index), largest_items(self.model, self.model.loadings_, top, texts))]
+
+    def selection_notes(self, record: SelectionRecord) -> list[str]:
+        lines = coverage_lines(self.model)
+        return [f"Of the held-out entries, {text}." for _, text in lines]
 
     def errors_section(self, dataset: Dataset) -> Section | None:
         table = BinErrors.of(self.model, dataset).table
