@@ -62,6 +62,7 @@ def fold_errors(totals: NDArray[Any], counts: NDArray[Any]) -> dict[str, NDArray
     --------
     >>> import numpy as np
     >>> totals = np.array([[[10.0, 20, 30]], [[12, 22, 32]]])
+    >>> from dfact.selection.result import fold_errors
     >>> errors = fold_errors(totals, np.full(totals.shape, 10.0))
     >>> errors["error"].tolist(), errors["se"].round(3).tolist(), errors["se_difference"].tolist()
     ([2.0, 2.2], [0.577, 0.577], [0.0, 0.0])

@@ -1,20 +1,27 @@
 """Entries of fitted models on a sample of rows: whether several expectiles are in order, and whether entries run away."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from dfact.models.expectile.estimator import ExpectileMF
 
 _SAMPLE = 1 << 22  # entries that are computed for each model
 _CHUNK = 1 << 18  # of them at a time
 _ROUNDING = 1e-6
 
 
-def sampled_entries(models: "Sequence[ExpectileMF]") -> Iterator[list[NDArray[Any]]]:
+class Fitted(Protocol):
+    """What is read of a fitted ExpectileMF, and set."""
+
+    omega: float
+    row_factors_: Any
+    column_factors_: NDArray[Any]
+    omegas_: NDArray[np.float64]
+    crossed_: NDArray[np.float64]
+
+
+def sampled_entries(models: Sequence[Fitted]) -> Iterator[list[NDArray[Any]]]:
     """Yield the entries of evenly spaced rows for each model, chunk by chunk: all rows, or as many as have 4 million entries."""
     n, m = models[0].row_factors_.shape[0], len(models[0].column_factors_)
     rows = np.arange(0, n, max(1, -(-n * m // _SAMPLE)))
@@ -24,7 +31,7 @@ def sampled_entries(models: "Sequence[ExpectileMF]") -> Iterator[list[NDArray[An
         yield [_take(model.row_factors_, chunk) @ model.column_factors_.T for model in models]
 
 
-def record_crossings(models: "Sequence[ExpectileMF]") -> None:
+def record_crossings(models: Sequence[Fitted]) -> None:
     """Set ``omegas_`` and ``crossed_`` of models of the same data with different ω; see :class:`dfact.ExpectileMF`."""
     omegas = np.array([model.omega for model in models], np.float64)
     if len(models) < 2:
@@ -40,7 +47,7 @@ def record_crossings(models: "Sequence[ExpectileMF]") -> None:
         model.omegas_, model.crossed_ = np.delete(omegas, i), np.delete(shares[i], i)
 
 
-def runaway_share(model: "ExpectileMF", largest: float) -> tuple[float, float]:
+def runaway_share(model: Fitted, largest: float) -> tuple[float, float]:
     """Return the share of the sampled entries whose magnitude is above twice ``largest``, and their largest magnitude."""
     beyond, count, extreme = 0, 0, 0.0
     for (entries,) in sampled_entries([model]):
