@@ -12,7 +12,7 @@ _ROUNDING = 1e-6
 
 
 class Fitted(Protocol):
-    """What is read of a fitted ExpectileMF, and set."""
+    """A fitted model: the attributes that are read here, and the two that are set."""
 
     omega: float
     row_factors_: Any
