@@ -25,7 +25,7 @@ have the same mean code. Fitted to the codes, the classes are not found; fitted 
 """
 
 K, N_ITEMS, LEVELS = 3, 24, 4
-_POPULATION = 20_000
+_POPULATION = 10_000
 _RESAMPLES = 40
 
 
@@ -51,34 +51,44 @@ MODULARITY = Statement("modularity", "The number of classes, by the highest fuzz
 FEWER = Statement("modularity, fewer", "The number of classes, by the highest fuzzy modularity.", "too few")
 RANGE = Statement(
     "range of resamples",
-    "Whether low and high of a number of classes contain the modularity of 20,000 people; not claimed.",
+    "Whether low and high of a number of classes contain the modularity of 10,000 people; not claimed.",
     "coverage",
     nominal=0.95,
 )
 
 
-def simulate_classes(condition: str, seed: int) -> Counts:
-    """Choose the number of classes, and compare the ranges of the resamples with the scores of a large population."""
+def _answers(condition: str, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Draw the answers of a sample, and of many people of the same population."""
     n, mixed, separation, missing = _CLASSES[condition]
     rng = np.random.default_rng(seed)
     Theta = LEVELS * (0.5 + separation * (rng.random((K, N_ITEMS)) - 0.5))
 
-    def answers(size: int) -> NDArray[np.float64]:
+    def draw(size: int) -> NDArray[np.float64]:
         R = rng.binomial(LEVELS, memberships(rng, size, mixed) @ Theta / LEVELS).astype(float)
         R[rng.random(R.shape) < missing] = np.nan
         return R
 
-    model = dfact.GradeOfMembership(random_state=0, n_levels=LEVELS, executor="inline")
-    candidates = range(2, 6)
-    selection = dfact.selection.select_by_modularity(model, answers(n), candidates, n_resamples=_RESAMPLES, random_state=seed)
-    large = dfact.selection.select_by_modularity(model, answers(_POPULATION), candidates).table["modularity"]
-    chosen, table = selection.best_params["n_components"], selection.table.loc[:K]
-    inside = (table["low"] <= large.loc[:K]) & (large.loc[:K] <= table["high"])
-    return {
-        MODULARITY.name: (float(chosen == K), 1.0),
-        FEWER.name: (float(chosen < K), 1.0),
-        RANGE.name: (float(inside.sum()), float(len(inside))),
-    }
+    return draw(n), draw(_POPULATION)
+
+
+def _model() -> dfact.GradeOfMembership:
+    return dfact.GradeOfMembership(random_state=0, n_levels=LEVELS, executor="inline")
+
+
+def simulate_classes(condition: str, seed: int) -> Counts:
+    """Choose the number of classes."""
+    chosen = dfact.selection.select_by_modularity(_model(), _answers(condition, seed)[0], range(2, 6)).best_params["n_components"]
+    return {MODULARITY.name: (float(chosen == K), 1.0), FEWER.name: (float(chosen < K), 1.0)}
+
+
+def simulate_ranges(condition: str, seed: int) -> Counts:
+    """Compare the ranges of the resamples with the scores of many people, for two classes and for the true number."""
+    sample, population = _answers(condition, seed)
+    candidates = range(2, K + 1)
+    table = dfact.selection.select_by_modularity(_model(), sample, candidates, n_resamples=_RESAMPLES, random_state=seed).table
+    large = dfact.selection.select_by_modularity(_model(), population, candidates).table["modularity"]
+    inside = (table["low"] <= large) & (large <= table["high"])
+    return {RANGE.name: (float(inside.sum()), float(len(inside)))}
 
 
 CODES = Statement("classes by codes", "The largest membership of each person, from a fit to the codes.", "people in their class")
@@ -129,6 +139,7 @@ def _agreement(found: NDArray[np.float64], classes: NDArray[np.int_]) -> float:
 
 
 EXPERIMENTS = [
-    Experiment([MODULARITY, FEWER, RANGE], list(_CLASSES), simulate_classes, runs=25),
-    Experiment([CODES, INDICATORS], list(_NOMINAL), simulate_nominal, runs=50),
+    Experiment([MODULARITY, FEWER], list(_CLASSES), simulate_classes, runs=50),
+    Experiment([RANGE], ["200 people, 20 % mixed", "1,000 people, 20 % mixed", "500 people, similar classes"], simulate_ranges, runs=15),
+    Experiment([CODES, INDICATORS], list(_NOMINAL), simulate_nominal, runs=25),
 ]
