@@ -15,13 +15,13 @@ TITLE = "Classes of grade of membership"
 INTRODUCTION = """\
 Three classes answer 24 items from 0 to 4. A share of the people belongs to one class alone; the others have mixed memberships.
 
-Modularity finds the number of classes where they are separated and most people are pure. With half of the people mixed, or with
-classes that differ little, it chooses two: it is a lower limit. The range of 95 % of the resamples is no confidence interval: it contains
-the modularity of 20,000 people of the same population in far fewer than 95 % of data sets, as resamples hold people twice. It is named a
-range of resamples, and no bar is set.
+Modularity finds the number of classes in nine of ten data sets where they are separated and most people are pure. With most people
+mixed, with missing answers, and above all with classes that resemble each other it chooses two, never more than three: its choice
+is a lower limit. The range of 95 % of the resamples is no confidence interval: it contains the modularity of 10,000 people of the same
+population in 77 to 90 % of data sets, below the 92 % of a calibrated interval. So it is named a range of resamples, and has no bar.
 
-Nominal answers are those of items whose categories have no order. The two classes differ in the categories that they prefer and
-have the same mean code. Fitted to the codes, the classes are not found; fitted to indicators (`dfact indicators`) they are.
+Nominal answers are those of items whose categories have no order. Two classes prefer different categories and have the same mean code.
+Fitted to the codes, the classes are not found; fitted to indicators (`dfact indicators`) they are.
 """
 
 K, N_ITEMS, LEVELS = 3, 24, 4

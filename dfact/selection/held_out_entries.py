@@ -59,7 +59,7 @@ def select_by_held_out(
 
     is chosen, in a tie the first. In expectation this loss is lowest at the ω-expectile and nowhere else, so it is a consistent
     score of the target. ω itself says what is predicted and is not chosen: losses of different ω cannot be compared, and
-    errors such as |b̂ − b| / |b| favour an ω below that of the user's question. :func:`select_each_by_held_out` chooses for several ω.
+    the best prediction by |b̂ − b| / |b| is the same for all of them. :func:`select_each_by_held_out` chooses for several ω.
 
     As many fits as the memory plan
     allows share each read of the data. In each repeat, the fits with ``init="svd"`` start from one decomposition

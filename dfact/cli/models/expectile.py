@@ -62,7 +62,8 @@ SPECS = (
                 choice(
                     "--error",
                     "expectile relative absolute",
-                    "Score that chooses: the mean expectile loss, or the median relative or absolute error, which favour other omegas.",
+                    "Score that chooses: the mean expectile loss, or the median relative or absolute error, whose optimum does not "
+                    "depend on omega.",
                 ),
                 numbers("--bins", "Edges of bins of the true value; the table adds the median error of each."),
                 click.option("--repeats", default=1, help="Number of times entries are drawn and held out."),
