@@ -17,6 +17,7 @@ from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError, ParameterError
+from dfact.models.cp.base import CPModel
 from dfact.models.expectile.estimator import ExpectileMF, largest_entry
 from dfact.models.expectile.passes import OriginalUnits
 from dfact.models.expectile.sampled_entries import record_crossings
@@ -121,9 +122,8 @@ def select_by_held_out(
 
     References
     ----------
-    Zhu et al., "Expectile matrix factorization for skewed data analysis": relative errors and bins of the section on experiments;
-    Gneiting (2011), "Making and evaluating point forecasts", doi:10.1198/jasa.2011.r10138: the consistent score of an expectile;
-    Newey & Powell (1987), "Asymmetric least squares estimation and testing", doi:10.2307/1911031: its definition.
+    Zhu et al. (2017): relative errors and bins of the section on experiments; Gneiting (2011): the consistent score of an
+    expectile; Newey & Powell (1987): its definition.
 
     Examples
     --------
@@ -242,7 +242,9 @@ def _select(model: ExpectileMF, X: Any, grids: Sequence[Mapping[str, Any]], sett
 def _check(model: Any, settings: _Settings) -> None:
     holdout_fraction, error, bins = settings.holdout_fraction, settings.error, settings.bins
     if not isinstance(model, ExpectileMF):
-        raise ParameterError(f"model is a {type(model).__name__}, expected an ExpectileMF; for other models use block_cross_validate")
+        remedies = ("for other models use block_cross_validate", "for tensors use select_on_path or replicability")
+        other = remedies[isinstance(model, CPModel)]
+        raise ParameterError(f"model is a {type(model).__name__}, expected an ExpectileMF; {other}")
     if not is_in_range(holdout_fraction, 0, 1) or holdout_fraction == 0:
         raise ParameterError(f"holdout_fraction is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
     if error not in ("expectile", *ERRORS):

@@ -86,9 +86,7 @@ def select_by_modularity(
 
     References
     ----------
-    Qing, "Mixed membership estimation for categorical data with polytomous responses", section 6;
-    Good, de Montjoye & Clauset (2010), "Performance of modularity maximization in practical contexts",
-    doi:10.1103/PhysRevE.81.046106: modularity merges classes.
+    Qing (2023), section 6; Good et al. (2010): modularity merges classes.
 
     Examples
     --------

@@ -34,6 +34,12 @@ class Selection:
     folds: pd.DataFrame | None = None
     """Errors of the folds of a cross-validation: one row for each candidate, one column for each (repeat, fold)."""
 
+    @property
+    def skipped_ranks(self) -> list[int]:
+        """Numbers of components from 1 to the largest that no step of a solution path has; none for selections of another kind."""
+        ranks = set(self.table["rank"]) if "rank" in self.table else set()
+        return [rank for rank in range(1, max(ranks, default=0)) if rank not in ranks]
+
     def __str__(self) -> str:
         best = ", ".join(f"{name}={value}" for name, value in self.best_params.items())
         return f"{self.table}\nbest: {best}"
@@ -55,8 +61,7 @@ def fold_errors(totals: NDArray[Any], counts: NDArray[Any]) -> dict[str, NDArray
 
     References
     ----------
-    Breiman, Friedman, Olshen & Stone (1984), "Classification and regression trees", section 3.4.3: the rule of one standard error;
-    Nadeau & Bengio (2003), "Inference for the generalization error", doi:10.1023/A:1024068626366: repeats are not independent.
+    Breiman et al. (1984), section 3.4.3: the rule of one standard error; Nadeau & Bengio (2003): repeats are not independent.
 
     Examples
     --------

@@ -73,8 +73,7 @@ def expand_categories(
 
     References
     ----------
-    Woodbury, Clive & Garson (1978), "Mathematical typology: a grade of membership technique for obtaining disease definition",
-    doi:10.1016/0010-4809(78)90012-5: a probability for each category of an item.
+    Woodbury et al. (1978): a probability for each category of an item.
 
     Examples
     --------
