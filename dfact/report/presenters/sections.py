@@ -142,7 +142,8 @@ def selection(presenter: _Presenter) -> Section | None:
     flat = record.table.assign(chosen=["chosen" if i == record.best else "" for i in range(len(record.values))])
     formats = dict.fromkeys((record.criterion, "standard error"), "{:.5g}")
     candidates = make_table(flat.set_index(record.names[0]), "The candidates", formats=formats)
-    return Section("selection", "How it was chosen", [Text(about), drawing, candidates])
+    notes = [Text(note) for note in presenter.selection_notes(record)]
+    return Section("selection", "How it was chosen", [Text(about), *notes, drawing, candidates])
 
 
 def distributions(presenter: _Presenter) -> Section:
