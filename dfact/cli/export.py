@@ -16,7 +16,8 @@ def _formats(context: click.Context) -> str:
     if context.params.get("style") == "apa":  # absent if its own value is invalid, like table
         return "dfact.report.apa.write:FORMATS"
     table = str(context.params.get("table"))
-    names = {"factors": "FITTED_ROW_FORMATS", "loadings": "ITEM_FORMATS", **dict.fromkeys((*_OF_CONFOUNDERS, "items"), "LABELLED_FORMATS")}
+    names = {"factors": "FITTED_ROW_FORMATS", "loadings": "ITEM_FORMATS"}
+    names |= dict.fromkeys((*_OF_CONFOUNDERS, "items", "stability"), "LABELLED_FORMATS")
     return f"dfact.report.export:{names.get(table, 'TABLE_FORMATS')}"
 
 
@@ -25,11 +26,12 @@ def _formats(context: click.Context) -> str:
 @click.argument("out", type=OutputLocation(_formats))
 @click.option(
     "--table",
-    type=click.Choice(["loadings", "factors", *_OF_CONFOUNDERS, "items"]),
+    type=click.Choice(["loadings", "factors", *_OF_CONFOUNDERS, "items", "stability"]),
     show_default="factors for .Q and .Q_se, else loadings",
     is_eager=True,  # the endings that OUT may have depend on it
     help="Loadings of the items; factors, memberships or scores of the fitted participants; effects of confounders on the items, or their "
-    "impact on the factors; the raw loadings of the items on confounders; or the tests of items of dfact compare.",
+    "impact on the factors; the raw loadings of the items on confounders; the tests of items of dfact compare; or intervals and selection "
+    "frequencies that dfact stability stored in the model of a tensor.",
 )
 @click.option(
     "--items",
@@ -79,9 +81,9 @@ def export(
             raise click.UsageError(f"{name} applies to items only; remove it or --table impact.")
     if table == "items" and (suppress is not None or style is not None):
         raise click.UsageError(f"{'--style' if suppress is None else '--suppress'} applies to loadings only; remove it or --table items.")
-    if style is not None and (table == "confounders" or suppress is not None):
+    if style is not None and (table in ("confounders", "stability") or suppress is not None):
         raise click.UsageError(
-            f"--style applies to complete tables; remove it or {'--table confounders' if suppress is None else '--suppress'}."
+            f"--style applies to complete tables; remove it or {f'--table {table}' if suppress is None else '--suppress'}."
         )
     from dfact.data.dictionaries.table import read_items
     from dfact.models.persistence import load_model
@@ -99,6 +101,7 @@ def export(
         write_item_tests,
         write_loadings,
         write_model_factors,
+        write_stability,
     )
 
     check_destination(out, overwrite=overwrite, formats=FORMATS if style else (*FITTED_ROW_FORMATS, *TABLE_FORMATS))
@@ -117,6 +120,11 @@ def export(
         with closing(Progress("write")) as progress:
             write_model_factors(fitted, out, overwrite=overwrite, progress=progress.update)
     else:
-        write = {"loadings": write_loadings, "effects": write_confounder_effects, "confounders": write_confounder_loadings}[table]
+        write = {
+            "loadings": write_loadings,
+            "effects": write_confounder_effects,
+            "confounders": write_confounder_loadings,
+            "stability": write_stability,
+        }[table]
         write(fitted, out, texts=texts, scales=scales, below=suppress or 0.0, overwrite=overwrite)
     click.echo(f"{out}: {table} of {model}")

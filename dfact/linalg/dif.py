@@ -130,9 +130,7 @@ def anchored_dif(
 
     References
     ----------
-    Chen, Li, Ouyang & Xu (2023), "DIF statistical inference without knowing anchoring items", Psychometrika 88.
-    doi:10.1007/s11336-023-09930-9. Stein (1981), "Estimation of the mean of a multivariate normal distribution", Annals of Statistics 9.
-    doi:10.1214/aos/1176345632. Kott (2001), "The delete-a-group jackknife", Journal of Official Statistics 17.
+    Chen et al. (2023); Stein (1981); Kott (2001).
     """
     k, m = components.shape
     if k >= m or (m - k) ** 2 < m + k:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
+from dfact.models.cp.base import CPModel
 from dfact.models.estimator import Factorization
 from dfact.report.admixture_files import (
     FREQUENCIES,
@@ -33,6 +34,7 @@ from dfact.report.effects import UNKNOWN_IMPACT, effects_table, has_impact, impa
 from dfact.report.spreadsheets import FORMATS as WORKBOOKS
 from dfact.report.spreadsheets import require_openpyxl, without_formula, write_workbook
 from dfact.report.tables import Texts, item_scales, item_texts, require_own_items
+from dfact.report.tensor_stability import stability_table
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_labels
 from dfact.storage.files import atomic_file
 from dfact.storage.groups import create_group, ensure_absent
@@ -242,6 +244,25 @@ def write_item_tests(model: Factorization, path: str | PathLike[str], *, texts: 
         return
     with _table(path, list(table), values.dtype, tuple(labels)) as write:
         write(0, np.array(list(labels.values()), dtype=object).T, values)
+
+
+def write_stability(
+    model: Factorization,
+    path: str | PathLike[str],
+    *,
+    texts: Texts = None,
+    scales: Texts = None,
+    below: float = 0.0,
+    overwrite: bool = False,
+) -> None:
+    """Write the loadings of a tensor over refits with their intervals and selection frequencies, as :func:`write_loadings` does.
+
+    For each component, the table has the columns of :func:`dfact.report.tensor_stability.stability_table`.
+    """
+    if not isinstance(model, CPModel) or not hasattr(model, "stability_"):
+        found = "no stability" if isinstance(model, CPModel) else f"the class {type(model).__name__}"
+        raise ParameterError(f"the model has {found}, expected a tensor's with the result of dfact stability; run dfact stability first")
+    _write_items(path, model, "stability", stability_table(model), texts, scales, below, overwrite)
 
 
 def _write_items(
