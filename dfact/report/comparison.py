@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from dfact.models.provenance import Comparison
@@ -9,6 +10,9 @@ from dfact.text import escape_lines
 
 FORMATS = {
     "congruence": "{:.3f}",
+    "rotated": "{:.3f}",
+    "centred": "{:.3f}",
+    "population": "{:.3f}",
     "low": "{:.3f}",
     "high": "{:.3f}",
     "p": "{:.3f}",
@@ -23,8 +27,22 @@ FORMATS = {
 def describe_groups(comparison: Comparison) -> str:
     """Return the groups with their sizes, and what the factors' figures come from."""
     sizes = ", ".join(f"{level} ({size})" for level, size in zip(comparison.levels, comparison.sizes, strict=True))
-    tests = f"p values of {comparison.n_permutations} permutations" if comparison.n_permutations else "no permutations"
-    return f"groups of {comparison.by}: {sizes}; intervals of {comparison.level:.0%} from {comparison.n_resamples} resamples, {tests}"
+    return f"groups of {comparison.by}: {sizes}; {_describe_draws(comparison)}"
+
+
+def _describe_draws(comparison: Comparison) -> str:
+    """Return what the intervals and the tests of the factors are, and what they cannot show."""
+    undetermined = np.isnan(comparison.low) | np.isnan(comparison.high)
+    if undetermined.all():
+        return f"no intervals and no test of the factors: {comparison.factors_untested or 'not determined'}"
+    texts = [f"intervals of {comparison.level:.0%} from {comparison.n_resamples} draws"]
+    if undetermined.any():
+        texts.append(f"{int(undetermined.sum())} ends of intervals (NaN) are not determined")
+    if comparison.factors_untested:
+        texts.append(f"no test of equal loadings: {comparison.factors_untested}")
+    else:
+        texts.append(f"p values of equal loadings, adjusted by Holm; the smallest possible one is {comparison.lowest_p:.3f}")
+    return "; ".join(texts)
 
 
 def describe_screens(comparison: Comparison) -> str:

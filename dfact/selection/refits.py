@@ -98,7 +98,7 @@ class Refits:
             if isinstance(refit, DataError):
                 self.failed[number] = refit
             else:
-                arrays = [refit.components, refit.confounders]
+                arrays = [refit.components, refit.confounders, refit.scale]
                 self._store.add((number,), [array for array in arrays if array is not None])
             done = len(self._store.entries) + len(self.failed)
             self._reporter.reached(done, self._left.text(done))
@@ -114,10 +114,15 @@ class Refits:
             warnings.warn(failed, UserWarning, stacklevel=3)
         return [None if i in self.failed else self._stored(i) for i in self._numbers]
 
+    def stored(self, numbers: Sequence[int]) -> list[RefittedLoadings]:
+        """Return the loadings of these refits, which have succeeded."""
+        return [self._stored(number) for number in numbers]
+
     def _stored(self, number: int) -> RefittedLoadings:
-        components, *confounders = self._store.entries[number,]
+        components, *others = self._store.entries[number,]
         assert components is not None, "every refit has loadings"
-        return RefittedLoadings(components, confounders[0] if confounders else None)
+        by_dimension = {np.ndim(array): array for array in others}
+        return RefittedLoadings(components, by_dimension.get(2), by_dimension.get(1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -241,7 +241,9 @@ def comparison(presenter: _Presenter) -> Section | None:
         "Congruence of the loadings of two groups: from 0.95 on the same, below 0.85 different. Two samples never reach 1.",
     )
     table = make_table(
-        _named_by_group(result, congruences), "Congruences, with p values of permutations adjusted by Holm", formats=_FORMATS
+        _named_by_group(result, congruences),
+        "Congruences, with p values of equal loadings adjusted by Holm",
+        formats=_FORMATS,
     )
     blocks: list[Block] = [Text(about), drawing, table, Text(describe_screens(result))]
     findings = result.findings
