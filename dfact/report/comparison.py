@@ -22,12 +22,30 @@ FORMATS = {
     "chi_square": "{:.2f}",
 }
 """Formats of numbers by column."""
+MARKS = {
+    True: "From 0.95 on factors count as the same, below 0.85 as different.",
+    False: "Unrelated non-negative loadings are congruent, too. From a centred congruence of 0.9 on factors count as the same, below 0.6 as "
+    "different.",
+}
+"""Which congruences count as the same, of loadings with signs and of non-negative ones."""
 
 
 def describe_groups(comparison: Comparison) -> str:
     """Return the groups with their sizes, and what the factors' figures come from."""
     sizes = ", ".join(f"{level} ({size})" for level, size in zip(comparison.levels, comparison.sizes, strict=True))
     return f"groups of {comparison.by}: {sizes}; {_describe_draws(comparison)}"
+
+
+def describe_columns(comparison: Comparison) -> str:
+    """Return what the columns of the table of factors are."""
+    texts = []
+    if comparison.rotated is not None:
+        texts.append("rotated: after rotation to the model's factors, which p and the interval refer to")
+    if comparison.centred is not None:
+        texts.append("centred: less each item's mean over the factors")
+    if not np.isnan(comparison.population).all():
+        texts.append("population: estimate for the two populations, with its interval from low to high")
+    return f"{'; '.join(texts).capitalize()}." if texts else ""
 
 
 def _describe_draws(comparison: Comparison) -> str:
@@ -61,7 +79,7 @@ def describe_screens(comparison: Comparison) -> str:
 
 def comparison_text(comparison: Comparison, names: Sequence[str]) -> str:
     """Return the comparison as text with two tables, for factors of these names."""
-    parts = [describe_groups(comparison), _text(comparison.factors(names)), describe_screens(comparison)]
+    parts = [describe_groups(comparison), _text(comparison.factors(names)), describe_columns(comparison), describe_screens(comparison)]
     if len(comparison.findings):
         parts.append(_text(comparison.findings))
     return escape_lines("\n\n".join(parts))

@@ -53,9 +53,10 @@ class CongruenceTests:
         """Test the loadings (k, m) of two groups, of length 1, by draws (B, k, m) of each group's loadings under equal ones.
 
         The interval inverts the test. With M the mean of both groups' loadings and d half of their difference, populations with the
-        loadings M + t d and M − t d have draws that are moved to these as their means. The interval holds the congruences of the populations
-        for whose t the observed congruence is not among the (1 − level)/2 lowest or highest of the draws. So it reaches 1 where the test
-        does not reject at (1 − level)/2, and it allows for the noise that makes two samples less congruent than their populations.
+        loadings M + t d and M − t d have draws that are moved to these as their means. The interval holds the congruences of those
+        populations for whose t the observed congruence is not among the (1 − level)/2 lowest or highest of the draws. So it
+        reaches 1 where the test does not reject at (1 − level)/2, and it allows for the noise that makes two samples less
+        congruent than their populations.
         """
         mean, half = (reference + other) / 2, (reference - other) / 2
         observed, shares = congruences(reference, other), ((1 - level) / 2, 0.5, (1 + level) / 2)

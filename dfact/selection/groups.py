@@ -65,7 +65,7 @@ def compare_groups(
     is no test. It would need the variances of the variables behind the answers.
 
     Marks of 0.95 for the same factor and 0.85 for a different one are for loadings with signs (Lorenzo-Seva & ten Berge). Unrelated
-    non-negative loadings already have congruences of 0.5 to 0.9, so :class:`dfact.ICQF` and :class:`dfact.L1NMF` have *centred*
+    non-negative loadings already have congruences of 0.3 to 0.9, so :class:`dfact.ICQF` and :class:`dfact.L1NMF` have *centred*
     beside it: the congruence after each item's mean over the factors is subtracted. The guide ``evidence`` has the error rates, and
     the guide ``stability`` a table of both congruences for equal and for unrelated factors.
 
@@ -198,10 +198,8 @@ def compare_groups(
 
 def _check(model: Any, n_resamples: Any, test: Any, n_permutations: Any, level: Any) -> None:
     if n_permutations is not None:
-        reason = "permutations of the groups also reject other means, variances and missing answers"
-        raise ParameterError(
-            f"n_permutations is {n_permutations}, and there are none any more, as {reason}; leave it out, or use test=False"
-        )
+        reason = "a test that permutes groups also rejects other means, variances and missing answers"
+        raise ParameterError(f"n_permutations is {n_permutations}, expected None, as {reason}; leave it out, or use test=False")
     if not isinstance(test, bool):
         raise ParameterError(f"test is {test!r}, expected True or False")
     if not isinstance(model, Factorization) or model.traits.vocabulary != Vocabulary():
