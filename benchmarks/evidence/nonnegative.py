@@ -1,6 +1,6 @@
 """Print the table of the guide ``stability``: congruences of equal and of unrelated non-negative loadings.
 
-    python -m benchmarks.evidence.nonnegative
+python -m benchmarks.evidence.nonnegative
 """
 
 from itertools import product

@@ -24,8 +24,8 @@ FORMATS = {
 """Formats of numbers by column."""
 MARKS = {
     True: "From 0.95 on factors count as the same, below 0.85 as different.",
-    False: "Unrelated non-negative loadings are congruent, too. From a centred congruence of 0.9 on factors count as the same, below 0.6 as "
-    "different.",
+    False: "Unrelated non-negative loadings are congruent, too. From a centred congruence of 0.9 on factors count as the same, "
+    "below 0.6 as different.",
 }
 """Which congruences count as the same, of loadings with signs and of non-negative ones."""
 
