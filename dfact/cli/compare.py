@@ -70,9 +70,10 @@ def compare(
     the reference, where 1 is identical, before and after rotation to the same factors; the congruence of the two populations
     with its interval; and a p value of equal loadings, adjusted by Holm. Other means, variances or missing answers do not count.
 
-    The second table lists the items that favour a group, in points: those with an effect of the group in MODEL, if the group is one of
-    its confounders, and in Mantel's test within the scales of the items. The results are stored in MODEL and appear in its report.
-    Weights are used if MODEL was fitted with them.
+    The second table has the difference of the groups in each factor, in standard deviations. The third lists the items that favour a
+    group, although its members agree with those of the other in the factors. It has those flagged by a test that takes the factors'
+    difference from most items and, for ordered answers within scales, also by Mantel's test (classes B and C of ETS). Confounders of
+    MODEL are held equal. The results are stored in MODEL and appear in its report. Weights are used if MODEL was fitted with them.
     """
     if n_permutations is not None:
         raise click.UsageError("--permutations has gone: the test of the factors permutes no groups; leave it out, or use --no-test")

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
+from dfact.models.bounded_nmf.effects import item_scale, split_differences
 from dfact.models.estimator import Factorization
 from dfact.models.parameters import check_count, describe_value, is_in_range
 from dfact.models.provenance import Stability
@@ -39,7 +40,7 @@ def bootstrap(
     checkpoint: str | PathLike[str] | None = None,
 ) -> Stability:
     """Estimate how a fitted model varies from sample to sample: similarities of refits, and intervals of the loadings
-    and of the effects of confounders.
+    and of the impact and effects of confounders.
 
     Each of ``n_resamples`` refits draws n of the n participants with replacement, with their answers,
     confounders and weights, and fits the model to them with its own parameters. The factors of a refit are matched with the
@@ -65,6 +66,10 @@ def bootstrap(
     factorization). Their factors with nearly equal singular values rotate among each other from sample to sample and are
     reported as unstable. Intervals of penalized and of bounded loadings refer to the estimates, which the penalty
     shrinks to 0: a loading that is 0 in nearly every refit has an interval of width 0.
+
+    Impact and effects of confounders are identified by the anchor of :func:`dfact.linalg.anchor.anchor`, refit by refit. Their
+    estimates are those without the penalty's shrinkage, which would leave most effects at 0: the differences of the residuals between
+    the groups are added to those of the loadings. The ends of their intervals are the order statistics of rank (B + 1)·α.
 
     Parameters
     ----------
@@ -182,19 +187,39 @@ def _summarize(model: Any, matching: Matching, refits: Sequence[RefittedLoadings
         samples = np.stack([loadings[factor] for loadings in matched])
         mean[factor], selected[factor] = samples.mean(axis=0), (samples != 0).mean(axis=0)
         low[factor], high[factor] = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return Stability(similarity, mean, low, high, float(level), selected, *_summarize_effects(model, refits, level))
+    return Stability(similarity, mean, low, high, float(level), selected, *_summarize_effects(model, matching, refits, level))
 
 
-def _summarize_effects(model: Any, refits: Sequence[RefittedLoadings | None], level: float) -> Sequence[NDArray[np.float64] | None]:
-    """Return the parts of a Stability about the effects of the confounders: their means, interval ends and standard errors."""
+def _summarize_effects(
+    model: Any, matching: Matching, refits: Sequence[RefittedLoadings | None], level: float
+) -> Sequence[NDArray[np.float64] | None]:
+    """Return the parts of a Stability about confounders: means, interval ends and standard errors of effects, and those of the impact.
+
+    Each refit's differences are anchored by its own loadings. They are those without the penalty's shrinkage, which would leave many
+    effects at 0 in nearly every refit.
+    """
     encoding = getattr(model, "confounder_encoding_", None)
-    differences = np.zeros((0, 0)) if encoding is None else encoding.differences()[1]
-    loadings = [refit.confounders for refit in refits if refit is not None and refit.confounders is not None]
-    if not len(differences) or not loadings:
-        return [None] * 4
-    mean, low, high, se = (np.empty((len(differences), loadings[0].shape[1])) for _ in range(4))
-    for number, difference in enumerate(differences):  # one at a time bounds the memory of the copies
-        samples = np.stack([difference @ confounders for confounders in loadings])
-        mean[number], se[number] = samples.mean(axis=0), samples.std(axis=0, ddof=1)
-        low[number], high[number] = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return mean, low, high, se
+    matrix = np.zeros((0, 0)) if encoding is None else encoding.differences()[1]
+    fitted = [refit for refit in refits if refit is not None and refit.differences is not None]
+    if not len(matrix) or not fitted:
+        return [None] * 8
+    scale = item_scale(model)
+    impacts, effects = [], []
+    for refit in fitted:
+        assert refit.confounders is not None, "the refits have the model's confounders"
+        split = split_differences(refit.components, matrix @ refit.confounders, refit.differences, scale, shrunken=False)
+        impacts.append(split.impact[:, matching.assign(refit.components.astype(np.float64))[1]])
+        effects.append(split.effects)
+    return [*_summarize_samples(effects, level), *_summarize_samples(impacts, level)]
+
+
+def _summarize_samples(samples: Sequence[NDArray[np.float64]], level: float) -> list[NDArray[np.float64]]:
+    """Return means, both ends of the percentile intervals and standard errors of arrays (q, …); NaN where the samples have one."""
+    parts = [np.empty(samples[0].shape) for _ in range(4)]
+    for row in range(len(parts[0])):  # one difference at a time bounds the memory of the copies
+        stacked = np.stack([sample[row] for sample in samples])
+        # Of B refits, the order statistics (B + 1)·α: interpolation between them by B − 1 would make the intervals too short.
+        ends = np.quantile(stacked, [(1 - level) / 2, (1 + level) / 2], axis=0, method="weibull")
+        for part, values in zip(parts, (stacked.mean(axis=0), *ends, stacked.std(axis=0, ddof=1)), strict=True):
+            part[row] = values
+    return parts

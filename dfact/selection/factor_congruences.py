@@ -24,7 +24,7 @@ from dfact.selection.scheduler import run_fits
 Array = NDArray[np.float64]
 DEFAULT_DRAWS = 200
 NO_TEST = "not asked for"
-POLYCHORIC = "the variables behind ordered answers have variance 1 in each group, so that other variances look like other loadings"
+POLYCHORIC = "polychoric correlations give variance 1 to the variables of each group, so that other variances look like other loadings"
 
 
 def resolve_draws(n_resamples: int | None, n_tests: int, *, test: bool) -> int:
@@ -40,9 +40,7 @@ def resolve_draws(n_resamples: int | None, n_tests: int, *, test: bool) -> int:
 
 @dataclass(frozen=True, eq=False)
 class FactorComparison:
-    """What a comparison says of the factors: arrays (g, k) for g groups beside the reference; see
-    :class:`dfact.models.provenance.Comparison`.
-    """
+    """The factors' part of a :class:`dfact.models.provenance.Comparison`: arrays (g, k) for g groups beside the reference."""
 
     congruence: Array
     rotated: Array | None

@@ -17,6 +17,7 @@ from dfact.engine.passes import Block
 from dfact.engine.requests import BlockView, Solver
 from dfact.errors import DataError
 from dfact.linalg.svd import Matrix
+from dfact.models.bounded_nmf.effects import AdjustedDifferences
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.selection.estimators import with_parameters
@@ -30,8 +31,11 @@ class RefittedLoadings:
     """Loadings on the components (k, m)."""
     confounders: NDArray[Any] | None
     """Loadings on the encoded confounder columns (c, m); None for a model without."""
+    differences: AdjustedDifferences | None = None
+    """Differences that the confounders make to the factors and residuals."""
     scale: NDArray[Any] | None = None
-    """Standard deviation of each item's answers (m,), which standardized loadings refer to; None for loadings in the items' units."""
+    """Standard deviation of each item's answers (m,), to which standardized loadings refer; None for loadings in the items' units, which
+    alone have confounders."""
 
 
 Refit = RefittedLoadings | DataError
@@ -183,8 +187,9 @@ class ResampleFits:
             keep(error)
             return
         confounders = getattr(model, "confounder_components_", None)
-        loadings = None if confounders is None or not len(confounders) else confounders
-        keep(RefittedLoadings(np.asarray(model.components_), loadings, getattr(model, "scale_", None)))
+        confounders = None if confounders is None or not len(confounders) else confounders
+        differences, scale = getattr(model, "differences_", None), getattr(model, "scale_", None)
+        keep(RefittedLoadings(np.asarray(model.components_), confounders, differences, scale))
 
     def fits_in_memory(self, count: int, workers: WorkerResources) -> bool:
         """Whether the values, and for each thread the state and the working arrays of a refit, fit within the memory limit."""
