@@ -154,7 +154,7 @@ def test_an_interrupted_comparison_resumes_with_the_same_bits(
 
     def interrupt(step: Any) -> None:
         interrupted.append(step)
-        if len(interrupted) == 12:
+        if len(interrupted) == 6:
             raise KeyboardInterrupt
 
     checkpoint = tmp_path / "kept"
