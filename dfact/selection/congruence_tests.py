@@ -71,7 +71,7 @@ class CongruenceTests:
                 continue
             A, B = (X - X.mean(axis=0) + mean[factor] for X in (A, B))
             steps = np.tan(_ANGLES / 2) * lengths[factor] / halves[factor]
-            quantiles = np.quantile(_moved_congruences(A, B, d, steps), shares, axis=1)
+            quantiles = np.quantile(_moved_congruences(A, B, d, steps), shares, axis=1, method="weibull")  # of B + 1, as p
             of_populations = congruences(mean[factor] + steps[:, None] * d, mean[factor] - steps[:, None] * d)
             found = [_crossing(curve, of_populations, value) for curve in quantiles]
             ends[:, factor] = [1.0 if p[factor] >= share else end for share, end in zip(shares, found, strict=True)]
