@@ -34,7 +34,7 @@ from dfact.storage.location import Location
 )
 @click.option("--test/--no-test", "test", default=True, help="Whether to test that the factors of the groups have equal loadings.")
 @click.option("--permutations", "n_permutations", type=int, hidden=True)
-@click.option("--level", type=float, default=0.95, help="Coverage of the intervals of the congruences.")
+@click.option("--level", type=float, default=0.95, help="Coverage of the intervals of the congruences and the impact.")
 @click.option(
     "--items",
     type=InputPath(),

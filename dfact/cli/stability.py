@@ -62,6 +62,10 @@ def stability(
     where 1 is identical and, of loadings with signs, below 0.85 a different factor, and the number of loadings whose interval excludes 0.
     Weights are used if MODEL was fitted with them.
 
+    For a tensor, the slices of its first mode are drawn, and the components are matched by their vectors of the other modes. The table
+    also has the weights of the components with their intervals. Write the intervals of all entries with dfact export --table
+    stability.
+
     With --blocks, refits an admixture to resamples of its SNPs. The standard errors of the memberships are stored in MODEL, and
     the table lists their mean for each population.
     """

@@ -52,8 +52,8 @@ class Description:
     scales: pd.DataFrame
     """By scale: the number of ``items``, the number ``n`` of participants, the number ``n_lowest`` who answered both items of a pair,
     at least, Cronbach's ``alpha`` with the ends ``low`` and ``high`` of its 95 % interval, the ``standardised`` alpha, Guttman's
-    ``lambda6``, McDonald's ``omega_total`` of one factor, ``omega_hierarchical`` and ``ecv`` of a general factor, the average
-    correlation ``average_r``, and ``note``."""
+    ``lambda6``, McDonald's ``omega`` of one factor, ``omega_total`` of a general factor and group factors, ``omega_hierarchical`` and
+    ``ecv`` of the general factor, the average correlation ``average_r``, and ``note``."""
     kmo: float
     """Kaiser-Meyer-Olkin measure of sampling adequacy of all items; of smoothed correlations if they are indefinite."""
     bartlett: "pd.Series[float]"
@@ -99,12 +99,14 @@ def describe(
 
     Reliability comes from the covariances C of the items of a scale, or from their correlations R:
 
-    - alpha = m/(m − 1)·(1 − tr C/ΣC) with the interval of Feldt, Woodruff & Salih (1987); standardised: the same of R;
+    - alpha = m/(m − 1)·(1 − tr C/ΣC) with the interval of Feldt et al. (1987); standardised: the same of R;
     - λ6 = 1 − Σ 1/(R⁻¹)_ii / ΣR (Guttman 1945);
-    - omega total = (Σλ)²/((Σλ)² + Σψ) of one minres factor (McDonald 1999). Programs that fit the covariances by maximum likelihood
-      give other values;
-    - omega hierarchical, and ECV: shares of a general factor in the variance of the sum, and in the common variance, by the
-      transformation of Schmid & Leiman (1957) of oblimin factors (Zinbarg et al. 2005).
+    - omega = (Σλ)²/((Σλ)² + Σψ) of one minres factor (McDonald 1999), the ω of a scale with one dimension. Programs that fit the
+      covariances by maximum likelihood give other values;
+    - omega total = 1 − Σu²/ΣR and omega hierarchical = (Σg)²/ΣR: shares of all factors, and of the general factor with loadings g,
+      in the variance of the sum. ECV is the share of the general factor in the common variance. The factors are those of Schmid &
+      Leiman (1957) from oblimin factors (Zinbarg et al. 2005), as in psych's ``omega``. Unlike psych, which reverses items with
+      negative g, the items count as they are keyed. With a single group factor, omega hierarchical equals omega total.
 
     KMO, MSA and Bartlett's test are of all items, whether they belong to a scale or not.
 

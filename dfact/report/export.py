@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
+from dfact.models.cp.base import CPModel
 from dfact.models.estimator import Factorization
 from dfact.report.admixture_files import (
     FREQUENCIES,
@@ -33,6 +34,7 @@ from dfact.report.effects import UNKNOWN_IMPACT, effects_table, has_impact, impa
 from dfact.report.spreadsheets import FORMATS as WORKBOOKS
 from dfact.report.spreadsheets import require_openpyxl, without_formula, write_workbook
 from dfact.report.tables import Texts, item_scales, item_texts, require_own_items
+from dfact.report.tensor_stability import stability_table
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_labels
 from dfact.storage.files import atomic_file
 from dfact.storage.groups import create_group, ensure_absent
@@ -205,6 +207,62 @@ def write_confounder_impact(model: Factorization, path: str | PathLike[str], *, 
         return
     with _table(path, [str(column) for column in table], np.dtype(np.float64), ("factor",)) as write:
         write(0, table.index.to_numpy(dtype=object), table.to_numpy(np.float64))
+
+
+def write_item_tests(model: Factorization, path: str | PathLike[str], *, texts: Texts | None = None, overwrite: bool = False) -> None:
+    """Write the tests of the items of ``model.comparison_`` to a .csv, .parquet or .xlsx, at full precision.
+
+    The columns are those of :attr:`dfact.models.provenance.Comparison.effects`, and those of Mantel's test with the prefix
+    ``mantel_``, after the groups, the items, their texts if there are any, their scales and ETS classes. Flags are 1 or 0.
+
+    Raises
+    ------
+    ParameterError
+        ``path`` has another ending.
+    DataError
+        The model has no comparison, or one without tests of items.
+    StoreError
+        ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
+    """
+    path, comparison = Path(path), getattr(model, "comparison_", None)
+    if comparison is None:
+        raise DataError("the model has no comparison of groups, expected one; run dfact compare (compare_groups) first")
+    if comparison.effects is None and comparison.screen is None:
+        raise DataError(f"the comparison has no tests of items, because {comparison.untested}")
+    check_destination(path, overwrite=overwrite, formats=LABELLED_FORMATS)
+    require_own_items(model, texts=texts or {})
+    screen = None if comparison.screen is None else comparison.screen.add_prefix("mantel_")
+    table = pd.concat([part for part in (comparison.effects, screen) if part is not None], axis=1)
+    items, known = table.index.get_level_values("item"), item_texts(model, texts or {})
+    labels = {"groups": list(table.index.get_level_values(0)), "item": list(items)}
+    labels |= {"text": [known.get(item, "") for item in items]} if known else {}
+    labels |= {name: list(table.pop(f"mantel_{name}")) for name in ("scale", "class") if screen is not None}
+    values = table.to_numpy(np.float64)
+    if path.suffix in WORKBOOKS:
+        described = pd.DataFrame(labels).set_index("groups")
+        write_workbook(path, {"items": pd.concat([described, pd.DataFrame(values, described.index, table.columns)], axis=1)})
+        return
+    with _table(path, list(table), values.dtype, tuple(labels)) as write:
+        write(0, np.array(list(labels.values()), dtype=object).T, values)
+
+
+def write_stability(
+    model: Factorization,
+    path: str | PathLike[str],
+    *,
+    texts: Texts = None,
+    scales: Texts = None,
+    below: float = 0.0,
+    overwrite: bool = False,
+) -> None:
+    """Write the loadings of a tensor over refits with their intervals and selection frequencies, as :func:`write_loadings` does.
+
+    For each component, the table has the columns of :func:`dfact.report.tensor_stability.stability_table`.
+    """
+    if not isinstance(model, CPModel) or not hasattr(model, "stability_"):
+        found = "no stability" if isinstance(model, CPModel) else f"the class {type(model).__name__}"
+        raise ParameterError(f"the model has {found}, expected a tensor's with the result of dfact stability; run dfact stability first")
+    _write_items(path, model, "stability", stability_table(model), texts, scales, below, overwrite)
 
 
 def _write_items(
