@@ -59,7 +59,7 @@ def stability(
     Refits MODEL to bootstrap samples: as many participants as in the dataset DATA, drawn from it with replacement. The
     factors of the refits are matched with the model's. Their similarities and the intervals of the loadings are stored in
     MODEL and appear in its report. The table lists for each factor the median and the 5th percentile of the similarities,
-    where 1 is identical and below 0.85 a different factor, and the number of loadings whose interval excludes 0.
+    where 1 is identical and, of loadings with signs, below 0.85 a different factor, and the number of loadings whose interval excludes 0.
     Weights are used if MODEL was fitted with them.
 
     For a tensor, the slices of its first mode are drawn, and the components are matched by their vectors of the other modes. The table

@@ -53,8 +53,8 @@ def bootstrap(
     Tucker's congruence, is the largest. If the product is negative the sign of the refit's factor is flipped.
     Loadings that cannot be negative keep their signs. Classes (:class:`dfact.GradeOfMembership`) are compared by
     the differences of their expected responses from the mean of the classes. The interval of a loading is a
-    percentile interval of the matched loadings; refits are not rescaled. From a similarity of 0.95 factors count as
-    the same, below 0.85 as different (Lorenzo-Seva & ten Berge).
+    percentile interval of the matched loadings; refits are not rescaled. From a similarity of 0.95 factors with
+    signed loadings count as the same, below 0.85 as different (Lorenzo-Seva & ten Berge); unrelated non-negative ones have up to 0.9.
 
     With ``warm_start`` refits start from the model's loadings, if the model accepts a start. They then stay near its
     optimum: they show how this optimum varies with the sample, not whether another sample would lead to another one.

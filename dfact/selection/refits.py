@@ -101,7 +101,7 @@ class Refits:
             else:
                 differences = refit.differences
                 adjusted = [] if differences is None else [differences.factors, differences.residuals, differences.item_sd]
-                arrays = [refit.components, refit.confounders, *adjusted]
+                arrays = [refit.components, refit.scale, refit.confounders, *adjusted]
                 self._store.add((number,), [array for array in arrays if array is not None])
             done = len(self._store.entries) + len(self.failed)
             self._reporter.reached(done, self._left.text(done))
@@ -117,9 +117,15 @@ class Refits:
             warnings.warn(failed, UserWarning, stacklevel=3)
         return [None if i in self.failed else self._stored(i) for i in self._numbers]
 
+    def stored(self, numbers: Sequence[int]) -> list[RefittedLoadings]:
+        """Return the loadings of these refits, which have succeeded."""
+        return [self._stored(number) for number in numbers]
+
     def _stored(self, number: int) -> RefittedLoadings:
         components, *others = self._store.entries[number,]
         assert components is not None, "every refit has loadings"
+        if others and others[0].ndim == 1:
+            return RefittedLoadings(components, None, scale=others[0])
         return RefittedLoadings(components, others[0], AdjustedDifferences(*others[1:])) if others else RefittedLoadings(components, None)
 
 

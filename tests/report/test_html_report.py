@@ -350,7 +350,7 @@ def hostile_pages(folder: Path) -> Iterator[Path]:
     dataset = as_dataset(pd.DataFrame(answers, columns=HOSTILE), groups)
     texts = dict(zip(HOSTILE, HOSTILE[::-1], strict=True))
     factors: Any = dfact.ICQF(2, max_iter=3).fit(dataset)
-    factors.comparison_ = compare_groups(factors, dataset, HOSTILE[1], n_resamples=30, n_permutations=0, random_state=0)
+    factors.comparison_ = compare_groups(factors, dataset, HOSTILE[1], n_resamples=30, test=False, random_state=0)
     plain = as_dataset(pd.DataFrame(answers, columns=HOSTILE))
     cube = np.random.default_rng(0).random((30, m, 4)) + 0.1
     tensor = dfact.import_array(cube, folder / "c.zarr", column_labels=HOSTILE, mode_labels=[HOSTILE[9:13]])
