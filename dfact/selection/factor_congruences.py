@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.procrustes import rotate_to_target
+from dfact.linalg.congruence import unit
+from dfact.linalg.procrustes import rotate_to_each_other, rotate_to_target
 from dfact.progress import Iteration
-from dfact.selection.congruence_tests import DRAWS_PER_TEST, CongruenceTests, centred_congruences, congruences, holm, unit
+from dfact.selection.congruence_tests import DRAWS_PER_TEST, CongruenceTests, centred_congruences, congruences, holm
 from dfact.selection.equal_loadings import EqualLoadingsFits
 from dfact.selection.item_screens import Groups
 from dfact.selection.refits import Matching, Refits, converged_start, refit_inputs
@@ -125,14 +126,14 @@ class FactorCongruences:
             pair = draws[0], draws[other]
             if not self._bounded:
                 mean = (observed[0] + observed[other]) / 2
-                pair = mean + draws[0] - observed[0], mean + draws[other] - observed[other]
-            tests.append(CongruenceTests.of(observed[0], observed[other], pair, level))
+                pair = self._rotated(mean + draws[0] - observed[0], mean + draws[other] - observed[other])
+            tests.append(CongruenceTests.of(*self._rotated(observed[0], observed[other]), pair, level))
         p = np.stack([test.p for test in tests])
         zero = ~np.stack([loadings.any(axis=1) for loadings in observed]).all(axis=0)  # a penalty may have left a factor without loadings
         p[:, zero] = np.nan
         return FactorComparison(
             np.stack([congruences(unrotated[0], loadings) for loadings in unrotated[1:]]),
-            np.stack([congruences(observed[0], loadings) for loadings in observed[1:]]) if self._rotates else None,
+            np.stack([test.observed for test in tests]) if self._rotates else None,
             np.stack([centred_congruences(unrotated[0], loadings) for loadings in unrotated[1:]]) if self._bounded else None,
             np.stack([test.population for test in tests]),
             np.stack([test.low for test in tests]),
@@ -142,6 +143,17 @@ class FactorCongruences:
             self._untested,
         )
 
+    def _rotated(self, A: Array, B: Array) -> tuple[Array, Array]:
+        """Return loadings (…, k, m) of two groups rotated to each other, where the model rotates its factors."""
+        if not self._rotates:
+            return A, B
+        pairs = [
+            rotate_to_each_other(*pair, oblique=self._oblique)
+            for pair in zip(A.reshape(-1, *A.shape[-2:]), B.reshape(-1, *B.shape[-2:]), strict=True)
+        ]
+        first, second = (np.stack(loadings).reshape(A.shape) for loadings in zip(*pairs, strict=True))
+        return first, second
+
     def _matched(self, refit: RefittedLoadings) -> Array:
         """Return the loadings (k, m) in the order and with the signs of the model's factors, less the matching's centre."""
         return np.asarray(self._matching.match(refit.components)[1] - self._matching.centre, np.float64)
@@ -149,7 +161,7 @@ class FactorCongruences:
     def _comparable(self, refit: RefittedLoadings) -> Array:
         """Return the loadings whose congruences are tested (k, m), each factor of length 1.
 
-        Factors of rotated solutions are rotated to those of the model. Their loadings are in the same unit for all groups, the
+        Factors of rotated solutions are rotated to those of the model first, so that they correspond. Their loadings are in the same unit for all groups, the
         standard deviation of the item in the model: the loadings of standardized answers would differ if the variances of the factors do.
         """
         if not self._rotates:
