@@ -14,7 +14,12 @@ def _formats(context: click.Context) -> str:
     if context.params.get("style") == "apa":  # absent if its own value is invalid, like table
         return "dfact.report.apa.write:FORMATS"
     table = str(context.params.get("table"))
-    names = {"factors": "FITTED_ROW_FORMATS", "loadings": "ITEM_FORMATS", "confounders": "LABELLED_FORMATS"}
+    names = {
+        "factors": "FITTED_ROW_FORMATS",
+        "loadings": "ITEM_FORMATS",
+        "confounders": "LABELLED_FORMATS",
+        "stability": "LABELLED_FORMATS",
+    }
     return f"dfact.report.export:{names.get(table, 'TABLE_FORMATS')}"
 
 
@@ -23,10 +28,11 @@ def _formats(context: click.Context) -> str:
 @click.argument("out", type=OutputLocation(_formats))
 @click.option(
     "--table",
-    type=click.Choice(["loadings", "factors", "confounders"]),
+    type=click.Choice(["loadings", "factors", "confounders", "stability"]),
     show_default="factors for .Q and .Q_se, else loadings",
     is_eager=True,  # the endings that OUT may have depend on it
-    help="Loadings of the items; factors, memberships or scores of the fitted participants; or loadings of the items on confounders.",
+    help="Loadings of the items; factors, memberships or scores of the fitted participants; loadings of the items on confounders; or the "
+    "loadings with the standard errors, intervals and selection frequencies that dfact stability stored in MODEL.",
 )
 @click.option(
     "--items",
@@ -65,9 +71,11 @@ def export(
     for name, value in (("--suppress", suppress), ("--items", items), ("--style", style)):
         if table == "factors" and value is not None:
             raise click.UsageError(f"{name} applies to loadings only; remove it or --table factors.")
-    if style is not None and (table == "confounders" or suppress is not None):
+    if table == "stability" and suppress is not None:
+        raise click.UsageError("--suppress applies to loadings only; remove it or --table stability.")
+    if style is not None and (table != "loadings" or suppress is not None):
         raise click.UsageError(
-            f"--style applies to complete loadings; remove it or {'--table confounders' if suppress is None else '--suppress'}."
+            f"--style applies to complete loadings; remove it or {f'--table {table}' if suppress is None else '--suppress'}."
         )
     from dfact.data.dictionaries.table import read_items
     from dfact.models.persistence import load_model
@@ -81,6 +89,7 @@ def export(
         write_confounder_loadings,
         write_loadings,
         write_model_factors,
+        write_stability,
     )
 
     check_destination(out, overwrite=overwrite, formats=FORMATS if style else (*FITTED_ROW_FORMATS, *TABLE_FORMATS))
@@ -92,6 +101,8 @@ def export(
     elif table == "factors":
         with closing(Progress("write")) as progress:
             write_model_factors(fitted, out, overwrite=overwrite, progress=progress.update)
+    elif table == "stability":
+        write_stability(fitted, out, texts=texts, scales=scales, overwrite=overwrite)
     else:
         write = write_loadings if table == "loadings" else write_confounder_loadings
         write(fitted, out, texts=texts, scales=scales, below=suppress or 0.0, overwrite=overwrite)

@@ -31,6 +31,7 @@ from dfact.report.admixture_files import (
 from dfact.report.component_order import ComponentOrder
 from dfact.report.spreadsheets import FORMATS as WORKBOOKS
 from dfact.report.spreadsheets import require_openpyxl, without_formula, write_workbook
+from dfact.report.stability import stability_table
 from dfact.report.tables import Texts, item_scales, item_texts, require_own_items
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_labels
 from dfact.storage.files import atomic_file
@@ -160,6 +161,20 @@ def write_confounder_loadings(
     if getattr(model, "confounder_encoding_", None) is None:
         raise ParameterError(f"the {type(model).__name__} was fitted without confounders, expected a model with loadings on them")
     _write_items(path, model, "confounders", model.confounder_loadings_, texts, scales, below, overwrite)
+
+
+def write_stability(
+    model: Factorization,
+    path: str | PathLike[str],
+    *,
+    texts: Texts = None,
+    scales: Texts = None,
+    overwrite: bool = False,
+) -> None:
+    """Write the table of :func:`dfact.report.stability.stability_table`, as :func:`write_loadings` does: for each factor the loadings, their
+    standard errors, the ends of their intervals and their selection frequencies. Raises ParameterError for a model without stability.
+    """
+    _write_items(path, model, "stability", stability_table(model), texts, scales, 0.0, overwrite)
 
 
 def _write_items(

@@ -18,10 +18,15 @@ from dfact.models.provenance import Stability
 from dfact.progress import Iteration
 from dfact.selection.fitted_data import fitted_dataset
 from dfact.selection.folds import resolve_random_state, resolve_strata
+from dfact.selection.intervals import INDEPENDENT, Variance, factor_intervals
 from dfact.selection.refits import Matching, Refits, converged_start, fitted_confounders, fitted_weights, refit_inputs
-from dfact.selection.resamples import RefittedLoadings, ResampleFits
+from dfact.selection.resamples import HalfFits, RefittedLoadings, ResampleFits
 from dfact.selection.results_store import ResultsStore, describe_model
 from dfact.selection.scheduler import run_fits
+
+RESAMPLINGS: dict[str, type[ResampleFits]] = {"bootstrap": ResampleFits, "halves": HalfFits}
+"""Fits to what is drawn, by its name."""
+EFFECTS = ("confounder_mean", "confounder_low", "confounder_high", "confounder_se")
 
 
 def bootstrap(
@@ -31,6 +36,7 @@ def bootstrap(
     *,
     level: float = 0.95,
     warm_start: bool = True,
+    resampling: str = "bootstrap",
     confounders: Any = None,
     sample_weight: Any = None,
     stratify: Any = None,
@@ -38,8 +44,8 @@ def bootstrap(
     callbacks: Sequence[Callable[[Iteration], None]] = (),
     checkpoint: str | PathLike[str] | None = None,
 ) -> Stability:
-    """Estimate how a fitted model varies from sample to sample: similarities of refits, and intervals of the loadings
-    and of the effects of confounders.
+    """Estimate how a fitted model varies from sample to sample: similarities of refits, standard errors and intervals of the
+    loadings, their selection frequencies, and intervals of the effects of confounders.
 
     Each of ``n_resamples`` refits draws n of the n participants with replacement, with their answers,
     confounders and weights, and fits the model to them with its own parameters. The factors of a refit are matched with the
@@ -49,9 +55,22 @@ def bootstrap(
 
     Tucker's congruence, is the largest. If the product is negative the sign of the refit's factor is flipped.
     Loadings that cannot be negative keep their signs. Classes (:class:`dfact.GradeOfMembership`) are compared by
-    the differences of their expected responses from the mean of the classes. The interval of a loading is a
-    percentile interval of the matched loadings; refits are not rescaled. From a similarity of 0.95 factors count as
-    the same, below 0.85 as different (Lorenzo-Seva & ten Berge).
+    the differences of their expected responses from the mean of the classes. Refits are not rescaled. From a similarity of 0.95
+    factors count as the same, below 0.85 as different (Lorenzo-Seva & ten Berge).
+
+    The interval of a loading is that of its standard error over the B refits around the estimate, ± t·se with B − 1 degrees of freedom.
+    It covers the loading that the same model has in the population: that of its fit to unlimited data with the same parameters, the
+    same penalty among them, at the scale that n rows give it. An interval is not determined, NaN, if
+
+    - the loading is exactly 0, or at its lowest or highest value, in more than one refit: it is at a bound or set to 0 by a penalty,
+      and its distribution is no interval;
+    - the interval contains 0, and the model can set loadings to exactly 0;
+    - the factor is another one (similarity below 0.85) in more than 1 − ``level`` of the refits;
+    - the model is an :class:`dfact.L1NMF`, whose data hardly determine the scale of a factor: intervals of 95 % covered 87 to 90 %.
+
+    Such a loading has its *selection frequency*, the share of refits in which it is not 0 (Meinshausen & Bühlmann). The estimand
+    takes the number of components and the penalties as given. If they were chosen on the same data (``model.selection_``), the
+    intervals do not include the variation of that choice.
 
     With ``warm_start`` refits start from the model's loadings, if the model accepts a start. They then stay near its
     optimum: they show how this optimum varies with the sample, not whether another sample would lead to another one.
@@ -63,8 +82,7 @@ def bootstrap(
 
     Some models determine their factors up to a rotation and choose that of the singular vectors (expectile
     factorization). Their factors with nearly equal singular values rotate among each other from sample to sample and are
-    reported as unstable. Intervals of penalized and of bounded loadings refer to the estimates, which the penalty
-    shrinks to 0: a loading that is 0 in nearly every refit has an interval of width 0.
+    reported as unstable. Their scale grows with the fourth root of n.
 
     Parameters
     ----------
@@ -75,9 +93,13 @@ def bootstrap(
     n_resamples : int
         Number of resamples, from 2 to 100,000. A smaller number gives the first resamples of a larger one.
     level : float
-        Coverage of the intervals: the fraction of the refits' loadings within them.
+        Coverage of the intervals.
     warm_start : bool
         Whether refits start from the model's loadings.
+    resampling : "bootstrap" or "halves"
+        What is drawn for a refit. "halves" draws half of the rows without replacement, each counting twice, and the next refit takes
+        the other half. Standard errors are the same to first order. Selection frequencies of halves have a bound on the expected
+        number of false ones: :meth:`dfact.models.provenance.Stability.false_selections`.
     confounders : table of n rows, optional
         The confounders passed to ``model.fit``. A Dataset or path brings its own.
     sample_weight : numbers (n,), optional
@@ -116,8 +138,10 @@ def bootstrap(
 
     References
     ----------
-    Efron & Tibshirani (1993), "An introduction to the bootstrap", chapter 13; Lorenzo-Seva & ten Berge (2006), "Tucker's
-    congruence coefficient as a meaningful index of factor similarity".
+    Efron & Tibshirani (1993), "An introduction to the bootstrap", chapters 6 and 12, doi:10.1201/9780429246593; Meinshausen & Bühlmann
+    (2010), "Stability selection", doi:10.1111/j.1467-9868.2010.00740.x; Shah & Samworth (2013), "Variable selection with error
+    control: another look at stability selection", doi:10.1111/j.1467-9868.2011.01034.x; Lorenzo-Seva & ten Berge (2006), "Tucker's
+    congruence coefficient as a meaningful index of factor similarity", doi:10.1027/1614-2241.2.2.57.
 
     Examples
     --------
@@ -129,29 +153,36 @@ def bootstrap(
     >>> model.stability_.similarity.shape, bool(np.median(model.stability_.similarity) > 0.95)
     ((100, 2), True)
     """
-    _check(model, n_resamples, level)
+    _check(model, n_resamples, level, resampling)
     dataset = fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
     strata = resolve_strata(stratify, None, dataset.shape[0])
     fingerprint = None if checkpoint is None else dataset.fingerprint
     identity = {"data": fingerprint, "model": _describe(model, warm_start), "seed": resolve_random_state(random_state)}
     identity |= {"strata": None if strata is None else describe_value(strata)}
+    identity |= {} if resampling == "bootstrap" else {"resampling": resampling}
     store = ResultsStore(checkpoint, identity)
-    fits, matching = _make_fits(model, dataset, confounders, store.seed, strata), Matching.of(model)
+    fits, matching = _make_fits(model, dataset, confounders, store.seed, strata, resampling), Matching.of(model)
     refits = Refits(store, range(n_resamples), callbacks)
+    estimate = np.asarray(model.components_, np.float64)
+    if warm_start and "init" in model.get_params(deep=False):
+        fits = converged_start(model, fits, matching, store)
+        estimate = matching.match(fits.model.get_params(deep=False)["init"])[1]
     if refits.pending:
-        if warm_start and "init" in model.get_params(deep=False):
-            fits = converged_start(model, fits, matching)
         run_fits(fits, refits.pending, refits.keep, model.executor, model.memory_limit)
-    return _summarize(model, matching, refits.loadings(), level)
+    return _summarize(model, matching, refits.loadings(), estimate, level, resampling)
 
 
-def _check(model: Any, n_resamples: Any, level: Any) -> None:
+def _check(model: Any, n_resamples: Any, level: Any, resampling: Any) -> None:
     if not isinstance(model, Factorization) or model.traits.tensor:
         found = "the class" if isinstance(model, type) else f"a {type(model).__name__},"
         remedy = "for tensors select_on_path(criterion='split_half') compares the components of two halves of the rows"
         raise ParameterError(f"model is {found} whose rows cannot be resampled; expected a fitted model such as ICQF(); {remedy}")
     check_is_fitted(model)
     check_count("n_resamples", n_resamples, 2, 100_000)
+    if resampling not in RESAMPLINGS:
+        raise ParameterError(f"resampling is {resampling!r}, expected one of {', '.join(map(repr, RESAMPLINGS))}")
+    if resampling == "halves" and n_resamples % 2:
+        raise ParameterError(f"n_resamples is {n_resamples}, expected an even number: each half of the rows comes with the other half")
     if not is_in_range(level, 0, 1) or level == 0:
         raise ParameterError(f"level is {level!r}, expected a number between 0 and 1, such as 0.95")
 
@@ -161,15 +192,23 @@ def _describe(model: Factorization, warm_start: bool) -> str:
     return f"{describe_model(model)}, components {describe_value(np.asarray(model.components_))}, warm_start={bool(warm_start)}"
 
 
-def _make_fits(model: Any, dataset: Dataset, confounders: Any, seed: int, strata: NDArray[Any] | None) -> ResampleFits:
+def _make_fits(model: Any, dataset: Dataset, confounders: Any, seed: int, strata: NDArray[Any] | None, resampling: str) -> ResampleFits:
     frame = fitted_confounders(model, dataset, confounders)
     refit, unlabelled = refit_inputs(model, dataset, frame)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
-        return ResampleFits.make(refit, unlabelled, seed=seed, strata=strata)
+        return RESAMPLINGS[resampling].make(refit, unlabelled, seed=seed, strata=strata)
 
 
-def _summarize(model: Any, matching: Matching, refits: Sequence[RefittedLoadings | None], level: float) -> Stability:
+def _summarize(
+    model: Any,
+    matching: Matching,
+    refits: Sequence[RefittedLoadings | None],
+    estimate: NDArray[np.float64],
+    level: float,
+    resampling: str,
+    variance: Variance = INDEPENDENT,
+) -> Stability:
     k, m = matching.loadings.shape
     similarity = np.full((len(refits), k), np.nan)
     matched: list[NDArray[np.float64]] = []
@@ -177,12 +216,17 @@ def _summarize(model: Any, matching: Matching, refits: Sequence[RefittedLoadings
         if refit is not None:
             similarity[number], loadings = matching.match(refit.components)
             matched.append(loadings)
-    mean, low, high, selected = (np.empty((k, m)) for _ in range(4))
+    fitted = ~np.isnan(similarity[:, 0])
+    mean, low, high, selected, se = (np.empty((k, m)) for _ in range(5))
+    settings = {"level": level, "variance": variance, "nonnegative": model.traits.nonnegative}
     for factor in range(k):  # one factor at a time bounds the memory of the copies
         samples = np.stack([loadings[factor] for loadings in matched])
         mean[factor], selected[factor] = samples.mean(axis=0), (samples != 0).mean(axis=0)
-        low[factor], high[factor] = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return Stability(similarity, mean, low, high, float(level), selected, *_summarize_effects(model, refits, level))
+        se[factor], low[factor], high[factor] = factor_intervals(estimate[factor], samples, similarity[fitted, factor], **settings)
+    if not model.traits.loading_intervals:
+        se[:], low[:], high[:] = np.nan, np.nan, np.nan
+    effects = dict(zip(EFFECTS, _summarize_effects(model, refits, level), strict=True))
+    return Stability(similarity, mean, low, high, float(level), selected, **effects, estimate=estimate, se=se, resampling=resampling)
 
 
 def _summarize_effects(model: Any, refits: Sequence[RefittedLoadings | None], level: float) -> Sequence[NDArray[np.float64] | None]:

@@ -216,7 +216,7 @@ class _Congruences:
                 warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
                 fits = GroupFits.of_groups(refit, inputs, members, groups.labels, store.seed)
             if "init" in model.get_params(deep=False):
-                fits = converged_start(model, fits, self._matching)
+                fits = converged_start(model, fits, self._matching, store)
             run_fits(fits, refits.pending, refits.keep, model.executor, model.memory_limit)
         failed = [number for number in range(size) if number in refits.failed]
         if failed:

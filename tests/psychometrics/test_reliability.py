@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from distributed import Client
 from numpy.typing import NDArray
 
@@ -56,7 +57,14 @@ def expected(name: str) -> Any:
     return json.loads((REAL_DATA / "psychometrics" / "oracles" / f"{name}.json").read_text())
 
 
-def assert_as_in_r(description: dfact.Description, rows: str) -> None:
+def harmonic_n(data: pd.DataFrame) -> float:
+    """Harmonic mean, over pairs of columns, of the number of rows in which both are observed."""
+    seen = data.notna().to_numpy(float)
+    pairs = (seen.T @ seen)[np.triu_indices(seen.shape[1], 1)]
+    return float(len(pairs) / (1 / pairs).sum())
+
+
+def assert_as_in_r(description: dfact.Description, data: pd.DataFrame, rows: str) -> None:
     for scale, figures in expected("reliability")[rows].items():
         row, items = description.scales.loc[scale], description.items[description.items["scale"] == scale]
         names = {
@@ -68,7 +76,9 @@ def assert_as_in_r(description: dfact.Description, rows: str) -> None:
         }
         for name, oracle in names.items():
             assert row[name] == pytest.approx(figures[oracle], abs=1e-6), (scale, name)
-        assert [row["low"], row["high"]] == pytest.approx(figures["feldt95"], abs=1e-6)
+        # psych takes for n all who answered anything; with complete answers that is everyone who answered both items of a pair.
+        n, m = (description.n if rows == "pairwise" else row["n"]), row["items"]
+        assert alpha_interval(row["alpha"], n, m) == pytest.approx(figures["feldt95"], abs=1e-6)
         assert list(items.index) == figures["items"]
         assert list(items["key"]) == figures["key"]
         for name in ("r_drop", "alpha_if_dropped", "mean", "sd"):
@@ -77,7 +87,9 @@ def assert_as_in_r(description: dfact.Description, rows: str) -> None:
     assert description.n == adequacy["n"]
     assert description.kmo == pytest.approx(adequacy["kmo"], abs=1e-6)
     np.testing.assert_allclose(description.items["msa"], adequacy["msa"], atol=1e-6)
-    assert description.bartlett["chi_square"] == pytest.approx(adequacy["bartlett_chi2"], rel=1e-6)
+    # −log|R| times psych's factor for all participants; the description takes fewer with missing answers.
+    chi_square, factor = description.bartlett["chi_square"], adequacy["n"] - 1 - (2 * 25 + 5) / 6
+    assert chi_square * factor / (harmonic_n(data) - 1 - (2 * 25 + 5) / 6) == pytest.approx(adequacy["bartlett_chi2"], rel=1e-6)
     assert description.bartlett["df"] == adequacy["df"]
 
 
@@ -86,7 +98,7 @@ def assert_as_in_r(description: dfact.Description, rows: str) -> None:
 def test_bfi_is_as_in_r(bfi: pd.DataFrame, kind: str, tmp_path: Path) -> None:
     data: Any = bfi if kind == "array" else dfact.import_array(bfi, tmp_path / "bfi.zarr")
     description = dfact.describe(data, scales=BFI_ITEMS)
-    assert_as_in_r(description, "pairwise")
+    assert_as_in_r(description, bfi, "pairwise")
     oracles = expected("omega_hierarchical")
     for scale in ("agree", "neuroticism"):
         assert description.scales.loc[scale, "omega_hierarchical"] == pytest.approx(oracles[scale]["omega_h"], abs=1e-4)
@@ -96,7 +108,11 @@ def test_bfi_is_as_in_r(bfi: pd.DataFrame, kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_complete_rows_of_bfi_are_as_in_r(bfi: pd.DataFrame) -> None:
-    assert_as_in_r(dfact.describe(bfi.dropna(), scales=BFI_ITEMS), "listwise")
+    complete = dfact.describe(bfi.dropna(), scales=BFI_ITEMS, interval="feldt")
+    assert_as_in_r(complete, bfi.dropna(), "listwise")
+    oracles = expected("reliability")["listwise"]
+    for scale, row in complete.scales.iterrows():
+        assert [row["low"], row["high"]] == pytest.approx(oracles[scale]["feldt95"], abs=1e-6)
     listwise = dfact.describe(bfi, scales=BFI_ITEMS, missing="listwise")
     adequacy = expected("adequacy")["listwise"]
     assert (listwise.n, listwise.kmo) == (2436, pytest.approx(adequacy["kmo"], abs=1e-6))
@@ -113,6 +129,36 @@ def test_general_factor_of_all_items_is_as_in_r(bfi: pd.DataFrame, rows: str) ->
     assert row["ecv"] == pytest.approx(oracle["ECV"], abs=1e-4)
     assert row["standardised"] == pytest.approx(oracle["alpha_std"], abs=1e-6)
     assert row["lambda6"] == pytest.approx(oracle["lambda6"], abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
+@pytest.mark.parametrize(("missing", "weight", "seed"), [("pairwise", None, 0), ("pairwise", 2.5, 1), ("listwise", None, 2)])
+def test_standard_error_of_alpha_is_that_of_leaving_out_each_row(missing: str, weight: float | None, seed: int) -> None:
+    X = questionnaire(90, 5, seed, missing=0.15)
+    X[:, 1], X[3] = 6 - X[:, 1], np.nan
+    weights = None if weight is None else np.full(90, weight)
+    row = dfact.describe(X, keys={"1": -1}, missing=missing, weights=weights).scales.loc["all"]
+    turned = pd.DataFrame(X).assign(**{"1": 6 - X[:, 1]}).drop(columns=[1]).dropna(how="all" if missing == "pairwise" else "any")
+    without = np.array([alpha(turned.drop(index=i).cov().to_numpy()) for i in turned.index])
+    n = len(without)
+    assert row["se"] == pytest.approx(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()), rel=1e-9)
+    assert (row["high"] - row["low"]) / 2 == pytest.approx(scipy.stats.t.ppf(0.975, n - 1) * row["se"])
+
+
+def test_items_without_variance_do_not_change_the_interval_of_alpha() -> None:
+    X = questionnaire(80, 4, 5)
+    with_constant = np.column_stack([X, np.full(80, 3.0)])
+    for column in ("alpha", "se", "low"):
+        assert dfact.describe(with_constant).scales.loc["all", column] == dfact.describe(X).scales.loc["all", column]
+
+
+@pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
+@pytest.mark.parametrize("seed", range(3))
+def test_bartletts_test_takes_the_pairs_that_were_answered(seed: int) -> None:
+    X = np.random.default_rng(seed).normal(size=(300, 8))
+    X[np.random.default_rng(seed + 10).random(X.shape) < 0.3] = np.nan
+    frame = pd.DataFrame(X)
+    assert dfact.describe(X).bartlett["chi_square"] == pytest.approx(bartlett(frame.corr().to_numpy(), harmonic_n(frame)).chi_square)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -175,7 +221,8 @@ def test_weights_enter_means_covariances_and_the_effective_number(seed: int, mis
     assert (items["n"] == 360).all()
     assert (items["missing"] == 0).all()  # participants of weight 0 are left out
     assert row["alpha"] == pytest.approx(alpha(C), abs=1e-10)
-    assert (row["low"], row["high"]) == pytest.approx(alpha_interval(alpha(C), n_effective, 6), abs=1e-10)
+    feldt = dfact.describe(X, weights=w, missing=missing, interval="feldt").scales.loc["all"]
+    assert (feldt["low"], feldt["high"]) == pytest.approx(alpha_interval(alpha(C), n_effective, 6), abs=1e-10)
     R = C / np.sqrt(np.outer(C.diagonal(), C.diagonal()))
     assert description.bartlett["chi_square"] == pytest.approx(bartlett(R, n_effective).chi_square)
     assert description.kmo == pytest.approx(sampling_adequacy(R)[0])
@@ -277,11 +324,13 @@ def test_weighted_polychoric_figures_are_those_of_the_factor_analysis(missing: s
     model = dfact.FactorAnalysis(1, correlation="polychoric", missing=missing).fit(X, sample_weight=w)
     description = dfact.describe(X, correlation="polychoric", missing=missing, weights=w)
     assert description.kmo == pytest.approx(sampling_adequacy(model.correlations_)[0], abs=1e-9)
-    test = bartlett(model.correlations_, model.n_effective_)
+    seen = ~np.isnan(X) if missing == "pairwise" else np.broadcast_to(~np.isnan(X).any(axis=1)[:, None], X.shape)
+    pairs = ((seen.T @ (w[:, None] * seen)) ** 2 / (seen.T @ (w[:, None] ** 2 * seen)))[np.triu_indices(6, 1)]
+    test = bartlett(model.correlations_, 1 / np.mean(1 / pairs))
     assert description.bartlett["chi_square"] == pytest.approx(test.chi_square)
 
 
-def test_one_pass_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_passes_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     from dfact.engine.executors import LocalSession
 
     passes = []
@@ -290,7 +339,7 @@ def test_one_pass_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     for missing in ("pairwise", "listwise"):
         passes.clear()
         dfact.describe(questionnaire(100, 6, 0), scales=halves(6), missing=missing)
-        assert len(passes) == 1
+        assert len(passes) == 2  # sums, and alpha without each participant
 
 
 def test_negative_items_are_reported_with_the_remedy() -> None:
@@ -363,7 +412,7 @@ def test_indefinite_correlations_are_smoothed_with_a_warning() -> None:
     assert description.items["msa"].between(0, 1).all()
     assert description.bartlett.isna().all()
     assert "KMO of smoothed correlations and no Bartlett's test: the pairwise correlations have 1 negative eig" in description.note
-    assert f"{description.kmo:.3f}\nnote             KMO of smoothed correlations" in str(description)
+    assert f"{description.kmo:.3f}\nnote                KMO of smoothed correlations" in str(description)
     assert np.isnan(description.scales.loc["all", "lambda6"])
     assert np.isfinite(description.scales.loc["all", "omega_total"])
 

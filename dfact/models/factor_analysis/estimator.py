@@ -126,7 +126,8 @@ class FactorAnalysis(Factorization):
     weighted_ : bool
         Whether the rows have weights.
     n_effective_ : float
-        Kish's effective number of these rows, (Σw)²/Σw², which takes the place of n in tests and intervals.
+        Kish's effective number of these rows, (Σw)²/Σw², which takes the place of n in tests and intervals. It
+        leaves out strata and clusters of the sample.
     rmsr_ : float
         Root mean square of R − ΛΦΛᵀ off the diagonal.
     fit_ : Series

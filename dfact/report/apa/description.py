@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dfact.data.scales import ALL_ITEMS
-from dfact.psychometrics.reliability import Description
+from dfact.psychometrics.reliability import INTERVALS, Description
 from dfact.report.apa.table import ANSWERED, ApaTable, Cell, Group, described, level_of_significance, number
 
 
@@ -45,7 +45,7 @@ def _scales(description: Description) -> ApaTable:
     headings = ["Scale", "Items", "α", "95% CI", *_FIGURES.values()]
     correlations = "polychoric" if description.correlation == "polychoric" else "Pearson"
     note = (
-        f"*N* = {description.n:,}. α is Cronbach's alpha with the interval of Feldt, and ω is McDonald's omega by minimum residuals, "
+        f"*N* = {description.n:,}. α is Cronbach's alpha with its {INTERVALS[description.interval]} interval, and ω is McDonald's omega by minimum residuals, "
         f"from {correlations} correlations of the participants who answered {ANSWERED[description.missing]}."
     )
     if not np.isnan(description.kmo):

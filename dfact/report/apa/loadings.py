@@ -111,7 +111,11 @@ def _group(heading: str, rows: list[tuple[str, list[str]]], width: int) -> Group
 
 def _note(model: FactorAnalysis) -> str:
     """Describe the sample, the extraction, the rotation and the fit of a factor analysis."""
-    effective = f" (effective *N* = {model.n_effective_:,.0f} by the weights)" if getattr(model, "weighted_", False) else ""
+    effective = (
+        f" (Kish's effective *N* = {model.n_effective_:,.0f} by the weights, without strata and clusters)"
+        if getattr(model, "weighted_", False)
+        else ""
+    )
     rotations = {"promax": f"oblique promax rotation (κ = {model.kappa:g}, ", "oblimin": "oblique oblimin rotation (γ = 0, "}
     rotations["varimax"] = "orthogonal varimax rotation ("
     rotated = "without rotation"
