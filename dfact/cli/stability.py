@@ -67,7 +67,10 @@ def stability(
     frequencies are stored in MODEL and appear in its report. The table lists for each factor the median and the 5th percentile
     of the similarities, where 1 is identical and below 0.85 a different factor, and the numbers of loadings that are selected
     (not 0 in at least 90 % of the refits), that have an interval, and whose interval excludes 0. Loadings at a bound or
-    set to 0 by a penalty have no interval. Weights are used if MODEL was fitted with them.
+    set to 0 by a penalty have no interval.
+
+    Weights are used if MODEL was fitted with them. If the dataset has replicate weights, the refits are with these instead of
+    resamples, and standard errors take the strata and clusters of the survey into account.
 
     With --blocks, refits an admixture to resamples of its SNPs. The standard errors of the memberships are stored in MODEL, and
     the table lists their mean for each population.
@@ -90,7 +93,7 @@ def stability(
         if n_blocks is not None:
             estimator.memberships_se_ = block_bootstrap(template, dataset, n_resamples, n_blocks=n_blocks, **shared)
         else:
-            shared |= {"resampling": "halves" if halves else "bootstrap"}
+            shared |= {"resampling": "halves"} if halves else {}
             estimator.stability_ = bootstrap(template, dataset, n_resamples, level=level, warm_start=not cold_start, **shared)
     annotate_model(model, estimator, "stability_" if n_blocks is None else "memberships_se_")
     if n_blocks is not None:

@@ -23,6 +23,7 @@ from dfact.linalg.alpha_jackknife import AlphaParts, AlphaPass
 from dfact.linalg.correlation import Moments, MomentsPass
 from dfact.linalg.item_sums import ItemRange, ItemSums, ItemSumsPass
 from dfact.linalg.polychoric import Levels, Tabulated, answer_levels, gathered_bytes, table_bytes, tabulate
+from dfact.linalg.reliability import alpha
 
 Array = NDArray[np.float64]
 
@@ -39,6 +40,16 @@ class AnswerSums:
     """Polychoric correlations of the same groups (m, m), NaN for items without variance; empty if they were not asked for."""
     alpha_se: Array
     """Standard errors of alpha by scale, from leaving out each row once."""
+
+
+@dataclass(frozen=True)
+class SurveyFigures:
+    """Figures that have standard errors by replicate weights."""
+
+    alphas: Array
+    """Cronbach's alpha by scale, of the items that vary among all answers."""
+    means: Array
+    """Means of the items, in stored units and not reversed."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +139,21 @@ class SumsTask:
         found_tables = dict(zip(tabulated, found[len(self.groups) :], strict=True))
         correlations = [_filled(dataset, group, found_tables.get(i)) for i, group in enumerate(self.groups) if group.levels is not None]
         return AnswerSums(item_range, items, list(moments), correlations, np.concatenate(alphas))
+
+    def with_weights(self, weights: Any) -> "SumsTask":
+        """Return the task with other weights of the rows, for :meth:`figures`; it has no polychoric correlations."""
+        groups = [replace(group, levels=None) for group in self.groups]
+        return replace(self, dataset=replace(self.dataset, weights=weights), groups=groups, tiles=1)
+
+    def figures(self) -> SurveyFigures:
+        """Read the answers, and return alphas and means."""
+        sums, alphas = self.run(), []
+        for group, moments in zip(self.groups, sums.moments, strict=True):
+            for scale in group.scales:
+                columns = np.intersect1d(scale.columns, group.varying)
+                keys, positions = self.keys[columns], np.searchsorted(group.columns, columns)
+                alphas.append(alpha(moments.part(positions).covariances() * np.outer(keys, keys)))
+        return SurveyFigures(np.asarray(alphas, np.float64), sums.items.means() + sums.range.shift)
 
     def _moments(self, moments_pass: MomentsPass, group: _Group, shifts: Array) -> Solver[tuple[Moments, Array]]:
         """Return the moments of a group, and the standard errors of the alphas of its scales."""

@@ -2,16 +2,18 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import t
 
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
+from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.scales import Scales, resolve_scales
 from dfact.data.validation import require_finite
 from dfact.engine.executors import data_client
@@ -21,12 +23,12 @@ from dfact.errors import DataError, ParameterError
 from dfact.linalg.item_sums import ItemRange, ItemSums
 from dfact.models.parameters import POSITIVE_INTEGER, is_count
 from dfact.progress import Iteration, Reporter
-from dfact.psychometrics.answer_sums import AnswerSums, SumsTask
+from dfact.psychometrics.answer_sums import AnswerSums, SumsTask, SurveyFigures
 from dfact.psychometrics.scale_figures import Associations, adequacy, describe_scale, quoted
 from dfact.text import align_columns, table_text
 
 Array = NDArray[np.float64]
-INTERVALS = {"jackknife": "jackknife", "feldt": "Feldt"}
+INTERVALS = {"jackknife": "jackknife", "feldt": "Feldt", "replicates": "replicate weights"}
 """Intervals of alpha, with their names in a sentence."""
 
 
@@ -53,9 +55,9 @@ class Description:
     Reversed items are described as they count in the scale: reversed within their range."""
     scales: pd.DataFrame
     """By scale: the number of ``items``, the number ``n`` of participants, the number ``n_lowest`` who answered both items of a pair,
-    at least, Cronbach's ``alpha`` with its standard error ``se`` and the ends ``low`` and ``high`` of its 95 % interval, the ``standardised`` alpha, Guttman's
-    ``lambda6``, McDonald's ``omega_total`` of one factor, ``omega_hierarchical`` and ``ecv`` of a general factor, the average
-    correlation ``average_r``, and ``note``."""
+    at least, Cronbach's ``alpha`` with its standard error ``se`` and the ends ``low`` and ``high`` of its 95 % interval, the
+    ``standardised`` alpha, Guttman's ``lambda6``, McDonald's ``omega_total`` of one factor, ``omega_hierarchical`` and ``ecv`` of a
+    general factor, the average correlation ``average_r``, and ``note``."""
     kmo: float
     """Kaiser-Meyer-Olkin measure of sampling adequacy of all items; of smoothed correlations if they are indefinite."""
     bartlett: "pd.Series[float]"
@@ -96,7 +98,7 @@ def describe(
     weights: Any = None,
     missing: str = "pairwise",
     group_factors: int = 3,
-    interval: str = "jackknife",
+    interval: str | None = None,
     executor: Any = None,
     memory_limit: int | str | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
@@ -135,18 +137,20 @@ def describe(
         Bartlett's test is descriptive.
     weights : array (n,), optional
         Weights of the participants, such as survey weights; by default those of the dataset. Means, shares and covariances are
-        weighted, and Kish's effective number takes the place of n in variances, Feldt's interval and Bartlett's test. It knows no strata and
-        no clusters: for a sample of schools or households these are too narrow. Standard errors of such a sample need replicate
-        weights. ``n`` and ``missing`` count participants, without those of weight 0.
+        weighted, and Kish's effective number takes the place of n in variances, Feldt's interval and Bartlett's test. It knows no
+        strata and no clusters: for a sample of schools or households these are too narrow. Standard errors of such a sample need
+        replicate weights. ``n`` and ``missing`` count participants, without those of weight 0.
     missing : "pairwise" or "listwise"
         Correlations from the participants who answered both items, or all items: of the scale for figures of a scale, of the
         data for KMO, MSA and Bartlett's test. n, mean, sd, skew, floor and ceiling are of all answers to the item.
     group_factors : int
         Number of group factors of omega hierarchical; fewer for a scale with too few items to determine them (two for five items,
         none for four).
-    interval : "jackknife" or "feldt"
-        Interval of alpha: alpha ± t·se with the standard error of the jackknife, which leaves out each participant once; or that of
-        Feldt, for items that are normal and equally correlated.
+    interval : "jackknife", "feldt" or "replicates", optional
+        Interval of alpha: alpha ± t·se with the standard error of the jackknife, which leaves out each participant once; that of
+        Feldt, for items that are normal and equally correlated; or alpha ± t·se by the replicate weights of the dataset, from two
+        passes for each of them, which alone takes strata and clusters of a survey into account. By default "replicates" for a dataset
+        with any, else "jackknife". With "replicates", items also have the standard error of the mean, ``mean_se``.
     executor : None, "inline", "threads", "distributed" or distributed.Client
         Executor of the pass; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
@@ -185,15 +189,27 @@ def describe(
     """
     if not is_count(group_factors):
         raise ParameterError(f"group_factors is {group_factors!r}, expected {POSITIVE_INTEGER}")
-    if interval not in INTERVALS:
-        raise ParameterError(f"interval is {interval!r}, expected one of {', '.join(map(repr, INTERVALS))}")
     dataset = _answers(data, weights, executor)
+    replicates = dataset.replicate_weights
+    if interval is None:
+        interval = "jackknife" if replicates is None else "replicates"
+    if interval not in INTERVALS or (interval == "replicates" and replicates is None):
+        named = [name for name in INTERVALS if name != "replicates" or replicates is not None]
+        raise ParameterError(f"interval is {interval!r}, expected one of {', '.join(map(repr, named))}")
     resolved, task = _prepare(dataset, scales, keys, correlation, missing, executor, memory_limit)
-    report = Reporter(callbacks, 2)
+    n_replicates = 0 if replicates is None or interval != "replicates" else replicates.n_replicates
+    report = Reporter(callbacks, 2 + n_replicates)
     sums = task.run()
     report.step("answers")
+    repeated: list[SurveyFigures] = []
+    for r in range(n_replicates):
+        assert replicates is not None, "they have been counted"
+        repeated.append(task.with_weights(replicates.column(r)).figures())
+        report.step(replicates.names[r])
     with single_threaded(), np.errstate(invalid="ignore", divide="ignore"):
         result = _summarize(dataset, resolved, sums, correlation, missing, group_factors, interval)
+        if replicates is not None and repeated:
+            result = _with_survey_errors(result, sums.items.means() + sums.range.shift, replicates, repeated)
     report.step("reliability")
     return result
 
@@ -257,6 +273,19 @@ def _summarize(
     if scales.texts:
         items["text"] = [scales.texts.get(name, "") for name in names]
     return description
+
+
+def _with_survey_errors(
+    description: Description, item_means: Array, replicates: ReplicateWeights, repeated: Sequence[SurveyFigures]
+) -> Description:
+    """Return the description with the standard errors of alphas and means by replicate weights, and the alphas' intervals."""
+    scales, items = description.scales.copy(), description.items.copy()
+    alphas, means = (np.stack(parts) for parts in zip(*((figures.alphas, figures.means) for figures in repeated), strict=True))
+    scales["se"] = replicates.standard_error(alphas, scales["alpha"].to_numpy())
+    half = float(t.ppf(0.975, replicates.df)) * scales["se"]
+    scales["low"], scales["high"] = scales["alpha"] - half, scales["alpha"] + half
+    items.insert(list(items).index("mean") + 1, "mean_se", replicates.standard_error(means, item_means))
+    return replace(description, scales=scales, items=items)
 
 
 def _item_table(

@@ -171,8 +171,10 @@ def write_stability(
     scales: Texts = None,
     overwrite: bool = False,
 ) -> None:
-    """Write the table of :func:`dfact.report.stability.stability_table`, as :func:`write_loadings` does: for each factor the loadings, their
-    standard errors, the ends of their intervals and their selection frequencies. Raises ParameterError for a model without stability.
+    """Write the table of :func:`dfact.report.stability.stability_table`, as :func:`write_loadings` does.
+
+    It has for each factor the loadings, their standard errors, the ends of their intervals and their selection frequencies. Raises
+    ParameterError for a model without stability.
     """
     _write_items(path, model, "stability", stability_table(model), texts, scales, 0.0, overwrite)
 

@@ -20,7 +20,7 @@ _WHAT = {
 def resamples_text(stability: Stability, rows: str) -> str:
     """Describe what the refits are of, such as "100 refits to bootstrap samples of the participants"."""
     what = _WHAT.get(stability.resampling, stability.resampling).format(rows=rows)
-    return f"{stability.n_refits} refits to {what}"
+    return f"{stability.n_refits} refits {'to' if stability.resampling in _WHAT else 'with'} {what}"
 
 
 def remarks(model: Any) -> list[str]:

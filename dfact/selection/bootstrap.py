@@ -1,5 +1,6 @@
 """Stability of a fitted model's loadings over refits to bootstrap resamples of the rows."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -18,13 +19,13 @@ from dfact.models.provenance import Stability
 from dfact.progress import Iteration
 from dfact.selection.fitted_data import fitted_dataset
 from dfact.selection.folds import resolve_random_state, resolve_strata
-from dfact.selection.intervals import INDEPENDENT, Variance, factor_intervals
+from dfact.selection.intervals import INDEPENDENT, Variance, factor_intervals, summarize_samples
 from dfact.selection.refits import Matching, Refits, converged_start, fitted_confounders, fitted_weights, refit_inputs
-from dfact.selection.resamples import HalfFits, RefittedLoadings, ResampleFits
+from dfact.selection.resamples import HalfFits, RefittedLoadings, ReplicateFits, ResampleFits
 from dfact.selection.results_store import ResultsStore, describe_model
 from dfact.selection.scheduler import run_fits
 
-RESAMPLINGS: dict[str, type[ResampleFits]] = {"bootstrap": ResampleFits, "halves": HalfFits}
+RESAMPLINGS: dict[str, type[ResampleFits]] = {"bootstrap": ResampleFits, "halves": HalfFits, "replicates": ReplicateFits}
 """Fits to what is drawn, by its name."""
 EFFECTS = ("confounder_mean", "confounder_low", "confounder_high", "confounder_se")
 
@@ -36,7 +37,7 @@ def bootstrap(
     *,
     level: float = 0.95,
     warm_start: bool = True,
-    resampling: str = "bootstrap",
+    resampling: str | None = None,
     confounders: Any = None,
     sample_weight: Any = None,
     stratify: Any = None,
@@ -96,10 +97,13 @@ def bootstrap(
         Coverage of the intervals.
     warm_start : bool
         Whether refits start from the model's loadings.
-    resampling : "bootstrap" or "halves"
-        What is drawn for a refit. "halves" draws half of the rows without replacement, each counting twice, and the next refit takes
-        the other half. Standard errors are the same to first order. Selection frequencies of halves have a bound on the expected
-        number of false ones: :meth:`dfact.models.provenance.Stability.false_selections`.
+    resampling : "bootstrap", "halves" or "replicates", optional
+        What a refit is of. "halves" draws half of the rows without replacement, each counting twice, and the next refit takes the other
+        half. Standard errors are the same to first order. Selection frequencies of halves have a bound on the expected number of false
+        ones: :meth:`dfact.models.provenance.Stability.false_selections`. "replicates" are the replicate weights of the dataset, the
+        default if it has any and the model was fitted with its weights: a refit for each of them, whatever ``n_resamples``. Standard
+        errors then have the variance formula of their method (:mod:`dfact.data.replicate_weights`) around the estimate, and its degrees
+        of freedom. They take strata and clusters of the survey into account, which "bootstrap", the default otherwise, does not.
     confounders : table of n rows, optional
         The confounders passed to ``model.fit``. A Dataset or path brings its own.
     sample_weight : numbers (n,), optional
@@ -155,6 +159,14 @@ def bootstrap(
     """
     _check(model, n_resamples, level, resampling)
     dataset = fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
+    replicates = dataset.replicate_weights
+    if resampling is None:
+        resampling = "bootstrap" if replicates is None else "replicates"
+    if resampling == "replicates":
+        if replicates is None or stratify is not None:
+            found = "there are no replicate weights" if replicates is None else "stratify is given"
+            raise ParameterError(f"{found}, expected those of a dataset whose weights the model was fitted with, and no strata")
+        n_resamples = replicates.n_replicates
     strata = resolve_strata(stratify, None, dataset.shape[0])
     fingerprint = None if checkpoint is None else dataset.fingerprint
     identity = {"data": fingerprint, "model": _describe(model, warm_start), "seed": resolve_random_state(random_state)}
@@ -162,6 +174,10 @@ def bootstrap(
     identity |= {} if resampling == "bootstrap" else {"resampling": resampling}
     store = ResultsStore(checkpoint, identity)
     fits, matching = _make_fits(model, dataset, confounders, store.seed, strata, resampling), Matching.of(model)
+    variance = INDEPENDENT
+    if isinstance(fits, ReplicateFits) and replicates is not None:
+        fits, variance = dataclasses.replace(fits, replicates=replicates), Variance(replicates.scales, replicates.df)
+        resampling = replicates.label
     refits = Refits(store, range(n_resamples), callbacks)
     estimate = np.asarray(model.components_, np.float64)
     if warm_start and "init" in model.get_params(deep=False):
@@ -169,7 +185,7 @@ def bootstrap(
         estimate = matching.match(fits.model.get_params(deep=False)["init"])[1]
     if refits.pending:
         run_fits(fits, refits.pending, refits.keep, model.executor, model.memory_limit)
-    return _summarize(model, matching, refits.loadings(), estimate, level, resampling)
+    return _summarize(model, matching, refits.loadings(), estimate, level, resampling, variance)
 
 
 def _check(model: Any, n_resamples: Any, level: Any, resampling: Any) -> None:
@@ -179,7 +195,7 @@ def _check(model: Any, n_resamples: Any, level: Any, resampling: Any) -> None:
         raise ParameterError(f"model is {found} whose rows cannot be resampled; expected a fitted model such as ICQF(); {remedy}")
     check_is_fitted(model)
     check_count("n_resamples", n_resamples, 2, 100_000)
-    if resampling not in RESAMPLINGS:
+    if resampling is not None and resampling not in RESAMPLINGS:
         raise ParameterError(f"resampling is {resampling!r}, expected one of {', '.join(map(repr, RESAMPLINGS))}")
     if resampling == "halves" and n_resamples % 2:
         raise ParameterError(f"n_resamples is {n_resamples}, expected an even number: each half of the rows comes with the other half")
@@ -207,7 +223,7 @@ def _summarize(
     estimate: NDArray[np.float64],
     level: float,
     resampling: str,
-    variance: Variance = INDEPENDENT,
+    variance: Variance,
 ) -> Stability:
     k, m = matching.loadings.shape
     similarity = np.full((len(refits), k), np.nan)
@@ -225,11 +241,13 @@ def _summarize(
         se[factor], low[factor], high[factor] = factor_intervals(estimate[factor], samples, similarity[fitted, factor], **settings)
     if not model.traits.loading_intervals:
         se[:], low[:], high[:] = np.nan, np.nan, np.nan
-    effects = dict(zip(EFFECTS, _summarize_effects(model, refits, level), strict=True))
+    effects: dict[str, Any] = dict(zip(EFFECTS, _summarize_effects(model, refits, level, variance), strict=True))
     return Stability(similarity, mean, low, high, float(level), selected, **effects, estimate=estimate, se=se, resampling=resampling)
 
 
-def _summarize_effects(model: Any, refits: Sequence[RefittedLoadings | None], level: float) -> Sequence[NDArray[np.float64] | None]:
+def _summarize_effects(
+    model: Any, refits: Sequence[RefittedLoadings | None], level: float, variance: Variance
+) -> Sequence[NDArray[np.float64] | None]:
     """Return the parts of a Stability about the effects of the confounders: their means, interval ends and standard errors."""
     encoding = getattr(model, "confounder_encoding_", None)
     differences = np.zeros((0, 0)) if encoding is None else encoding.differences()[1]
@@ -239,6 +257,5 @@ def _summarize_effects(model: Any, refits: Sequence[RefittedLoadings | None], le
     mean, low, high, se = (np.empty((len(differences), loadings[0].shape[1])) for _ in range(4))
     for number, difference in enumerate(differences):  # one at a time bounds the memory of the copies
         samples = np.stack([difference @ confounders for confounders in loadings])
-        mean[number], se[number] = samples.mean(axis=0), samples.std(axis=0, ddof=1)
-        low[number], high[number] = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        mean[number], low[number], high[number], se[number] = summarize_samples(samples, level, variance)
     return mean, low, high, se

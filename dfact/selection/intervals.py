@@ -81,3 +81,17 @@ def at_bound(samples: NDArray[Any]) -> NDArray[np.bool_]:
     """
     repeated = [(samples == value).sum(axis=0) > 1 for value in (samples.min(axis=0), samples.max(axis=0), 0)]
     return np.asarray(np.any(repeated, axis=0))
+
+
+def summarize_samples(samples: Array, level: float, variance: Variance) -> tuple[Array, Array, Array, Array]:
+    """Return means, both ends of intervals, and standard errors of estimates over refits (B, …).
+
+    The intervals are percentiles of independent resamples, and mean ± t·se of replicates.
+    """
+    mean = samples.mean(axis=0)
+    se = variance.standard_error(samples, mean)
+    if variance.scales is not None:
+        half = variance.quantile(level, len(samples)) * se
+        return mean, mean - half, mean + half, se
+    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return mean, low, high, se

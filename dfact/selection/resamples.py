@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
+from dfact.data.replicate_weights import ReplicateWeights
 from dfact.engine.driver import FusedSolver, drive_together, whole
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
@@ -271,6 +272,35 @@ class HalfFits(ResampleFits):
 
     def _view(self, which: int) -> BlockView:
         return Half.draw(self.task.dataset.shape, self.seed, which, weighted=self.model.traits.copies_weights, strata=self.strata)
+
+
+@dataclass(frozen=True, eq=False)
+class OtherCovariates:
+    """A view of blocks with other covariates, such as other weights."""
+
+    covariates: NDArray[Any]
+    """(n, c)."""
+
+    def __call__(self, block: Block) -> Block:
+        rows = slice(block.start, block.start + block.matrix.shape[0])
+        return block.with_matrix(block.matrix, covariates=self.covariates[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class ReplicateFits(ResampleFits):
+    """Fits with each of the replicate weights of a survey, by their number."""
+
+    replicates: ReplicateWeights | None = None
+
+    def shared(self, which: int, keep: Callable[[Refit], None]) -> FusedSolver[None]:
+        if which == ALL_ROWS:
+            return super().shared(which, keep)
+        assert self.replicates is not None, "there is a fit for each of the replicate weights"
+        dataset = replace(self.task.dataset, weights=self.replicates.column(which))
+        prepared = self.model.prepare(dataset)  # a model scales its weights, and constants depend on their sum
+        assert prepared.covariates is not None, "the last covariate holds the weights"
+        task = replace(self.task, dataset=dataset, problem=prepared.problem)
+        return FusedSolver(self._refit(with_parameters(self.model), task, keep), OtherCovariates(prepared.covariates))
 
 
 @dataclass(frozen=True, eq=False)

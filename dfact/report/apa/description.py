@@ -45,8 +45,8 @@ def _scales(description: Description) -> ApaTable:
     headings = ["Scale", "Items", "α", "95% CI", *_FIGURES.values()]
     correlations = "polychoric" if description.correlation == "polychoric" else "Pearson"
     note = (
-        f"*N* = {description.n:,}. α is Cronbach's alpha with its {INTERVALS[description.interval]} interval, and ω is McDonald's omega by minimum residuals, "
-        f"from {correlations} correlations of the participants who answered {ANSWERED[description.missing]}."
+        f"*N* = {description.n:,}. α is Cronbach's alpha with its {INTERVALS[description.interval]} interval, and ω is McDonald's "
+        f"omega by minimum residuals, from {correlations} correlations of the participants who answered {ANSWERED[description.missing]}."
     )
     if not np.isnan(description.kmo):
         chi_square, df, p = description.bartlett

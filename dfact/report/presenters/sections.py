@@ -209,7 +209,7 @@ def stability(presenter: _Presenter) -> Section | None:
     order = shown[presenter.order[0]]
     centre = result.mean if result.estimate is None else result.estimate
     mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (centre, result.low, result.high))
-    caption = f"{words.loading.capitalize()} of each item in the fit to all {words.rows}, with its {result.level:.0%} interval if it is determined"
+    caption = f"{words.loading.capitalize()} of each item in the fit to all {words.rows}, with its {result.level:.0%} interval"
     table = make_table(presenter.with_texts(mean.set_index(presenter.all_loadings.index[order])), caption, shaded=names)
     notes = [Text(text) for text in remarks(presenter.model)]
     blocks: list[Block] = [Text(about), drawing, summary, *notes, with_intervals(table, low, high, number_format(centre))]
