@@ -31,6 +31,12 @@ from dfact.storage.location import Location
     is_flag=True,
     help="Refit to random halves of the participants instead of bootstrap samples, for the bound on falsely selected loadings.",
 )
+@click.option(
+    "--reselect",
+    is_flag=True,
+    help="Repeat in each resample the selection that chose the size and the parameters of MODEL; takes as long as all its fits each time.",
+)
+@click.option("--reselect-folds", type=click.IntRange(2), default=5, help="Number of folds of a repeated cross-validation.")
 @click.option("--cold-start", is_flag=True, help="Start each refit from the model's own start, not from its loadings; takes longer.")
 @click.option(
     "--blocks",
@@ -51,6 +57,8 @@ def stability(
     n_resamples: int,
     level: float,
     halves: bool,
+    reselect: bool,
+    reselect_folds: int,
     cold_start: bool,
     n_blocks: int | None,
     random_state: int | None,
@@ -69,6 +77,9 @@ def stability(
     (not 0 in at least 90 % of the refits), that have an interval, and whose interval excludes 0. Loadings at a bound or
     set to 0 by a penalty have no interval.
 
+    With --reselect, each resample repeats the selection recorded in MODEL, whose choice was made on the same data. The output then
+    lists how often each size was chosen.
+
     Weights are used if MODEL was fitted with them. If the dataset has replicate weights, the refits are with these instead of
     resamples, and standard errors take the strata and clusters of the survey into account.
 
@@ -82,9 +93,11 @@ def stability(
     from dfact.selection.block_bootstrap import block_bootstrap
     from dfact.selection.bootstrap import bootstrap
 
+    if halves and reselect:
+        raise click.UsageError("--reselect repeats the selection in bootstrap samples, not --halves; remove one of them.")
     given = click.get_current_context().get_parameter_source
-    if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in map(given, ("level", "cold_start", "halves")):
-        raise click.UsageError("--level, --halves and --cold-start concern resampled participants, not --blocks; remove them.")
+    if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in map(given, ("level", "cold_start", "halves", "reselect")):
+        raise click.UsageError("--level, --halves, --reselect and --cold-start concern resampled participants, not --blocks; remove them.")
     estimator = load_model(model)
     dataset = choose_fitted_weights(read_dataset(data), weighted, estimator, model)
     with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
@@ -94,6 +107,7 @@ def stability(
             estimator.memberships_se_ = block_bootstrap(template, dataset, n_resamples, n_blocks=n_blocks, **shared)
         else:
             shared |= {"resampling": "halves"} if halves else {}
+            shared |= {"reselect": reselect_folds, "resampling": "bootstrap"} if reselect else {}
             estimator.stability_ = bootstrap(template, dataset, n_resamples, level=level, warm_start=not cold_start, **shared)
     annotate_model(model, estimator, "stability_" if n_blocks is None else "memberships_se_")
     if n_blocks is not None:

@@ -12,6 +12,7 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     number_of_factors         parallel analysis, MAP and BIC, for factor analysis
     core_consistency          whether components of a tensor share what is one
     bootstrap                 refits to resampled participants
+    reselection               the selection repeated in each resample
     block_bootstrap           refits to resampled blocks of SNPs, for standard errors of memberships
     groups                    congruence of factors between groups, and items that favour one
     item_screens              the items' part of it

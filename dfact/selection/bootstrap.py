@@ -22,6 +22,8 @@ from dfact.selection.folds import resolve_random_state, resolve_strata
 from dfact.selection.intervals import INDEPENDENT, Variance, factor_intervals, summarize_samples
 from dfact.selection.refits import Matching, Refits, converged_start, fitted_confounders, fitted_weights, refit_inputs
 from dfact.selection.resamples import HalfFits, RefittedLoadings, ReplicateFits, ResampleFits
+from dfact.selection.reselection import N_FOLDS
+from dfact.selection.reselection import reselect as repeat_selection
 from dfact.selection.results_store import ResultsStore, describe_model
 from dfact.selection.scheduler import run_fits
 
@@ -38,6 +40,7 @@ def bootstrap(
     level: float = 0.95,
     warm_start: bool = True,
     resampling: str | None = None,
+    reselect: bool | int = False,
     confounders: Any = None,
     sample_weight: Any = None,
     stratify: Any = None,
@@ -104,6 +107,14 @@ def bootstrap(
         default if it has any and the model was fitted with its weights: a refit for each of them, whatever ``n_resamples``. Standard
         errors then have the variance formula of their method (:mod:`dfact.data.replicate_weights`) around the estimate, and its degrees
         of freedom. They take strata and clusters of the survey into account, which "bootstrap", the default otherwise, does not.
+    reselect : bool or int
+        Whether each resample repeats the selection that chose the model's parameters: the candidates, the criterion and the rule of
+        ``model.selection_``, on the resample. Then the model is fitted to the resample with the parameters chosen there, from its own
+        start, and its factors are matched with the model's as far as both have them. The result has the number of times that each
+        candidate was chosen; a factor that a refit does not have has the similarity 0. Loadings of a factor are summarized over the
+        refits that have it (similarity from 0.85), and have intervals if at least half of the refits do, and 10. Effects of confounders
+        have none. A number is that of the folds of a cross-validation, instead of 5; copies of a row are in the same block, so that
+        none is predicted from another.
     confounders : table of n rows, optional
         The confounders passed to ``model.fit``. A Dataset or path brings its own.
     sample_weight : numbers (n,), optional
@@ -172,7 +183,15 @@ def bootstrap(
     identity = {"data": fingerprint, "model": _describe(model, warm_start), "seed": resolve_random_state(random_state)}
     identity |= {"strata": None if strata is None else describe_value(strata)}
     identity |= {} if resampling == "bootstrap" else {"resampling": resampling}
+    identity |= {"reselect": int(reselect)} if reselect else {}
     store = ResultsStore(checkpoint, identity)
+    if reselect:
+        if resampling != "bootstrap":
+            raise ParameterError(
+                f"reselect repeats the selection in bootstrap resamples, expected resampling='bootstrap', not {resampling!r}"
+            )
+        frame, n_folds = fitted_confounders(model, dataset, confounders), N_FOLDS if reselect is True else reselect
+        return repeat_selection(model, dataset, frame, strata, n_resamples, n_folds, level, store, callbacks)
     fits, matching = _make_fits(model, dataset, confounders, store.seed, strata, resampling), Matching.of(model)
     variance = INDEPENDENT
     if isinstance(fits, ReplicateFits) and replicates is not None:

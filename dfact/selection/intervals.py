@@ -77,8 +77,10 @@ def factor_intervals(
 def at_bound(samples: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which loadings (m,) were exactly 0, the lowest or the highest value more than once in the refits (B, m).
 
-    Such values are those of a bound or a penalty: the loading's distribution has a point mass there.
+    Such values are those of a bound or a penalty: the loading's distribution has a point mass there. Refits that agree in all
+    loadings, as those with equal replicate weights do, count once.
     """
+    samples = np.unique(samples, axis=0)
     repeated = [(samples == value).sum(axis=0) > 1 for value in (samples.min(axis=0), samples.max(axis=0), 0)]
     return np.asarray(np.any(repeated, axis=0))
 

@@ -148,6 +148,8 @@ def _fit(model: FactorAnalysis) -> list[str]:
     if not (polychoric or np.isnan(fit["bic"])):
         indices.append(f"BIC = {number(fit['bic'])}")
     sentences = [f"{', '.join(indices)}."] if indices else []
+    if not (polychoric or np.isnan(fit["rmsea"])):
+        sentences.append("χ², *p* and the interval of RMSEA assume complete, normal answers.")
     if polychoric and len(indices) > 1:
         sentences.append("With polychoric correlations, RMSEA, CFI and TLI are descriptive.")
     return sentences
