@@ -163,7 +163,7 @@ def reselected(condition: str, seed: int) -> Counts:
     return {RESELECTED.name: _covered(found, Matching.of(model).match(_truth("FactorAnalysis"))[1])}
 
 
-_ITEMS = np.kron(np.eye(2), np.full((6, 1), 0.7))
+_ITEMS = np.vstack([np.outer(np.linspace(0.5, 0.8, 6), [1, 0]), np.outer(np.linspace(0.7, 0.45, 6), [0, 1])])
 
 
 def _survey(strata: int, rng: np.random.Generator, persons: int = 20) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.bool_]]:
@@ -172,17 +172,18 @@ def _survey(strata: int, rng: np.random.Generator, persons: int = 20) -> tuple[N
     stratum, second = np.repeat(np.arange(strata), 2 * persons), np.tile(np.repeat([False, True], persons), strata)
     cluster = 2 * stratum + second
     traits = rng.normal(size=(2 * strata, 2))[cluster] * np.sqrt(0.2) + rng.normal(size=(len(stratum), 2)) * np.sqrt(0.8)
-    latent = (traits + shift[stratum, None]) @ _ITEMS.T + rng.normal(size=(len(stratum), 12)) * np.sqrt(0.51)
+    latent = (traits + shift[stratum, None]) @ _ITEMS.T + rng.normal(size=(len(stratum), 12)) * np.sqrt(1 - (_ITEMS**2).sum(axis=1))
     return np.clip(np.rint(2 + latent), 0, 4), stratum, second
 
 
 @lru_cache
-def _population() -> tuple[float, float, NDArray[np.float64]]:
-    """Alpha of six items, the mean of an item, and loadings (2, 12), in the population of the strata."""
+def _population() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Alphas of both scales, means of the items, and loadings (2, 12), in the population of the strata."""
     X = _survey(10_000, np.random.default_rng(10**6))[0]
-    C = np.cov(X[:, :6].T)
+    scales = (np.cov(X[:, :6].T), np.cov(X[:, 6:].T))
     model = dfact.FactorAnalysis(2, executor="inline").fit(X)
-    return float(6 / 5 * (1 - np.trace(C) / C.sum())), float(X.mean()), np.asarray(model.components_, np.float64)
+    alphas = np.array([6 / 5 * (1 - np.trace(C) / C.sum()) for C in scales])
+    return alphas, X.mean(axis=0), np.asarray(model.components_, np.float64)
 
 
 def survey(condition: str, seed: int) -> Counts:
@@ -213,7 +214,7 @@ def _sizes(name: str, *sizes: int) -> list[str]:
     return [f"{name}, n = {n}" for n in sizes]
 
 
-_STRATA = ["6 strata, n = 240", "12 strata, n = 480", "24 strata, n = 960"]
+_STRATA = ["8 strata, n = 320", "12 strata, n = 480", "24 strata, n = 960"]
 EXPERIMENTS = [
     Experiment([ICQF], _sizes("ICQF", 250, 500, 1000), loadings, 50),
     Experiment([FA], _sizes("FactorAnalysis", 250, 500, 1000), loadings, 40),

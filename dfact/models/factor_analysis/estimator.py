@@ -134,7 +134,8 @@ class FactorAnalysis(Factorization):
         χ² with its degrees of freedom and p, RMSEA with its 90 % interval, CFI, TLI, SRMR and BIC; see
         :func:`dfact.linalg.fit_indices.fit_indices`. With polychoric correlations all but SRMR are descriptive, as χ² then has
         another distribution. χ², p and the interval of RMSEA assume complete, normal answers: of 90 % intervals, some 80 % covered
-        with ordered categories and 35 % with a fifth of the answers missing. NaN, except ``df`` and ``srmr``, if R was smoothed or is singular, as its determinant is then arbitrary.
+        with ordered categories and 35 % with a fifth of the answers missing. NaN, except ``df`` and ``srmr``, if R was smoothed or
+        is singular, as its determinant is then arbitrary.
     score_reliability_ : Series
         Squared correlation of each factor with its scores (determinacy²), for rows with all answers; NaN if R is singular.
     thresholds_ : list of m lists, or None
