@@ -19,7 +19,7 @@ INTRODUCTION = """
 loadings are those of the same model fitted to 60,000 rows, with the same penalty, matched with the fitted ones. Those of ExpectileMF
 are scaled to the number of rows, with whose fourth root they grow. Coverage is counted over the loadings that have an interval. 24
 items have three or four factors; answers to ICQF and FactorAnalysis are ordered categories with 10 % missing, those to
-GradeOfMembership binary. Refits are 50 in number.
+GradeOfMembership binary. Refits are 40 in number.
 
 What was replaced: percentiles of the refits covered 89 % of ICQF's loadings away from 0. For L1NMF no interval reached its level
 (percentiles, basic, bias-corrected or by the standard error: 87 to 90 %), since the data hardly determine the scale of a factor. Its
@@ -32,7 +32,7 @@ weights, intervals take its persons for independent.
 """
 
 _LARGE = 60_000
-_REFITS = 50
+_REFITS = 40
 INTERVAL = "The loading of the same model, with the same penalty, fitted to unlimited data."
 ICQF, FA, GOM, EMF = (
     Statement(f"Interval of a loading: {name}", INTERVAL, "coverage", 0.95, COVERAGE)
@@ -216,17 +216,17 @@ def _sizes(name: str, *sizes: int) -> list[str]:
 
 _STRATA = ["8 strata, n = 320", "12 strata, n = 480", "24 strata, n = 960"]
 EXPERIMENTS = [
-    Experiment([ICQF], _sizes("ICQF", 250, 500, 1000), loadings, 50),
-    Experiment([FA], _sizes("FactorAnalysis", 250, 500, 1000), loadings, 40),
-    Experiment([GOM], _sizes("GradeOfMembership", 250, 500, 1000), loadings, 40),
-    Experiment([EMF], _sizes("ExpectileMF", 250, 500, 1000), loadings, 60),
-    Experiment([FREQUENCY, BOUND], _sizes("ICQF", 250, 500, 1000), frequencies, 40),
-    Experiment([RESELECTED], _sizes("FactorAnalysis", 250, 500, 1000), reselected, 30),
+    Experiment([ICQF], _sizes("ICQF", 250, 500, 1000), loadings, 30),
+    Experiment([FA], _sizes("FactorAnalysis", 250, 500, 1000), loadings, 20),
+    Experiment([GOM], _sizes("GradeOfMembership", 250, 500, 1000), loadings, 16),
+    Experiment([EMF], _sizes("ExpectileMF", 250, 500, 1000), loadings, 30),
+    Experiment([FREQUENCY, BOUND], _sizes("ICQF", 250, 500, 1000), frequencies, 20),
+    Experiment([RESELECTED], _sizes("FactorAnalysis", 250, 500, 1000), reselected, 10),
     Experiment(
         [SURVEY_ALPHA, SIMPLE_ALPHA, SURVEY_MEAN, SURVEY_LOADING, SIMPLE_LOADING],
         _STRATA,
         survey,
-        80,
+        40,
         [(statement.name, condition) for statement in (SIMPLE_ALPHA, SIMPLE_LOADING) for condition in _STRATA],
     ),
 ]

@@ -61,7 +61,8 @@ class Description:
     kmo: float
     """Kaiser-Meyer-Olkin measure of sampling adequacy of all items; of smoothed correlations if they are indefinite."""
     bartlett: "pd.Series[float]"
-    """Bartlett's test of sphericity of all items: ``chi_square``, ``df`` and ``p``."""
+    """Test of all items that no two are correlated: ``chi_square``, ``df`` and ``p``. Its ``name`` is "Bartlett", whose test is of
+    complete answers, or "Steiger", whose test takes for each correlation the number of its own participants."""
     n: int
     """Number of participants with any answer, or with all answers if ``missing="listwise"``."""
     correlation: str
@@ -82,7 +83,7 @@ class Description:
             ("intervals of alpha", f"95 %, {INTERVALS[self.interval]}"),
         ]
         lines += [] if np.isnan(self.kmo) else [("KMO", f"{self.kmo:.3f}")]
-        lines += [] if np.isnan(chi_square) else [("Bartlett's test", f"χ² = {chi_square:.1f}, {df:.0f} df, {level}")]
+        lines += [] if np.isnan(chi_square) else [(f"{self.bartlett.name}'s test", f"χ² = {chi_square:.1f}, {df:.0f} df, {level}")]
         return lines + ([("note", self.note)] if self.note else [])
 
     def __str__(self) -> str:
@@ -117,9 +118,10 @@ def describe(
     - omega hierarchical, and ECV: shares of a general factor in the variance of the sum, and in the common variance, by the
       transformation of Schmid & Leiman (1957) of oblimin factors (Zinbarg et al. 2005).
 
-    KMO, MSA and Bartlett's test are of all items, whether they belong to a scale or not. With missing answers, Bartlett's test and
-    Feldt's interval take for n the harmonic mean, over pairs of items, of the number who answered both. The number who answered
-    anything, which psych takes, rejects too often.
+    KMO, MSA and the test of sphericity are of all items, whether they belong to a scale or not. Bartlett's test (1951) is of complete
+    answers. With missing answers, Steiger's (1980) takes its place, in which each correlation has the number of its own participants;
+    Bartlett's with the number who answered anything, as psych has it, rejects too often. Feldt's interval takes for n the harmonic
+    mean of these numbers.
 
     Parameters
     ----------

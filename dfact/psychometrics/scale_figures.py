@@ -25,6 +25,7 @@ from dfact.linalg.reliability import (
     omega_total,
     sampling_adequacy,
     schmid_leiman,
+    steiger,
 )
 
 Array = NDArray[np.float64]
@@ -132,8 +133,9 @@ def adequacy(associations: Associations, names: list[str], msa: Array) -> tuple[
     if note:
         R, note = _smoothed(chosen, "all items", "KMO"), f"KMO of smoothed correlations and no Bartlett's test: {note}"
     else:
-        bartlett_test = bartlett(R, chosen.n_of_pairs)
-        test = pd.Series({"chi_square": bartlett_test.chi_square, "df": float(bartlett_test.df), "p": bartlett_test.p})
+        complete = bool((chosen.counts == chosen.n).all())
+        found = bartlett(R, chosen.n_of_pairs) if complete else steiger(R, chosen.effective_counts)
+        test = pd.Series({"chi_square": found.chi_square, "df": float(found.df), "p": found.p}, name="Bartlett" if complete else "Steiger")
     kmo, msa[columns] = sampling_adequacy(R)
     return kmo, test, note
 

@@ -15,7 +15,7 @@ import dfact
 from dfact.cli.main import main
 from dfact.errors import DataError, MemoryPlanError, ParameterError
 from dfact.linalg.correlation import smoothed
-from dfact.linalg.reliability import alpha, alpha_interval, bartlett, lambda6, omega_total, sampling_adequacy
+from dfact.linalg.reliability import alpha, alpha_interval, bartlett, lambda6, omega_total, sampling_adequacy, steiger
 from tests.conftest import REAL_DATA
 
 FIGURES = ("alpha", "low", "high", "standardised", "lambda6", "omega_total", "omega_hierarchical", "ecv", "average_r")
@@ -57,11 +57,10 @@ def expected(name: str) -> Any:
     return json.loads((REAL_DATA / "psychometrics" / "oracles" / f"{name}.json").read_text())
 
 
-def harmonic_n(data: pd.DataFrame) -> float:
-    """Harmonic mean, over pairs of columns, of the number of rows in which both are observed."""
+def pair_counts(data: pd.DataFrame) -> NDArray[np.float64]:
+    """Number of rows in which both of two columns are observed (m, m)."""
     seen = data.notna().to_numpy(float)
-    pairs = (seen.T @ seen)[np.triu_indices(seen.shape[1], 1)]
-    return float(len(pairs) / (1 / pairs).sum())
+    return np.asarray(seen.T @ seen)
 
 
 def assert_as_in_r(description: dfact.Description, data: pd.DataFrame, rows: str) -> None:
@@ -87,9 +86,12 @@ def assert_as_in_r(description: dfact.Description, data: pd.DataFrame, rows: str
     assert description.n == adequacy["n"]
     assert description.kmo == pytest.approx(adequacy["kmo"], abs=1e-6)
     np.testing.assert_allclose(description.items["msa"], adequacy["msa"], atol=1e-6)
-    # −log|R| times psych's factor for all participants; the description takes fewer with missing answers.
-    chi_square, factor = description.bartlett["chi_square"], adequacy["n"] - 1 - (2 * 25 + 5) / 6
-    assert chi_square * factor / (harmonic_n(data) - 1 - (2 * 25 + 5) / 6) == pytest.approx(adequacy["bartlett_chi2"], rel=1e-6)
+    # psych takes Bartlett's test with the number who answered anything for n; with missing answers, the description has Steiger's test.
+    R = data.corr().to_numpy()
+    assert bartlett(R, adequacy["n"]).chi_square == pytest.approx(adequacy["bartlett_chi2"], rel=1e-6)
+    own = bartlett(R, adequacy["n"]) if rows == "listwise" else steiger(R, pair_counts(data))
+    assert description.bartlett["chi_square"] == pytest.approx(own.chi_square, rel=1e-6)
+    assert description.bartlett.name == ("Bartlett" if rows == "listwise" else "Steiger")
     assert description.bartlett["df"] == adequacy["df"]
 
 
@@ -154,11 +156,16 @@ def test_items_without_variance_do_not_change_the_interval_of_alpha() -> None:
 
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
 @pytest.mark.parametrize("seed", range(3))
-def test_bartletts_test_takes_the_pairs_that_were_answered(seed: int) -> None:
+def test_missing_answers_call_for_steigers_test(seed: int) -> None:
     X = np.random.default_rng(seed).normal(size=(300, 8))
     X[np.random.default_rng(seed + 10).random(X.shape) < 0.3] = np.nan
     frame = pd.DataFrame(X)
-    assert dfact.describe(X).bartlett["chi_square"] == pytest.approx(bartlett(frame.corr().to_numpy(), harmonic_n(frame)).chi_square)
+    found = dfact.describe(X)
+    R, n = frame.corr().to_numpy(), pair_counts(frame)
+    by_pair = [(n[i, j] - 3) * np.arctanh(R[i, j]) ** 2 for i in range(8) for j in range(i)]
+    assert found.bartlett["chi_square"] == pytest.approx(sum(by_pair))
+    assert found.bartlett["p"] == pytest.approx(scipy.stats.chi2.sf(sum(by_pair), 28))
+    assert "Steiger's test" in str(found)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -324,9 +331,10 @@ def test_weighted_polychoric_figures_are_those_of_the_factor_analysis(missing: s
     model = dfact.FactorAnalysis(1, correlation="polychoric", missing=missing).fit(X, sample_weight=w)
     description = dfact.describe(X, correlation="polychoric", missing=missing, weights=w)
     assert description.kmo == pytest.approx(sampling_adequacy(model.correlations_)[0], abs=1e-9)
-    seen = ~np.isnan(X) if missing == "pairwise" else np.broadcast_to(~np.isnan(X).any(axis=1)[:, None], X.shape)
-    pairs = ((seen.T @ (w[:, None] * seen)) ** 2 / (seen.T @ (w[:, None] ** 2 * seen)))[np.triu_indices(6, 1)]
-    test = bartlett(model.correlations_, 1 / np.mean(1 / pairs))
+    seen = ~np.isnan(X)
+    effective = (seen.T @ (w[:, None] * seen)) ** 2 / (seen.T @ (w[:, None] ** 2 * seen))
+    listwise = missing == "listwise"
+    test = bartlett(model.correlations_, model.n_effective_) if listwise else steiger(model.correlations_, effective)
     assert description.bartlett["chi_square"] == pytest.approx(test.chi_square)
 
 

@@ -50,7 +50,7 @@ def _scales(description: Description) -> ApaTable:
     )
     if not np.isnan(description.kmo):
         chi_square, df, p = description.bartlett
-        test = f"Bartlett's χ²({df:.0f}) = {number(chi_square)}, *p* {level_of_significance(p)}"
+        test = f"{description.bartlett.name}'s χ²({df:.0f}) = {number(chi_square)}, *p* {level_of_significance(p)}"
         note += f" All items: KMO = {number(description.kmo, bounded=True)}, {test}."
     title = "Reliability" if len(rows) == 1 else f"Reliability of {len(rows)} Scales"
     return ApaTable(title, headings, [Group("", rows)], note)
