@@ -33,6 +33,8 @@ class Statement:
     """The rate that the statement claims; None if it claims none."""
     bar: tuple[float, float] | None = None
     """Lowest and highest rate that count as calibrated; None for a figure that is only reported."""
+    is_share: bool = True
+    """Whether the rate is a share, printed in percent; otherwise it is a mean: the hits are sums of values, the trials their numbers."""
 
 
 @dataclass(frozen=True)
@@ -146,25 +148,33 @@ def _simulate(experiment: Experiment, condition: str, seed: int) -> Counts:
     return experiment.simulate(condition, seed)
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+def value_text(statement: Statement, value: float) -> str:
+    """Return a rate as text: a share in percent, a mean as a number."""
+    return f"{100 * value:.1f} %" if statement.is_share else f"{value:.3f}"
+
+
+def error_text(rate: Rate) -> str:
+    """Return the standard error of a rate, in its unit."""
+    return f"{100 * rate.error:.1f}" if rate.statement.is_share else f"{rate.error:.3f}"
 
 
 def bar_text(statement: Statement) -> str:
     """Return the bar as text: "2 to 7 %", "at least 80 %", "at most 5 %", or a dash without one."""
     if statement.bar is None:
         return "—"
-    low, high = (100 * end for end in statement.bar)
+    low, high = statement.bar
+    if not statement.is_share:
+        return f"{low:g} to {high:g}"
     if low <= 0:
-        return f"at most {high:g} %"
-    return f"at least {low:g} %" if high >= 100 else f"{low:g} to {high:g} %"
+        return f"at most {100 * high:g} %"
+    return f"at least {100 * low:g} %" if high == 1 else f"{100 * low:g} to {100 * high:g} %"
 
 
 def describe(rate: Rate) -> str:
     """Return a line for the terminal."""
     verdict = {None: "", True: "met", False: "MISSED"}[rate.met]
     s = rate.statement
-    measured = f"{percent(rate.rate)} ± {percent(rate.error)}"
+    measured = f"{value_text(s, rate.rate)} ± {error_text(rate)}"
     return f"{s.name}, {rate.condition}: {s.measured} {measured} in {rate.runs} runs, expected {bar_text(s)}  {verdict}".rstrip()
 
 
@@ -176,9 +186,9 @@ def section(topic: Topic, rates: Sequence[Rate]) -> str:
     lines += ["", "| statement | condition | what | nominal | measured | bar |", "|---|---|---|---|---|---|"]
     for rate in rates:
         s = rate.statement
-        measured = f"{percent(rate.rate)} ± {100 * rate.error:.1f}"
+        measured = f"{value_text(s, rate.rate)} ± {error_text(rate)}"
         missed = " (missed)" if rate.met is False else ""
         bar = bar_text(s) if rate.judged else "—"
-        nominal = "—" if s.nominal is None else f"{100 * s.nominal:g} %"
+        nominal = "—" if s.nominal is None else f"{100 * s.nominal:g} %" if s.is_share else f"{s.nominal:g}"
         lines.append(f"| {s.name} | {rate.condition} | {s.measured} | {nominal} | {measured}{missed} | {bar} |")
     return "\n".join([*lines, ""])

@@ -63,9 +63,10 @@ def compare(
     the reference, where 1 is identical and below 0.85 a different factor, with an interval from resamples and a p value from
     permutations of the groups, adjusted by Holm.
 
-    The second table lists the items that favour a group, in points: those with an effect of the group in MODEL, if the group is one of
-    its confounders, and in Mantel's test within the scales of the items. The results are stored in MODEL and appear in its report.
-    Weights are used if MODEL was fitted with them.
+    The second table has the difference of the groups in each factor, in standard deviations. The third lists the items that favour a
+    group, although its members agree with those of the other in the factors. It has those flagged by a test that takes the factors'
+    difference from most items and, for ordered answers within scales, also by Mantel's test (classes B and C of ETS). Confounders of
+    MODEL are held equal. The results are stored in MODEL and appear in its report. Weights are used if MODEL was fitted with them.
     """
     from dfact.data.dictionaries.table import read_items
     from dfact.models.persistence import annotate_model, load_model

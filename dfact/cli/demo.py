@@ -30,9 +30,10 @@ What the factors are
 """
 
 _CONFOUNDERS = """
-What age and gender explain
-  Loadings on the confounders: gender 1 is male, 2 female, 3 other; age goes from the youngest (14) to the
-  oldest (72), and 1-age the other way. The intercept is common to all participants. Factors add to these.
+How the factors and items differ by age and gender
+  Gender 1 is male, 2 female, 3 other; age compares the oldest (72) with the youngest (14). Impact is the
+  difference of a factor. A number next to an item is its difference between people with equal factors.
+  The anchor tells the two apart: most items have no such difference.
 
 """
 

@@ -9,17 +9,15 @@ from dfact.cli.options import apa_option, example, overwrite_option
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
 
+_OF_CONFOUNDERS = ("effects", "impact", "confounders")
+
 
 def _formats(context: click.Context) -> str:
     if context.params.get("style") == "apa":  # absent if its own value is invalid, like table
         return "dfact.report.apa.write:FORMATS"
     table = str(context.params.get("table"))
-    names = {
-        "factors": "FITTED_ROW_FORMATS",
-        "loadings": "ITEM_FORMATS",
-        "confounders": "LABELLED_FORMATS",
-        "stability": "LABELLED_FORMATS",
-    }
+    of_items = dict.fromkeys((*_OF_CONFOUNDERS, "stability"), "LABELLED_FORMATS")
+    names = {"factors": "FITTED_ROW_FORMATS", "loadings": "ITEM_FORMATS", **of_items}
     return f"dfact.report.export:{names.get(table, 'TABLE_FORMATS')}"
 
 
@@ -28,11 +26,12 @@ def _formats(context: click.Context) -> str:
 @click.argument("out", type=OutputLocation(_formats))
 @click.option(
     "--table",
-    type=click.Choice(["loadings", "factors", "confounders", "stability"]),
+    type=click.Choice(["loadings", "factors", *_OF_CONFOUNDERS, "stability"]),
     show_default="factors for .Q and .Q_se, else loadings",
     is_eager=True,  # the endings that OUT may have depend on it
-    help="Loadings of the items; factors, memberships or scores of the fitted participants; loadings of the items on confounders; or the "
-    "loadings with the standard errors, intervals and selection frequencies that dfact stability stored in MODEL.",
+    help="Loadings of the items; factors, memberships or scores of the fitted participants; effects of confounders on the items, or their "
+    "impact on the factors; the raw loadings of the items on confounders; or the loadings with the standard errors, intervals and "
+    "selection frequencies that dfact stability stored in MODEL.",
 )
 @click.option(
     "--items",
@@ -55,6 +54,10 @@ def export(
     most, and a note describes the sample and the model. Of a factor analysis, the table has communalities, explained variances,
     and correlations of the factors, and loadings from .40 on are bold.
 
+    Tables of confounders: impact is the difference that a confounder makes to the factors, effects those on the items at equal
+    factors, in points, and confounders are the raw loadings of single levels. If MODEL has its stability, impact and effects have
+    their means over the refits, intervals and standard errors; with --style apa, both are in one file.
+
     Memberships are also written to a .Q file, and the frequencies of an admixture to a .P file, both without labels, as other
     admixture programs do: a line for each person or SNP, in the order of the data. Frequencies are of the allele A2. Standard
     errors of the memberships, which dfact stability stores in MODEL, are written alone to a .Q_se file, and as further columns
@@ -73,19 +76,25 @@ def export(
             raise click.UsageError(f"{name} applies to loadings only; remove it or --table factors.")
     if table == "stability" and suppress is not None:
         raise click.UsageError("--suppress applies to loadings only; remove it or --table stability.")
-    if style is not None and (table != "loadings" or suppress is not None):
+    for name, value in (("--suppress", suppress), ("--items", items)):
+        if table == "impact" and value is not None:
+            raise click.UsageError(f"{name} applies to items only; remove it or --table impact.")
+    if style is not None and (table in ("confounders", "stability") or suppress is not None):
         raise click.UsageError(
-            f"--style applies to complete loadings; remove it or {f'--table {table}' if suppress is None else '--suppress'}."
+            f"--style applies to complete tables; remove it or {f'--table {table}' if suppress is None else '--suppress'}."
         )
     from dfact.data.dictionaries.table import read_items
     from dfact.models.persistence import load_model
     from dfact.progress import Progress
+    from dfact.report.apa.effects import write_apa_effects
     from dfact.report.apa.loadings import write_apa_loadings
     from dfact.report.apa.write import FORMATS
     from dfact.report.export import (
         FITTED_ROW_FORMATS,
         TABLE_FORMATS,
         check_destination,
+        write_confounder_effects,
+        write_confounder_impact,
         write_confounder_loadings,
         write_loadings,
         write_model_factors,
@@ -96,14 +105,18 @@ def export(
     described = None if items is None else read_items(items)
     texts, scales = ({}, {}) if described is None else (described.texts, described.scales)
     fitted = load_model(model)
-    if style is not None:
+    if style is not None and table in _OF_CONFOUNDERS:
+        write_apa_effects(fitted, out, texts=texts, overwrite=overwrite)
+    elif style is not None:
         write_apa_loadings(fitted, out, texts=texts, overwrite=overwrite)
+    elif table == "impact":
+        write_confounder_impact(fitted, out, overwrite=overwrite)
     elif table == "factors":
         with closing(Progress("write")) as progress:
             write_model_factors(fitted, out, overwrite=overwrite, progress=progress.update)
     elif table == "stability":
         write_stability(fitted, out, texts=texts, scales=scales, overwrite=overwrite)
     else:
-        write = write_loadings if table == "loadings" else write_confounder_loadings
+        write = {"loadings": write_loadings, "effects": write_confounder_effects, "confounders": write_confounder_loadings}[table]
         write(fitted, out, texts=texts, scales=scales, below=suppress or 0.0, overwrite=overwrite)
     click.echo(f"{out}: {table} of {model}")

@@ -238,6 +238,11 @@ class ConfounderEncoding:
             row[plus], row[minus] = 1, -1
         return tuple(names), matrix
 
+    def contrast_columns(self) -> tuple[int, ...]:
+        """Return the columns of C whose coefficients in a regression are the differences, and the last one, of ones."""
+        _, matrix = self.differences()
+        return (*(int(row.argmax()) for row in matrix), len(self.columns) - 1)
+
     def missing_counts(self) -> dict[str, int]:
         """Count the fitted participants without a value, for each confounder that has such participants."""
         return {c.name: c.n_missing for c in self.confounders if c.n_missing}

@@ -116,6 +116,10 @@ class MantelTest:
     """Common odds ratio of Mantel and Haenszel of the higher answer, reference to group; NaN for more than two categories."""
     anchors: NDArray[np.bool_]
     """Items that count in the totals."""
+    sd: Array
+    """Standard deviation of the item within the groups, of the same participants."""
+    alpha_se: Array
+    """Standard error of log α; NaN for more than two categories."""
 
     @property
     def delta(self) -> Array:
@@ -154,18 +158,46 @@ def mantel_statistics(table: Array) -> tuple[float, float, float, float]:
     return float(n.sum()), chi_square, smd, alpha
 
 
+def mantel_scales(table: Array) -> tuple[float, float]:
+    """Return the standard deviation of the answers within both groups, and the standard error of log α, of such a table.
+
+    With a, b the higher and lower answers of the first group and c, d those of the other one, of n in a stratum, P = (a + d)/n,
+    Q = (b + c)/n, R = ad/n, S = bc/n: Var log α = ΣPR/2(ΣR)² + Σ(PS + QR)/2ΣRΣS + ΣQS/2(ΣS)².
+
+    References
+    ----------
+    Robins, Breslow & Greenland (1986), "Estimators of the Mantel-Haenszel variance consistent in both sparse data and large-strata limiting
+    models", Biometrics 42. doi:10.2307/2531052.
+    """
+    table = table[(table.sum(axis=2) > 0).all(axis=1)]
+    levels, groups = np.arange(table.shape[2]), table.sum(axis=0)
+    n = groups.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spread = groups @ levels**2 - (groups @ levels) ** 2 / n
+        sd = float(np.sqrt(max(spread.sum(), 0.0) / n.sum()))
+        if len(levels) != 2:
+            return sd, np.nan
+        total = table.sum(axis=(1, 2))
+        (b, a), (d, c) = table[:, 0].T, table[:, 1].T
+        P, Q, R, S = (a + d) / total, (b + c) / total, a * d / total, b * c / total
+        r, s = R.sum(), S.sum()
+        variance = (P * R).sum() / (2 * r**2) + (P * S + Q * R).sum() / (2 * r * s) + (Q * S).sum() / (2 * s**2)
+        return sd, float(np.sqrt(variance))
+
+
 def _test(strata: Strata, counts: NDArray[Any]) -> MantelTest:
-    n, chi_square, smd, alpha = np.full((4, *strata.anchors.shape), np.nan)
+    n, chi_square, smd, alpha, sd, alpha_se = np.full((6, *strata.anchors.shape), np.nan)
     shapes, offsets = strata.shapes, strata.offsets
     for c, j in np.argwhere(shapes[:, :, 0] > 0):
         (n_strata, levels), start = shapes[c, j], offsets[c, j]
         table = counts[start : start + 2 * n_strata * levels].reshape(n_strata, 2, levels)
         n[c, j], chi_square[c, j], smd[c, j], alpha[c, j] = mantel_statistics(table)
+        sd[c, j], alpha_se[c, j] = mantel_scales(table)
     smd = np.where(strata.reverse, -smd, smd)
     with np.errstate(divide="ignore"):
         alpha = np.where(strata.reverse, 1 / alpha, alpha)
     p = np.where(np.isnan(chi_square), np.nan, chi2.sf(np.nan_to_num(chi_square), 1))
-    return MantelTest(n, chi_square, p, smd, alpha, strata.anchors)
+    return MantelTest(n, chi_square, p, smd, alpha, strata.anchors, sd, alpha_se)
 
 
 def adjusted(p: Array) -> Array:

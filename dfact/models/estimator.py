@@ -284,6 +284,10 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         """Open a session on the data for a transform or the like, if the memory plan allows it."""
         return self._task(dataset, **settings).open_session()
 
+    def plan_session(self, dataset: Dataset, **settings: Any) -> Plan:
+        """Plan the memory of :meth:`open_session` with the same settings; nothing is run."""
+        return self._task(dataset, **settings).plan()
+
     def _check_parameters(self) -> None:
         """Refuse parameters that are invalid for any data."""
 

@@ -1,7 +1,7 @@
 """Schema of fitted attributes: a class declares their types and shapes, and a loaded model is checked against them.
 
 An attribute whose type is ``Any`` is not checked. Sizes have names, each of which stands for one number throughout a model:
-n rows, m columns, k components, c encoded confounder columns.
+n rows, m columns, k components, c encoded confounder columns, q differences that confounders make.
 """
 
 import types
@@ -18,7 +18,7 @@ from dfact.errors import DataError
 
 OPTIONAL = "optional"
 """Mark of an attribute that a fitted model need not have."""
-_MAY_BE_ZERO = ("c", "figures")
+_MAY_BE_ZERO = ("c", "q", "figures")
 """Sizes that may be 0."""
 _LARGEST = 2**53
 _LARGEST_FLOAT = np.float64(1e300)

@@ -1,5 +1,6 @@
 """Records that accompany a model: the selection of its parameters, and its variation between refits."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -7,10 +8,12 @@ from typing import Annotated, Any, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import chi2, false_discovery_control, norm
+from scipy.stats import chi2, norm
 
+from dfact.linalg.mantel import adjusted
 from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
+from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
 
 _COSINE = 1.0001  # greatest absolute value of a similarity, with its rounding error
 STABLE = 0.9
@@ -91,14 +94,24 @@ class Stability:
     """Level of the intervals, such as 0.95."""
     selected: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False, low=0, high=1)]
     """(k, m): selection frequency, the share of the refits in which the loading is not 0 (Meinshausen & Bühlmann 2010)."""
-    confounder_mean: Annotated[NDArray[np.float64], Shape(("q", "m"))] | None = None
-    """(q, m): mean effects of the confounders over the refits, the q columns of the model's ``confounder_effects_``; None without any."""
-    confounder_low: Annotated[NDArray[np.float64], Shape(("q", "m"))] | None = None
+    confounder_mean: Annotated[NDArray[np.float64], Shape(("q", "m"), finite=False)] | None = None
+    """(q, m): mean effects of the confounders over the refits, the q columns of the model's ``confounder_effects_``; None without any.
+    Each refit is anchored, and its effects are free of the penalty's shrinkage. NaN where a refit does not determine one."""
+    confounder_low: Annotated[NDArray[np.float64], Shape(("q", "m"), finite=False)] | None = None
     """(q, m): lower ends of the effects' intervals."""
-    confounder_high: Annotated[NDArray[np.float64], Shape(("q", "m"))] | None = None
+    confounder_high: Annotated[NDArray[np.float64], Shape(("q", "m"), finite=False)] | None = None
     """(q, m): upper ends of the effects' intervals."""
-    confounder_se: Annotated[NDArray[np.float64], Shape(("q", "m"), low=0)] | None = None
+    confounder_se: Annotated[NDArray[np.float64], Shape(("q", "m"), finite=False, low=0)] | None = None
     """(q, m): standard errors of the effects: their standard deviations over the refits."""
+    impact_mean: Annotated[NDArray[np.float64], Shape(("q", "k"), finite=False)] | None = None
+    """(q, k): mean impact of the confounders over the refits, in units of the factors; see the model's ``confounder_impact_``."""
+    impact_low: Annotated[NDArray[np.float64], Shape(("q", "k"), finite=False)] | None = None
+    """(q, k): lower ends of the impact's intervals."""
+    impact_high: Annotated[NDArray[np.float64], Shape(("q", "k"), finite=False)] | None = None
+    """(q, k): upper ends of the impact's intervals."""
+    impact_se: Annotated[NDArray[np.float64], Shape(("q", "k"), finite=False, low=0)] | None = None
+    """(q, k): standard errors of the impact."""
+
     estimate: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False)] | None = None
     """(k, m): loadings at the centres of the intervals: the model's, fitted further to all rows; None in models of earlier versions."""
     se: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False, low=0)] | None = None
@@ -111,17 +124,23 @@ class Stability:
     choice_counts: Annotated[NDArray[Any], Shape(("choices",), "integers")] | None = None
     """Number of resamples that chose each candidate."""
 
-    @classmethod
-    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def upgrade(values: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of any version as today's.
 
-        Earlier versions had percentile intervals of all loadings. Those that touch 0 or have no width are not determined.
+        Earlier versions had percentile intervals of all loadings. Those that touch 0 or have no width are not determined. The effects of
+        confounders of earlier versions, which the data did not determine, are left out.
         """
-        if "resampling" in values:
+        if "resampling" not in values:
+            low, high = values["low"], values["high"]
+            determined = ((low > 0) | (high < 0)) & (low < high)
+            ends = {"low": np.where(determined, low, np.nan), "high": np.where(determined, high, np.nan)}
+            values = {**values, **ends, "resampling": "earlier"}
+        if values.get("confounder_mean") is None or "impact_mean" in values:
             return values
-        low, high = values["low"], values["high"]
-        determined = ((low > 0) | (high < 0)) & (low < high)
-        return {**values, "low": np.where(determined, low, np.nan), "high": np.where(determined, high, np.nan), "resampling": "earlier"}
+        message = "the intervals of the confounders' effects are left out, as an earlier version of dfact computed them without an anchor"
+        warnings.warn(f"{message}; compute the stability again", UserWarning, stacklevel=2)
+        return {name: value for name, value in values.items() if not name.startswith("confounder_")}
 
     @property
     def n_refits(self) -> int:
@@ -162,9 +181,10 @@ class Stability:
         return pd.DataFrame(columns, index=pd.Index(list(names), name="factor"))
 
 
-MANTEL = ("n", "chi_square", "smd", "alpha", "in_total", "first_chi_square", "first_smd")
+MANTEL = ("n", "chi_square", "smd", "alpha", "in_total", "first_chi_square", "first_smd", "sd", "alpha_se")
 """Figures of Mantel's test: participants; χ², mean difference and odds ratio with purified totals; whether the item counts in them; χ² and
-mean difference with totals of all items."""
+mean difference with totals of all items; standard deviation of the item within strata's groups; standard error of the log odds ratio."""
+_FORMER = "the comparison was stored by an earlier version, whose tests of items have been replaced; run dfact compare again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,18 +219,25 @@ class Comparison:
     """Labels of the items."""
     scales: Annotated[list[str], Length(("m",))]
     """Scale of each item, within which Mantel's test matches; empty for an item in none."""
-    effect: Annotated[NDArray[np.float64], Shape(("g", "m"))] | None
-    """(g, m): effect of each group on the answers, less the reference, in points; None if the groups are no confounder of the model."""
-    effect_se: Annotated[NDArray[np.float64], Shape(("g", "m"), low=0)] | None
-    """(g, m): standard errors of the effects over refits to resamples."""
-    unshrunken: Annotated[NDArray[np.float64], Shape(("g", "m"), finite=False)] | None
-    """(g, m): differences of the groups' mean residuals from the factors alone, which no penalty shrinks: a size, no test."""
+    item_tests: ItemTests | None
+    """Tests of the items at equal factors; None if they were not possible."""
+    untested: str
+    """The reason why there are no tests of the items; empty if there are."""
     mantel: Annotated[NDArray[np.float64], Shape(("statistics", "g", "m"), finite=False)] | None
-    """Figures of Mantel's test, in the order of ``MANTEL``; None if the answers are no ordered categories."""
-    share: float = 0.05
-    """False discovery rate of both screens, by the procedure of Benjamini and Hochberg over items and groups."""
-    minimum: float = 0.1
-    """Smallest effect, and smallest mean difference, that a screen flags, in points."""
+    """Figures of Mantel's test, in the order of ``MANTEL``; None if it was not possible."""
+    unscreened: str
+    """The reason why there is no Mantel test; empty if there is."""
+
+    @staticmethod
+    def upgrade(values: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of this version: earlier ones had effects in the model, and two statistics of Mantel's test less."""
+        values = {name: value for name, value in values.items() if name not in ("effect", "effect_se", "unshrunken", "share", "minimum")}
+        mantel = values["mantel"]
+        if "untested" not in values:
+            values |= {"item_tests": None, "untested": _FORMER, "unscreened": "" if mantel is not None else _FORMER}
+        if mantel is not None and len(mantel) < len(MANTEL):
+            values["mantel"] = np.concatenate([mantel, np.full((len(MANTEL) - len(mantel), *mantel.shape[1:]), np.nan)])
+        return values
 
     def factors(self, names: Sequence[str]) -> pd.DataFrame:
         """Return the congruences as a table, groups × factors, with their intervals and p values."""
@@ -218,44 +245,62 @@ class Comparison:
         columns = {"congruence": self.congruence, "low": self.low, "high": self.high, "p": self.p}
         return pd.DataFrame({name: values.ravel() for name, values in columns.items()}, index)
 
+    def impact(self, names: Sequence[str]) -> pd.DataFrame | None:
+        """Return the differences of the groups in the factors as a table, groups × factors, in standard deviations within the groups."""
+        tests = self.item_tests
+        if tests is None:
+            return None
+        index = pd.MultiIndex.from_product([self._others, list(names)], names=[self.by, "factor"])
+        low, high = tests.impact_interval(self.level)
+        columns = {"impact": tests.impact, "se": tests.impact_se, "low": low, "high": high}
+        return pd.DataFrame({name: values.ravel() for name, values in columns.items()}, index)
+
     @property
     def effects(self) -> pd.DataFrame | None:
-        """Effects of the groups in the model as a table, groups × items: effect, standard error, z, p, whether flagged, unshrunken effect.
+        """Tests of the items at equal factors as a table, groups × items; None without any.
 
-        An effect of exactly 0 has p = 1, as the penalty sets most effects of no size to 0.
+        Columns: ``difference`` of the groups, ``effect`` at equal factors and its ``se``, in points; ``size``, the effect in standard
+        deviations of the item; ``t``, ``p``, and ``p_adjusted`` by Benjamini and Hochberg; whether it is ``flagged``, and is in the
+        ``anchor``.
         """
-        if self.effect is None or self.effect_se is None or self.unshrunken is None:
+        tests = self.item_tests
+        if tests is None:
             return None
-        with np.errstate(invalid="ignore", divide="ignore"):
-            z = np.where(self.effect == 0, 0.0, self.effect / self.effect_se)
-        p = 2 * norm.sf(np.abs(z))
-        flagged = self._flagged(p, self.effect)
-        columns = {"effect": self.effect, "se": self.effect_se, "z": z, "p": p, "flagged": flagged, "unshrunken": self.unshrunken}
-        return self._table(columns)
+        columns = {"difference": tests.difference, "effect": tests.effect, "se": tests.se, "size": tests.size, "t": tests.t, "p": tests.p}
+        anchors = tests.anchors.astype(bool)
+        return self._table(columns | {"p_adjusted": adjusted(tests.p), "flagged": tests.flagged, "anchor": anchors})
 
     @property
     def screen(self) -> pd.DataFrame | None:
-        """Mantel's tests within scales as a table, groups × items."""
+        """Mantel's tests of equal answers at equal totals of the scales as a table, groups × items; None without any.
+
+        Equal totals are not equal factors, so that ``p`` is no test of the latter: see the guide ``evidence`` for how often it rejects.
+        ``size`` is the mean difference in standard deviations of the item, ``class`` that of ETS; classes B and C that are
+        significant at the false discovery rate are flagged.
+        """
         if self.mantel is None:
             return None
         columns = dict(zip(MANTEL, self.mantel, strict=True))
         p, alpha = chi2.sf(columns["chi_square"], 1), columns["alpha"]
         with np.errstate(divide="ignore", invalid="ignore"):
-            delta = -2.35 * np.log(alpha)
+            delta, size = -2.35 * np.log(alpha), columns["smd"] / columns["sd"]
+        classes = ets_classes(p, size, delta, 2.35 * columns["alpha_se"])
         scale = np.broadcast_to(np.asarray(self.scales, object), p.shape)
-        table = {"scale": scale, **columns, "p": p, "delta": delta, "flagged": self._flagged(p, columns["smd"])}
-        order = ["scale", "n", "chi_square", "p", "smd", "alpha", "delta", "flagged", "in_total", "first_chi_square", "first_smd"]
-        return self._table({name: table[name] for name in order}).astype({"in_total": bool})
+        flagged = (adjusted(p) <= SHARE) & np.isin(classes, ("B", "C"))
+        table = {"scale": scale, **columns, "p": p, "size": size, "delta": delta, "class": classes, "flagged": flagged}
+        order = ["scale", "n", "chi_square", "p", "smd", "size", "alpha", "delta", "class", "flagged", "in_total"]
+        return self._table({name: table[name] for name in [*order, "first_chi_square", "first_smd"]}).astype({"in_total": bool})
 
     @property
     def findings(self) -> pd.DataFrame:
-        """Items that all screens flag as a table, groups × items; none without a screen."""
-        screens = [table for table in (self.effects, self.screen) if table is not None]
-        if not screens:
+        """Items that favour a group as a table, groups × items: flagged at equal factors, and by Mantel's test where there is one."""
+        if self.effects is None:
             return pd.DataFrame(index=self._index[:0])
-        flagged = np.all([table["flagged"] for table in screens], axis=0)
-        figures = [table[[name for name in ("effect", "unshrunken", "smd", "chi_square") if name in table]] for table in screens]
-        return pd.concat(figures, axis=1)[flagged]
+        flagged, tables = self.effects["flagged"], [self.effects[["effect", "size"]]]
+        if self.screen is not None:
+            flagged = flagged & (self.screen["flagged"] | self.screen["p"].isna())
+            tables.append(self.screen[["smd", "class"]])
+        return pd.concat(tables, axis=1)[flagged]
 
     @property
     def _others(self) -> list[str]:
@@ -268,13 +313,22 @@ class Comparison:
     def _table(self, columns: "dict[str, NDArray[Any]]") -> pd.DataFrame:
         return pd.DataFrame({name: values.ravel() for name, values in columns.items()}, self._index)
 
-    def _flagged(self, p: NDArray[Any], size: NDArray[Any]) -> NDArray[np.bool_]:
-        """Flag p values at the false discovery rate, of sizes that are large enough; those that are NaN never."""
-        known, flagged = ~np.isnan(p), np.zeros(p.shape, bool)
-        if known.any():
-            flagged[known] = false_discovery_control(p[known]) <= self.share
-        large: NDArray[np.bool_] = np.abs(size) >= self.minimum
-        return flagged & large
+
+def ets_classes(
+    p: NDArray[np.float64], size: NDArray[np.float64], delta: NDArray[np.float64], delta_se: NDArray[np.float64]
+) -> NDArray[Any]:
+    """Return the classes of the Educational Testing Service: A negligible, B moderate, C large; empty where nothing was tested.
+
+    Two categories: C from |Δ| = 1.5 on if |Δ| exceeds 1 significantly, else B from |Δ| = 1 on (Zieky 1993). More categories: C above a
+    difference of 0.25 standard deviations, else B above 0.17 (Zwick, Thayer & Mazzeo 1997). What is not significant at 5 % is A.
+    """
+    binary = ~np.isnan(delta)
+    with np.errstate(invalid="ignore"):
+        large = np.where(binary, (np.abs(delta) >= 1.5) & (np.abs(delta) - 1 > norm.ppf(0.95) * delta_se), np.abs(size) > LARGE)
+        moderate = np.where(binary, np.abs(delta) >= 1, np.abs(size) > NEGLIGIBLE)
+        classes = np.where(p > SHARE, "A", np.where(large, "C", np.where(moderate, "B", "A"))).astype(object)
+    classes[np.isnan(p) | (np.isnan(size) & ~binary)] = ""
+    return classes
 
 
 def _numbers_or_texts(values: "pd.Series[Any]") -> list[float] | list[str]:

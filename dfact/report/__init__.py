@@ -7,6 +7,7 @@ is that family's presenter. Everything else reads the model's traits and works f
     html          one page of a document; knows nothing of models
     export        loadings and factors as csv, parquet and Zarr, and as the files of admixture programs
     reliability_tables   items and scales of a questionnaire as a csv file, an Excel workbook or an HTML page
+    effects       impact and effects of confounders as tables and texts
     spreadsheets  tables as Excel workbooks, and cells of csv files that are no formulas
     apa           tables for papers, in the style of the American Psychological Association
     structure     memberships of several runs as stacked bars, with their components aligned

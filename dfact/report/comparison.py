@@ -12,8 +12,12 @@ FORMATS = {
     "low": "{:.3f}",
     "high": "{:.3f}",
     "p": "{:.3f}",
+    "p_adjusted": "{:.3f}",
+    "impact": "{:.2f}",
+    "difference": "{:.3f}",
     "effect": "{:.3f}",
-    "unshrunken": "{:.3f}",
+    "se": "{:.3f}",
+    "size": "{:.2f}",
     "smd": "{:.3f}",
     "chi_square": "{:.2f}",
 }
@@ -28,22 +32,26 @@ def describe_groups(comparison: Comparison) -> str:
 
 
 def describe_screens(comparison: Comparison) -> str:
-    """Return which screens looked for items that favour a group, and how many items they flag."""
-    texts = []
-    if comparison.effects is None:
-        texts.append(f"{comparison.by} is no confounder of the model, so that only Mantel's test looks for items")
-    else:
-        texts.append(f"effects in the model flag {int(comparison.effects['flagged'].sum())}")
-    if comparison.screen is None:
-        texts.append("Mantel's test needs ordered answers and scales of at least two items")
-    else:
-        texts.append(f"Mantel's test within scales flags {int(comparison.screen['flagged'].sum())}")
-    return f"Of {len(comparison.items)} items, {len(comparison.findings)} favour a group: {'; '.join(texts)}."
+    """Return how many items favour a group and which tests looked for them, or why no test was possible."""
+    effects, screen, tests = comparison.effects, comparison.screen, comparison.item_tests
+    mantel = f"Mantel's test was not possible, because {comparison.unscreened}"
+    if screen is not None:
+        mantel = f"Mantel's test within scales flags {int(screen['flagged'].sum())}"
+    if effects is None or tests is None:
+        which = "" if screen is None else " at equal factors"
+        return f"No test of items{which} was possible, because {comparison.untested}; {mantel}."
+    found = f"Of {len(comparison.items)} items, {len(comparison.findings)} favour a group"
+    anchors = f"{int(tests.anchors.sum())} of {tests.anchors.size} differences are anchors"
+    return f"{found}: the test at equal factors flags {int(effects['flagged'].sum())}, {anchors}; {mantel}."
 
 
 def comparison_text(comparison: Comparison, names: Sequence[str]) -> str:
-    """Return the comparison as text with two tables, for factors of these names."""
-    parts = [describe_groups(comparison), _text(comparison.factors(names)), describe_screens(comparison)]
+    """Return the comparison as text with its tables, for factors of these names."""
+    parts = [describe_groups(comparison), _text(comparison.factors(names))]
+    impact = comparison.impact(names)
+    if impact is not None:
+        parts += ["Differences of the groups in the factors, in standard deviations within the groups:", _text(impact)]
+    parts.append(describe_screens(comparison))
     if len(comparison.findings):
         parts.append(_text(comparison.findings))
     return escape_lines("\n\n".join(parts))

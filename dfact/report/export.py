@@ -18,7 +18,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
-from dfact.errors import ParameterError, StoreError
+from dfact.errors import DataError, ParameterError, StoreError
 from dfact.models.estimator import Factorization
 from dfact.report.admixture_files import (
     FREQUENCIES,
@@ -29,6 +29,7 @@ from dfact.report.admixture_files import (
     write_frequencies,
 )
 from dfact.report.component_order import ComponentOrder
+from dfact.report.effects import UNKNOWN_IMPACT, effects_table, has_impact, impact_table, require_confounders
 from dfact.report.spreadsheets import FORMATS as WORKBOOKS
 from dfact.report.spreadsheets import require_openpyxl, without_formula, write_workbook
 from dfact.report.stability import stability_table
@@ -157,10 +158,54 @@ def write_confounder_loadings(
     below: float = 0.0,
     overwrite: bool = False,
 ) -> None:
-    """Write the loadings on the encoded confounder columns, as :func:`write_loadings` does."""
-    if getattr(model, "confounder_encoding_", None) is None:
-        raise ParameterError(f"the {type(model).__name__} was fitted without confounders, expected a model with loadings on them")
-    _write_items(path, model, "confounders", model.confounder_loadings_, texts, scales, below, overwrite)
+    """Write the loadings on the encoded confounder columns, as :func:`write_loadings` does.
+
+    They are parameters of the model; differences between its levels are no effects (see :func:`write_confounder_effects`).
+    """
+    require_confounders(model)
+    fitted: Any = model
+    _write_items(path, model, "confounders", fitted.confounder_loadings_, texts, scales, below, overwrite)
+
+
+def write_confounder_effects(
+    model: Factorization,
+    path: str | PathLike[str],
+    *,
+    texts: Texts = None,
+    scales: Texts = None,
+    below: float = 0.0,
+    overwrite: bool = False,
+) -> None:
+    """Write the effects of the confounders on the items at equal factors, in points, as :func:`write_loadings` writes loadings.
+
+    Each difference has a column, and if the model has its stability further ones with mean, ends of the interval and standard error.
+    """
+    require_confounders(model)
+    _write_items(path, model, "effects", effects_table(model), texts, scales, below, overwrite)
+
+
+def write_confounder_impact(model: Factorization, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+    """Write the impact of the confounders on the factors to a .csv, .parquet or .xlsx, with the columns of the effects.
+
+    Raises
+    ------
+    ParameterError
+        ``path`` has another ending, or the model was fitted without confounders.
+    DataError
+        An earlier version of dfact fitted the model and did not store the impact.
+    StoreError
+        ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
+    """
+    require_confounders(model)
+    if not has_impact(model):
+        raise DataError(UNKNOWN_IMPACT)
+    path, table = Path(path), impact_table(model)
+    check_destination(path, overwrite=overwrite, formats=LABELLED_FORMATS)
+    if path.suffix in WORKBOOKS:
+        write_workbook(path, {"impact": table})
+        return
+    with _table(path, [str(column) for column in table], np.dtype(np.float64), ("factor",)) as write:
+        write(0, table.index.to_numpy(dtype=object), table.to_numpy(np.float64))
 
 
 def write_stability(

@@ -29,7 +29,7 @@ def write_report(
     """Write a report of a fitted model as one HTML file, atomically.
 
     The report shows the model and its data, the items of each factor, all loadings as a heat map with similar items together
-    and as a sortable table, the distributions and correlations of the factors, and convergence. It adds confounder loadings,
+    and as a sortable table, the distributions and correlations of the factors, and convergence. It adds impact and effects of confounders,
     the levels and missing codes of the items (``codebook_``), the selection that set the parameters (``selection_``), the
     stability of the loadings (``stability_``) and the comparison of groups (``comparison_``) if the model has them. Equal models
     give equal files. The file loads nothing, and labels are escaped.

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
+from dfact.models.bounded_nmf.effects import item_scale, split_differences
 from dfact.models.estimator import Factorization
 from dfact.models.parameters import check_count, describe_value, is_in_range
 from dfact.models.provenance import Stability
@@ -29,7 +30,8 @@ from dfact.selection.scheduler import run_fits
 
 RESAMPLINGS: dict[str, type[ResampleFits]] = {"bootstrap": ResampleFits, "halves": HalfFits, "replicates": ReplicateFits}
 """Fits to what is drawn, by its name."""
-EFFECTS = ("confounder_mean", "confounder_low", "confounder_high", "confounder_se")
+_PARTS = ("mean", "low", "high", "se")
+EFFECTS = tuple(f"{name}_{part}" for name in ("confounder", "impact") for part in _PARTS)
 
 
 def bootstrap(
@@ -49,7 +51,7 @@ def bootstrap(
     checkpoint: str | PathLike[str] | None = None,
 ) -> Stability:
     """Estimate how a fitted model varies from sample to sample: similarities of refits, standard errors and intervals of the
-    loadings, their selection frequencies, and intervals of the effects of confounders.
+    loadings, their selection frequencies, and intervals of the impact and effects of confounders.
 
     Each of ``n_resamples`` refits draws n of the n participants with replacement, with their answers,
     confounders and weights, and fits the model to them with its own parameters. The factors of a refit are matched with the
@@ -87,6 +89,10 @@ def bootstrap(
     Some models determine their factors up to a rotation and choose that of the singular vectors (expectile
     factorization). Their factors with nearly equal singular values rotate among each other from sample to sample and are
     reported as unstable. Their scale grows with the fourth root of n.
+
+    Impact and effects of confounders are identified by the anchor of :func:`dfact.linalg.anchor.anchor`, refit by refit. Their
+    estimates are those without the penalty's shrinkage, which would leave most effects at 0: the differences of the residuals between
+    the groups are added to those of the loadings. The ends of their intervals are the order statistics of rank (B + 1)·α.
 
     Parameters
     ----------
@@ -260,21 +266,37 @@ def _summarize(
         se[factor], low[factor], high[factor] = factor_intervals(estimate[factor], samples, similarity[fitted, factor], **settings)
     if not model.traits.loading_intervals:
         se[:], low[:], high[:] = np.nan, np.nan, np.nan
-    effects: dict[str, Any] = dict(zip(EFFECTS, _summarize_effects(model, refits, level, variance), strict=True))
+    effects: dict[str, Any] = dict(zip(EFFECTS, _summarize_effects(model, matching, refits, level, variance), strict=True))
     return Stability(similarity, mean, low, high, float(level), selected, **effects, estimate=estimate, se=se, resampling=resampling)
 
 
 def _summarize_effects(
-    model: Any, refits: Sequence[RefittedLoadings | None], level: float, variance: Variance
+    model: Any, matching: Matching, refits: Sequence[RefittedLoadings | None], level: float, variance: Variance
 ) -> Sequence[NDArray[np.float64] | None]:
-    """Return the parts of a Stability about the effects of the confounders: their means, interval ends and standard errors."""
+    """Return the parts of a Stability about confounders: means, interval ends and standard errors of effects, and those of the impact.
+
+    Each refit's differences are anchored by its own loadings. They are those without the penalty's shrinkage, which would leave many
+    effects at 0 in nearly every refit.
+    """
     encoding = getattr(model, "confounder_encoding_", None)
-    differences = np.zeros((0, 0)) if encoding is None else encoding.differences()[1]
-    loadings = [refit.confounders for refit in refits if refit is not None and refit.confounders is not None]
-    if not len(differences) or not loadings:
-        return [None] * 4
-    mean, low, high, se = (np.empty((len(differences), loadings[0].shape[1])) for _ in range(4))
-    for number, difference in enumerate(differences):  # one at a time bounds the memory of the copies
-        samples = np.stack([difference @ confounders for confounders in loadings])
-        mean[number], low[number], high[number], se[number] = summarize_samples(samples, level, variance)
-    return mean, low, high, se
+    matrix = np.zeros((0, 0)) if encoding is None else encoding.differences()[1]
+    fitted = [refit for refit in refits if refit is not None and refit.differences is not None]
+    if not len(matrix) or not fitted:
+        return [None] * 8
+    scale = item_scale(model)
+    impacts, effects = [], []
+    for refit in fitted:
+        assert refit.confounders is not None, "the refits have the model's confounders"
+        split = split_differences(refit.components, matrix @ refit.confounders, refit.differences, scale, shrunken=False)
+        impacts.append(split.impact[:, matching.assign(refit.components.astype(np.float64))[1]])
+        effects.append(split.effects)
+    return [*_summarize_samples(effects, level, variance), *_summarize_samples(impacts, level, variance)]
+
+
+def _summarize_samples(samples: Sequence[NDArray[np.float64]], level: float, variance: Variance) -> list[NDArray[np.float64]]:
+    """Return means, both ends of the intervals and standard errors of arrays (q, …); NaN where the samples have one."""
+    parts = [np.empty(samples[0].shape) for _ in range(4)]
+    for row in range(len(parts[0])):  # one difference at a time bounds the memory of the copies
+        for part, values in zip(parts, summarize_samples(np.stack([sample[row] for sample in samples]), level, variance), strict=True):
+            part[row] = values
+    return parts

@@ -1,4 +1,4 @@
-"""Groups of rows, and the two screens for items that favour one of them: by effects in the model, and by Mantel's test."""
+"""Groups of rows, and the screen for items that favour one of them by Mantel's test."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,7 @@ from dfact.data.dataset import Dataset
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.group_means import GroupResidualsPass
 from dfact.linalg.mantel import MAX_LEVELS, Strata, mantel_tests
-from dfact.models.provenance import Stability
 
 Array = NDArray[np.float64]
 _LEAST_ROWS = 50  # of a group
@@ -79,22 +77,6 @@ class Groups:
         return members
 
 
-def model_effects(model: Any, dataset: Dataset, groups: Groups, stability: Stability) -> tuple[Array, Array, Array]:
-    """Return the effects of the groups in the model (g, m), their standard errors, and the unshrunken effects."""
-    assert stability.confounder_se is not None, "the model has the groups as confounder"
-    names, differences = model.confounder_encoding_.differences()
-    reference = f"{groups.by}={groups.levels[0]}"
-    rows = [names.index(f"{groups.by}={level} − {reference}") for level in groups.levels[1:]]
-    effect = (differences[rows] @ model.confounder_components_).astype(np.float64)
-    weights = np.ones(dataset.shape[0]) if dataset.weights is None else dataset.weights.to_numpy(np.float64)
-    covariates = np.column_stack([groups.labels, weights, np.asarray(model.row_factors())])
-    size = len(groups.levels)
-    footprint = Footprint(0, 16 * dataset.shape[1], 32 * size * dataset.shape[1], 0)
-    with model.open_session(dataset, covariates=covariates, footprint=footprint) as session:
-        means = session.run(GroupResidualsPass(_DTYPE, size), model.components_.astype(np.float64)).means()
-    return effect, stability.confounder_se[rows], means[1:] - means[0]
-
-
 def make_strata(
     model: Any, dataset: Dataset, groups: Groups, scales: Mapping[str, str] | None, keys: Mapping[str, int] | None
 ) -> tuple[list[str], Strata]:
@@ -122,10 +104,12 @@ def make_strata(
     return of_item, Strata.of(statistics.minimum, statistics.maximum, reverse, items, len(groups.levels) - 1)
 
 
-def mantel_screen(model: Any, dataset: Dataset, groups: Groups, scales: list[str], strata: Strata) -> tuple[list[str], Array | None]:
-    """Return the scales of the items, and the figures of Mantel's tests (statistics, g, m)."""
+def mantel_screen(model: Any, dataset: Dataset, groups: Groups, scales: list[str], strata: Strata) -> tuple[list[str], Array | None, str]:
+    """Return the scales of the items, the figures of Mantel's tests (statistics, g, m), and the reason if there are none."""
     if not strata.size or not any(scales):
-        return scales, None
+        return scales, None, "it needs scales of at least two items with ordered answers"
+    if dataset.weights is not None:
+        return scales, None, "it takes no survey weights"
     covariates, footprint = groups.labels[:, None].astype(np.float64), Footprint(0, 0, 16 * strata.size, 0)
     with model.open_session(dataset, covariates=covariates, footprint=footprint) as session:
         found = drive(mantel_tests(strata, _DTYPE), session)
@@ -133,6 +117,7 @@ def mantel_screen(model: Any, dataset: Dataset, groups: Groups, scales: list[str
         item = str(dataset.column_labels[int(np.flatnonzero(found)[0])])
         message = f"item {item!r} has {int(found[found > 0][0])} answers that are no whole numbers, expected ordered categories"
         warnings.warn(f"{message}; Mantel's test is left out", UserWarning, stacklevel=3)
-        return [""] * len(scales), None
+        return [""] * len(scales), None, message
     first, test = found
-    return scales, np.stack([test.n, test.chi_square, test.smd, test.alpha, test.anchors, first.chi_square, first.smd])
+    figures = [test.n, test.chi_square, test.smd, test.alpha, test.anchors, first.chi_square, first.smd, test.sd, test.alpha_se]
+    return scales, np.stack(figures), ""

@@ -14,6 +14,7 @@ from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError
 from dfact.linalg.congruence import congruence, match
+from dfact.models.bounded_nmf.effects import AdjustedDifferences
 from dfact.models.estimator import Factorization
 from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.selection.estimators import with_parameters
@@ -103,7 +104,9 @@ class Refits:
             if isinstance(refit, DataError):
                 self.failed[number] = refit
             else:
-                arrays = [refit.components, refit.confounders]
+                differences = refit.differences
+                adjusted = [] if differences is None else [differences.factors, differences.residuals, differences.item_sd]
+                arrays = [refit.components, refit.confounders, *adjusted]
                 self._store.add((number,), [array for array in arrays if array is not None])
             self._done += 1
             self._reporter.reached(self._done, self._left.text(self._done))
@@ -120,9 +123,9 @@ class Refits:
         return [None if i in self.failed else self._stored(i) for i in self._numbers]
 
     def _stored(self, number: int) -> RefittedLoadings:
-        components, *confounders = self._store.entries[number,]
+        components, *others = self._store.entries[number,]
         assert components is not None, "every refit has loadings"
-        return RefittedLoadings(components, confounders[0] if confounders else None)
+        return RefittedLoadings(components, others[0], AdjustedDifferences(*others[1:])) if others else RefittedLoadings(components, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,8 +148,12 @@ class Matching:
     def match(self, loadings: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the similarities of the matched factors (k,), and their loadings (k, m) in the order of the model's."""
         refit = loadings.astype(np.float64)
+        similarity, columns, signs = self.assign(refit)
+        return similarity, refit[columns] * signs[:, None]
+
+    def assign(self, refit: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64]]:
+        """Return for each factor of the model the similarity of the matched factor of the refit, its number, and its sign."""
         cosines = congruence(self.loadings - self.centre, refit - self.centre)
         scores = np.abs(cosines) if self.signed else cosines
         rows, columns = match(scores)
-        signs = np.where(self.signed & (cosines[rows, columns] < 0), -1.0, 1.0)
-        return scores[rows, columns], refit[columns] * signs[:, None]
+        return scores[rows, columns], columns, np.where(self.signed & (cosines[rows, columns] < 0), -1.0, 1.0)

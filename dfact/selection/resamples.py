@@ -18,6 +18,7 @@ from dfact.engine.passes import Block
 from dfact.engine.requests import BlockView, Solver
 from dfact.errors import DataError
 from dfact.linalg.svd import Matrix
+from dfact.models.bounded_nmf.effects import AdjustedDifferences
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.selection.estimators import with_parameters
@@ -31,6 +32,8 @@ class RefittedLoadings:
     """Loadings on the components (k, m)."""
     confounders: NDArray[Any] | None
     """Loadings on the encoded confounder columns (c, m); None for a model without."""
+    differences: AdjustedDifferences | None = None
+    """Differences that the confounders make to the factors and residuals."""
 
 
 Refit = RefittedLoadings | DataError
@@ -241,7 +244,8 @@ class ResampleFits:
             keep(error)
             return
         confounders = getattr(model, "confounder_components_", None)
-        keep(RefittedLoadings(np.asarray(model.components_), None if confounders is None or not len(confounders) else confounders))
+        confounders = None if confounders is None or not len(confounders) else confounders
+        keep(RefittedLoadings(np.asarray(model.components_), confounders, getattr(model, "differences_", None)))
 
     def fits_in_memory(self, count: int, workers: WorkerResources) -> bool:
         """Whether the values, and for each thread the state and the working arrays of a refit, fit within the memory limit."""

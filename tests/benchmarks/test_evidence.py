@@ -43,6 +43,13 @@ def test_bars_in_words(bar: tuple[float, float] | None, text: str) -> None:
     assert bar_text(Statement("", "", "", None, bar)) == text
 
 
+def test_means_are_numbers_without_percent() -> None:
+    mean = Statement("Impact", "The planted difference.", "mean", 0.17, (0.15, 0.19), is_share=False)
+    rate = Rate.of(mean, "n = 500", [(0.16, 1), (0.18, 1)], judged=True)
+    assert rate.met is True
+    assert "| Impact | n = 500 | mean | 0.17 | 0.170 ± 0.007 | 0.15 to 0.19 |" in section(Topic("toy", "Toy", "", []), [rate])
+
+
 def test_a_condition_without_a_bar_is_not_judged() -> None:
     assert Rate.of(TEST, "", [(1, 1)], judged=False).met is None
     assert np.isnan(Rate.of(TEST, "", [(0, 0)], judged=True).rate)

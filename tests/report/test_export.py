@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 import dfact
 from dfact.cli.main import main
 from dfact.report.component_order import ComponentOrder
-from dfact.report.export import write_confounder_loadings, write_loadings, write_model_factors
+from dfact.report.export import (
+    write_confounder_effects,
+    write_confounder_impact,
+    write_confounder_loadings,
+    write_loadings,
+    write_model_factors,
+)
 from tests.conftest import planted_answers
 
 
@@ -106,11 +112,14 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     M = planted_answers(60, 8, 2, 1)
     model = dfact.ICQF(2).fit(M, confounders={"age": np.arange(60) % 17 + 0.5})
     dfact.save_model(model, tmp_path / "m")
-    for what in ("loadings", "factors", "confounders"):
+    for what in ("loadings", "factors", "confounders", "effects", "impact"):
         assert main(["export", str(tmp_path / "m"), str(tmp_path / f"{what}.csv"), "--table", what]) == 0
     assert set(read(tmp_path / "loadings.csv")) == {"icqf0", "icqf1"}
     assert len(read(tmp_path / "factors.csv")) == 60
     assert list(read(tmp_path / "confounders.csv")) == ["age", "1-age", "intercept"]
+    assert_allclose(read(tmp_path / "effects.csv")["age"], model.confounder_effects_["age"])
+    assert_allclose(pd.read_csv(tmp_path / "impact.csv", index_col="factor")["age"], model.confounder_impact_["age"])
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.csv"), "--table", "impact", "--suppress", "0.1"]) == 2
     assert main(["export", str(tmp_path / "m"), str(tmp_path / "loadings.csv")]) == 1
     assert "exists already" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.parquet"), "--suppress", "0.1"]) == 0
@@ -122,6 +131,31 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert not list(tmp_path.glob("*.incomplete"))
     with pytest.raises(dfact.ParameterError, match="fitted without confounders"):
         write_confounder_loadings(dfact.ICQF(2).fit(M), tmp_path / "n.csv")
+
+
+def test_effects_and_impact_have_their_intervals(tmp_path: Path) -> None:
+    M, known = planted_answers(60, 8, 2, 1), pd.DataFrame({"sex": np.where(np.arange(60) % 3, "f", "m"), "age": np.arange(60) % 17 + 0.5})
+    model: Any = dfact.ICQF(2).fit(M, confounders=known)
+    stability = dfact.selection.bootstrap(model, M, 3, confounders=known, random_state=0)
+    model.stability_ = stability
+    write_confounder_effects(model, tmp_path / "e.parquet")
+    write_confounder_impact(model, tmp_path / "i.parquet")
+    for name, parts, own in (("e", "confounder", model.confounder_effects_), ("i", "impact", model.confounder_impact_)):
+        table = pd.read_parquet(tmp_path / f"{name}.parquet")
+        assert list(table)[1:6] == ["sex=m − sex=f", *(f"sex=m − sex=f, {part}" for part in ("mean", "low", "high", "se"))]
+        assert_allclose(table["age"], own["age"])
+        for part in ("mean", "low", "high", "se"):
+            assert_allclose(table[f"age, {part}"], getattr(stability, f"{parts}_{part}")[1])
+    dfact.save_model(model, tmp_path / "m")
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.md"), "--table", "effects", "--style", "apa"]) == 0
+    text = (tmp_path / "t.md").read_text()
+    assert "| Item | Estimate | Without shrinkage | 95% CI |" in text
+    assert "age: " in text.split("**Anchor**")[1]
+    model.differences_ = None
+    with pytest.raises(dfact.DataError, match="fit it again"):
+        write_confounder_impact(model, tmp_path / "n.csv")
+    with pytest.raises(dfact.ParameterError, match="fitted without confounders"):
+        write_confounder_effects(dfact.ICQF(2).fit(M), tmp_path / "n.csv")
 
 
 @pytest.mark.slow

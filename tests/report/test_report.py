@@ -12,7 +12,6 @@ import xarray as xr
 import zarr
 
 import dfact
-from dfact.data.confounders import Confounder, ConfounderEncoding
 from dfact.report.export import check_destination, write_factors
 from dfact.report.plots import loadings_heatmap
 from dfact.report.presenters.base import model_text
@@ -37,8 +36,6 @@ def small() -> Any:
     items = pd.Index(["a", "b", "c"], name="item")
     return SimpleNamespace(
         loadings_=pd.DataFrame([[0.5, 0.0], [2.0, 0.0], [1.0, 3.0]], items, ["f0", "f1"]),
-        confounder_loadings_=pd.DataFrame([[0.25, 0.0], [0.0, 0.0], [0.75, 0.0]], items, ["age", "1-age"]),
-        confounder_encoding_=ConfounderEncoding((Confounder("age", (), 20.0, 60.0, (0.5, 0.5), 2),)),
         factors_=np.array([[0.0, 0.5], [1.0, 0.4], [2.0, 0.0], [1.0, 0.0]]),
         w_max=2.0,
         get_feature_names_out=lambda: np.array(["f0", "f1"], dtype=object),
@@ -51,11 +48,25 @@ def test_top_items(small: Any) -> None:
     assert list(top_items(small, n=1, texts={"b": "Sleeps badly"})["text"]) == ["Sleeps badly", ""]
 
 
-def test_confounder_effects(small: Any) -> None:
-    assert confounder_effects(small).to_dict("list") == {"confounder": ["age", "age"], "item": ["c", "a"], "loading": [0.75, 0.25]}
-    assert (
-        confounders_text(small) == "age:\n  c  0.75\n  a  0.25\n1-age:\n  no item\nage is missing for 2 participants: taken as the average"
-    )
+def test_confounder_effects(model: dfact.ICQF) -> None:
+    effects = model.confounder_effects_["age"]
+    order = np.argsort(-effects.abs().to_numpy(), kind="stable")[:3]
+    expected = {"confounder": ["age"] * 3, "item": list(effects.index[order]), "effect": list(effects.iloc[order])}
+    assert confounder_effects(model, 3).to_dict("list") == expected
+    heading, *items = confounders_text(model).splitlines()
+    impact = ", ".join(f"icqf{f} {value:+.2f}" for f, value in enumerate(model.confounder_impact_["age"]))
+    assert model.differences_ is not None
+    loaded = model.components_.max(axis=0) > 0  # other items belong to no factor
+    anchors = int((loaded & (effects.abs() < 0.17 * model.differences_.item_sd)).sum())
+    assert heading == f"age: impact {impact}; {anchors} of {M} items carry the anchor"
+    assert [line.split()[0] for line in items] == list(effects.index[order])
+
+
+def test_missing_confounders_are_counted() -> None:
+    rng = np.random.default_rng(1)
+    known = pd.DataFrame({"age": np.where(np.arange(N) < 2, np.nan, rng.uniform(18, 80, N))})
+    text = confounders_text(dfact.ICQF(2).fit(planted_answers(N, M, 2, 0), confounders=known))
+    assert text.endswith("age is missing for 2 participants: taken as the average")
 
 
 @pytest.mark.parametrize("stored", [False, True])

@@ -18,6 +18,7 @@ from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.congruence import congruence, match
 from dfact.models.provenance import Comparison
+from dfact.report.comparison import describe_screens
 from dfact.selection import compare_groups
 from dfact.selection.groups import bias_corrected, holm
 from dfact.selection.resamples import GroupFits, GroupRows, RefittedLoadings, ResampleFits
@@ -153,12 +154,13 @@ def test_congruence_is_that_of_separate_fits() -> None:
     assert_allclose(np.sort(result.congruence[0]), np.sort(between[rows, columns]), atol=1e-6)
     assert np.isnan(result.p).all()
     assert result.n_permutations == 0
-    assert result.effects is None
 
 
 def assert_same(found: Comparison, expected: Comparison) -> None:
-    for name in ("congruence", "low", "high", "p", "effect", "effect_se", "unshrunken", "mantel"):
+    for name in ("congruence", "low", "high", "p", "mantel"):
         assert_array_equal(getattr(found, name), getattr(expected, name))
+    for name, value in vars(expected.item_tests).items():
+        assert_array_equal(getattr(found.item_tests, name), value)
 
 
 SETTINGS: dict[str, Any] = {"n_resamples": 4, "n_permutations": 3, "random_state": 1}
@@ -226,7 +228,7 @@ def test_shared_reads_give_the_same_comparison(
     shared = compare_groups(model, data, "group", **SETTINGS)
     assert_allclose(shared.congruence, expected.congruence, atol=2e-3)
     assert_array_equal(shared.mantel, expected.mantel)
-    assert_allclose(shared.effect, expected.effect, atol=0.02)
+    assert_array_equal(shared.item_tests.effect, expected.item_tests.effect)
 
 
 def test_men_and_women_have_the_congruences_of_the_oracle() -> None:
@@ -264,10 +266,10 @@ def test_command_finds_planted_items_and_nothing_else(seed: int, dif: float, tmp
     assert f"{len(expected)} favour a group" in out
     assert all(item in out for item in expected)
     effects = result.effects
-    assert list(effects.index[effects["flagged"]].get_level_values("item")) == expected  # the model alone finds the same
-    assert (effects["p"][effects["effect"] == 0] == 1).all()
+    assert list(effects.index[effects["flagged"]].get_level_values("item")) == expected  # the test at equal factors finds the same alone
     if dif:
-        assert_allclose(effects["unshrunken"].to_numpy()[DIF], 0.45, atol=0.12)
+        assert_allclose(effects["effect"].to_numpy()[DIF], 0.5, atol=0.12)
+        assert list(result.findings["class"]) == ["C", "C"]
     congruent = result.congruence
     assert (congruent > 0.95).all()
 
@@ -285,17 +287,19 @@ def test_three_groups_are_compared_with_the_first_and_kept_with_the_model(tmp_pa
     model.comparison_ = result = compare_groups(model, M, "site", confounders=frame, n_resamples=4, n_permutations=2, random_state=0)
     assert result.congruence.shape == (2, 2)
     assert result.levels == ["x", "y", "z"]
-    names = [f"site={level} − site=x" for level in "yz"]
     assert result.effects is not None
-    assert_allclose(result.effects["effect"], model.confounder_effects_[names].T.to_numpy().ravel(), rtol=1e-6)
+    assert len(result.effects) == 24
     dfact.save_model(model, tmp_path / "m.model")
     loaded = dfact.load_model(tmp_path / "m.model").comparison_
     assert isinstance(loaded, Comparison)
-    for name in ("congruence", "p", "sizes", "mantel", "effect"):
+    for name in ("congruence", "p", "sizes", "mantel"):
         assert_array_equal(getattr(loaded, name), getattr(result, name))
+    assert loaded.effects is not None
+    assert_array_equal(loaded.effects, result.effects)
     dfact.write_report(model, tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     assert "Congruences, with p values" in page
+    assert "Impact: differences of the groups in the factors" in page
     assert not hasattr(model.fit(M, confounders=frame), "comparison_")  # that of the earlier fit
 
 
@@ -350,6 +354,11 @@ def test_weights_of_two_are_rows_twice(seed: int) -> None:
     assert_allclose(weighted.congruence, repeated.congruence, atol=1e-5)
     plain = compare_groups(model.fit(M), M, groups, **settings)
     assert not np.allclose(weighted.congruence, plain.congruence, atol=1e-3)
+    # The difference of an item is weighted, and Mantel's test, which cannot be, is refused by name.
+    assert_allclose(weighted.item_tests.difference, repeated.item_tests.difference, atol=1e-9)
+    assert not np.allclose(weighted.item_tests.difference, plain.item_tests.difference, atol=1e-3)
+    assert weighted.screen is None
+    assert "Mantel's test was not possible, because it takes no survey weights" in describe_screens(weighted)
 
 
 @pytest.mark.slow
@@ -361,7 +370,8 @@ def test_fractions_leave_out_mantels_test() -> None:
     with pytest.warns(UserWarning, match="item '2' has 1 answers that are no whole numbers"):
         result = compare_groups(model, M, groups, n_resamples=2, n_permutations=0, random_state=0)
     assert result.screen is None
-    assert len(result.findings) == 0
+    assert "Mantel's test was not possible, because item '2' has 1 answers" in describe_screens(result)
+    assert result.effects is not None  # which takes any numbers
 
 
 def test_resamples_that_cannot_be_fitted_are_refused_by_name() -> None:

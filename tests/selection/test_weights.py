@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import dfact
 from dfact.data.coerce import as_dataset
+from dfact.linalg.anchor import anchor
 from dfact.models.provenance import Stability
 from dfact.report.presenters.base import model_text
 from dfact.selection import block_cross_validate, bootstrap
@@ -21,6 +22,7 @@ from tests.selection.test_bootstrap import drawn_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:the uniqueness of", "ignore:.*more parameters", "ignore:the model has not converged")
 EFFECTS = ("confounder_mean", "confounder_low", "confounder_high", "confounder_se")
+IMPACT = ("impact_mean", "impact_low", "impact_high", "impact_se")
 
 
 def same(first: Stability, second: Stability) -> bool:
@@ -113,9 +115,6 @@ def test_effects_of_confounders_have_intervals(seed: int, tmp_path: Path) -> Non
     M, groups = planted_effect(seed)
     model = dfact.ICQF(2, bounds=(0, 4), q_max=4).fit(M, confounders=groups)
     assert list(model.confounder_effects_) == ["group=b − group=a", "group=c − group=a", "age"]
-    Qc = model.confounder_loadings_
-    assert_allclose(model.confounder_effects_["group=b − group=a"], Qc["group=b"] - Qc["group=a"], atol=1e-6)
-    assert_allclose(model.confounder_effects_["age"], Qc["age"] - Qc["1-age"], atol=1e-6)
     found = bootstrap(model, M, 12, confounders=groups, random_state=seed, checkpoint=tmp_path / "c")
     assert found.confounder_mean is not None
     assert found.confounder_low is not None
@@ -123,6 +122,8 @@ def test_effects_of_confounders_have_intervals(seed: int, tmp_path: Path) -> Non
     assert found.confounder_se is not None
     for name in EFFECTS:
         assert getattr(found, name).shape == (3, M.shape[1])
+    for name in IMPACT:
+        assert getattr(found, name).shape == (3, 2)
     assert (found.confounder_low <= found.confounder_mean + 1e-12).all()
     assert (found.confounder_mean <= found.confounder_high + 1e-12).all()
     z = model.confounder_effects_.to_numpy().T / np.maximum(found.confounder_se, 1e-3)
@@ -138,18 +139,38 @@ def test_effects_of_confounders_have_intervals(seed: int, tmp_path: Path) -> Non
     assert "Mean effect of the confounders" in (tmp_path / "r.html").read_text()
 
 
-def test_standard_errors_are_those_of_the_refits() -> None:
+def test_standard_errors_are_those_of_the_anchored_refits() -> None:
     M, groups = planted_effect(2)
     model = dfact.ICQF(2, bounds=(0, 4), q_max=4).fit(M, confounders=groups)
     found = bootstrap(model, M, 4, confounders=groups, random_state=5, warm_start=False)
     refits: dict[int, Any] = {}
     fits = ResampleFits.make(model, as_dataset(M, groups), seed=int(np.random.RandomState(5).randint(2**31)))
     run_fits(fits, range(4), refits.__setitem__, "inline", None)
-    effects = np.stack([refits[i].confounders[1].astype(float) - refits[i].confounders[0] for i in range(4)])
+    effects, impacts = [], []
+    for i in range(4):  # the first difference: b − a
+        shrunken = refits[i].confounders[1].astype(float) - refits[i].confounders[0]
+        Q = refits[i].components.T.astype(float)
+        shift, left = anchor(shrunken + refits[i].differences.residuals[0], Q, M.std(axis=0))
+        effects.append(left)
+        order = [np.argmax([np.corrcoef(h, q)[0, 1] for q in Q.T]) for h in model.components_]
+        impacts.append((refits[i].differences.factors[0] + shift)[order])
     assert found.confounder_mean is not None
     assert found.confounder_se is not None
-    assert_allclose(found.confounder_mean[0], effects.mean(axis=0), atol=1e-12)
-    assert_allclose(found.confounder_se[0], effects.std(axis=0, ddof=1), atol=1e-12)
+    assert_allclose(found.confounder_mean[0], np.mean(effects, axis=0), atol=1e-6)
+    assert_allclose(found.confounder_se[0], np.std(effects, axis=0, ddof=1), atol=1e-6)
+    assert found.impact_mean is not None
+    assert_allclose(found.impact_mean[0], np.mean(impacts, axis=0), atol=1e-6)
+
+
+def test_effects_of_earlier_versions_are_left_out() -> None:
+    part = np.zeros((1, 3))
+    values = {"similarity": np.ones((2, 1)), "mean": part, "low": part, "high": part, "level": 0.95, "selected": part}
+    assert Stability.upgrade(values) == values
+    with pytest.warns(UserWarning, match="without an anchor; compute the stability again"):
+        upgraded = Stability.upgrade(values | dict.fromkeys(EFFECTS, part))
+    assert upgraded == values
+    today = values | dict.fromkeys(EFFECTS + IMPACT, part)
+    assert Stability.upgrade(today) == today
 
 
 @pytest.mark.slow
@@ -160,7 +181,7 @@ def test_models_without_confounders_have_no_effects(tmp_path: Path) -> None:
     model.stability_ = bootstrap(model, M, 3, random_state=0)
     dfact.save_model(model, tmp_path / "m.model")
     for stability in (model.stability_, dfact.load_model(tmp_path / "m.model").stability_):
-        assert all(getattr(stability, name) is None for name in EFFECTS)
+        assert all(getattr(stability, name) is None for name in EFFECTS + IMPACT)
 
 
 # Cross-validation.

@@ -1,7 +1,7 @@
 """What every factorization keeps to, whatever it minimises."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ def assert_same_fit(found: Any, expected: Any) -> None:
         elif isinstance(value, list):
             for part, other_part in zip(value, other, strict=True):
                 np.testing.assert_array_equal(np.asarray(other_part), np.asarray(part), err_msg=name)
+        elif is_dataclass(value):
+            for part in fields(value):
+                np.testing.assert_array_equal(getattr(other, part.name), getattr(value, part.name), err_msg=f"{name}.{part.name}")
         elif isinstance(value, (bool, int, float)):
             assert other == value or (value != value and other != other), name  # NaN
 

@@ -23,6 +23,7 @@ from dfact.cli.info import dataset_text
 from dfact.cli.main import main
 from dfact.data.statistics import as_float
 from dfact.engine.checkpoint import resume_point
+from dfact.linalg.anchor import anchor
 from dfact.models.persistence import is_result_of
 from dfact.report.presenters.base import model_text
 from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, is_current
@@ -113,6 +114,19 @@ def test_models_have_their_factors(folders: dict[Stores, Path], tmp_path: Path, 
     assert model_text(model)
     dfact.save_model(model, tmp_path / name)
     assert dfact.load_model(tmp_path / name).loadings_.equals(model.loadings_)
+
+
+@pytest.mark.parametrize(("stores", "name"), cases("icqf.model", read=True))
+def test_effects_of_confounders_are_anchored(folders: dict[Stores, Path], stores: Stores, name: str) -> None:
+    """Models of every version show the identified effects; those of earlier ones have no impact."""
+    model: Any = dfact.load_model(folders[stores] / name)
+    loadings, effects = model.components_.T.astype(float), model.confounder_effects_
+    raw = model.confounder_encoding_.differences()[1] @ model.confounder_components_
+    scale = np.full(len(loadings), 4.0) if model.differences_ is None else model.differences_.item_sd
+    for values, (_, anchored) in zip(raw, effects.items(), strict=True):
+        np.testing.assert_allclose(anchored, anchor(values, loadings, scale).effects, atol=1e-7)
+    assert np.isnan(model.confounder_impact_.to_numpy()).all() == (model.differences_ is None)
+    assert stores != TODAY or model.differences_ is not None
 
 
 @pytest.mark.slow

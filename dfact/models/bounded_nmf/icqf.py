@@ -16,6 +16,7 @@ from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
 from dfact.errors import DataError
+from dfact.models.bounded_nmf.effects import AdjustedDifferences, DifferencesPass, group_effects, impact_table, warn_of_effects
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import INNER, Problem, check_range, make_problem, weight_unit
 from dfact.models.bounded_nmf.solvers import ADMM, Splitless, fit_loadings, initial_loadings
@@ -106,9 +107,14 @@ class ICQF(Factorization):
         W; a Zarr array if the data is stored.
     loadings_, confounder_loadings_ : DataFrame
         Loadings as tables, items × factors and items × confounder columns.
-    confounder_effects_ : DataFrame
-        Differences that the confounders make, in points, items × differences: each level of a confounder less its first one, the
-        highest value of a continuous confounder less the lowest.
+    confounder_effects_, confounder_impact_ : DataFrame
+        Differences that the confounders make, each adjusted for the others: each level of a confounder less its first one, the highest
+        value of a continuous confounder less the lowest. The effects (items × differences, in points) are those on an item at equal
+        factors, the impact (factors × differences) those of the factors. The data determines the pair up to a shift between the two,
+        and the anchor of :func:`dfact.linalg.anchor.anchor` fixes it: most items have no effect. ``factors_`` and
+        ``confounder_loadings_`` depend on how the penalty splits it.
+    differences_ : AdjustedDifferences or None
+        Differences of W and of the residuals, from which the pair follows; None without confounders.
     objective_history_ : array
         Objective at the start, after each iteration, and of the model itself (last).
     lagrangian_history_ : array
@@ -158,8 +164,9 @@ class ICQF(Factorization):
     confounder_components_: Annotated[NDArray[Any], Shape(("c", "m"))]
     confounder_encoding_: ConfounderEncoding | None
     problem_: Problem
+    differences_: AdjustedDifferences | None
     traits = ModelTraits(nonnegative=True, copies_weights=True, limited_parameters=("bounds", "w_max", "q_max", "beta"))
-    saved_types = (Problem, ConfounderEncoding, Confounder)
+    saved_types = (Problem, ConfounderEncoding, Confounder, AdjustedDifferences)
 
     def __init__(
         self,
@@ -236,6 +243,11 @@ class ICQF(Factorization):
         covariates = np.column_stack(columns) if columns else None
         return self._task(dataset, problem, covariates=covariates, n_covariates=0 if C is None else C.shape[1])
 
+    def fit_prepared(self, task: FitTask[Any], *, checkpoint: str | PathLike[str] | None = None) -> Self:
+        super().fit_prepared(task, checkpoint=checkpoint)
+        warn_of_effects(self)
+        return self
+
     def _solve(self, task: FitTask[Problem]) -> Solver[None]:
         problem, dtype, report = task.problem, task.dtype, Reporter(self.callbacks, self.max_iter)
         n_covariates = 0 if task.covariates is None else task.covariates.shape[1] - problem.weighted  # the last one holds the weights
@@ -250,7 +262,10 @@ class ICQF(Factorization):
             solver, Q = yield from Splitless.with_sample_start(problem, Q, row_start, dtype, task.layout, report)
         else:
             solver = Splitless.from_given_loadings(problem, row_start, dtype)
-        descent, sums, rows = yield from fit_loadings(self, solver, Q, report, dtype)
+        encoding = self.confounder_encoding_
+        rows_pass = RowsPass if encoding is None else partial(DifferencesPass, columns=encoding.contrast_columns())
+        descent, sums, rows = yield from fit_loadings(self, solver, Q, report, dtype, rows_pass)
+        self.differences_ = None if encoding is None else AdjustedDifferences.from_sums(sums)
         self.lagrangian_history_ = np.asarray(descent.lagrangians)
         self.confounder_components_ = descent.Q[problem.k :].copy()
         _warn_unconverged(int(sums.unconverged))
@@ -285,12 +300,19 @@ class ICQF(Factorization):
             },
         )
 
+    def _added_attributes(self) -> dict[str, Any]:
+        return super()._added_attributes() | {"differences_": None}
+
     def _check_loaded(self) -> None:
         super()._check_loaded()
         rows, encoding = len(self.confounder_components_), self.confounder_encoding_
         columns = () if encoding is None else encoding.columns
         if rows != len(columns) or any(len(c.means) != len(c.columns) for c in (() if encoding is None else encoding.confounders)):
             raise DataError(f"confounder_components_ have {rows} rows, expected those of the encoded columns {list(columns)}")
+        found = 0 if self.differences_ is None else len(self.differences_.factors)
+        expected = 0 if encoding is None else len(encoding.differences()[0])
+        if self.differences_ is not None and found != expected:
+            raise DataError(f"differences_ has {found} differences, expected those of the confounders, {expected}")
 
     def _row_inputs(self, n: int, confounders: Any = None) -> dict[str, Any]:
         frame = None if confounders is None else as_frame(confounders, n)
@@ -334,15 +356,17 @@ class ICQF(Factorization):
 
     @property
     def confounder_effects_(self) -> pd.DataFrame:
-        """Differences that the confounders make to the answers, in points, as a table, items × differences.
+        """Effects of the confounders on the items at equal factors, in points, as a table, items × differences."""
+        names = () if self.confounder_encoding_ is None else self.confounder_encoding_.differences()[0]
+        return pd.DataFrame(group_effects(self).effects.T, index=self._items, columns=list(names))
 
-        A categorical confounder has a column for each level less the first one, a continuous one a column for its highest value less
-        its lowest: unlike the loadings of single levels, these do not depend on how much of an answer the intercept takes.
+    @property
+    def confounder_impact_(self) -> pd.DataFrame:
+        """Differences that the confounders make to the factors, as a table, factors × differences.
+
+        It is NaN, with a warning, for a model of an earlier version of dfact, which did not store the differences of its factors.
         """
-        if self.confounder_encoding_ is None:
-            return pd.DataFrame(index=self._items)
-        names, differences = self.confounder_encoding_.differences()
-        return pd.DataFrame((differences @ self.confounder_components_).T, index=self._items, columns=list(names))
+        return impact_table(self)
 
     def _encode(self, frame: pd.DataFrame | None, n_rows: int) -> NDArray[np.float64] | None:
         if self.confounder_encoding_ is None:
@@ -358,8 +382,8 @@ class ICQF(Factorization):
         split = size * m if self.solver == "admm" else round(_ACTIVE_SHARE * m * (4 + size))
         return Footprint(
             state_per_row=split + size * width,
-            work_per_row=size * (3 * m + 3 * width),
-            broadcast=8 * (2 * width * m + width * width),
+            work_per_row=size * (3 * m + 3 * width + n_covariates * (n_covariates + 1)),
+            broadcast=8 * (2 * width * m + width * width) + 16 * n_covariates * (n_covariates + 1) * m,
             result_per_row=size * width,
         )
 

@@ -16,7 +16,7 @@ from dfact.engine.passes import Pass, SampledView
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.session import StateRows
 from dfact.linalg.svd import nndsvd
-from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, RowSums, SplitlessPass, SplitlessState, Sums, WeightedRows
+from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, SplitlessPass, SplitlessState, Sums, WeightedRows
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.parameters import resolve_seed
 from dfact.progress import Reporter, relative_change, remaining_change
@@ -199,16 +199,21 @@ def descend(
 
 
 def fit_loadings(
-    model: Any, solver: ADMM | Splitless, Q: NDArray[Any], report: Reporter, dtype: np.dtype[Any]
-) -> Solver[tuple[Descent, RowSums, StateRows]]:
+    model: Any,
+    solver: ADMM | Splitless,
+    Q: NDArray[Any],
+    report: Reporter,
+    dtype: np.dtype[Any],
+    rows_pass: Callable[..., RowsPass] = RowsPass,
+) -> Solver[tuple[Descent, Any, StateRows]]:
     """Descend from the loadings Qᵀ (k+c, m), solve every row to its optimum, and set the fitted attributes that ICQF and L1NMF share.
 
-    Returns the descent, the sums of the pass that solved the rows, and the row factors [W, C] (n, k+c).
+    Returns the descent, the sums of the ``rows_pass`` that solved the rows, and the row factors [W, C] (n, k+c).
     """
     problem = solver.problem
     descent = yield from descend(solver, Q, model.max_iter, model.tol, report.iteration)
     Q = descent.Q
-    sums = yield from run(RowsPass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q)
+    sums = yield from run(rows_pass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q)
     objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q)
     model.objective_history_ = np.asarray([*descent.objectives, objective])
     model.n_iter_, model.converged_, model.remaining_ = len(descent.objectives), descent.converged, descent.remaining

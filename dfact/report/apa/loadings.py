@@ -162,7 +162,7 @@ def _sentences(model: Factorization) -> list[str]:
     if isinstance(model, ICQF):
         sentences.append("Loadings are points of the answers' scale by which an answer rises as the factor goes from 0 to 1.")
         if model.confounder_encoding_ is not None:
-            sentences.append("They are adjusted for confounders.")
+            sentences.append("They are adjusted for confounders, whose effects on the items are anchored.")
             explaining = "factors and confounders"
     share = getattr(model, "explained_share_", None)
     if share is not None:

@@ -5,9 +5,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pandas as pd
 
+from dfact.models.bounded_nmf.effects import group_effects
 from dfact.models.bounded_nmf.icqf import ICQF
 from dfact.models.bounded_nmf.l1nmf import L1NMF
 from dfact.report.document import Block, Section, Text, make_table, number_format
+from dfact.report.effects import (
+    ADJUSTED,
+    UNKNOWN_IMPACT,
+    anchor_lines,
+    anchor_rule,
+    difference_names,
+    has_impact,
+    headings,
+    largest_effects,
+)
 from dfact.report.plots import loadings_heatmap
 from dfact.report.presenters.base import TOP, Presenter
 from dfact.report.tables import Lines, Texts, fit_line, row_chunks, under_headings, with_texts
@@ -65,23 +76,33 @@ class ICQFPresenter(BoundedNMFPresenter[ICQF]):
         return [factors] if self.model.confounder_encoding_ is None else [factors, confounders_text(self.model, texts=texts)]
 
     def component_section(self) -> Section | None:
-        """Show the effect of the confounders on each item."""
+        """Show the differences that the confounders make: their impact on the factors, and their effects on items."""
         model, encoding = self.model, self.model.confounder_encoding_
         if encoding is None:
             return None
-        table = model.confounder_loadings_
-        table.index = table.index.astype(str)
-        shown = table.iloc[self.shown].iloc[self.order[0]]
+        names = difference_names(model)
         about = (
-            "The part of an answer due to each level of a confounder, or to its range from the lowest value (1-name) to the highest (name)."
+            "Each level of a confounder less its first one, and the highest value of a continuous one less the lowest, adjusted for the "
+            "other confounders. Impact is the difference of the factors; an effect is the difference of an item's answers, in points, "
+            "between participants with equal factors. The two are told apart by the anchor: most items have no effect (least absolute "
+            f"deviations). {anchor_rule(model)} {ADJUSTED}"
         )
         for name, count in encoding.missing_counts().items():
             missing = f"{name} is missing for {count} participants, who count as average."
             about += f" {missing[0].upper()}{missing[1:]}"
         blocks: list[Block] = [Text(about)]
-        effects = confounder_effects(model, TOP).rename(columns={"confounder": "factor"})
-        blocks.append(self.item_cards([str(name) for name in table], effects, number_format(table.to_numpy(np.float64))))
-        blocks.append(make_table(self.with_texts(shown), "Loadings of the items on the confounders", shaded=list(table)))
+        blocks += [Text(f"{name}: {text}.") for name, text in anchor_lines(model)]
+        if names and has_impact(model):
+            impact = pd.DataFrame(group_effects(model).impact.T, pd.Index(self.names, name="factor"), names)
+            blocks.append(make_table(impact, "Impact: differences of the factors", shaded=names))
+        elif names:
+            blocks.append(Text(UNKNOWN_IMPACT))
+        table = model.confounder_effects_
+        table.index = table.index.astype(str)
+        shown = table.iloc[self.shown].iloc[self.order[0]]
+        largest = largest_effects(model, TOP).rename(columns={"confounder": "factor", "effect": "loading"})
+        blocks.append(self.item_cards(names, largest, number_format(table.to_numpy(np.float64))))
+        blocks.append(make_table(self.with_texts(shown), "Effects on the items at equal factors, in points", shaded=names))
         return Section("confounders", "Confounders", blocks)
 
 
@@ -98,9 +119,13 @@ def factors_text(model: ICQF, n: int = 5, texts: Texts = None) -> str:
 
 
 def confounders_text(model: ICQF, n: int = 3, texts: Texts = None) -> str:
-    """List the largest effects under each encoded confounder column, and count the participants with missing values."""
-    encoding, columns = model.confounder_encoding_, [str(column) for column in model.confounder_loadings_]
-    effects = under_headings([f"{column}:" for column in columns], columns, confounder_effects(model, n, texts), "confounder")
+    """List for each difference of the confounders its impact, the items that carry its anchor, and the items with the largest effects.
+
+    Participants with missing values are counted.
+    """
+    encoding = model.confounder_encoding_
+    names = [] if encoding is None else difference_names(model)
+    effects = under_headings(headings(model), names, confounder_effects(model, n, texts), "confounder") if names else "no differences"
     missing = {} if encoding is None else encoding.missing_counts()
     return effects + "".join(f"\n{name} is missing for {count} participants: taken as the average" for name, count in missing.items())
 
@@ -111,8 +136,8 @@ def top_items(model: ICQF | L1NMF, n: int = 5, texts: Texts = None) -> pd.DataFr
 
 
 def confounder_effects(model: ICQF, n: int = 5, texts: Texts = None) -> pd.DataFrame:
-    """Return the items on which each encoded confounder column has the largest effect, in units of the answers."""
-    return with_texts(_largest(model.confounder_loadings_, n, "confounder"), model, texts)
+    """Return the items on which each difference has the largest effects at equal factors, in points, with their signs."""
+    return with_texts(largest_effects(model, n), model, texts)
 
 
 def _largest(loadings: pd.DataFrame, n: int, column: str) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.models.cp.path import SolutionPath
@@ -218,17 +219,35 @@ def stability(presenter: _Presenter) -> Section | None:
         caption = f"Selection frequency of each {words.loading}: the share of the refits in which it is not 0"
         formats = dict.fromkeys(names, "{:.2f}")
         blocks.append(make_table(presenter.with_texts(frequency), caption, shaded=names, formats=formats))
-    if result.confounder_mean is not None:
-        effects = list(presenter.model.confounder_effects_)
-        parts = (result.confounder_mean, result.confounder_low, result.confounder_high)
-        mean, low, high = (pd.DataFrame(part[:, order].T, columns=effects) for part in parts)
-        caption = f"Mean effect of the confounders on each item over the refits, in points, with its {result.level:.0%} interval"
-        table = make_table(presenter.with_texts(mean.set_index(presenter.all_loadings.index[order])), caption, shaded=effects)
-        blocks.append(with_intervals(table, low, high, number_format(result.confounder_mean)))
+    blocks += _effects_over_refits(presenter, order)
     return Section("stability", "Stability", blocks)
 
 
-_HEADINGS = {"unshrunken": "without shrinkage", "chi_square": "χ²", "smd": "SMD", "delta": "Δ", "se": "standard error"}
+def _effects_over_refits(presenter: _Presenter, order: NDArray[np.intp]) -> list[Block]:
+    """Show the impact and the effects of the confounders over the refits with their intervals, for items in this order."""
+    model: Any = presenter.model
+    result = model.stability_
+    if result.confounder_mean is None or result.impact_mean is None:
+        return []
+    effects, items = list(model.confounder_effects_), presenter.all_loadings.index[order]
+    refits = f"over the refits, each anchored, with its {result.level:.0%} interval"
+    captions = (
+        f"Mean impact of the confounders on the factors {refits}",
+        f"Mean effect of the confounders on each item at equal factors, in points and without shrinkage, {refits}",
+    )
+    impact, of_items = (
+        [pd.DataFrame(getattr(result, f"{prefix}_{part}").T, columns=effects) for part in ("mean", "low", "high")]
+        for prefix in ("impact", "confounder")
+    )
+    of_items = [part.iloc[order] for part in of_items]
+    frames = impact[0].set_index(pd.Index(presenter.names, name="factor")), presenter.with_texts(of_items[0].set_index(items))
+    return [
+        with_intervals(make_table(frame, caption, shaded=effects), low, high, number_format(mean.to_numpy()))
+        for frame, caption, (mean, low, high) in zip(frames, captions, (impact, of_items), strict=True)
+    ]
+
+
+_HEADINGS = {"chi_square": "χ²", "smd": "SMD", "delta": "Δ", "se": "standard error", "p_adjusted": "adjusted p"}
 _FORMATS = {_HEADINGS.get(name, name): style for name, style in FORMATS.items()}
 
 
@@ -252,23 +271,44 @@ def comparison(presenter: _Presenter) -> Section | None:
     table = make_table(
         _named_by_group(result, congruences), "Congruences, with p values of permutations adjusted by Holm", formats=_FORMATS
     )
-    blocks: list[Block] = [Text(about), drawing, table, Text(describe_screens(result))]
+    blocks: list[Block] = [Text(about), drawing, table, *_items_by_group(result, names)]
+    return Section("groups", "Groups", blocks)
+
+
+def _items_by_group(result: Comparison, names: list[str]) -> list[Block]:
+    """Show the differences of the groups in the factors, and the items that favour one of them."""
+    blocks: list[Block] = []
+    impact = result.impact(names)
+    if impact is not None:
+        caption = (
+            "Impact: differences of the groups in the factors, in standard deviations within the groups, with intervals of "
+            f"{result.level:.0%}. Items that favour a group do not count"
+        )
+        blocks.append(make_table(_named_by_group(result, impact), caption, formats=_FORMATS))
+    blocks.append(Text(describe_screens(result)))
     findings = result.findings
     if len(findings):
         caption = (
-            "Items that every screen flags, in points: effect in the model, the same without the penalty's shrinkage, "
-            "and mean difference (SMD) at equal totals of the scale with Mantel's χ²"
+            "Items that favour a group: effect at equal factors in points and, as size, in standard deviations of the item; mean "
+            "difference (SMD) at equal totals of the scale, with its ETS class (A negligible, B moderate, C large)"
         )
         blocks.append(make_table(_named_by_group(result, findings), caption, formats=_FORMATS))
-    screened = [screen for screen in (result.effects, result.screen) if screen is not None]
-    if screened:
-        flagged = pd.concat([screen["flagged"] for screen in screened], axis=1).any(axis=1)
-        columns = ("effect", "se", "unshrunken", "scale", "n", "chi_square", "smd", "delta")
-        shown = pd.concat([screen[[name for name in columns if name in screen]] for screen in screened], axis=1)[flagged]
+    tables = [
+        table[[name for name in columns if name in table]]
+        for table, columns in (
+            (result.effects, ("difference", "effect", "se", "size", "p_adjusted")),
+            (result.screen, ("scale", "n", "smd", "class", "delta")),
+        )
+        if table is not None
+    ]
+    if tables:
+        screened = [table["flagged"] for table in (result.effects, result.screen) if table is not None]
+        flagged = pd.concat(screened, axis=1).any(axis=1)
+        shown = pd.concat(tables, axis=1)[flagged]
         if len(shown) > len(findings):
-            caption = f"Items that one screen flags at least, {len(shown)} of {len(flagged)}"
+            caption = f"Items that one test flags at least, {len(shown)} of {len(flagged)}"
             blocks.append(make_table(_named_by_group(result, shown[:MAX_ITEMS]), caption, formats=_FORMATS))
-    return Section("groups", "Groups", blocks)
+    return blocks
 
 
 def _named_by_group(result: Comparison, table: pd.DataFrame) -> pd.DataFrame:

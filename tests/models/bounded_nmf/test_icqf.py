@@ -332,7 +332,7 @@ def test_every_kind_of_input_gives_the_same_model(tmp_path: Path) -> None:
 class TestEstimator(EstimatorSuite):
     model = dfact.ICQF
     parameters: ClassVar = {"n_components": 3, "random_state": 4, "max_iter": 8}
-    derived = ("loadings_", "confounder_loadings_")
+    derived = ("loadings_", "confounder_loadings_", "confounder_effects_", "confounder_impact_")
 
     @pytest.fixture(scope="class", params=[("admm", "nndsvd"), ("splitless", "nndsvd"), ("splitless", "random")], ids="-".join)
     @classmethod

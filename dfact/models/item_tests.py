@@ -1,0 +1,87 @@
+"""Record of the anchored tests of items, part of a comparison of groups."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as t_distribution
+
+from dfact.linalg.mantel import adjusted
+from dfact.models.estimator import SAVED_TYPES
+from dfact.models.fitted_schema import Shape
+
+NEGLIGIBLE, LARGE = 0.17, 0.25
+"""Differences over the item's standard deviation up to which ETS counts an item as class A, and above which as class C."""
+SHARE = 0.05
+"""False discovery rate of the tests, by the procedure of Benjamini and Hochberg over items and groups."""
+
+
+@dataclass(frozen=True, eq=False)
+class ItemTests:
+    """Tests of m items, in g contrasts of a group with the reference, for a difference at equal factors; k factors.
+
+    Differences and effects are in points, the group less the reference.
+    """
+
+    difference: Annotated[NDArray[np.float64], Shape(("g", "m"))]
+    """(g, m): difference of the item, the other confounders of the model held equal."""
+    effect: Annotated[NDArray[np.float64], Shape(("g", "m"))]
+    """(g, m): difference of the item at equal factors."""
+    se: Annotated[NDArray[np.float64], Shape(("g", "m"), low=0)]
+    """(g, m): standard error of the effect, by a delete-a-group jackknife."""
+    sd: Annotated[NDArray[np.float64], Shape(("g", "m"), low=0)]
+    """(g, m): standard deviation of the item within the two groups."""
+    anchors: Annotated[NDArray[Any], Shape(("g", "m"), "integers")]
+    """(g, m): 1 for items of the anchor, from which the difference of the groups in the factors is taken, else 0."""
+    impact: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]
+    """(g, k): difference of the group in each factor of the model, in standard deviations within the groups; NaN without loadings."""
+    impact_se: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]
+    """(g, k): standard error of the impact."""
+    factor: Annotated[NDArray[Any], Shape(("m",), "integers")]
+    """(m,): number of the factor with the item's largest loading."""
+    df: int
+    """Degrees of freedom of the standard errors."""
+
+    @property
+    def t(self) -> NDArray[np.float64]:
+        """(g, m): effects over their standard errors."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            t: NDArray[np.float64] = self.effect / self.se
+        return t
+
+    @property
+    def p(self) -> NDArray[np.float64]:
+        """(g, m): two-sided p values of Student's t distribution."""
+        p: NDArray[np.float64] = 2 * t_distribution.sf(np.abs(self.t), self.df)
+        return p
+
+    @property
+    def size(self) -> NDArray[np.float64]:
+        """(g, m): effects in standard deviations of the items."""
+        size: NDArray[np.float64] = self.effect / self.sd
+        return size
+
+    @property
+    def flagged(self) -> NDArray[np.bool_]:
+        """(g, m): items whose test rejects at the false discovery rate, and whose effect is no less than 0.17 standard deviations."""
+        flagged: NDArray[np.bool_] = (adjusted(self.p) <= SHARE) & (np.abs(self.size) >= NEGLIGIBLE)
+        return flagged
+
+    def impact_interval(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return both ends of the intervals of the impact (g, k)."""
+        width = t_distribution.ppf((1 + level) / 2, self.df) * self.impact_se
+        return self.impact - width, self.impact + width
+
+    @property
+    def anchor_counts(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Numbers of anchors and of items by contrast and factor."""
+        return {
+            (contrast, int(factor)): (int(self.anchors[contrast, items].sum()), int(items.sum()))
+            for contrast in range(len(self.anchors))
+            for factor in np.unique(self.factor)
+            for items in (self.factor == factor,)
+        }
+
+
+SAVED_TYPES["ItemTests"] = ItemTests

@@ -1,0 +1,107 @@
+"""The identified differences that confounders make, impact and effects on items, as tables and texts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dfact.errors import ParameterError
+from dfact.models.bounded_nmf.effects import NEGLIGIBLE_POINTS, NEGLIGIBLE_SD, anchor_items, group_effects
+
+ADJUSTED = "The factors and loadings are adjusted for the confounders under this anchor alone."
+UNKNOWN_IMPACT = "An earlier version of dfact fitted the model and did not store the impact: fit it again."
+
+
+def require_confounders(model: Any) -> None:
+    """Raise ParameterError for a model that was fitted without confounders."""
+    if getattr(model, "confounder_encoding_", None) is None:
+        raise ParameterError(f"the {type(model).__name__} was fitted without confounders, expected a model with loadings on them")
+
+
+def difference_names(model: Any) -> list[str]:
+    """Return the names of the differences that the confounders of a model make."""
+    return list(model.confounder_encoding_.differences()[0])
+
+
+def has_impact(model: Any) -> bool:
+    """Return whether the model has stored the differences of its factors, which models of earlier versions lack."""
+    return model.differences_ is not None
+
+
+def impact_table(model: Any) -> pd.DataFrame:
+    """Return the impact, factors × differences, with mean, interval and standard error over refits if they are known."""
+    factors = pd.Index([str(name) for name in model.get_feature_names_out()], name="factor")
+    return _with_refits(model, pd.DataFrame(group_effects(model).impact.T, factors, difference_names(model)), "impact")
+
+
+def effects_table(model: Any) -> pd.DataFrame:
+    """Return the effects on the items, items × differences, with mean, interval and standard error over refits if they are known."""
+    return _with_refits(model, model.confounder_effects_, "confounder")
+
+
+def _with_refits(model: Any, table: pd.DataFrame, prefix: str) -> pd.DataFrame:
+    stability = getattr(model, "stability_", None)
+    parts = {part: getattr(stability, f"{prefix}_{part}", None) for part in ("mean", "low", "high", "se")}
+    if any(values is None for values in parts.values()):
+        return table
+    columns: dict[str, Any] = {}
+    for number, name in enumerate(table):
+        columns[str(name)] = table[name]
+        columns |= {f"{name}, {part}": values[number] for part, values in parts.items() if values is not None}
+    return pd.DataFrame(columns, table.index)
+
+
+def largest_effects(model: Any, n: int) -> pd.DataFrame:
+    """Return for each difference the n items with the largest effects of either sign: ``confounder``, ``item``, ``effect``,
+    and ``interval`` over refits if it is known.
+    """
+    rows = [
+        {"confounder": str(name), "item": str(values.index[j]), "effect": float(values.iloc[j]), "interval": ends[j].strip()}
+        for i, (name, values) in enumerate(model.confounder_effects_.items())
+        for ends in [_interval(model, "confounder", i)]
+        for j in np.argsort(-values.abs().fillna(0).to_numpy(), kind="stable")[:n]
+        if values.iloc[j] and not np.isnan(values.iloc[j])
+    ]
+    table = pd.DataFrame(rows, columns=["confounder", "item", "effect", "interval"])
+    return table if any(table["interval"]) else table.drop(columns="interval")
+
+
+def _interval(model: Any, prefix: str, row: int) -> list[str]:
+    """Return the intervals of a difference over refits as texts, "" without stability."""
+    stability = getattr(model, "stability_", None)
+    low, high = (getattr(stability, f"{prefix}_{end}", None) for end in ("low", "high"))
+    size = len(model.components_) if prefix == "impact" else len(model.column_labels_)
+    if low is None or high is None:
+        return [""] * size
+    return [f" [{a:.2f}, {b:.2f}]" for a, b in zip(low[row], high[row], strict=True)]
+
+
+def anchor_lines(model: Any) -> Iterator[tuple[str, str]]:
+    """Yield for each difference its name and how many items carry its anchor, with the factors for which they are too few."""
+    for name, rows in anchor_items(model).groupby(level="difference", sort=False):
+        factors = rows.index.get_level_values("factor")
+        counts = zip(factors, rows["anchors"], rows["items"], rows["weak"], strict=True)
+        weak = [f"{factor} ({anchors} of {items})" for factor, anchors, items, is_weak in counts if is_weak]
+        text = f"{rows['anchors'].sum()} of {len(model.column_labels_)} items carry the anchor"
+        yield str(name), text + (f"; fewer than half on {', '.join(weak)}, where the anchor is arbitrary" if weak else "")
+
+
+def anchor_rule(model: Any) -> str:
+    """Describe which items carry the anchor."""
+    limit = f"{NEGLIGIBLE_SD:g} standard deviations" if has_impact(model) else f"{NEGLIGIBLE_POINTS:g} points"
+    return f"An item carries the anchor if its effect is below {limit}."
+
+
+def headings(model: Any) -> list[str]:
+    """Return a line for each difference: its name, its impact on each factor, and the items that carry its anchor.
+
+    The impact has its intervals over refits if they are known.
+    """
+    impact, names = group_effects(model).impact, [str(name) for name in model.get_feature_names_out()]
+    lines = []
+    for i, (name, anchored) in enumerate(anchor_lines(model)):
+        ends = _interval(model, "impact", i)
+        values = ", ".join(f"{factor} {value:+.2f}{end}" for factor, value, end in zip(names, impact[i], ends, strict=True))
+        lines.append(f"{name}: impact {values if has_impact(model) else 'unknown, fit the model again'}; {anchored}")
+    return lines
