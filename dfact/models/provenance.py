@@ -117,7 +117,7 @@ class Stability:
     se: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False, low=0)] | None = None
     """(k, m): standard errors of the loadings; None in models of earlier versions."""
     resampling: str = "bootstrap"
-    """What the refits are of: "bootstrap" samples, "halves" of the rows, or "replicate weights" with their method; "earlier" for a model
+    """Data of the refits: "bootstrap" samples, "halves" of the rows, or "replicate weights" with their method; "earlier" for a model
     of an earlier version, whose intervals are percentiles."""
     choices: Annotated[list[str], Length(("choices",))] | None = None
     """Candidates of the selection that each resample repeated, as texts such as "n_components=4, beta=0.1"; None without ``reselect``."""

@@ -1,4 +1,4 @@
-"""What the intervals and frequencies of a stability record mean, in the words that reports and commands print."""
+"""Explanations of the intervals and frequencies of a stability record, in the words that reports and commands print."""
 
 from typing import Any
 
@@ -81,7 +81,7 @@ def stability_lines(model: Any) -> list[tuple[str, str]]:
 
 
 def stability_table(model: Any) -> pd.DataFrame:
-    """Return what ``model.stability_`` has for each loading: items × five columns for each factor, in the order of the loadings' table.
+    """Return the figures of ``model.stability_`` for each loading: items × five columns for each factor, ordered as loadings are.
 
     The columns of a factor f are ``f``, the estimate at the centre of the interval, ``f_se``, ``f_low``, ``f_high`` and
     ``f_selected``, the selection frequency. NaN stands for an interval that is not determined.

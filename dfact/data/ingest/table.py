@@ -1,4 +1,5 @@
 """import_table: write a table on disk as a dataset, reading it once, in parallel, without loading it into memory."""
+# Long because import_table documents what a table may hold.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
