@@ -20,7 +20,7 @@ from dfact.models.provenance import Stability
 from dfact.progress import Iteration
 from dfact.selection.fitted_data import fitted_dataset
 from dfact.selection.folds import resolve_random_state, resolve_strata
-from dfact.selection.intervals import INDEPENDENT, Variance, factor_intervals, summarize_samples
+from dfact.selection.intervals import INDEPENDENT, Variance, factor_intervals, is_penalized, summarize_samples
 from dfact.selection.refits import Matching, Refits, converged_start, fitted_confounders, fitted_weights, refit_inputs
 from dfact.selection.resamples import HalfFits, RefittedLoadings, ReplicateFits, ResampleFits
 from dfact.selection.reselection import N_FOLDS
@@ -65,8 +65,9 @@ def bootstrap(
     factors count as the same, below 0.85 as different (Lorenzo-Seva & ten Berge).
 
     The interval of a loading is that of its standard error over the B refits around the estimate, ± t·se with B − 1 degrees of freedom.
-    It covers the loading that the same model has in the population: that of its fit to unlimited data with the same parameters, the
-    same penalty among them, at the scale that n rows give it. An interval is not determined, NaN, if
+    Of a penalized model, the bias over the refits is subtracted. It covers the loading that the same model has in the population: that
+    of its fit to unlimited data with the same parameters, the same penalty among them, at the scale that n rows give it. An interval
+    is not determined, NaN, if
 
     - the loading is exactly 0, or at its lowest or highest value, in more than one refit: it is at a bound or set to 0 by a penalty,
       and its distribution is no interval;
@@ -259,7 +260,12 @@ def _summarize(
             matched.append(loadings)
     fitted = ~np.isnan(similarity[:, 0])
     mean, low, high, selected, se = (np.empty((k, m)) for _ in range(5))
-    settings = {"level": level, "variance": variance, "nonnegative": model.traits.nonnegative}
+    settings: dict[str, Any] = {
+        "level": level,
+        "variance": variance,
+        "nonnegative": model.traits.nonnegative,
+        "penalized": is_penalized(model),
+    }
     for factor in range(k):  # one factor at a time bounds the memory of the copies
         samples = np.stack([loadings[factor] for loadings in matched])
         mean[factor], selected[factor] = samples.mean(axis=0), (samples != 0).mean(axis=0)

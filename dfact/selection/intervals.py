@@ -20,7 +20,7 @@ SAME_FACTOR = 0.85
 
 @dataclass(frozen=True)
 class Variance:
-    """How estimates from replicates of the data give a variance: Σ_r a_r (θ_r − c)², about the centre c."""
+    """Variance of an estimate from its values in replicates of the data: Σ_r a_r (θ_r − c)², about the centre c."""
 
     scales: Array | None = None
     """Factors a_r of the replicates (R,); None for independent resamples: 1/(R − 1) about their mean."""
@@ -42,7 +42,7 @@ INDEPENDENT = Variance()
 
 
 def factor_intervals(
-    estimate: Array, samples: Array, similarity: Array, level: float, variance: Variance, *, nonnegative: bool
+    estimate: Array, samples: Array, similarity: Array, level: float, variance: Variance, *, nonnegative: bool, penalized: bool = False
 ) -> tuple[Array, Array, Array]:
     """Return the standard errors of the loadings on a factor (m,), and both ends of their intervals, NaN where not determined.
 
@@ -60,18 +60,27 @@ def factor_intervals(
         The formula of the standard errors.
     nonnegative : bool
         Whether loadings cannot be negative.
+    penalized : bool
+        Whether a penalty shrinks the loadings, less in more rows. The interval of independent resamples is then centred at the estimate
+        less its bias, the mean over the refits less the estimate (Efron & Tibshirani 1993, chapter 10).
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of fewer than two refits, which have no standard error
         se = variance.standard_error(samples, estimate)
     half = variance.quantile(level, len(samples)) * se
-    low, high = estimate - half, estimate + half
+    centre = 2 * estimate - samples.mean(axis=0) if penalized and variance.scales is None else estimate
+    low, high = centre - half, centre + half
     determined = (se > 0) & ~at_bound(samples)
     if nonnegative or (samples == 0).any():  # a loading of exactly 0 is no estimate of a small one
         determined &= (low > 0) | (high < 0)
     if np.mean(similarity < SAME_FACTOR) > 1 - level:
         determined[:] = False
     return se, np.where(determined, low, np.nan), np.where(determined, high, np.nan)
+
+
+def is_penalized(model: Any) -> bool:
+    """Return whether a penalty shrinks the loadings of a model."""
+    return bool(getattr(model, "beta", 0))
 
 
 def at_bound(samples: NDArray[Any]) -> NDArray[np.bool_]:

@@ -17,7 +17,7 @@ from dfact.models.provenance import SelectionRecord, Stability
 from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.estimators import with_parameters
-from dfact.selection.intervals import INDEPENDENT, SAME_FACTOR, factor_intervals
+from dfact.selection.intervals import INDEPENDENT, SAME_FACTOR, factor_intervals, is_penalized
 from dfact.selection.modularity import select_by_modularity
 from dfact.selection.number_of_factors import CRITERIA, select_number_of_factors
 from dfact.selection.refits import Matching
@@ -150,7 +150,13 @@ def _summarize(model: Any, fitted: Sequence[Any], candidates: list[dict[str, Any
         of_factor = samples[found, factor]
         mean[factor], selected[factor] = of_factor.mean(axis=0), (of_factor != 0).mean(axis=0)
         ends = factor_intervals(
-            estimate[factor], of_factor, similarity[found, factor], level, INDEPENDENT, nonnegative=model.traits.nonnegative
+            estimate[factor],
+            of_factor,
+            similarity[found, factor],
+            level,
+            INDEPENDENT,
+            nonnegative=model.traits.nonnegative,
+            penalized=is_penalized(model),
         )
         usual = found.sum() >= max(_FEWEST, len(fitted) / 2) and model.traits.loading_intervals
         se[factor], low[factor], high[factor] = ends if usual else (np.nan, np.nan, np.nan)

@@ -53,7 +53,7 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
 
 
 NORMAL_ANSWERS = "χ², p and the interval of RMSEA assume complete, normal answers"
-"""What the indices with a distribution assume; the guide ``evidence`` has the rates with other answers."""
+"""Assumptions of the indices with a distribution; the guide ``evidence`` has the rates with other answers."""
 
 
 def fit_text(model: FactorAnalysis) -> str:
