@@ -1,6 +1,6 @@
-"""Experiments of the ICQF paper: stability of loadings (table 2), diagnostic information (AUC), numbers of factors (table 1).
+"""Experiments of the ICQF paper: loadings of samples and of two cohorts (table 2), diagnosis (AUC), numbers of factors (table 1).
 
-python -m benchmarks.bounded_nmf.paper [stability] [auc] [table1 N]
+python -m benchmarks.bounded_nmf.paper [stability] [replication] [auc] [table1 N]
 """
 
 import argparse
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,16 @@ TABLE_2 = {
     "L1NMF": ("0.76, 0.62", "0.75, 0.63", "0.75, 0.63", "0.76, 0.63"),
     "FA": ("0.54, 0.35", "0.62, 0.42", "0.62, 0.32", "0.51, 0.43"),
 }
+# Its last row: correlations between the loadings of the two studies, and their standard deviations over the factors.
+TABLE_2_STUDIES = {"ICQF": "0.75 (0.07)", "L1NMF": "0.68 (0.08)", "FA": "0.71 (0.03)"}
+COHORTS: dict[str, tuple[slice, int, tuple[tuple[str, str], ...]]] = {
+    # file: item columns, k, pairs of countries
+    "big5.tsv.gz": (slice(7, 57), 5, (("US", "GB"), ("US", "IN"))),
+    "sd3.tsv.gz": (slice(0, 27), 3, (("US", "GB"),)),
+}
+REPLICATION_NOTES = """Two countries of one questionnaire stand in for the two studies. A model of k factors is fitted to either: the mean
+correlation of the greedily matched loadings over the factors, its standard deviation, and, to either direction, the share of the other
+country's variance that a model explains with the first country's loadings, relative to the country's own (retained)."""
 
 DISTINCT = slice(0, 60)  # in eqsq the columns S1-S60 repeat E1-E60; SQ shows that both are the systemizing answers
 AUC_DATA: dict[str, tuple[str, str, slice, int, str | None]] = {
@@ -107,6 +118,29 @@ def _stability(name: str, M: NDArray[np.float32], k: int, tol: float, repetition
             found = [matched(full[method], make(k).fit(sample).components_, method == "FA") for sample in samples]
             row |= {method: np.mean(found), f"sd {method}": np.std(found), f"paper {method}": TABLE_2[method][position]}
         yield row
+
+
+def replication(data: dict[str, tuple[NDArray[np.float32], NDArray[np.float32], int]]) -> None:
+    """Compare the loadings of two cohorts, fitted to each, and apply each model to the other cohort."""
+    rows = []
+    for name, (first, second, k) in data.items():
+        for method, make in MODELS.items():
+            models = [make(k).fit(M) for M in (first, second)]
+            found = matched(models[0].components_, models[1].components_, method == "FA")
+            retained = [
+                _explained(model, other) / _explained(own, other)
+                for model, own, other in zip(models, models[::-1], (second, first), strict=True)
+            ]
+            row = {"data": name, "n": f"{len(first)}, {len(second)}", "k": k, "method": method}
+            rows.append(row | {"r": found.mean(), "sd": found.std(), "paper": TABLE_2_STUDIES[method], "retained": min(retained)})
+    report("icqf_paper_replication", rows)
+    print(REPLICATION_NOTES)
+
+
+def _explained(model: Any, M: NDArray[np.float32]) -> float:
+    """Return the share of the variance of the answers about their column means that the model's loadings explain."""
+    errors = M - model.inverse_transform(model.transform(M))
+    return 1 - float(np.nansum(errors**2) / np.nansum((M - np.nanmean(M, axis=0, dtype=np.float64)) ** 2))
 
 
 def _sample(n: int, share: float, seed: int) -> NDArray[np.intp]:
@@ -260,28 +294,45 @@ def _stability_data() -> dict[str, tuple[NDArray[np.float32], int]]:
     return data | {"eqsq, items once": (np.ascontiguousarray(M[:, DISTINCT]), k)}
 
 
+def _cohorts() -> Iterator[tuple[str, tuple[NDArray[np.float32], NDArray[np.float32], int]]]:
+    for file, (columns, k, pairs) in COHORTS.items():
+        table = pd.read_csv(_real_file(file), sep="\t")
+        items = table.iloc[:, columns]
+        M = items.where(items > 0).to_numpy(np.float32) - 1
+        for countries in pairs:
+            first, second = (M[(table["country"] == country).to_numpy() & ~np.isnan(M).all(axis=1)] for country in countries)
+            yield f"{file.partition('.')[0]}, {countries[0]} and {countries[1]}", (first, second, k)
+
+
+def _real_file(file: str) -> Path:
+    path = REAL_DATA / file
+    if not path.exists():
+        sys.exit(f"{path.name} is missing: this benchmark needs the real questionnaires in {REAL_DATA}")
+    return path
+
+
 def _real_tasks() -> Iterator[Task]:
     for name, (file, separator, columns, k, outside) in AUC_DATA.items():
-        path = REAL_DATA / file
-        if not path.exists():
-            sys.exit(f"{path.name} is not at hand: this benchmark needs the real questionnaires in {REAL_DATA}")
-        yield from tasks(name, pd.read_csv(path, sep=separator), columns, k, outside)
+        yield from tasks(name, pd.read_csv(_real_file(file), sep=separator), columns, k, outside)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", nargs="*", help="stability, auc, table1, the last followed by the data sets a noise level; by default all")
+    parser.add_argument("which", nargs="*", help="experiments, table1 followed by the data sets a noise level; by default all")
     parser.add_argument("--repetitions", type=int, default=5, help="of stability's samples and of auc's splits")
     parser.add_argument("--components", type=int, nargs=2, default=(2, 20), metavar=("LOW", "HIGH"), help="candidates of table1")
     options = parser.parse_args()
     n_sets = next((int(word) for word in options.which if word.isdigit()), 10)
-    which = [word for word in options.which if not word.isdigit()] or ["stability", "auc", "table1"]
-    unknown = set(which) - {"stability", "auc", "table1"}
+    experiments = ("stability", "replication", "auc", "table1")
+    which = [word for word in options.which if not word.isdigit()] or experiments
+    unknown = set(which) - set(experiments)
     if unknown:
-        parser.error(f"no experiment {', '.join(sorted(unknown))}: expected stability, auc, table1")
+        parser.error(f"no experiment {', '.join(sorted(unknown))}: expected {', '.join(experiments)}")
     thresholds: Thresholds = []
     if "stability" in which:
         thresholds += stability(_stability_data(), options.repetitions)
+    if "replication" in which:
+        replication(dict(_cohorts()))
     if "auc" in which:
         auc(list(_real_tasks()), options.repetitions)
     if "table1" in which:

@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -132,12 +133,15 @@ def graded(rng: np.random.Generator, c: Condition) -> tuple[NDArray[np.float64],
     return answers, group
 
 
-def compare(model: Any, answers: Any, group: NDArray[np.int64], **settings: Any) -> Comparison:
-    """Compare the groups as a user does, with as few draws for the factors as are allowed: the items do not depend on them."""
-    with warnings.catch_warnings():
+def compare(model: Any, answers: Any, by: Any, **settings: Any) -> Comparison:
+    """Compare the groups as a user does, but with two draws for the factors in place of 30 or more: the items do not depend on them."""
+    with warnings.catch_warnings(), patch("dfact.selection.groups._LEAST_RESAMPLES", 2):
         warnings.simplefilter("ignore")  # of draws that cannot be fitted, or anchors that are weak
-        labels = pd.Series(np.where(group == 1, "b", "a"), name="group")
-        return dfact.selection.compare_groups(model, answers, labels, n_resamples=30, n_permutations=0, random_state=0, **settings)
+        return dfact.selection.compare_groups(model, answers, by, n_resamples=2, n_permutations=0, random_state=0, **settings)
+
+
+def letters(group: NDArray[np.int64]) -> pd.Series:
+    return pd.Series(np.where(group == 1, "b", "a"), name="group")
 
 
 def tests(comparison: Comparison, null: NDArray[np.bool_]) -> dict[str, tuple[float, float]]:
@@ -160,7 +164,7 @@ def simulate_graded(name: str, seed: int) -> Counts:
     answers, group = graded(rng, c)
     weights: dict[str, Any] = {"sample_weight": rng.gamma(3, 1, len(group))} if c.weighted else {}
     model = dfact.FactorAnalysis(c.factors, executor="inline").fit(answers, **weights)
-    comparison = compare(model, answers, group, **weights)
+    comparison = compare(model, answers, letters(group), **weights)
     counts = tests(comparison, np.ones(c.items, bool))
     assert comparison.item_tests is not None
     low, high = (ends[0] for ends in comparison.item_tests.impact_interval(0.95))
@@ -178,7 +182,7 @@ def simulate_planted(name: str, seed: int) -> Counts:
     c = PLANTED[name]
     answers, group = graded(np.random.default_rng(seed), c)
     model = dfact.FactorAnalysis(c.factors, executor="inline").fit(answers)
-    comparison = compare(model, answers, group)
+    comparison = compare(model, answers, letters(group))
     null = np.arange(c.items) >= 2
     counts = tests(comparison, null)
     found = comparison.effects.index.isin(comparison.findings.index)[:2]  # type: ignore[union-attr]
@@ -207,12 +211,9 @@ def simulate_bounded(name: str, seed: int) -> Counts:
     if confounded:  # a third of the items depends on it
         expected += 0.25 * top * age[:, None] * (rng.random(m) < 0.33)
     answers = np.clip(np.rint(expected + rng.normal(0, 0.175 * top, (n, m))), 0, top)
-    frame = pd.DataFrame({"group": np.where(group == 1, "b", "a"), **({"age": age} if confounded else {})})
+    frame = pd.DataFrame({"group": letters(group), **({"age": age} if confounded else {})})
     model = dfact.ICQF(k, executor="inline", tol=1e-3).fit(answers, confounders=frame)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        data = as_dataset(answers, frame)
-        comparison = dfact.selection.compare_groups(model, data, "group", n_resamples=30, n_permutations=0, random_state=0)
+    comparison = compare(model, as_dataset(answers, frame), "group")
     return tests(comparison, np.ones(m, bool))
 
 

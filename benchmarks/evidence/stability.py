@@ -217,7 +217,7 @@ def _sizes(name: str, *sizes: int) -> list[str]:
 
 _STRATA = ["8 strata, n = 320", "12 strata, n = 480", "24 strata, n = 960"]
 EXPERIMENTS = [
-    Experiment([ICQF], _sizes("ICQF", 250, 500, 1000), loadings, 40),
+    Experiment([ICQF], _sizes("ICQF", 250, 500, 1000), loadings, 100),
     Experiment([FA], _sizes("FactorAnalysis", 250, 500, 1000), loadings, 20),
     Experiment([GOM], _sizes("GradeOfMembership", 500, 1000, 2000), loadings, 16),
     Experiment([EMF], _sizes("ExpectileMF", 250, 500, 1000), loadings, 30),

@@ -28,7 +28,7 @@ from dfact.storage.location import Location
 @list_option("--levels", "Levels of the groups to compare, by default all; participants of others are left out.")
 @click.option("--resamples", "n_resamples", type=int, default=100, help="Number of resamples, at least 30.")
 @click.option("--permutations", "n_permutations", type=int, default=200, help="Number of permutations of the groups; 0 for no test.")
-@click.option("--level", type=float, default=0.95, help="Coverage of the intervals of the congruences.")
+@click.option("--level", type=float, default=0.95, help="Coverage of the intervals of the congruences and the impact.")
 @click.option(
     "--items",
     type=InputPath(),

@@ -39,7 +39,7 @@ def _formats(context: click.Context) -> str:
 )
 @choice("--correlation", "pearson polychoric", "Correlations of the answers as numbers, or as ordered categories.")
 @choice("--missing", "pairwise listwise", "Correlations from participants who answered both items (pairwise) or all items (listwise).")
-@click.option("--group-factors", default=3, help="Maximum number of group factors of omega hierarchical.")
+@click.option("--group-factors", default=3, help="Maximum number of group factors of omega total and omega hierarchical.")
 @click.option(
     "--interval",
     type=click.Choice(["jackknife", "feldt", "replicates"]),
@@ -75,7 +75,7 @@ def describe(
 
     Prints for each item of the dataset DATA its missing answers, mean, standard deviation, skewness, floor and ceiling, its
     correlation with the rest of its scale, alpha without it, and its sampling adequacy; for each scale alpha with its 95 %
-    interval, the standardised alpha, lambda 6, omega total and hierarchical; and KMO and Bartlett's test of all items.
+    interval, the standardised alpha, lambda 6, omega, omega total and omega hierarchical; and KMO and Bartlett's test of all items.
 
     OUT gets the same tables: a .csv one of them, an .xlsx (needs openpyxl) or an .html all. With --style apa, an .html
     or .md gets tables for a paper.

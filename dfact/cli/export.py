@@ -16,8 +16,8 @@ def _formats(context: click.Context) -> str:
     if context.params.get("style") == "apa":  # absent if its own value is invalid, like table
         return "dfact.report.apa.write:FORMATS"
     table = str(context.params.get("table"))
-    of_items = dict.fromkeys((*_OF_CONFOUNDERS, "stability"), "LABELLED_FORMATS")
-    names = {"factors": "FITTED_ROW_FORMATS", "loadings": "ITEM_FORMATS", **of_items}
+    names = {"factors": "FITTED_ROW_FORMATS", "loadings": "ITEM_FORMATS"}
+    names |= dict.fromkeys((*_OF_CONFOUNDERS, "items", "stability"), "LABELLED_FORMATS")
     return f"dfact.report.export:{names.get(table, 'TABLE_FORMATS')}"
 
 
@@ -26,12 +26,12 @@ def _formats(context: click.Context) -> str:
 @click.argument("out", type=OutputLocation(_formats))
 @click.option(
     "--table",
-    type=click.Choice(["loadings", "factors", *_OF_CONFOUNDERS, "stability"]),
+    type=click.Choice(["loadings", "factors", *_OF_CONFOUNDERS, "items", "stability"]),
     show_default="factors for .Q and .Q_se, else loadings",
     is_eager=True,  # the endings that OUT may have depend on it
     help="Loadings of the items; factors, memberships or scores of the fitted participants; effects of confounders on the items, or their "
-    "impact on the factors; the raw loadings of the items on confounders; or the loadings with the standard errors, intervals and "
-    "selection frequencies that dfact stability stored in MODEL.",
+    "impact on the factors; the raw loadings of the items on confounders; the tests of items of dfact compare; or the loadings with "
+    "the intervals and selection frequencies that dfact stability stored in MODEL.",
 )
 @click.option(
     "--items",
@@ -58,6 +58,8 @@ def export(
     factors, in points, and confounders are the raw loadings of single levels. If MODEL has its stability, impact and effects have
     their means over the refits, intervals and standard errors; with --style apa, both are in one file.
 
+    The table of items has the tests of a comparison of groups, which dfact compare stores in MODEL: a row for each group and item.
+
     Memberships are also written to a .Q file, and the frequencies of an admixture to a .P file, both without labels, as other
     admixture programs do: a line for each person or SNP, in the order of the data. Frequencies are of the allele A2. Standard
     errors of the memberships, which dfact stability stores in MODEL, are written alone to a .Q_se file, and as further columns
@@ -74,11 +76,11 @@ def export(
     for name, value in (("--suppress", suppress), ("--items", items), ("--style", style)):
         if table == "factors" and value is not None:
             raise click.UsageError(f"{name} applies to loadings only; remove it or --table factors.")
-    if table == "stability" and suppress is not None:
-        raise click.UsageError("--suppress applies to loadings only; remove it or --table stability.")
     for name, value in (("--suppress", suppress), ("--items", items)):
         if table == "impact" and value is not None:
             raise click.UsageError(f"{name} applies to items only; remove it or --table impact.")
+    if table == "items" and (suppress is not None or style is not None):
+        raise click.UsageError(f"{'--style' if suppress is None else '--suppress'} applies to loadings only; remove it or --table items.")
     if style is not None and (table in ("confounders", "stability") or suppress is not None):
         raise click.UsageError(
             f"--style applies to complete tables; remove it or {f'--table {table}' if suppress is None else '--suppress'}."
@@ -96,6 +98,7 @@ def export(
         write_confounder_effects,
         write_confounder_impact,
         write_confounder_loadings,
+        write_item_tests,
         write_loadings,
         write_model_factors,
         write_stability,
@@ -111,12 +114,17 @@ def export(
         write_apa_loadings(fitted, out, texts=texts, overwrite=overwrite)
     elif table == "impact":
         write_confounder_impact(fitted, out, overwrite=overwrite)
+    elif table == "items":
+        write_item_tests(fitted, out, texts=texts, overwrite=overwrite)
     elif table == "factors":
         with closing(Progress("write")) as progress:
             write_model_factors(fitted, out, overwrite=overwrite, progress=progress.update)
-    elif table == "stability":
-        write_stability(fitted, out, texts=texts, scales=scales, overwrite=overwrite)
     else:
-        write = {"loadings": write_loadings, "effects": write_confounder_effects, "confounders": write_confounder_loadings}[table]
+        write = {
+            "loadings": write_loadings,
+            "effects": write_confounder_effects,
+            "confounders": write_confounder_loadings,
+            "stability": write_stability,
+        }[table]
         write(fitted, out, texts=texts, scales=scales, below=suppress or 0.0, overwrite=overwrite)
     click.echo(f"{out}: {table} of {model}")

@@ -83,6 +83,10 @@ def stability(
     Weights are used if MODEL was fitted with them. If the dataset has replicate weights, the refits are with these instead of
     resamples, and standard errors take the strata and clusters of the survey into account.
 
+    For a tensor, the slices of its first mode are drawn, and the components are matched by their vectors of the other modes. The table
+    also has the weights of the components with their intervals. Write the intervals of all entries with dfact export --table
+    stability.
+
     With --blocks, refits an admixture to resamples of its SNPs. The standard errors of the memberships are stored in MODEL, and
     the table lists their mean for each population.
     """

@@ -2,13 +2,12 @@
 
 A survey with strata and clusters has, beside its main weights, R columns of replicate weights, each of which leaves out or reweights
 some of the clusters. With the estimate θ by the main weights and θ_r by the replicate weights r, the variance is Σ_r a_r (θ_r − θ)²
-(Rust & Rao 1996, doi:10.1177/096228029600500305; Wolter 2007, "Introduction to variance estimation", chapters 3 and 4):
+(Rust & Rao 1996; Wolter 2007, chapters 3 and 4):
 
     jk1        a_r = (R − 1)/R     one cluster left out at a time
     jkn        a_r = (n_h − 1)/n_h one of the n_h clusters of stratum h left out; given as ``scales``
     brr        a_r = 1/R           balanced halves of two clusters in each stratum
-    fay        a_r = 1/(R(1 − ρ)²) halves whose weights are multiplied by ρ and 2 − ρ instead of 0 and 2 (Judkins 1990, J. Official
-                                   Statistics 6, 223-239)
+    fay        a_r = 1/(R(1 − ρ)²) halves whose weights are multiplied by ρ and 2 − ρ instead of 0 and 2 (Judkins 1990)
     bootstrap  a_r = 1/R           clusters drawn with replacement
 """
 

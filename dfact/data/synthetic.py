@@ -19,8 +19,9 @@ class Planted:
 def icqf_simulation(noise: float, seed: int) -> Planted:
     """Simulate the data of the ICQF paper (table 1): 200 × 100 answers in [0, 100], 10 factors.
 
-    W = D∘a∘b with D binary in steps (each factor alone for 20 participants, with the next one for 10
-    of them), a ~ U(½, 1), b ~ Bernoulli(0.9); Q = c∘d, c ~ U(0, 100), d ~ Bernoulli(0.3);
+    W = D∘a∘b with D binary in steps of 20 participants, a ~ U(½, 1), b ~ Bernoulli(0.9). Each factor has its own 20 participants
+    and 10 of those of the factor before it, so that it is alone for 10 and in tandem for 20. The paper says 20 in isolation and 10
+    more in tandem, for which its 200 participants are too few. Q = c∘d, c ~ U(0, 100), d ~ Bernoulli(0.3);
     M = clip(clip(WQᵀ) + e∘f), f ~ U(−100, 100), e ~ Bernoulli(noise).
     """
     rng = np.random.default_rng(seed)

@@ -44,7 +44,7 @@ def are_valid(weights: "pd.Series[float]") -> bool:
 def effective_number(weights: "pd.Series[float] | NDArray[Any]") -> float:
     """Return Kish's effective number of rows, (Σw)²/Σw²: the number of equally weighted rows whose mean varies as much.
 
-    It accounts for unequal weights alone, not for strata and clusters of the sample (Kish 1965, "Survey sampling", chapter 11).
+    It accounts for unequal weights alone, not for strata and clusters of the sample (Kish 1965, chapter 11).
     """
     w = np.asarray(weights, np.float64)
     w = w / w.max()  # of any magnitude, without overflow

@@ -59,8 +59,7 @@ def anchor(effects: ArrayLike, loadings: ArrayLike, scale: ArrayLike | None = No
 
     References
     ----------
-    Chen, Li, Ouyang & Xu (2023), "DIF statistical inference without knowing anchoring items", Psychometrika 88.
-    doi:10.1007/s11336-023-09930-9.
+    Chen et al. (2023).
 
     Examples
     --------

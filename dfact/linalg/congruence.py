@@ -12,7 +12,7 @@ def congruence(A: NDArray[np.float64], B: NDArray[np.float64]) -> NDArray[np.flo
 
     References
     ----------
-    Lorenzo-Seva & ten Berge (2006), "Tucker's congruence coefficient as a meaningful index of factor similarity".
+    Lorenzo-Seva & ten Berge (2006).
     """
     lengths = np.outer(np.linalg.norm(A, axis=1), np.linalg.norm(B, axis=1))
     return np.divide(A @ B.T, lengths, out=np.zeros_like(lengths), where=lengths > 0)

@@ -175,7 +175,7 @@ def smoothed(R: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a positive definite correlation matrix near R (m, m): pairwise correlations may be indefinite.
 
     Eigenvalues below 1e-10 are raised to it, the others scaled so that all keep their sum m, and the
-    diagonal is scaled back to 1: Wothke's smoothing (1993), as in psych's ``cor.smooth``.
+    diagonal is scaled back to 1: the smoothing of Wothke (1993), as in psych's ``cor.smooth``.
     """
     values, V = np.linalg.eigh(R)
     values = np.maximum(values, _FLOOR)

@@ -18,11 +18,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FactorCount:
-    """A number of factors and the criterion that chose it."""
+    """A number of factors, or of components, and the criterion that chose it."""
 
     n_factors: int
     candidates: Array
-    """Numbers of factors that were compared; for parallel analysis the ranks of the eigenvalues, from 1."""
+    """Numbers of factors or components that were compared; for parallel analysis the ranks of the eigenvalues, from 1."""
     values: Array
     """The criterion for each candidate: eigenvalues, average squared partial correlations, or BIC."""
     reference: Array | None = None
@@ -30,12 +30,23 @@ class FactorCount:
 
 
 def parallel_analysis(
-    R: Array, n: int, *, quantile: float | None = 0.95, repeats: int = 100, seed: int = 0, information: Array | None = None
+    R: Array,
+    n: int,
+    *,
+    factors: bool = False,
+    quantile: float | None = 0.95,
+    repeats: int = 100,
+    seed: int = 0,
+    information: Array | None = None,
 ) -> FactorCount:
-    """Count the leading eigenvalues of R above those of unrelated normal data of the same size: Horn's parallel analysis (1965).
+    """Count the leading eigenvalues of R above those of unrelated normal data of the same size: parallel analysis (Horn 1965).
+
+    The eigenvalues of R itself count principal components, as in Horn's paper. With ``factors`` they are those of R with the
+    communalities of one minres factor on its diagonal, which count common factors as psych's ``fa.parallel`` does. These are
+    smaller, and so are the random ones, so that minor factors count too: their number is often the higher one.
 
     An eigenvalue is compared with this ``quantile`` of ``repeats`` random eigenvalues of the same rank, by default the 95th
-    percentile (Hayton, Allen & Scarpello 2004). None compares with their mean, as Horn did. Random correlation matrices are
+    percentile (Hayton et al. 2004). None compares with their mean, as Horn did. Random correlation matrices are
     drawn from their distribution (Wishart), so the cost does not depend on n.
 
     Polychoric correlations of unrelated items vary more than Pearson's. With the ``information`` v (m) that the categories keep
@@ -46,11 +57,22 @@ def parallel_analysis(
         raise ParameterError(f"repeats={repeats} and quantile={quantile}, expected at least 1, and a number between 0 and 1 or None")
     rng = np.random.default_rng(seed)
     scale = np.ones(len(R)) if information is None else np.sqrt(information)
-    random = np.array([np.linalg.eigvalsh(_inflated(_unrelated(n, len(R), rng), scale))[::-1] for _ in range(repeats)])
+    eigenvalues = _common_eigenvalues if factors else _eigenvalues
+    random = np.array([eigenvalues(_inflated(_unrelated(n, len(R), rng), scale)) for _ in range(repeats)])
     reference = random.mean(axis=0) if quantile is None else np.quantile(random, quantile, axis=0)
-    values = np.asarray(np.linalg.eigvalsh(R)[::-1], np.float64)
+    values = eigenvalues(R)
     below = np.flatnonzero(values <= reference)
     return FactorCount(int(below[0]) if below.size else len(R), np.arange(1, len(R) + 1.0), values, reference)
+
+
+def _eigenvalues(R: Array) -> Array:
+    """Return the eigenvalues of R (m), the largest first: the variances of its principal components."""
+    return np.asarray(np.linalg.eigvalsh(R)[::-1], np.float64)
+
+
+def _common_eigenvalues(R: Array) -> Array:
+    """Return the eigenvalues (m) of R with the communalities of one factor on its diagonal, the largest first."""
+    return _eigenvalues(R - np.diag(minres(R, 1).uniquenesses))
 
 
 def _inflated(R: Array, scale: Array) -> Array:
@@ -72,7 +94,7 @@ def _unrelated(n: int, m: int, rng: np.random.Generator) -> Array:
 
 
 def minimum_average_partial(R: Array) -> FactorCount:
-    """Choose the number of principal components whose removal minimises the average squared partial correlation: Velicer's MAP (1976)."""
+    """Choose the number of principal components whose removal minimises the average squared partial correlation: MAP (Velicer 1976)."""
     values, V = np.linalg.eigh(R)
     A = (V * np.sqrt(np.maximum(values, 0)))[:, ::-1]
     m = len(R)

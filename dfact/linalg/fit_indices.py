@@ -101,7 +101,7 @@ def score_reliability(R: Array, pattern: Array, correlations: Array) -> Array:
 
     References
     ----------
-    Grice (2001), "Computing and evaluating factor scores".
+    Grice (2001).
     """
     if np.linalg.eigvalsh(R)[0] <= SINGULAR:
         return np.full(len(correlations), np.nan)

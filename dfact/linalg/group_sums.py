@@ -164,7 +164,7 @@ def _curvature(r: Array, observed: Array, curve: Curves) -> Array:
     """Return r_j t_j² of each row and item (rows, m)."""
     L, p = curve.loadings, curve.precision
     weighted = L * p[:, None]
-    inverse = np.linalg.inv(L.T @ weighted)
+    inverse = np.linalg.pinv(L.T @ weighted, rcond=1e-10, hermitian=True)  # a factor may have no loadings
     incomplete = np.flatnonzero(observed.min(axis=1, initial=1) == 0)
     filled = r
     if len(incomplete):

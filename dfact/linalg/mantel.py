@@ -108,7 +108,7 @@ class MantelTest:
     n: Array
     """Number of participants in strata with both groups."""
     chi_square: Array
-    """Mantel's χ² with one degree of freedom (1963), of two categories Mantel and Haenszel's without continuity correction."""
+    """χ² with one degree of freedom (Mantel 1963), of two categories Mantel and Haenszel's without continuity correction."""
     p: Array
     smd: Array
     """Standardised mean difference of the answers as they were given, group less reference in equal strata, in points."""
@@ -138,7 +138,7 @@ def mantel_statistics(table: Array) -> tuple[float, float, float, float]:
 
     References
     ----------
-    Mantel (1963), "Chi-square tests with one degree of freedom; extensions of the Mantel-Haenszel procedure"; Holland & Thayer (1988).
+    Mantel (1963); Holland & Thayer (1988).
     """
     table = table[(table.sum(axis=2) > 0).all(axis=1)]
     levels = np.arange(table.shape[2])
@@ -166,8 +166,7 @@ def mantel_scales(table: Array) -> tuple[float, float]:
 
     References
     ----------
-    Robins, Breslow & Greenland (1986), "Estimators of the Mantel-Haenszel variance consistent in both sparse data and large-strata limiting
-    models", Biometrics 42. doi:10.2307/2531052.
+    Robins et al. (1986).
     """
     table = table[(table.sum(axis=2) > 0).all(axis=1)]
     levels, groups = np.arange(table.shape[2]), table.sum(axis=0)

@@ -25,7 +25,7 @@ def alpha(C: Array) -> float:
 
 
 def alpha_interval(value: float, n: float, m: int, level: float = 0.95) -> tuple[float, float]:
-    """Return the confidence interval of an alpha of m items and n participants (Feldt, Woodruff & Salih 1987):
+    """Return the confidence interval of an alpha of m items and n participants (Feldt et al. 1987):
 
     1 − (1 − α)·F_p at p = (1 ± level)/2, for F with n − 1 and (n − 1)(m − 1) degrees of freedom.
     """
@@ -66,8 +66,8 @@ def alpha_if_dropped(C: Array) -> Array:
     return alphas
 
 
-def omega_total(R: Array) -> float:
-    """Return McDonald's omega of one minres factor, (Σλ)²/((Σλ)² + Σψ) (1999); NaN for one item."""
+def omega(R: Array) -> float:
+    """Return omega of one minres factor, (Σλ)²/((Σλ)² + Σψ) (McDonald 1999); NaN for one item."""
     if len(R) < 2:
         return np.nan
     loadings = minres(R, 1, tol=_TOLERANCE).loadings[:, 0]
@@ -77,17 +77,20 @@ def omega_total(R: Array) -> float:
 
 @dataclass(frozen=True)
 class GeneralFactor:
-    """A general factor and group factors of the items, by the transformation of Schmid & Leiman (1957)."""
+    """A general factor and group factors of the items, by the transformation of Schmid & Leiman (1957).
+
+    The shares are of the sum of the items as they are keyed in R: no item is reversed for its loading.
+    """
 
     loadings: Array
-    """Loadings of the items on the general factor (m), none of which is negative: items count with the sign of theirs."""
+    """Loadings g of the items on the general factor (m), which have a sum of at least 0."""
     group_loadings: Array
     """Loadings on the group factors (m, k), which are not correlated with each other or with the general factor; none for k = 1."""
     uniquenesses: Array
     omega_hierarchical: float
-    """Share of the variance of the sum of the items that is due to the general factor, (Σg)²/ΣR."""
+    """Share of the variance of the sum of the items that is due to the general factor, (Σg)²/ΣR; of one factor, omega total."""
     omega_total: float
-    """Share due to all factors, 1 − Σu²/ΣR."""
+    """Share due to the general factor and the group factors, 1 − Σu²/ΣR."""
     ecv: float
     """Share of the general factor in the common variance, Σg²/(Σg² + Σ of the squared loadings on group factors)."""
 
@@ -113,17 +116,31 @@ def schmid_leiman(R: Array, k: int) -> GeneralFactor:
             gamma = minres(Phi, 1, tol=_TOLERANCE).loadings[:, 0]
         general, group = pattern @ gamma, pattern * np.sqrt(np.maximum(1 - gamma**2, 0))
         communalities = np.einsum("jr,rs,js->j", pattern, Phi, pattern)
-    sign = np.where(general < 0, -1.0, 1.0)
-    general, group, total = general * sign, group * sign[:, None], float(sign @ R @ sign)
+    general = -general if general.sum() < 0 else general
     uniquenesses, common = 1 - communalities, float((general**2).sum())
+    total = omega_total(R, uniquenesses)
     return GeneralFactor(
         general,
         group,
         uniquenesses,
-        omega_hierarchical=float(general.sum()) ** 2 / total,
-        omega_total=float(1 - uniquenesses.sum() / total),
+        omega_hierarchical=total if k == 1 else _share_of_sum(general.sum() ** 2, R),
+        omega_total=total,
         ecv=common / (common + float((group**2).sum())),
     )
+
+
+def omega_total(R: Array, uniquenesses: Array) -> float:
+    """Return the share of the variance of the sum of the items that common factors explain, 1 − Σu²/ΣR (McDonald 1999).
+
+    NaN if the sum does not vary, as that of an item and its reverse.
+    """
+    return 1 - _share_of_sum(uniquenesses.sum(), R)
+
+
+def _share_of_sum(variance: float, R: Array) -> float:
+    """Return the share of a variance in that of the sum of the items, ΣR; NaN if the sum does not vary."""
+    total = float(R.sum())
+    return float(variance) / total if total > _TOLERANCE * len(R) else np.nan
 
 
 def n_group_factors(m: int, most: int) -> int:

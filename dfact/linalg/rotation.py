@@ -72,15 +72,31 @@ def promax(loadings: Array, kappa: float = 4.0, *, kaiser: bool = True) -> tuple
     """Return oblique pattern loadings P (m, k) and the correlations Φ (k, k) of their factors: P Φ Pᵀ = ΛΛᵀ.
 
     The varimax loadings, with ``kaiser`` of rows of length 1, are fitted by least squares to their own signed κ-th powers. Factors keep
-    variance 1, and rows are scaled back to their lengths (Hendrickson & White 1964; the normalization as in SPSS and in
-    psych's ``kaiser``).
+    variance 1, and rows are scaled back to their lengths (Hendrickson & White 1964; the normalization as in psych's "promax").
     """
     A, lengths = _normalized(loadings, kaiser=kaiser)
     B, _ = varimax(A, kaiser=kaiser)
-    U = np.linalg.lstsq(B, B * np.abs(B) ** (kappa - 1), rcond=None)[0]
+    pattern, Phi = _fitted_to(B * np.abs(B) ** (kappa - 1), B)
+    return pattern * lengths, Phi
+
+
+def promax_spss(loadings: Array, kappa: float = 4.0) -> tuple[Array, Array]:
+    """Return oblique pattern loadings P (m, k) and the correlations Φ (k, k) of their factors, as SPSS computes promax.
+
+    The target holds the signed κ-th powers of the varimax loadings in rows of length 1, as in :func:`promax`. The least squares
+    step fits the varimax loadings as they are, so an item counts by its communality. Grieder & Steiner (2022) compare the two.
+    """
+    B, _ = varimax(loadings)
+    unit, _ = _normalized(B, kaiser=True)
+    return _fitted_to(unit * np.abs(unit) ** (kappa - 1), B)
+
+
+def _fitted_to(target: Array, B: Array) -> tuple[Array, Array]:
+    """Return the loadings B U (m, k) of factors of variance 1 and their correlations (k, k); U fits B to the target by least squares."""
+    U = np.linalg.lstsq(B, target, rcond=None)[0]
     U *= np.sqrt(np.linalg.inv(U.T @ U).diagonal())
     inverse = np.linalg.inv(U)
-    return (B @ U) * lengths, inverse @ inverse.T
+    return B @ U, inverse @ inverse.T
 
 
 def oblimin(loadings: Array, *, kaiser: bool = False, n_starts: int = 10, seed: int = 0) -> Rotation:

@@ -98,8 +98,8 @@ def cone_normal(points: Coordinates, precision: float) -> Solver[NDArray[np.floa
 
     This is the one-class SVM in the hard-margin limit. It has only d unknowns, so it is solved on a
     working set of rows, to which each pass adds the rows of every block that are lowest along w, until none is
-    below 1 − ``precision``. On the working set it is Lawson & Hanson's least-distance problem
-    (1974, chapter 23): non-negative least squares on its dual.
+    below 1 − ``precision``. On the working set it is the least-distance problem of Lawson &
+    Hanson (1974, chapter 23): non-negative least squares on its dual.
     """
     w: NDArray[np.float64] = np.eye(points.k)[0]  # along the first singular vector all rows are positive
     working = np.empty((0, 1 + points.k))
@@ -123,7 +123,7 @@ def least_distance(X: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def cone_vertices(points: Coordinates, n_rows: int, precision: float, seed: int) -> Solver[NDArray[np.int64]]:
-    """Return the row numbers of the corners of the unit points' cone: SVM-cone (Mao, Sarkar & Chakrabarti 2018, algorithm 1).
+    """Return the row numbers of the corners of the unit points' cone: SVM-cone (Mao et al. 2018, algorithm 1).
 
     K-means groups the rows within δ of the margin into as many groups as points have coordinates, and the row nearest to each
     centre becomes a corner. Each δ of a grid contains a given fraction of all rows; the corners that span the largest volume

@@ -27,7 +27,7 @@ from dfact.models.catalogue import BY_NAME
 from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.parameters import is_count
-from dfact.models.provenance import Comparison, SelectionRecord, Stability
+from dfact.models.provenance import Comparison, SelectionRecord, Stability, TensorStability
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, member, reason
 from dfact.storage.digests import json_digest
 from dfact.storage.groups import (
@@ -47,7 +47,7 @@ KIND = "model"
 _NOT_SAVED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted the model
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
 _LABEL_ROWS = 1 << 16
-ANNOTATIONS = {"selection_": SelectionRecord, "stability_": Stability, "comparison_": Comparison}
+ANNOTATIONS = {"selection_": SelectionRecord, "stability_": Stability | TensorStability, "comparison_": Comparison}
 """Attributes that any model may have besides its fitted ones."""
 
 
@@ -215,8 +215,12 @@ def _check(model: Factorization) -> None:
         raise DataError(f"memory_limit is {limit!r} and dtype {dtype!r}, expected bytes or None, and 'float32', 'float64' or None")
     check_fitted(model, ANNOTATIONS)
     model._check_loaded()
-    stability: Stability | None = getattr(model, "stability_", None)
-    if stability is not None:
+    stability: Stability | TensorStability | None = getattr(model, "stability_", None)
+    if isinstance(stability, TensorStability) != model.traits.tensor and stability is not None:
+        raise DataError(f"stability_ is a {type(stability).__name__}, expected that of a {'tensor' if model.traits.tensor else 'matrix'}")
+    if isinstance(stability, TensorStability) and stability.estimate.shape[1] != sum(model.slice_shape_):
+        raise DataError(f"stability_ has {stability.estimate.shape[1]} entries, expected {sum(model.slice_shape_)}")
+    if isinstance(stability, Stability):
         effects = getattr(model, "confounder_effects_", None)
         expected = None if effects is None else effects.shape[1]
         parts = (stability.confounder_mean, stability.confounder_low, stability.confounder_high)

@@ -181,6 +181,56 @@ class Stability:
         return pd.DataFrame(columns, index=pd.Index(list(names), name="factor"))
 
 
+@dataclass(frozen=True, eq=False)
+class TensorStability:
+    """Variation of a CP decomposition over refits on resampled slices of mode 1: the attribute ``stability_`` of a fitted model.
+
+    The components of each refit are matched with the k components of the model by their vectors of modes 2 to N. Loadings are
+    these vectors scaled to length 1, in the order of the model's ``loadings_``, with the model's signs in each mode. Those
+    of components that the model has lost are NaN.
+    """
+
+    similarity: Annotated[NDArray[np.float64], Shape(("refits", "k"), finite=False, low=-_COSINE, high=_COSINE)]
+    """(B, k): |Π_n cos| of each component of a refit with the model's, over modes 2 to N; NaN for lost components."""
+    estimate: Annotated[NDArray[np.float64], Shape(("k", "entries"), finite=False)]
+    """(k, m): loadings of the fit to all rows, converged, and without penalties and constraints."""
+    low: Annotated[NDArray[np.float64], Shape(("k", "entries"), finite=False)]
+    """(k, m): lower ends of the loadings' intervals, without penalties and constraints; NaN for components that refits often lose."""
+    high: Annotated[NDArray[np.float64], Shape(("k", "entries"), finite=False)]
+    """(k, m): upper ends of the intervals."""
+    selected: Annotated[NDArray[np.float64], Shape(("k", "entries"), finite=False, low=0, high=1)]
+    """(k, m): selection frequency, the share of the refits, with penalties and constraints, in which the loading is not 0."""
+    weight: Annotated[NDArray[np.float64], Shape(("k",), finite=False)]
+    """(k,): weights γ_r of the same fit to all rows."""
+    weight_low: Annotated[NDArray[np.float64], Shape(("k",), finite=False)]
+    """(k,): lower ends of the weights' intervals."""
+    weight_high: Annotated[NDArray[np.float64], Shape(("k",), finite=False)]
+    """(k,): upper ends of the intervals."""
+    level: float
+    """Level of the intervals, such as 0.95."""
+
+    @property
+    def n_refits(self) -> int:
+        """Number of refits, B."""
+        return len(self.similarity)
+
+    @property
+    def factor_match_scores(self) -> NDArray[np.float64]:
+        """Factor match score of each refit (B,): the mean of the similarities of its components."""
+        return np.asarray(np.nanmean(self.similarity, axis=1))
+
+    def summary(self, names: Sequence[str]) -> pd.DataFrame:
+        """Summarize each component that is left: ``median`` and 5th percentile of its similarities, its weight with the ends of the
+        interval, and the number of ``loadings`` whose interval excludes 0.
+        """
+        left = ~np.isnan(self.weight)
+        median, low = np.nanquantile(self.similarity[:, left], [0.5, 0.05], axis=0)
+        off = ((self.low > 0) | (self.high < 0)).sum(axis=1)[left]
+        columns = {"median": median, "5 %": low, "weight": self.weight[left], "low": self.weight_low[left], "high": self.weight_high[left]}
+        names = [name for name, kept in zip(names, left, strict=True) if kept]
+        return pd.DataFrame(columns | {"loadings": off}, index=pd.Index(names, name="component"))
+
+
 MANTEL = ("n", "chi_square", "smd", "alpha", "in_total", "first_chi_square", "first_smd", "sd", "alpha_se")
 """Figures of Mantel's test: participants; χ², mean difference and odds ratio with purified totals; whether the item counts in them; χ² and
 mean difference with totals of all items; standard deviation of the item within strata's groups; standard error of the log odds ratio."""
@@ -339,4 +389,4 @@ def _numbers_or_texts(values: "pd.Series[Any]") -> list[float] | list[str]:
     return [str(value) for value in values]
 
 
-SAVED_TYPES.update({kind.__name__: kind for kind in (SelectionRecord, Stability, Comparison)})  # any model may have them
+SAVED_TYPES.update({kind.__name__: kind for kind in (SelectionRecord, Stability, TensorStability, Comparison)})  # any model may have them

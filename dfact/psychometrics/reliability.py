@@ -56,8 +56,8 @@ class Description:
     scales: pd.DataFrame
     """By scale: the number of ``items``, the number ``n`` of participants, the number ``n_lowest`` who answered both items of a pair,
     at least, Cronbach's ``alpha`` with its standard error ``se`` and the ends ``low`` and ``high`` of its 95 % interval, the
-    ``standardised`` alpha, Guttman's ``lambda6``, McDonald's ``omega_total`` of one factor, ``omega_hierarchical`` and ``ecv`` of a
-    general factor, the average correlation ``average_r``, and ``note``."""
+    ``standardised`` alpha, Guttman's ``lambda6``, McDonald's ``omega`` of one factor, ``omega_total`` of a general factor and group
+    factors, ``omega_hierarchical`` and ``ecv`` of the general factor, the average correlation ``average_r``, and ``note``."""
     kmo: float
     """Kaiser-Meyer-Olkin measure of sampling adequacy of all items; of smoothed correlations if they are indefinite."""
     bartlett: "pd.Series[float]"
@@ -108,15 +108,17 @@ def describe(
 
     Reliability comes from the covariances C of the items of a scale, or from their correlations R:
 
-    - alpha = m/(m − 1)·(1 − tr C/ΣC) with its standard error ``se`` by the jackknife (Maydeu-Olivares, Coffman & Hartmann 2007 have the
+    - alpha = m/(m − 1)·(1 − tr C/ΣC) with its standard error ``se`` by the jackknife (Maydeu-Olivares et al. 2007 have the
       same to first order), which holds whatever the distribution of the answers and with answers missing completely at random, or
-      with the interval of Feldt, Woodruff & Salih (1987), which does not: its coverage at 95 % falls to 70 to 80 % for skewed items;
+      with the interval of Feldt et al. (1987), which does not: its coverage at 95 % falls to 70 to 80 % for skewed items;
       standardised: the same of R;
     - λ6 = 1 − Σ 1/(R⁻¹)_ii / ΣR (Guttman 1945);
-    - omega total = (Σλ)²/((Σλ)² + Σψ) of one minres factor (McDonald 1999). Programs that fit the covariances by maximum likelihood
-      give other values;
-    - omega hierarchical, and ECV: shares of a general factor in the variance of the sum, and in the common variance, by the
-      transformation of Schmid & Leiman (1957) of oblimin factors (Zinbarg et al. 2005).
+    - omega = (Σλ)²/((Σλ)² + Σψ) of one minres factor (McDonald 1999), the ω of a scale with one dimension. Programs that fit the
+      covariances by maximum likelihood give other values;
+    - omega total = 1 − Σu²/ΣR and omega hierarchical = (Σg)²/ΣR: shares of all factors, and of the general factor with loadings g,
+      in the variance of the sum. ECV is the share of the general factor in the common variance. The factors are those of Schmid &
+      Leiman (1957) from oblimin factors (Zinbarg et al. 2005), as in psych's ``omega``. Unlike psych, which reverses items with
+      negative g, the items count as they are keyed. With a single group factor, omega hierarchical equals omega total.
 
     KMO, MSA and the test of sphericity are of all items, whether they belong to a scale or not. Bartlett's test (1951) is of complete
     answers. With missing answers, Steiger's (1980) takes its place, in which each correlation has the number of its own participants;

@@ -22,7 +22,7 @@ from dfact.linalg.reliability import (
     item_rest_correlations,
     lambda6,
     n_group_factors,
-    omega_total,
+    omega,
     sampling_adequacy,
     schmid_leiman,
     steiger,
@@ -31,7 +31,7 @@ from dfact.linalg.reliability import (
 Array = NDArray[np.float64]
 _LISTED = 8
 """Number of items that a message names."""
-_FIGURES = ("alpha", "se", "low", "high", "standardised", "lambda6", "omega_total", "omega_hierarchical", "ecv", "average_r")
+_FIGURES = ("alpha", "se", "low", "high", "standardised", "lambda6", "omega", "omega_total", "omega_hierarchical", "ecv", "average_r")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,8 @@ def describe_scale(
             row["lambda6"] = lambda6(R)
         R = _smoothed(chosen, f"scale {scale.name!r}", "omega") if is_indefinite(R) else R
         split = schmid_leiman(R, n_group_factors(m, group_factors))
-        row |= {"omega_total": omega_total(R), "omega_hierarchical": split.omega_hierarchical, "ecv": split.ecv}
+        row |= {"omega": omega(R), "omega_total": split.omega_total}
+        row |= {"omega_hierarchical": split.omega_hierarchical, "ecv": split.ecv}
     return row | {"note": "; ".join(notes)}
 
 

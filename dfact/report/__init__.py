@@ -144,7 +144,7 @@ def plot_structure(
 
     References
     ----------
-    Behr et al. 2016, "pong: fast analysis and visualization of latent clusters in population genetic data".
+    Behr et al. (2016).
 
     Examples
     --------

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from dfact.errors import ParameterError
-from dfact.models.bounded_nmf.effects import NEGLIGIBLE_POINTS, NEGLIGIBLE_SD, anchor_items, group_effects
+from dfact.models.bounded_nmf.effects import NEGLIGIBLE_POINTS, anchor_items, group_effects
+from dfact.models.item_tests import NEGLIGIBLE
 
 ADJUSTED = "The factors and loadings are adjusted for the confounders under this anchor alone."
 UNKNOWN_IMPACT = "An earlier version of dfact fitted the model and did not store the impact: fit it again."
@@ -89,7 +90,7 @@ def anchor_lines(model: Any) -> Iterator[tuple[str, str]]:
 
 def anchor_rule(model: Any) -> str:
     """Describe which items carry the anchor."""
-    limit = f"{NEGLIGIBLE_SD:g} standard deviations" if has_impact(model) else f"{NEGLIGIBLE_POINTS:g} points"
+    limit = f"{NEGLIGIBLE:g} standard deviations" if has_impact(model) else f"{NEGLIGIBLE_POINTS:g} points"
     return f"An item carries the anchor if its effect is below {limit}."
 
 

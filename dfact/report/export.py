@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
+from dfact.models.cp.base import CPModel
 from dfact.models.estimator import Factorization
 from dfact.report.admixture_files import (
     FREQUENCIES,
@@ -34,6 +35,7 @@ from dfact.report.spreadsheets import FORMATS as WORKBOOKS
 from dfact.report.spreadsheets import require_openpyxl, without_formula, write_workbook
 from dfact.report.stability import stability_table
 from dfact.report.tables import Texts, item_scales, item_texts, require_own_items
+from dfact.report.tensor_stability import stability_table as tensor_table
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_labels
 from dfact.storage.files import atomic_file
 from dfact.storage.groups import create_group, ensure_absent
@@ -208,20 +210,65 @@ def write_confounder_impact(model: Factorization, path: str | PathLike[str], *, 
         write(0, table.index.to_numpy(dtype=object), table.to_numpy(np.float64))
 
 
+def write_item_tests(model: Factorization, path: str | PathLike[str], *, texts: Texts | None = None, overwrite: bool = False) -> None:
+    """Write the tests of the items of ``model.comparison_`` to a .csv, .parquet or .xlsx, at full precision.
+
+    The columns are those of :attr:`dfact.models.provenance.Comparison.effects`, and those of Mantel's test with the prefix
+    ``mantel_``, after the groups, the items, their texts if there are any, their scales and ETS classes. Flags are 1 or 0.
+
+    Raises
+    ------
+    ParameterError
+        ``path`` has another ending.
+    DataError
+        The model has no comparison, or one without tests of items.
+    StoreError
+        ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
+    """
+    path, comparison = Path(path), getattr(model, "comparison_", None)
+    if comparison is None:
+        raise DataError("the model has no comparison of groups, expected one; run dfact compare (compare_groups) first")
+    if comparison.effects is None and comparison.screen is None:
+        raise DataError(f"the comparison has no tests of items, because {comparison.untested}")
+    check_destination(path, overwrite=overwrite, formats=LABELLED_FORMATS)
+    require_own_items(model, texts=texts or {})
+    screen = None if comparison.screen is None else comparison.screen.add_prefix("mantel_")
+    table = pd.concat([part for part in (comparison.effects, screen) if part is not None], axis=1)
+    items, known = table.index.get_level_values("item"), item_texts(model, texts or {})
+    labels = {"groups": list(table.index.get_level_values(0)), "item": list(items)}
+    labels |= {"text": [known.get(item, "") for item in items]} if known else {}
+    labels |= {name: list(table.pop(f"mantel_{name}")) for name in ("scale", "class") if screen is not None}
+    values = table.to_numpy(np.float64)
+    if path.suffix in WORKBOOKS:
+        described = pd.DataFrame(labels).set_index("groups")
+        write_workbook(path, {"items": pd.concat([described, pd.DataFrame(values, described.index, table.columns)], axis=1)})
+        return
+    with _table(path, list(table), values.dtype, tuple(labels)) as write:
+        write(0, np.array(list(labels.values()), dtype=object).T, values)
+
+
 def write_stability(
     model: Factorization,
     path: str | PathLike[str],
     *,
     texts: Texts = None,
     scales: Texts = None,
+    below: float = 0.0,
     overwrite: bool = False,
 ) -> None:
-    """Write the table of :func:`dfact.report.stability.stability_table`, as :func:`write_loadings` does.
+    """Write the loadings over refits with their intervals and selection frequencies, as :func:`write_loadings` does.
 
-    It has for each factor the loadings, their standard errors, the ends of their intervals and their selection frequencies. Raises
-    ParameterError for a model without stability.
+    The columns are those of :func:`dfact.report.stability.stability_table`, and of a tensor those of
+    :func:`dfact.report.tensor_stability.stability_table`. Raises ParameterError for a model without stability.
     """
-    _write_items(path, model, "stability", stability_table(model), texts, scales, 0.0, overwrite)
+    if not hasattr(model, "stability_"):
+        raise ParameterError(
+            f"the {type(model).__name__} has no stability, expected one; run dfact stability first"
+        )
+    if below and not isinstance(model, CPModel):
+        raise ParameterError(f"below is {below!r}, expected 0 for intervals of loadings; leave it out (--suppress)")
+    table = tensor_table(model) if isinstance(model, CPModel) else stability_table(model)
+    _write_items(path, model, "stability", table, texts, scales, below, overwrite)
 
 
 def _write_items(

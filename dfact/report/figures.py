@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 
-from dfact.models.provenance import Comparison, Stability
+from dfact.models.provenance import Comparison, Stability, TensorStability
 from dfact.report.plots import center_colors, heatmap, new_figure
 from dfact.report.row_statistics import RowStatistics
 
@@ -122,7 +122,7 @@ def errors_figure(values: "pd.Series[Any]", label: str, along: NDArray[Any] | No
     return figure
 
 
-def stability_figure(stability: Stability, names: list[str]) -> "Figure":
+def stability_figure(stability: Stability | TensorStability, names: list[str]) -> "Figure":
     """Plot the similarity of each refit's factors to the model's, with bars at the medians."""
     k = len(names)
     figure = new_figure(7, 0.9 + 0.38 * k)

@@ -23,6 +23,7 @@ _HEADINGS = {
     "alpha": "α",
     "standardised": "std. α",
     "lambda6": "λ6",
+    "omega": "ω",
     "omega_total": "ωₜ",
     "omega_hierarchical": "ωₕ",
     "ecv": "ECV",

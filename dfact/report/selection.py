@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from dfact.selection.result import Selection
 
 ERROR_LABEL = "mean squared error of held-out answers"
-_FORMATS = {"seconds": "{:.2f}", "passes": "{:d}", "reads": "{:d}", "n": "{:d}", "zeros": "{:d}", "rank": "{:d}"}
+_EIGENVALUES = [f"{of}{name}" for of in ("", "factor_") for name in ("eigenvalue", "random", "excess")]
+_FORMATS = dict.fromkeys(_EIGENVALUES, "{:.3f}") | dict.fromkeys(("passes", "reads", "n", "zeros", "rank"), "{:d}")
+_FORMATS["seconds"] = "{:.2f}"
 _MARKERS = "osD^vP*X"
 
 
@@ -30,7 +32,9 @@ def selection_text(selection: "Selection") -> str:
     best = (table[list(selection.best_params)] == pd.Series(selection.best_params)).all(axis=1)
     for name in selection.best_params:
         table[name] = table[name].map("{:g}".format) if table[name].dtype.kind == "f" else table[name]
-    return indented(table_text(table.assign(**{"": best.map({True: "best", False: ""})}), header=True))
+    text = indented(table_text(table.assign(**{"": best.map({True: "best", False: ""})}), header=True))
+    skipped = ", ".join(map(str, selection.skipped_ranks))
+    return f"{text}\n\nNo step of the path has a rank of {skipped}: not scored. Try closer lambdas." if skipped else text
 
 
 def error_plot(selection: "Selection") -> "Figure":
@@ -53,6 +57,40 @@ def error_plot(selection: "Selection") -> "Figure":
 def deviance_plot(selection: "Selection") -> "Figure":
     """Plot the deviance of held-out entries over the number of populations; bars show one standard error."""
     return score_plot(selection.table, selection.best_params, "deviance", "se", "mean deviance of held-out entries")
+
+
+def scree_plot(selection: "Selection") -> "Figure":
+    """Plot the eigenvalues of a factor analysis and the random ones of its parallel analyses: a scree plot (Cattell 1966).
+
+    Raises
+    ------
+    ParameterError
+        The selection has no eigenvalues.
+    """
+    return eigenvalue_plot(selection.table, selection.best_params["n_components"])
+
+
+def eigenvalue_plot(table: pd.DataFrame, chosen: float) -> "Figure":
+    """Plot the eigenvalues in the table of a selection of ``chosen`` factors.
+
+    Solid lines are the eigenvalues of components and of common factors, and dashed lines those of unrelated answers. A ring marks the
+    chosen number of factors.
+    """
+    if "factor_random" not in table:
+        raise ParameterError(f"the selection has {list(table)}, expected the eigenvalues of a factor analysis")
+    figure = new_figure(7, 4.5)
+    axes = figure.add_subplot()
+    for prefix, kind, color in (("", "components", "C0"), ("factor_", "common factors", "C1")):
+        axes.plot(table.index, table[f"{prefix}eigenvalue"], "o-", color=color, markersize=5, label=kind)
+        axes.plot(table.index, table[f"{prefix}random"], "--", color=color, label=f"{kind} of unrelated answers")
+    last = table["eigenvalue"][table.index == chosen]
+    axes.plot(last.index, last, "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="chosen")
+    axes.axhline(0, color="0.7", linewidth=0.8, zorder=0)
+    axes.set_xticks(list(table.index))
+    axes.set_xlabel("number of factors")
+    axes.set_ylabel("eigenvalue")
+    axes.legend()
+    return figure
 
 
 def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: str | None, label: str) -> "Figure":

@@ -9,9 +9,12 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     modularity                the number of classes
     entry_cross_validation    the number of populations
     solution_path             the number of components of a tensor, along λ
-    number_of_factors         parallel analysis, MAP and BIC, for factor analysis
+    tensor_selection          the same by any criterion, for the command
+    replicability             the number of components of a tensor, by fits to other rows
+    number_of_factors         parallel analyses, MAP and BIC, for factor analysis
     core_consistency          whether components of a tensor share what is one
     bootstrap                 refits to resampled participants
+    tensor_bootstrap          the same for tensors
     reselection               the selection repeated in each resample
     block_bootstrap           refits to resampled blocks of SNPs, for standard errors of memberships
     groups                    congruence of factors between groups, and items that favour one
@@ -29,6 +32,7 @@ from dfact.selection.groups import compare_groups
 from dfact.selection.held_out_entries import select_by_held_out
 from dfact.selection.modularity import select_by_modularity
 from dfact.selection.number_of_factors import select_number_of_factors
+from dfact.selection.replicability import replicability
 from dfact.selection.result import Selection
 from dfact.selection.solution_path import select_on_path
 
@@ -40,6 +44,7 @@ __all__ = [
     "compare_groups",
     "core_consistency",
     "cross_validate_entries",
+    "replicability",
     "select_by_criterion",
     "select_by_held_out",
     "select_by_modularity",

@@ -98,8 +98,7 @@ def block_bootstrap(
 
     References
     ----------
-    Alexander, Novembre & Lange 2009, "Fast model-based estimation of ancestry in unrelated individuals"; Künsch 1989, "The jackknife
-    and the bootstrap for general stationary observations".
+    Alexander et al. (2009); Künsch (1989).
 
     Examples
     --------

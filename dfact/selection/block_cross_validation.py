@@ -113,8 +113,7 @@ def block_cross_validate(
 
     References
     ----------
-    Lam et al., "Interpretability-constrained questionnaire factorization", section 3;
-    Kanagal & Sindhwani (2010), "Rank selection in low-rank matrix approximations".
+    Lam et al. (2023), section 3; Kanagal & Sindhwani (2010).
 
     Examples
     --------

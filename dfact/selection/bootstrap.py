@@ -14,9 +14,10 @@ from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
 from dfact.models.bounded_nmf.effects import item_scale, split_differences
+from dfact.models.cp.base import CPModel
 from dfact.models.estimator import Factorization
 from dfact.models.parameters import check_count, describe_value, is_in_range
-from dfact.models.provenance import Stability
+from dfact.models.provenance import Stability, TensorStability
 from dfact.progress import Iteration
 from dfact.selection.fitted_data import fitted_dataset
 from dfact.selection.folds import resolve_random_state, resolve_strata
@@ -27,6 +28,7 @@ from dfact.selection.reselection import N_FOLDS
 from dfact.selection.reselection import reselect as repeat_selection
 from dfact.selection.results_store import ResultsStore, describe_model
 from dfact.selection.scheduler import run_fits
+from dfact.selection.tensor_bootstrap import bootstrap_tensor
 
 RESAMPLINGS: dict[str, type[ResampleFits]] = {"bootstrap": ResampleFits, "halves": HalfFits, "replicates": ReplicateFits}
 """Fits to what is drawn, by its name."""
@@ -49,7 +51,7 @@ def bootstrap(
     random_state: Any = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
     checkpoint: str | PathLike[str] | None = None,
-) -> Stability:
+) -> Stability | TensorStability:
     """Estimate how a fitted model varies from sample to sample: similarities of refits, standard errors and intervals of the
     loadings, their selection frequencies, and intervals of the impact and effects of confounders.
 
@@ -95,10 +97,20 @@ def bootstrap(
     estimates are those without the penalty's shrinkage, which would leave most effects at 0: the differences of the residuals between
     the groups are added to those of the loadings. The ends of their intervals are the order statistics of rank (B + 1)·α.
 
+    For the CP decomposition of a tensor the rows are the slices of mode 1, and the result is a :class:`TensorStability`.
+    Its components are matched so that the sum of |Π_n cos| of their vectors of modes 2 to N is largest, and each vector gets the
+    model's sign. Loadings are these vectors at length 1, so that scale plays no part; mode 1 has no intervals, as its slices are
+    the sample. Penalties and non-negativity would pull intervals to 0 or to a bound. Therefore each refit of an ElasticCP goes on
+    from its solution to least squares without them: that is what the intervals of loadings and weights are for. Similarities and
+    selection frequencies are those of the penalized refits. A component that more than (1 − level)/2 of the refits have lost has no
+    interval. The interval of a weight γ_r is for the root mean square of the component's row factors, as least squares estimates
+    them, noise included, times √n.
+
     Parameters
     ----------
     model : fitted estimator
-        A model such as :class:`dfact.ICQF`, not one of tensors. It is not changed. Refits use its ``executor`` and ``memory_limit``.
+        A model such as :class:`dfact.ICQF` or :class:`dfact.ElasticCP`. It is not changed. Refits use its ``executor`` and
+        ``memory_limit``.
     X : array (n, m) of any kind, path or Dataset
         The data that the model was fitted to. If it does not fit in memory, refits share their reads.
     n_resamples : int
@@ -139,13 +151,13 @@ def bootstrap(
 
     Returns
     -------
-    Stability
+    Stability or TensorStability
         Assign it to ``model.stability_`` to save and report it with the model.
 
     Raises
     ------
     ParameterError
-        A model of tensors; fewer than 2 resamples; a level outside (0, 1); a checkpoint of another call.
+        Fewer than 2 resamples; a level outside (0, 1); a checkpoint of another call.
     DataError
         The data differs from the fitted data in shape, labels, fingerprint, or in having confounders or weights; or fewer than 2
         resamples could be fitted.
@@ -160,10 +172,8 @@ def bootstrap(
 
     References
     ----------
-    Efron & Tibshirani (1993), "An introduction to the bootstrap", chapters 6 and 12, doi:10.1201/9780429246593; Meinshausen & Bühlmann
-    (2010), "Stability selection", doi:10.1111/j.1467-9868.2010.00740.x; Shah & Samworth (2013), "Variable selection with error
-    control: another look at stability selection", doi:10.1111/j.1467-9868.2011.01034.x; Lorenzo-Seva & ten Berge (2006), "Tucker's
-    congruence coefficient as a meaningful index of factor similarity", doi:10.1027/1614-2241.2.2.57.
+    Efron & Tibshirani (1993), chapters 6, 10 and 12; Meinshausen & Bühlmann (2010); Shah & Samworth (2013); Lorenzo-Seva & ten Berge
+    (2006).
 
     Examples
     --------
@@ -176,6 +186,13 @@ def bootstrap(
     ((100, 2), True)
     """
     _check(model, n_resamples, level, resampling)
+    if isinstance(model, CPModel):
+        if confounders is not None or sample_weight is not None:
+            raise ParameterError(f"confounders or sample_weight are given, and a {type(model).__name__} takes neither; leave them out")
+        if resampling not in (None, "bootstrap") or reselect:
+            raise ParameterError(f"resampling or reselect is given, and the slices of a {type(model).__name__} have the bootstrap alone")
+        shared: dict[str, Any] = {"stratify": stratify, "random_state": random_state, "callbacks": callbacks, "checkpoint": checkpoint}
+        return bootstrap_tensor(model, X, n_resamples, level=level, warm_start=warm_start, **shared)
     dataset = fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
     replicates = dataset.replicate_weights
     if resampling is None:
@@ -215,10 +232,9 @@ def bootstrap(
 
 
 def _check(model: Any, n_resamples: Any, level: Any, resampling: Any) -> None:
-    if not isinstance(model, Factorization) or model.traits.tensor:
-        found = "the class" if isinstance(model, type) else f"a {type(model).__name__},"
-        remedy = "for tensors select_on_path(criterion='split_half') compares the components of two halves of the rows"
-        raise ParameterError(f"model is {found} whose rows cannot be resampled; expected a fitted model such as ICQF(); {remedy}")
+    if not isinstance(model, Factorization):
+        found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise ParameterError(f"model is {found}, whose rows cannot be resampled; expected a fitted model such as ICQF()")
     check_is_fitted(model)
     check_count("n_resamples", n_resamples, 2, 100_000)
     if resampling is not None and resampling not in RESAMPLINGS:

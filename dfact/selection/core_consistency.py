@@ -81,7 +81,7 @@ def core_consistency(model: Any, X: Any) -> float:
 
     References
     ----------
-    Bro & Kiers (2003), "A new efficient method for determining the number of components in PARAFAC models".
+    Bro & Kiers (2003).
 
     Examples
     --------

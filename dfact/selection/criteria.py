@@ -16,6 +16,7 @@ from dfact.data.layout import Layout
 from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.errors import DataError, ParameterError
+from dfact.models.cp.base import CPModel
 from dfact.models.parameters import check_count, random_generator
 from dfact.models.provenance import SelectionRecord
 from dfact.selection.estimators import check_estimator
@@ -79,15 +80,13 @@ def select_by_criterion(
     Raises
     ------
     ParameterError
-        An unknown criterion, or fewer than two restarts for a consensus.
+        A model of tensors; an unknown criterion, or fewer than two restarts for a consensus.
     DataError
         More rows than a consensus matrix allows; and the same conditions as for ``model.fit``.
 
     References
     ----------
-    Lam et al., "Interpretability-constrained questionnaire factorization", table 1; Brunet et al. (2004),
-    "Metagenes and molecular pattern discovery using matrix factorization"; Kim & Park (2007), "Sparse
-    non-negative matrix factorizations via alternating non-negativity-constrained least squares".
+    Lam et al. (2023), table 1; Brunet et al. (2004); Kim & Park (2007).
 
     Examples
     --------
@@ -98,6 +97,9 @@ def select_by_criterion(
     {'n_components': 10}
     """
     check_estimator(model)
+    if isinstance(model, CPModel):
+        remedy = "use select_on_path for ElasticCP, or replicability"
+        raise ParameterError(f"model is a {type(model).__name__} of tensors, expected one of matrices; {remedy}")
     if criterion not in _CRITERIA:
         raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, _CRITERIA))}")
     chosen = _CRITERIA[criterion]

@@ -86,7 +86,7 @@ def cross_validate_entries(
 
     References
     ----------
-    Alexander & Lange 2011, "Enhancements to the ADMIXTURE algorithm for individual ancestry estimation".
+    Alexander & Lange (2011).
 
     Examples
     --------

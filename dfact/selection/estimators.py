@@ -3,6 +3,9 @@
 from inspect import signature
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
 
@@ -43,3 +46,12 @@ def weighted_dataset(model: Any, dataset: Dataset, sample_weight: Any) -> Datase
 def takes_weights(model: Any) -> bool:
     """Whether the model's ``fit`` has the parameter ``sample_weight``."""
     return "sample_weight" in signature(model.fit).parameters
+
+
+def restrict_to_rows(model: Any, rows: NDArray[np.intp]) -> Any:
+    """Return a CP model with its given priors and starts of mode 1 for these rows alone."""
+    given = {
+        name: value for name, value in model.get_params(deep=False).items() if name in ("prior", "init") and not isinstance(value, str)
+    }
+    arrays = {name: value for name, value in given.items() if value is not None}
+    return with_parameters(model, **{name: [np.asarray(value[0])[rows], *value[1:]] for name, value in arrays.items()})

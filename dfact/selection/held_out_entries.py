@@ -18,6 +18,7 @@ from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError, ParameterError
+from dfact.models.cp.base import CPModel
 from dfact.models.expectile.estimator import ExpectileMF
 from dfact.models.expectile.passes import OriginalUnits
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
@@ -108,7 +109,7 @@ def select_by_held_out(
 
     References
     ----------
-    Zhu et al., "Expectile matrix factorization for skewed data analysis": relative errors and bins of the section on experiments.
+    Zhu et al. (2017): relative errors and bins of the section on experiments.
 
     Examples
     --------
@@ -151,7 +152,9 @@ def select_by_held_out(
 
 def _check(model: Any, holdout_fraction: Any, error: Any, bins: Any, repeats: Any) -> None:
     if not isinstance(model, ExpectileMF):
-        raise ParameterError(f"model is a {type(model).__name__}, expected an ExpectileMF; for other models use block_cross_validate")
+        remedies = ("for other models use block_cross_validate", "for tensors use select_on_path or replicability")
+        other = remedies[isinstance(model, CPModel)]
+        raise ParameterError(f"model is a {type(model).__name__}, expected an ExpectileMF; {other}")
     if not is_in_range(holdout_fraction, 0, 1) or holdout_fraction == 0:
         raise ParameterError(f"holdout_fraction is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
     if error not in ERRORS:

@@ -48,7 +48,7 @@ def select_by_modularity(
 
     References
     ----------
-    Qing, "Mixed membership estimation for categorical data with polytomous responses", section 6.
+    Qing (2023), section 6.
 
     Examples
     --------

@@ -17,23 +17,38 @@ from dfact.models.parameters import is_count
 from dfact.models.provenance import SelectionRecord
 from dfact.selection.result import Selection
 
-CRITERIA = {"PA": ("excess", "above chance"), "MAP": ("MAP", "lowest"), "BIC": ("BIC", "lowest")}
+CRITERIA = {
+    "PA": ("excess", "above chance"),
+    "PA-factors": ("factor_excess", "above chance"),
+    "MAP": ("MAP", "lowest"),
+    "BIC": ("BIC", "lowest"),
+}
 """Column of the selection's table with the scores of each criterion, and the rule that chooses among them."""
 
 
 @dataclass(frozen=True)
 class FactorCounts:
-    """The numbers of factors by three criteria."""
+    """The numbers of factors by four criteria."""
 
     parallel_analysis: FactorCount
+    """Horn's, which counts principal components."""
+    parallel_analysis_of_factors: FactorCount
     minimum_average_partial: FactorCount
     bic: FactorCount | None
     """None if the correlation matrix is singular."""
 
     def table(self) -> "pd.Series[int]":
-        """Return the numbers of factors by criterion: ``PA``, ``MAP``, ``BIC``."""
-        criteria = {"PA": self.parallel_analysis, "MAP": self.minimum_average_partial, "BIC": self.bic}
-        return pd.Series({name: number.n_factors for name, number in criteria.items() if number is not None}, name="factors")
+        """Return the numbers of factors by criterion: ``PA``, ``PA-factors``, ``MAP``, ``BIC``."""
+        return pd.Series({name: number.n_factors for name, number in self.criteria().items() if number is not None}, name="factors")
+
+    def criteria(self) -> dict[str, FactorCount | None]:
+        """Return the numbers with their scores by criterion."""
+        return {
+            "PA": self.parallel_analysis,
+            "PA-factors": self.parallel_analysis_of_factors,
+            "MAP": self.minimum_average_partial,
+            "BIC": self.bic,
+        }
 
 
 def number_of_factors(
@@ -47,7 +62,7 @@ def number_of_factors(
 ) -> FactorCounts:
     """Estimate the number of factors of the answers X (n, m) from one pass over them.
 
-    The criteria are Horn's parallel analysis (``quantile`` and ``seed`` as in
+    The criteria are Horn's parallel analysis of components, that of common factors (``quantile`` and ``seed`` as in
     :func:`dfact.linalg.factor_retention.parallel_analysis`), Velicer's MAP, and the lowest BIC of the factor
     models with ``n_components``. ``model`` determines the kind of correlations, the treatment of missing answers and the executor.
     For polychoric correlations, the random eigenvalues of the parallel analysis are those of unrelated answers in these categories.
@@ -64,8 +79,11 @@ def number_of_factors(
         except DataError:
             best = None
         information = None if correlation.thresholds is None else grouping_information(correlation.thresholds)
-        random = parallel_analysis(correlation.R, n, quantile=quantile, seed=seed, information=information)
-        return FactorCounts(random, minimum_average_partial(correlation.R), best)
+        components, factors = (
+            parallel_analysis(correlation.R, n, factors=kind, quantile=quantile, seed=seed, information=information)
+            for kind in (False, True)
+        )
+        return FactorCounts(components, factors, minimum_average_partial(correlation.R), best)
 
 
 def select_number_of_factors(
@@ -78,7 +96,7 @@ def select_number_of_factors(
     quantile: float = 0.95,
     seed: int = 0,
 ) -> Selection:
-    """Choose the number of factors by one of three criteria, and return the factor analysis fitted with it.
+    """Choose the number of factors by one of four criteria, and return the factor analysis fitted with it.
 
     Parameters
     ----------
@@ -88,18 +106,21 @@ def select_number_of_factors(
         Answers.
     n_components : numbers
         Candidates.
-    criterion : "PA", "MAP" or "BIC"
-        Criterion that chooses: parallel analysis, minimum average partial, or the lowest BIC; see :func:`number_of_factors`.
+    criterion : "PA", "PA-factors", "MAP" or "BIC"
+        Criterion that chooses: parallel analysis of components (Horn's), parallel analysis of common factors (psych's), minimum average
+        partial, or the lowest BIC; see :func:`number_of_factors`.
     sample_weight : numbers (n,), optional
         The weights passed to ``model.fit``; a Dataset or path brings its own.
     quantile, seed
-        Those of the parallel analysis.
+        Those of the parallel analyses.
 
     Returns
     -------
     Selection
-        ``table`` with the scores of all criteria for each ``n_components``: ``eigenvalue``, and ``excess`` over that of unrelated
-        answers, of the last factor; ``MAP``, the average squared partial correlation; ``BIC``, if it is defined for the data.
+        ``table`` with the scores of all criteria for each ``n_components``. Of parallel analysis, the ``eigenvalue`` of the last
+        component, the ``random`` one of unrelated answers, and the ``excess`` over it; ``factor_eigenvalue``, ``factor_random`` and
+        ``factor_excess`` are those of common factors. ``MAP`` is the average squared partial correlation, and ``BIC`` is there if it
+        is defined for the data.
 
     Raises
     ------
@@ -127,7 +148,7 @@ def select_number_of_factors(
     if not candidates or candidates[0] < 1:
         raise ParameterError(f"n_components is {list(n_components)}, expected numbers of factors of at least 1")
     counts = number_of_factors(model, X, candidates, sample_weight=sample_weight, quantile=quantile, seed=seed)
-    chosen = {"PA": counts.parallel_analysis, "MAP": counts.minimum_average_partial, "BIC": counts.bic}[criterion]
+    chosen = counts.criteria()[criterion]
     if chosen is None:
         raise DataError("the correlation matrix is singular, so that BIC is not defined; use criterion='PA', or leave out items")
     best = min(candidates, key=lambda k: abs(k - chosen.n_factors))
@@ -143,14 +164,13 @@ def select_number_of_factors(
 
 def _scores(counts: FactorCounts, candidates: Sequence[int]) -> pd.DataFrame:
     """Return the criteria for each candidate, NaN where one is not defined."""
-    eigenvalues, reference = counts.parallel_analysis.values, counts.parallel_analysis.reference
-    assert reference is not None, "parallel analysis has one"
-    ranks = counts.parallel_analysis.candidates
-    columns = {
-        "eigenvalue": dict(zip(ranks, eigenvalues, strict=True)),
-        "excess": dict(zip(ranks, eigenvalues - reference, strict=True)),
-        "MAP": dict(zip(counts.minimum_average_partial.candidates, counts.minimum_average_partial.values, strict=True)),
-    }
+    columns: dict[str, dict[Any, Any]] = {}
+    for prefix, number in (("", counts.parallel_analysis), ("factor_", counts.parallel_analysis_of_factors)):
+        assert number.reference is not None, "parallel analysis has one"
+        figures = {"eigenvalue": number.values, "random": number.reference, "excess": number.values - number.reference}
+        columns |= {prefix + name: dict(zip(number.candidates, values, strict=True)) for name, values in figures.items()}
+    partials = counts.minimum_average_partial
+    columns["MAP"] = dict(zip(partials.candidates, partials.values, strict=True))
     if counts.bic is not None:
         columns["BIC"] = dict(zip(counts.bic.candidates, counts.bic.values, strict=True))
     rows = {name: [float(scores.get(float(k), np.nan)) for k in candidates] for name, scores in columns.items()}

@@ -33,6 +33,12 @@ class Selection:
     folds: pd.DataFrame | None = None
     """Errors of the folds of a cross-validation: one row for each candidate, one column for each (repeat, fold)."""
 
+    @property
+    def skipped_ranks(self) -> list[int]:
+        """Numbers of components from 1 to the largest that no step of a solution path has; none for selections of another kind."""
+        ranks = set(self.table["rank"]) if "rank" in self.table else set()
+        return [rank for rank in range(1, max(ranks, default=0)) if rank not in ranks]
+
     def __str__(self) -> str:
         best = ", ".join(f"{name}={value}" for name, value in self.best_params.items())
         return f"{self.table}\nbest: {best}"

@@ -9,25 +9,25 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
-from dfact.linalg.congruence import congruence, match
 from dfact.models.cp.elastic import ElasticCP
 from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, relative_error
 from dfact.models.cp.problem import khatri_rao
 from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.models.parameters import describe_value, is_in_range
 from dfact.models.provenance import SelectionRecord
-from dfact.selection.estimators import check_estimator, with_parameters
+from dfact.selection.estimators import check_estimator, restrict_to_rows, with_parameters
+from dfact.selection.factor_match import match_components
 from dfact.selection.folds import resolve_random_state
 from dfact.selection.masks import EntryMask, masked
 from dfact.selection.result import Selection, choose
 from dfact.selection.results_store import ResultsStore
+from dfact.storage.location import parse_location
 
 CRITERIA = ("held_out", "bic", "split_half")
 RULES = ("lowest", "knee")
@@ -40,6 +40,7 @@ def select_on_path(
     criterion: str = "held_out",
     lambdas: Sequence[float] | None = None,
     *,
+    l1_ratios: Sequence[float] | None = None,
     rule: str = "lowest",
     holdout_fraction: float = 0.1,
     random_state: Any = None,
@@ -60,7 +61,8 @@ def select_on_path(
     For ``held_out`` and ``bic`` the rule ``lowest`` chooses the lowest score. ``knee`` chooses the number of components at
     which the curve of the lowest score for each number lies furthest below the line from the smallest number to the number
     with the lowest score, and of its steps the one with the lowest score. It omits components that improve the score little,
-    such as scatter, and may omit weak components. For ``split_half`` the largest number is chosen whose steps have a median
+    such as scatter. On planted tensors it chooses too few components, where ``lowest`` is right (guide "evidence"); use it only
+    where a part of what can be predicted is not wanted. For ``split_half`` the largest number is chosen whose steps have a median
     score of at least 0.95, and of its steps the one with the highest score; without such a number, the highest score of all.
 
     Parameters
@@ -73,6 +75,9 @@ def select_on_path(
         The score of a step, see above.
     lambdas : increasing numbers, optional
         Values of λ; by default those of :meth:`ElasticCP.path`.
+    l1_ratios : numbers from 0 to 1, optional
+        Candidates for the share α of the ℓ1 penalty. A path is computed for each, and the rule chooses among the steps of all. The
+        same entries, or halves, serve all. By default the model's.
     rule : "lowest" or "knee"
         The rule for ``held_out`` and ``bic``.
     holdout_fraction : float
@@ -87,9 +92,11 @@ def select_on_path(
     Returns
     -------
     Selection
-        ``table`` with a row for each λ: the ``rank`` and the ``zeros`` of the solution of the complete data, the
+        ``table`` with a row for each λ, or each (α, λ): the ``rank`` and the ``zeros`` of the solution of the complete data, the
         ``relative_error`` of the refined one, and the score, named after the criterion (NaN if a path of a part of the data
-        ended earlier); ``best_params``; and as ``model`` the refined solution of the complete data.
+        ended earlier); ``best_params``; and as ``model`` the refined solution of the complete data. A path may skip numbers of
+        components, as several can vanish at one λ. ``skipped_ranks`` has the numbers without a score; :func:`replicability` scores
+        each number, and closer ``lambdas`` may find them.
 
     Raises
     ------
@@ -100,9 +107,7 @@ def select_on_path(
 
     References
     ----------
-    Schwarz (1978), "Estimating the dimension of a model"; Zou, Hastie, Tibshirani (2007), "On the 'degrees of freedom' of the
-    lasso"; Harshman & DeSarbo (1984), "An application of PARAFAC to a small sample problem", on split halves; Lorenzo-Seva &
-    ten Berge (2006), "Tucker's congruence coefficient as a meaningful index of factor similarity", on 0.95.
+    Schwarz (1978) and Zou et al. (2007) on BIC; Harshman & DeSarbo (1984) on split halves; Lorenzo-Seva & ten Berge (2006) on 0.95.
 
     Examples
     --------
@@ -116,18 +121,39 @@ def select_on_path(
     """
     _check(model, criterion, rule, holdout_fraction)
     check_estimator(model)
-    dataset = as_dataset(X)
+    ratios = _checked_ratios(model, l1_ratios)
+    dataset, grid = as_dataset(X), checked_lambdas(lambdas)
     seed = resolve_random_state(random_state)
-    paths = _Paths.make(with_parameters(model), dataset, checked_lambdas(lambdas), holdout_fraction, seed, checkpoint)
-    full = paths.compute("all", dataset)
+    tables, fulls = [], list[SolutionPath]()
+    for ratio in ratios:
+        part = "" if l1_ratios is None else f"/l1_ratio-{ratio:g}"
+        of_ratio = None if checkpoint is None else parse_location(f"{parse_location(checkpoint)}{part}")
+        paths = _Paths.make(with_parameters(model, l1_ratio=ratio), dataset, grid, holdout_fraction, seed, of_ratio)
+        seed = paths.store.seed  # the same entries are held out for all ratios
+        fulls.append(paths.compute("all", dataset))
+        tables.append(_scored(paths, fulls[-1], criterion))
+    table = tables[0] if l1_ratios is None else pd.concat(tables, keys=ratios, names=["l1_ratio", "lam"])
+    best = _best_stable(table) if criterion == "split_half" else _best_by_rule(table, criterion, rule)
+    full, number = [(full, number) for full in fulls for number in range(len(full.steps))][best]
+    fitted: Any = full.at(number, refined=full.steps[number].refined is not None)
+    fitted.selection_ = SelectionRecord.from_table(table, best, criterion, "stable" if criterion == "split_half" else rule)
+    chosen = {"lam": full.steps[number].lam}
+    return Selection(table, chosen if l1_ratios is None else {"l1_ratio": fitted.l1_ratio} | chosen, fitted)
+
+
+def _scored(paths: "_Paths", full: SolutionPath, criterion: str) -> pd.DataFrame:
+    """Return the table of a path with the criterion's scores."""
     table = full.table.set_index("lambda")
     table = table.rename_axis("lam")[["rank", "zeros"]].assign(relative_error=[_refined(step)[1] for step in full.steps])
     table[criterion] = _SCORES[criterion](paths, full)
-    best = _best_stable(table) if criterion == "split_half" else _best_by_rule(table, criterion, rule)
-    step = full.steps[best]
-    fitted: Any = full.at(best, refined=step.refined is not None)
-    fitted.selection_ = SelectionRecord.from_table(table, best, criterion, "stable" if criterion == "split_half" else rule)
-    return Selection(table, {"lam": step.lam}, fitted)
+    return table
+
+
+def _checked_ratios(model: ElasticCP, l1_ratios: Sequence[float] | None) -> list[float]:
+    ratios = [model.l1_ratio] if l1_ratios is None else list(l1_ratios)
+    if not ratios or not all(is_in_range(ratio, 0) and ratio <= 1 for ratio in ratios) or len(set(ratios)) < len(ratios):
+        raise ParameterError(f"l1_ratios are {l1_ratios!r}, expected different numbers from 0 to 1, such as [0, 0.2, 0.8]")
+    return ratios if l1_ratios is None else [float(ratio) for ratio in ratios]
 
 
 def _check(model: Any, criterion: Any, rule: Any, holdout_fraction: Any) -> None:
@@ -248,7 +274,7 @@ def _split_half(paths: _Paths, full: SolutionPath) -> list[float]:
     order = paths.generator.permutation(n)
     halves = [np.sort(order[: n // 2]), np.sort(order[n // 2 :])]
     first, second = (
-        paths.compute_part(f"half-{i}", paths.dataset.take_rows(rows), _restrict_to_rows(paths.model, rows))
+        paths.compute_part(f"half-{i}", paths.dataset.take_rows(rows), restrict_to_rows(paths.model, rows))
         for i, rows in enumerate(halves, 1)
     )
     scores = [
@@ -259,13 +285,6 @@ def _split_half(paths: _Paths, full: SolutionPath) -> list[float]:
     return _pad(scores, len(full.steps))
 
 
-def _restrict_to_rows(model: ElasticCP, rows: NDArray[np.intp]) -> ElasticCP:
-    """Return the model with the priors and starts of mode 1 for these rows alone."""
-    arrays = {name: value for name, value in (("prior", model.prior), ("init", model.init)) if isinstance(value, (list, tuple))}
-    restricted: ElasticCP = with_parameters(model, **{name: [np.asarray(value[0])[rows], *value[1:]] for name, value in arrays.items()})
-    return restricted
-
-
 def split_half_similarity(first: PathStep, second: PathStep) -> float:
     """Return the lowest |Π_n cos| of the matched components of two refined steps of the same rank, over modes 2 to N; NaN without any.
 
@@ -273,12 +292,8 @@ def split_half_similarity(first: PathStep, second: PathStep) -> float:
     """
     if first.rank == 0:
         return float("nan")
-    products = np.ones((first.rank, first.rank))
-    for A, B in zip(_refined(first)[0][1:], _refined(second)[0][1:], strict=True):
-        U, V = (np.asarray(C[:, : first.rank], np.float64) for C in (A, B))
-        products *= congruence(U.T, V.T)
-    similarity = np.abs(products)
-    return float(similarity[match(similarity)].min())
+    vectors = [[np.asarray(A)[:, : first.rank].T for A in _refined(step)[0][1:]] for step in (first, second)]
+    return float(match_components(*vectors).similarity.min())
 
 
 def _best_by_rule(table: pd.DataFrame, criterion: str, rule: str) -> int:

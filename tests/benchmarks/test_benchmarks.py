@@ -23,6 +23,7 @@ from benchmarks.bounded_nmf import speed as icqf_speed
 from benchmarks.bounded_nmf import splitless as icqf_splitless
 from benchmarks.common import in_new_interpreter
 from benchmarks.cp import paper as cp_paper
+from benchmarks.cp import replicability as cp_replicability
 from benchmarks.cp import speed as cp_speed
 from benchmarks.cp import stochastic as cp_stochastic
 from benchmarks.engine import cluster_scaling, cost_model, dask_arrays, wide_columns
@@ -188,6 +189,10 @@ def test_stability_and_auc_of_the_packaged_questionnaire(results: Path, monkeypa
     assert all(task.M.shape[1] == 30 and 0.4 < task.y.mean() <= 0.5 for task in scales)
     icqf_paper.stability({"ipip_ascado": (gender.M, 4)}, 1)
     assert all(0.3 < row[method] <= 1 for row in load(results, "icqf_paper_stability")["rows"] for method in icqf_paper.MODELS)
+    icqf_paper.replication({"halves": (gender.M[:500], gender.M[500:], 4)})
+    rows = load(results, "icqf_paper_replication")["rows"]
+    assert [row["method"] for row in rows] == list(icqf_paper.MODELS)
+    assert all(0.6 < row["r"] <= 1 and 0.9 < row["retained"] < 1 for row in rows)
     icqf_paper.auc(scales[:1], 1)
     rows = load(results, "icqf_paper_auc")["rows"]
     assert all(0.7 < row[method] < 1 for row in rows for method in ("ICQF", "L1NMF", "FA", "answers"))
@@ -229,6 +234,17 @@ def test_tables_of_the_elastic_net_parafac_paper(results: Path, monkeypatch: pyt
     assert [row["method"] for row in rows] == ["LRTI", "SPML(0)", "SPMS(0)", "SPML(0.8)", "SPMS(0.8)"]
     assert rows[4]["true zeros"] > 0.5
     assert rows[4]["false zeros"] == 0
+    cp_paper.table_2(1, 10, 2, init="nvecs")
+    halves = load(results, "elastic_cp_table_2")["rows"], load(results, "elastic_cp_table_2_nvecs")["rows"]
+    assert [row["method"] for row in halves[0]] == [row["method"] for row in halves[1]]
+    assert halves[1][-1]["paper score"] == 0.909
+
+
+def test_replicability_of_a_planted_tensor() -> None:
+    rng = np.random.default_rng(0)
+    Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (12, 7, 6)))
+    table = cp_replicability.curve(Z + 0.1 * rng.standard_normal(Z.shape), cp_replicability.MODELS["elastic"](), 1, 3)
+    assert [row["chosen"] for row in table.values()] == [0, 1, 0]
 
 
 def test_images_are_clustered_by_their_factors(results: Path) -> None:

@@ -247,6 +247,7 @@ def test_duplicate_column_name_is_refused(tmp_path):
         (["0", -9.0, "NA", "refused", np.nan], [[np.nan, 1, 7], [np.nan, np.nan, 7], [np.nan, 9, 7], [5, np.nan, 7]]),
     ],
 )
+@pytest.mark.filterwarnings("ignore:answers to 'Q1'")  # -9 and 9 are asked about
 @pytest.mark.slow
 def test_missing_codes(tmp_path, missing, expected):
     text = 'Q1,Q2,Q3\n0,1,7\n-9,NA,7\n"refused",9,7\n5,0.0,7\n'

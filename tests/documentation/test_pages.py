@@ -62,6 +62,7 @@ LONG = {
     "questionnaires: Compare groups",
     "stability: stability",
     "tensors: How many components",
+    "tensors: Would other rows give the same components?",
     "tensors: tensors",
     "questionnaires: Survey weights",
     "questionnaires: questionnaires",
@@ -251,6 +252,18 @@ def genotypes(path: Path) -> None:
     run_of_pages("dfact import cohort.bed", path.parent, "cohort.bed", path.name)
 
 
+def spectra(path: Path) -> None:
+    """Make the spectra of three substances of the guide on tensors."""
+    emission, excitation = (np.exp(-((np.arange(n) / n - np.array(c)[:, None]) ** 2) / 0.03) for n, c in SPECTRA)
+    rng = np.random.default_rng(0)
+    X = np.einsum("ir,rj,rk->ijk", rng.uniform(0.2, 2, (20, 3)), emission, excitation)
+    dfact.import_array(X + rng.normal(0, 0.01, X.shape), path)
+
+
+SPECTRA = ((60, (0.2, 0.45, 0.7)), (30, (0.3, 0.5, 0.8)))
+"""Sizes of the modes, and the centers of the peaks."""
+
+
 def demo(path: Path) -> None:
     run(f"dfact demo --output {path}")
 
@@ -294,6 +307,7 @@ EARLIER: dict[str, tuple[str, Callable[[Path], None]]] = {
     "new_people.zarr": (r"import \S+ new_people.zarr", imported("new_people.csv")),
     "thesis.zarr": (r"import \S+ thesis.zarr", imported("thesis.sav", "scales.csv")),
     "thesis.model": (r"fit fa \S+ thesis.model", factored),
+    "spectra.zarr": (r"import-array \S+ spectra.zarr", spectra),
 }
 """Results of other sections: the command by which a section makes its own, and how to make it otherwise."""
 

@@ -149,6 +149,14 @@ def test_groups_that_other_confounders_determine_are_refused() -> None:
         dif_of(X, group, loadings)
 
 
+def test_more_factors_than_there_are_leave_a_test_of_the_planted_items() -> None:
+    X, group, loadings = planted(1)
+    [test] = dif_of(X, group, np.vstack([loadings, np.zeros((2, 16))]))
+    assert np.isnan(test.impact[2:]).all()  # of factors without loadings
+    assert np.isfinite(test.effect).all()
+    assert np.abs(test.effect / test.se).argsort()[-2:].tolist() in ([0, 3], [3, 0])
+
+
 def test_anchors_of_few_items_or_of_a_minority_are_weak() -> None:
     factor = np.array([0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1])
     anchors = np.ones(12, bool)

@@ -16,7 +16,7 @@ from dfact.linalg.reliability import (
     item_rest_correlations,
     lambda6,
     n_group_factors,
-    omega_total,
+    omega,
     sampling_adequacy,
     schmid_leiman,
 )
@@ -98,15 +98,15 @@ def test_omega_of_one_factor_is_recovered(seed: int) -> None:
     np.fill_diagonal(R, 1)
     expected = loadings.sum() ** 2 / R.sum()
     split = schmid_leiman(R, 1)
-    assert omega_total(R) == pytest.approx(expected, abs=1e-8)
+    assert omega(R) == pytest.approx(expected, abs=1e-8)
     assert (split.omega_hierarchical, split.omega_total) == (pytest.approx(expected, abs=1e-8), pytest.approx(expected, abs=1e-8))
     assert split.ecv == 1
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_general_factor_is_recovered_whatever_the_keys(seed: int, k: int) -> None:
-    """Group factors with simple structure that one factor relates are split as they were made; reversed items count as reversed."""
+def test_general_factor_is_recovered_and_no_item_is_reversed(seed: int, k: int) -> None:
+    """Group factors with simple structure that one factor relates are split as they were made, of the sum of the items as keyed."""
     rng = np.random.default_rng(seed)
     pattern = np.kron(np.eye(k), np.ones((4, 1))) * rng.uniform(0.5, 0.9, (4 * k, 1))
     gamma = np.full(2, 0.7) if k == 2 else rng.uniform(0.5, 0.8, k)
@@ -114,10 +114,12 @@ def test_general_factor_is_recovered_whatever_the_keys(seed: int, k: int) -> Non
     np.fill_diagonal(Phi, 1)
     R = pattern @ Phi @ pattern.T
     np.fill_diagonal(R, 1)
-    general, total = pattern @ gamma, R.sum()
     keys = rng.choice([-1.0, 1.0], 4 * k)
-    split = schmid_leiman(R * np.outer(keys, keys), k)
-    np.testing.assert_allclose(split.loadings, general, atol=1e-6)
+    R *= np.outer(keys, keys)
+    general, total = pattern @ gamma * keys, R.sum()
+    split = schmid_leiman(R, k)
+    np.testing.assert_allclose(split.loadings, general * (1.0 if general.sum() > 0 else -1.0), atol=1e-6)
+    assert split.omega_hierarchical < split.omega_total < 1
     assert split.omega_hierarchical == pytest.approx(general.sum() ** 2 / total, abs=1e-6)
     assert split.omega_total == pytest.approx(1 - (1 - (pattern**2).sum(axis=1)).sum() / total, abs=1e-6)
     assert split.ecv == pytest.approx((general**2).sum() / (pattern**2).sum(), abs=1e-6)
@@ -137,10 +139,32 @@ def test_thurstone_as_psych_computes_it() -> None:
     np.testing.assert_allclose(split.loadings, np.array(expected["sl"])[:, 0], atol=2e-4)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_omega_of_an_unkeyed_scale_is_that_of_its_sum(seed: int) -> None:
+    """Of items that were not reversed, the general factor explains less of the sum than all factors do, as in the population."""
+    rng = np.random.default_rng(seed)
+    keys = np.array([1.0, -1.0] * 5 + [1.0, 1.0])
+    common = rng.standard_normal((2000, 1)) + 0.7 * np.repeat(rng.standard_normal((2000, 3)), 4, axis=1)
+    R = np.corrcoef((common + rng.standard_normal((2000, 12))) * keys, rowvar=False)
+    split, keyed = schmid_leiman(R, 3), schmid_leiman(R * np.outer(keys, keys), 3)
+    assert 0 <= split.omega_hierarchical < split.omega_total < keyed.omega_total
+    assert split.omega_hierarchical < 0.3
+    assert keyed.omega_hierarchical > 0.6
+    np.testing.assert_allclose(np.abs(split.loadings), keyed.loadings, atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_sum_without_variance_has_no_omega_of_its_factors(k: int) -> None:
+    """Two items and their reverses."""
+    R = np.kron(np.array([[1.0, -1.0], [-1.0, 1.0]]), np.array([[1.0, 0.3], [0.3, 1.0]]))
+    split = schmid_leiman(R, k)
+    assert np.isnan([split.omega_hierarchical, split.omega_total]).all()
+
+
 def test_few_items_have_few_figures() -> None:
     one, two = np.ones((1, 1)), np.array([[1.0, 0.4], [0.4, 1.0]])
-    assert np.isnan([alpha(one), average_correlation(one), omega_total(one), *alpha_interval(0.5, 100, 1)]).all()
+    assert np.isnan([alpha(one), average_correlation(one), omega(one), *alpha_interval(0.5, 100, 1)]).all()
     assert np.isnan(alpha_if_dropped(two)).all()
-    assert omega_total(two) == pytest.approx(alpha(two), abs=1e-8)
+    assert omega(two) == pytest.approx(alpha(two), abs=1e-8)
     assert [n_group_factors(m, 3) for m in (2, 3, 4, 5, 6, 25)] == [1, 1, 1, 2, 3, 3]
     assert n_group_factors(25, 5) == 5

@@ -15,10 +15,10 @@ import dfact
 from dfact.cli.main import main
 from dfact.errors import DataError, MemoryPlanError, ParameterError
 from dfact.linalg.correlation import smoothed
-from dfact.linalg.reliability import alpha, alpha_interval, bartlett, lambda6, omega_total, sampling_adequacy, steiger
+from dfact.linalg.reliability import alpha, alpha_interval, bartlett, lambda6, omega, sampling_adequacy, steiger
 from tests.conftest import REAL_DATA
 
-FIGURES = ("alpha", "low", "high", "standardised", "lambda6", "omega_total", "omega_hierarchical", "ecv", "average_r")
+FIGURES = ("alpha", "low", "high", "standardised", "lambda6", "omega", "omega_total", "omega_hierarchical", "ecv", "average_r")
 
 
 def questionnaire(n: int, m: int, seed: int, missing: float = 0.02, scales: int = 2) -> NDArray[np.float64]:
@@ -71,7 +71,7 @@ def assert_as_in_r(description: dfact.Description, data: pd.DataFrame, rows: str
             "standardised": "std_alpha",
             "lambda6": "guttman_lambda6",
             "average_r": "average_r",
-            "omega_total": "omega_total_minres_1",
+            "omega": "omega_total_minres_1",
         }
         for name, oracle in names.items():
             assert row[name] == pytest.approx(figures[oracle], abs=1e-6), (scale, name)
@@ -104,6 +104,7 @@ def test_bfi_is_as_in_r(bfi: pd.DataFrame, kind: str, tmp_path: Path) -> None:
     oracles = expected("omega_hierarchical")
     for scale in ("agree", "neuroticism"):
         assert description.scales.loc[scale, "omega_hierarchical"] == pytest.approx(oracles[scale]["omega_h"], abs=1e-4)
+        assert description.scales.loc[scale, "omega_total"] == pytest.approx(oracles[scale]["omega_total"], abs=1e-4)
     if kind == "dataset":
         assert_same(description, dfact.describe(bfi, scales=BFI_ITEMS))
 
@@ -128,6 +129,7 @@ def test_general_factor_of_all_items_is_as_in_r(bfi: pd.DataFrame, rows: str) ->
     description = dfact.describe(bfi if rows == "pairwise" else bfi.dropna(), keys=keys, group_factors=5)
     row = description.scales.loc["all"]
     assert row["omega_hierarchical"] == pytest.approx(0.461708 if rows == "pairwise" else oracle["omega_h"], abs=1e-5)
+    assert row["omega_total"] == pytest.approx(0.874810 if rows == "pairwise" else oracle["omega_total"], abs=1e-5)
     assert row["ecv"] == pytest.approx(oracle["ECV"], abs=1e-4)
     assert row["standardised"] == pytest.approx(oracle["alpha_std"], abs=1e-6)
     assert row["lambda6"] == pytest.approx(oracle["lambda6"], abs=1e-6)
@@ -257,7 +259,7 @@ def test_polychoric_figures_are_those_of_the_published_correlations(bfi: pd.Data
         row = description.scales.loc[scale]
         assert row["standardised"] == pytest.approx(alpha(own), abs=1e-6)
         assert row["lambda6"] == pytest.approx(lambda6(own), abs=1e-6)
-        assert row["omega_total"] == pytest.approx(omega_total(own), abs=1e-6)
+        assert row["omega"] == pytest.approx(omega(own), abs=1e-6)
         assert row["alpha"] == pearson.scales.loc[scale, "alpha"]
     kmo, items = sampling_adequacy(R)
     assert description.kmo == pytest.approx(kmo, abs=1e-6)
@@ -398,7 +400,7 @@ def test_items_that_determine_one_another_have_no_inverse() -> None:
     row = description.scales.loc["all"]
     assert np.isnan(row["lambda6"])
     assert row["note"] == "lambda6: '4', '5' determine one another"
-    assert row[["alpha", "omega_total", "omega_hierarchical"]].astype(float).between(0, 1).all()
+    assert row[["alpha", "omega", "omega_total", "omega_hierarchical"]].astype(float).between(0, 1).all()
     assert "determine one another" in str(description)
 
 
@@ -422,7 +424,7 @@ def test_indefinite_correlations_are_smoothed_with_a_warning() -> None:
     assert "KMO of smoothed correlations and no Bartlett's test: the pairwise correlations have 1 negative eig" in description.note
     assert f"{description.kmo:.3f}\nnote                KMO of smoothed correlations" in str(description)
     assert np.isnan(description.scales.loc["all", "lambda6"])
-    assert np.isfinite(description.scales.loc["all", "omega_total"])
+    assert np.isfinite(description.scales.loc["all", ["omega", "omega_total"]].astype(float)).all()
 
 
 def test_pairs_without_common_rows_have_no_figures() -> None:

@@ -39,7 +39,7 @@ def group(table: ApaTable, heading: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("rotation", ["oblimin", "promax", "varimax", None])
+@pytest.mark.parametrize("rotation", ["oblimin", "promax", "promax-spss", "varimax", None])
 def test_loadings_of_a_factor_analysis(seed: int, rotation: str | None) -> None:
     model = dfact.FactorAnalysis(3, rotation=rotation).fit(answers(seed))
     table = loadings_table(model)
@@ -58,7 +58,7 @@ def test_loadings_of_a_factor_analysis(seed: int, rotation: str | None) -> None:
     assert sorted(seen) == list(range(9))
     explained = np.array([[value(text) for text in row[1:4]] for row in group(table, "Explained variance")])
     assert_allclose(explained, model.explained_.to_numpy().T * [[1], [100], [100]], atol=0.0501)
-    oblique = rotation in ("oblimin", "promax")
+    oblique = rotation in ("oblimin", "promax", "promax-spss")
     assert ("Factor correlations" in [one.heading for one in table.groups]) is oblique
     if oblique:
         rows = group(table, "Factor correlations")
@@ -75,6 +75,11 @@ def test_note_has_the_sample_the_method_and_the_fit() -> None:
         model = dfact.FactorAnalysis(3, rotation="oblimin").fit(X)
     note, fit = loadings_table(model).note, model.fit_
     assert note.startswith("*N* = 599. Extraction by minimum residuals with oblique oblimin rotation (γ = 0, without Kaiser normalization)")
+    promax = {
+        rotation: loadings_table(dfact.FactorAnalysis(3, rotation=rotation).fit(X.iloc[1:])).note for rotation in ("promax", "promax-spss")
+    }
+    assert "promax rotation (κ = 4, with Kaiser normalization of loadings and target, as in the R package psych)" in promax["promax"]
+    assert "promax rotation (κ = 4, Kaiser normalization of the target alone, as in SPSS)" in promax["promax-spss"]
     assert "from Pearson correlations of the participants who answered both items of a pair (pairwise)" in note
     assert f"χ²({fit['df']:.0f}) = {fit['chi_square']:.2f}" in note
     for name in ("rmsea", "cfi", "tli", "srmr"):

@@ -396,8 +396,6 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
             bootstrap(model, M, **wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not fitted"):
         bootstrap(dfact.ICQF(2), M)
-    with pytest.raises(ParameterError, match="split_half"):
-        bootstrap(dfact.ElasticCP(2, random_state=0).fit(M), M)
     with pytest.raises(ParameterError, match="fitted model such as"):
         bootstrap(dfact.ICQF, M)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="the data is 59×8, the model was fitted to 60×8"):

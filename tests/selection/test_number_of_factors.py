@@ -1,6 +1,7 @@
 """Numbers of factors of ordered answers, and their selection, from Python and the command line."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.cli.main import main
 from dfact.linalg.factor_retention import parallel_analysis
+from dfact.report.selection import scree_plot
 from dfact.selection.number_of_factors import number_of_factors, select_number_of_factors
 from tests.psychometrics import FOLDER, bfi, psychometrics
 
@@ -31,12 +33,16 @@ def answers(n: int, k: int, seed: int) -> Array:
 def test_the_number_of_planted_factors_is_chosen(seed: int, correlation: str) -> None:
     X = answers(800, 3, seed)
     model = dfact.FactorAnalysis(correlation=correlation, rotation="oblimin")
-    for criterion in ("PA", "MAP", "BIC"):
+    for criterion in ("PA", "PA-factors", "MAP", "BIC"):
         chosen = select_number_of_factors(model, X, range(1, 7), criterion=criterion)
         assert chosen.best_params == {"n_components": 3}
         assert chosen.model.components_.shape == (3, 15)
-    assert list(chosen.table) == ["eigenvalue", "excess", "MAP", "BIC"]
-    assert (chosen.table.excess > 0).tolist() == [True] * 3 + [False] * 3
+    table = chosen.table
+    assert list(table) == [*(f"{of}{name}" for of in ("", "factor_") for name in ("eigenvalue", "random", "excess")), "MAP", "BIC"]
+    for of in ("", "factor_"):
+        assert (table[f"{of}excess"] > 0).tolist() == [True] * 3 + [False] * 3
+        np.testing.assert_array_equal(table[f"{of}excess"], table[f"{of}eigenvalue"] - table[f"{of}random"])
+    assert (table.factor_eigenvalue < table.eigenvalue).all()
     assert chosen.model.selection_.rule == "lowest"
     assert not hasattr(model, "components_")
 
@@ -59,7 +65,7 @@ def test_random_eigenvalues_are_those_of_permuted_answers() -> None:
 def test_a_number_outside_the_candidates_is_reported() -> None:
     with pytest.warns(UserWarning, match="PA finds 3 factors, expected one of the candidates 1 to 2; 2 was chosen"):
         assert select_number_of_factors(dfact.FactorAnalysis(), answers(800, 3, 0), [1, 2]).best_params == {"n_components": 2}
-    with pytest.raises(dfact.ParameterError, match="criterion is 'AIC', expected one of 'PA', 'MAP', 'BIC'"):
+    with pytest.raises(dfact.ParameterError, match="criterion is 'AIC', expected one of 'PA', 'PA-factors', 'MAP', 'BIC'"):
         select_number_of_factors(dfact.FactorAnalysis(), answers(100, 3, 0), criterion="AIC")
     with pytest.raises(dfact.ParameterError, match="model is a ICQF"):
         select_number_of_factors(dfact.ICQF(), answers(100, 3, 0))  # type: ignore[arg-type]  # meant
@@ -69,11 +75,13 @@ def test_a_number_outside_the_candidates_is_reported() -> None:
 
 @pytest.mark.slow
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, fitted = str(tmp_path / "d.zarr"), str(tmp_path / "m.model")
+    data, fitted, plot = (str(tmp_path / name) for name in ("d.zarr", "m.model", "scree.svg"))
     dfact.import_array(answers(500, 2, 0), data)
-    assert main(["select", "fa", data, fitted, "-k", "1-4", "--correlation", "polychoric", "--rotation", "oblimin", "--kaiser"]) == 0
+    options = ["-k", "1-4", "--correlation", "polychoric", "--rotation", "oblimin", "--kaiser", "--criterion", "PA-factors"]
+    assert main(["select", "fa", data, fitted, *options, "--plot", plot]) == 0
     out = capsys.readouterr().out
-    assert "excess" in out
+    assert "factor_excess" in out
+    assert "unrelated answers" in Path(plot).read_text()
     assert "oblimin rotation" in out
     assert "polychoric, of 500 participants" in out
     assert "RMSEA" in out
@@ -82,6 +90,28 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert model.kaiser is True
     assert [len(item) for item in model.thresholds_] == [2] * 10
     assert model.fit_.df == 26
+
+
+@psychometrics
+@pytest.mark.parametrize("correlation", ["pearson", pytest.param("polychoric", marks=pytest.mark.slow)])
+def test_factors_and_components_of_bfi_are_as_many_as_in_psych(correlation: str) -> None:
+    """psych's random eigenvalues are of other draws, and for polychoric correlations of Pearson's."""
+    expected = json.loads((FOLDER / "oracles" / "parallel_psych.json").read_text())["cor" if correlation == "pearson" else "poly"]
+    found = number_of_factors(dfact.FactorAnalysis(1, correlation=correlation), bfi(), [1])
+    factors, components = found.parallel_analysis_of_factors, found.parallel_analysis
+    assert (factors.n_factors, components.n_factors) == (expected["n_factors"], expected["n_components"])
+    np.testing.assert_allclose(factors.values[:8], expected["fa_values"], atol=1e-5 if correlation == "pearson" else 1e-4)
+    np.testing.assert_allclose(components.values[:8], expected["pc_values"], atol=1e-5 if correlation == "pearson" else 1e-4)
+
+
+def test_scree_plot_shows_eigenvalues_beside_random_ones() -> None:
+    selection = select_number_of_factors(dfact.FactorAnalysis(), answers(300, 2, 0), range(1, 5))
+    lines = {str(line.get_label()): np.asarray(line.get_ydata()) for line in scree_plot(selection).axes[0].lines}
+    np.testing.assert_array_equal(lines["components"], selection.table["eigenvalue"])
+    np.testing.assert_array_equal(lines["common factors of unrelated answers"], selection.table["factor_random"])
+    assert lines["chosen"] == selection.table.loc[2, "eigenvalue"]
+    with pytest.raises(dfact.ParameterError, match="expected the eigenvalues of a factor analysis"):
+        scree_plot(replace(selection, table=selection.table[["MAP"]]))
 
 
 @psychometrics

@@ -59,8 +59,8 @@ SPECS = (
         BY_COMMAND["icqf"],
         """Interpretability-constrained factors.
 
-        Interpretability-constrained questionnaire factorization: factors between 0 and 1, non-negative loadings and confounder
-        effects, and sparsity penalties on all of them.
+        Interpretability-constrained questionnaire factorization: factors between 0 and 1, non-negative loadings of the items on
+        factors and confounders, and sparsity penalties on all of them.
         """,
         example=["dfact fit icqf survey.zarr survey.model -k 6"],
         options=[

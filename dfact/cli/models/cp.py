@@ -35,6 +35,10 @@ SPECS = (
             _components,
             click.option("--lam", default=1.0, help="Weight of the penalties; dfact select cp chooses it."),
             *_PROBLEM,
+            click.option(
+                "--noise-variance", type=float, help="Variance of the noise; with --laplace-rate, in place of --lam and --l1-ratio."
+            ),
+            click.option("--laplace-rate", type=float, help="Rate of the Laplace part of the prior; with --noise-variance."),
             choice("--solver", "bcd stochastic", "Block coordinate descent, or stochastic steps on samples."),
             choice(
                 "--missing",
@@ -45,24 +49,29 @@ SPECS = (
         ],
         left_out=_STOCHASTIC,
         select=SelectSpec(
-            "dfact.selection.solution_path:select_on_path",
+            "dfact.selection.tensor_selection:select_components",
             """Components of a tensor: their number and sparsity.
 
             Solutions are computed along increasing penalties, which leave fewer and fewer components, and the criterion chooses one
             of them. That solution, without its shrinkage, is written to MODEL, if that is given.
+
+            With --criterion replicability, 1 to -k components are fitted without shrinkage, without each fold of the rows in turn. The
+            largest number is chosen whose components, even the weakest, return in the fits to different rows.
             """,
-            example=("dfact select cp amino.zarr amino.model -k 8 --l1-ratio 0", "    --rule knee --seed 0 --plot path.png"),
+            example=("dfact select cp amino.zarr amino.model -k 6", "    --criterion replicability --seed 0 --plot curve.png"),
             options=[
                 _components,
                 choice(
                     "--criterion",
-                    "held_out bic split_half",
-                    "Error of held-out entries, Bayesian information criterion, or components that recur in both halves of the rows.",
+                    "held_out bic split_half replicability",
+                    "Error of held-out entries, Bayesian information criterion, or whether components recur: in both halves of the rows, "
+                    "or in fits without a fold of them.",
                 ),
                 choice(
                     "--rule",
                     "lowest knee",
-                    "The lowest score, or the number of components where it stops falling steeply (the knee); not with split_half.",
+                    "The lowest score, or the number of components where it stops falling steeply (the knee), which are often too few; "
+                    "for held_out and bic.",
                 ),
                 numbers(
                     "--lambdas",
@@ -70,16 +79,31 @@ SPECS = (
                     callback=lambda _, __, values: values and sorted(values),
                     show_default="1e-10 to 1e10",
                 ),
+                numbers(
+                    "--l1-ratios",
+                    "Candidates for the share of the l1 penalty, each with a path.",
+                    callback=lambda _, __, values: values or None,
+                    show_default="that of --l1-ratio",
+                ),
                 click.option("--holdout-fraction", default=0.1, help="Fraction of the observed entries to hold out."),
+                click.option("--folds", "n_folds", type=int, show_default="10", help="Folds of the rows, for replicability."),
+                click.option("--repeats", default=1, help="Random splits into folds, for replicability."),
+                click.option("--starts", default=3, help="Starts of each fit, for replicability."),
+                click.option("--threshold", default=0.9, help="Similarity from which components count as the same, for replicability."),
                 seed("Seed of the initial factors and of the held-out entries."),
                 results_checkpoint_option,
                 *_PROBLEM,
             ],
             for_both=["random_state"],
-            plot=("dfact.report.presenters.cp.plots:path_plot", "rank, zeros and score over lambda"),
+            plot=(
+                "dfact.report.presenters.cp.plots:selection_plot",
+                "rank, zeros and score over lambda, or the replicability of each number of components",
+            ),
             left_out=_STOCHASTIC
             | {
                 "lam": "one of the lambdas",
+                "noise_variance": "it would set lambda",
+                "laplace_rate": "it would set lambda",
                 "solver": "stochastic steps are for single fits of large tensors",
                 "missing": "the share of missing entries decides",
             },

@@ -16,8 +16,8 @@ _OPTIONS = (
     ),
     choice(
         "--rotation",
-        "promax oblimin varimax none",
-        "Rotation of the factors: promax or oblimin for correlated, varimax for uncorrelated factors.",
+        "promax promax-spss oblimin varimax none",
+        "Rotation of the factors: promax (as in psych, or as in SPSS) or oblimin for correlated, varimax for uncorrelated factors.",
     ),
     click.option("--kappa", default=4.0, help="Power to which promax raises the loadings."),
     click.option(
@@ -50,21 +50,23 @@ SPECS = (
             "dfact.selection.number_of_factors:select_number_of_factors",
             """Factor analysis: the number of factors.
 
-            Compares parallel analysis (PA), the minimum average partial (MAP) and BIC, and chooses by one of them. The model with that
-            number of factors is written to MODEL, if that is given.
+            Compares parallel analysis of principal components (PA, Horn's) and of common factors (PA-factors, as in psych), the minimum
+            average partial (MAP) and BIC, and chooses by one of them. Eigenvalues stand beside those of unrelated answers (random). The
+            model with that number of factors is written to MODEL, if that is given.
             """,
             example=["dfact select fa survey.zarr survey.model -k 1-10"],
             options=[
                 component_numbers(default="1-10"),
-                choice("--criterion", "PA MAP BIC", "Criterion that chooses the number of factors."),
+                choice("--criterion", "PA PA-factors MAP BIC", "Criterion that chooses the number of factors."),
                 click.option(
                     "--quantile",
                     default=0.95,
-                    help="Share of the random eigenvalues that an eigenvalue must exceed in the parallel analysis.",
+                    help="Share of the random eigenvalues that an eigenvalue must exceed in the parallel analyses.",
                 ),
                 click.option("--seed", default=0, help="Seed of the random eigenvalues."),
                 *_OPTIONS,
             ],
+            plot=("dfact.report.selection:scree_plot", "the eigenvalues beside the random ones, a scree plot,"),
             one_fit=True,
             checkpoint=False,
             left_out=_LEFT_OUT | {"sample_weight": "the dataset has its weights"},

@@ -1,5 +1,5 @@
 """import_table: write a table on disk as a dataset, reading it once, in parallel, without loading it into memory."""
-# Long because import_table documents what a table may hold.
+# Long because the docstring states every option of an import.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ from dfact.data.dictionaries.base import Dictionary, describe
 from dfact.data.ingest.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
 from dfact.data.ingest.coding import AnswerCoding
 from dfact.data.ingest.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
+from dfact.data.ingest.forgotten_codes import warn_forgotten_codes
 from dfact.data.ingest.items import battery, check_columns, match_columns
 from dfact.data.ingest.parallel import Progress, Spooled, spool, write
 from dfact.data.ingest.participants import (
@@ -213,6 +214,11 @@ def import_table(
     StoreError
         ``source`` cannot be read; ``path`` exists, or cannot be written. No partial dataset is left.
 
+    Warns
+    -----
+    UserWarning
+        Usual codes of missing answers, such as 99, far from all other answers of an item without a declared range or levels.
+
     Examples
     --------
     >>> import dfact
@@ -238,10 +244,11 @@ def import_table(
     id_column = default_id(opened, description, kinds) if id_column is None else id_column
     survey = ReplicateColumns(match_names(opened.columns, replicate_weights, "replicate weights"), replicate_method, fay, replicate_scales)
     text_columns = [*([] if id_column is None else [id_column]), *kinds, *([] if weight is None else [weight]), *survey.names]
-    part = None if instance is None else str(instance)
 
     def arrange_items(names: str | Sequence[str] | None) -> Arrangement:
-        return _arrange(opened, description, variables, names, text_columns, said, stack, event, part)
+        return _arrange(
+            opened, description, variables, names, text_columns, said, stack, event, None if instance is None else str(instance)
+        )
 
     arranged, unanswered = arrange_items(items), []
     with scratch_store(path) as scratch, open_pool(executor, n_jobs, scratch) as pool:
@@ -294,7 +301,7 @@ def import_table(
                 codebook=arranged.codebook(rows.counts, rows.statistics, f"{table.name}, {table.format}"),
             )
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
-    return open_dataset(path)
+    return warn_forgotten_codes(open_dataset(path), arranged.items.items, stacklevel=2)
 
 
 def _spool(arranged: Arrangement, empty_rows: EmptyRows, pool: TaskPool, progress: Progress | None) -> Spooled:

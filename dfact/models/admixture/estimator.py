@@ -139,8 +139,7 @@ class Admixture(Factorization):
 
     References
     ----------
-    Alexander, Novembre & Lange 2009, "Fast model-based estimation of ancestry in unrelated individuals";
-    Alexander & Lange 2011, "Enhancements to the ADMIXTURE algorithm for individual ancestry estimation".
+    Alexander et al. (2009); Alexander & Lange (2011).
 
     Examples
     --------

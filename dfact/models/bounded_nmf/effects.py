@@ -18,12 +18,10 @@ from dfact.engine.passes import Block
 from dfact.linalg.anchor import anchor
 from dfact.models.bounded_nmf.passes import RowsPass, RowSums
 from dfact.models.fitted_schema import Shape
+from dfact.models.item_tests import NEGLIGIBLE
 
-NEGLIGIBLE_SD = 0.17
-"""Effect, in standard deviations of the item, below which an item carries the anchor: the limit of class A of the ETS classes as NAEP
-applies them to ordered answers (Zwick, Thayer & Mazzeo 1997)."""
 NEGLIGIBLE_POINTS = 0.1
-"""The same in points, for models of earlier versions, which have no standard deviations."""
+"""Effect, in points, below which an item carries the anchor of a model of an earlier version, which has no standard deviations."""
 _COLLINEAR = 1e-8  # eigenvalues of correlations of confounders up to this count as 0
 _NOT_DETERMINED = 1e-6  # squared share of a coefficient that such eigenvectors hold
 _ITEMS = 1 << 10  # solved at once
@@ -182,12 +180,12 @@ def anchor_items(model: Any) -> pd.DataFrame:
     """Count the items that carry the anchor: rows are differences and factors.
 
     ``items`` is the number of items whose largest loading is on the factor, ``anchors`` that of those with an effect below
-    ``NEGLIGIBLE_SD`` standard deviations, and ``weak`` whether these are fewer than half. The split is then arbitrary.
+    ``NEGLIGIBLE`` standard deviations of the item, and ``weak`` whether these are fewer than half. The split is then arbitrary.
     """
     encoding = model.confounder_encoding_
     names = () if encoding is None else encoding.differences()[0]
     effects, Q = group_effects(model).effects, np.asarray(model.components_, np.float64)
-    limit = NEGLIGIBLE_POINTS if model.differences_ is None else NEGLIGIBLE_SD * item_scale(model)
+    limit = NEGLIGIBLE_POINTS if model.differences_ is None else NEGLIGIBLE * item_scale(model)
     members = (Q.argmax(axis=0) == np.arange(len(Q))[:, None]) & (Q > 0)
     negligible = np.nan_to_num(np.abs(effects), nan=np.inf) < limit
     anchors = (members & negligible[:, None, :]).sum(axis=2)

@@ -59,20 +59,24 @@ class ICQF(Factorization):
         "l2" replaces each ‖·‖₁ by ½‖·‖².
     solver : "splitless" or "admm"
         "splitless" stores the multipliers of the active bounds alone and fills missing entries with the
-        model (MM on the augmented Lagrangian); it needs at most a third of the passes. "admm" is the paper's algorithm 1, which
+        model (MM on the augmented Lagrangian); it needs at most a third of the passes. "admm" is the paper's ADMM, which
         splits off Z = [W, C]Qᵀ with a dual, n×m numbers of state.
     inner : "cd" or "fista"
-        Solver of the row and item problems: coordinate descent or accelerated proximal gradient.
+        Solver of the row and item problems: coordinate descent (the paper's appendix 6.2), or accelerated proximal gradient (FISTA,
+        its algorithm 1).
     rho : float or "adaptive"
         Penalty parameter ρ. "splitless" starts with a sixth of it, or with half of it if ``init`` holds loadings, and raises it
         up to four times its value while the bounds are far from met. With "admm" and ρ ≥ √2 the augmented Lagrangian never
-        increases (proposition 1). "adaptive" is accepted with "admm" alone, and never falls below √2.
+        increases (proposition 1), if the subproblems are solved exactly and no bound on the reconstruction is active: its proof
+        bounds the step of the dual by that of Z. With active bounds it may rise, by up to 3e-7 of its value for ρ near √2 in the
+        tests. "adaptive" is accepted with "admm" alone, and never falls below √2.
     w_max : float
         Upper bound of the factors.
     q_max : float or array (m,), optional
         Upper bound of the loadings; by default the maximum of each item's answer range. γ then differs between items.
     bounds : (low, high), each a float or an array (m,), optional
-        Range of the reconstructed answers; by default 0 to the maximum of each item's answer range.
+        Range of the reconstructed answers; by default 0 to the maximum of each item's answer range. The paper has one range for all
+        items, min(M) to max(M). Stored answers start at 0, which is then the minimum of both.
     init : "nndsvd", "random" or array (k, m)
         Start: NNDSVD of the answers with zeros for the missing ones; uniformly random; or given loadings.
     max_iter : int
@@ -109,9 +113,9 @@ class ICQF(Factorization):
         Loadings as tables, items × factors and items × confounder columns.
     confounder_effects_, confounder_impact_ : DataFrame
         Differences that the confounders make, each adjusted for the others: each level of a confounder less its first one, the highest
-        value of a continuous confounder less the lowest. The effects (items × differences, in points) are those on an item at equal
-        factors, the impact (factors × differences) those of the factors. The data determines the pair up to a shift between the two,
-        and the anchor of :func:`dfact.linalg.anchor.anchor` fixes it: most items have no effect. ``factors_`` and
+        value of a continuous confounder less the lowest. The effects (items × differences, in points, of either sign) are those on an
+        item at equal factors, the impact (factors × differences) those of the factors. The data determines the pair up to a shift
+        between the two, and the anchor of :func:`dfact.linalg.anchor.anchor` fixes it: most items have no effect. ``factors_`` and
         ``confounder_loadings_`` depend on how the penalty splits it.
     differences_ : AdjustedDifferences or None
         Differences of W and of the residuals, from which the pair follows; None without confounders.
@@ -142,8 +146,7 @@ class ICQF(Factorization):
 
     References
     ----------
-    Lam et al., "Interpretability-constrained questionnaire factorization": equations (1)-(4),
-    algorithm 1, proposition 1.
+    Lam et al. (2023): equations (1)-(4) are the ADMM, algorithm 1 is FISTA, and proposition 1 is about ρ.
 
     Examples
     --------

@@ -107,8 +107,7 @@ class L1NMF(Factorization):
 
     References
     ----------
-    Cichocki & Phan (2009), "Fast local algorithms for large scale nonnegative matrix and tensor
-    factorizations"; Lam et al., "Interpretability-constrained questionnaire factorization", section 4.
+    Cichocki & Phan (2009); Lam et al. (2023), section 4.
 
     Examples
     --------

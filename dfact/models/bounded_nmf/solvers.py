@@ -35,11 +35,11 @@ _BALANCE = 5.0  # ratio of the residuals beyond which ρ changes
 
 
 class ADMM:
-    """The paper's algorithm 1, with Z = R split off; Z and its dual A share one array of state.
+    """The paper's ADMM, equations (1)-(4), with Z = R split off; Z and its dual A share one array of state.
 
     An adaptive ρ is doubled or halved when one of the residuals ‖Z − R‖ and ρ‖ΔZ‖ is five times the
-    other (Boyd et al. 2011, section 3.4.1). It stays at or above √2, where the paper's proposition 1 holds, and changes less and
-    less often, so that it converges. The spectral rule that the paper cites needs three more arrays of the data's size.
+    other (Boyd et al. 2011, section 3.4.1). It stays at or above √2, as the paper's proposition 1 asks, and changes less and
+    less often, so that it converges. The spectral rule that the paper cites (Xu et al. 2017) needs three more arrays of the data's size.
     """
 
     def __init__(self, problem: Problem, row_start: RowStart, dtype: np.dtype[Any], *, adaptive: bool) -> None:

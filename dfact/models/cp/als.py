@@ -105,8 +105,7 @@ class CPALS(CPModel):
 
     References
     ----------
-    Carroll & Chang (1970); Harshman (1970), "Foundations of the PARAFAC procedure"; Kossaifi et al. (2019), "TensorLy: tensor
-    learning in Python".
+    Carroll & Chang (1970); Harshman (1970); Kossaifi et al. (2019).
 
     Examples
     --------

@@ -74,8 +74,7 @@ class ImputingDescent:
     A pass updates mode 1 and contracts the filled data with it, which is all that
     the updates of the other modes need. No update raises the objective: all of them are column updates
     of one quadratic above it. Between iterations all modes are extrapolated along their last step with Nesterov's
-    weights (Mitchell, Ye, De Sterck 2020, "Nesterov acceleration of alternating least squares for canonical tensor
-    decomposition"). If the objective then falls too little, the pass is repeated without extrapolation,
+    weights (Mitchell et al. 2020). If the objective then falls too little, the pass is repeated without extrapolation,
     and the weights restart.
     """
 
@@ -174,7 +173,10 @@ def memoized_rows(name: str) -> Solver[Iterable[NDArray[Any]]]:
 
 
 class MaskedDescent:
-    """Algorithm 1, or algorithm 2 on a support, as printed: on the residual tensor, with the mask in every column update.
+    """Algorithm 1, or algorithm 2 on a support: on the residual tensor, with the mask in every column update.
+
+    Its sweeps are those printed. After each sweep the scale of every component is distributed over the modes so that the penalties
+    are least, which the printed algorithm leaves to its column updates.
 
     In memory and in double precision: Z flat by rows (I_1, I_2⋯I_N), NaN where missing; all factors side by side (R, ΣI_n).
     """

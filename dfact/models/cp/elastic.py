@@ -39,6 +39,11 @@ from dfact.progress import Iteration, Reporter, remaining_change
 
 _SOLVERS = ("bcd", "stochastic")
 _MISSING = ("auto", "fill", "exact")
+_DEFAULT_PENALTY = (1.0, 0.2)  # λ and α
+
+
+def _is_finite(value: Any) -> bool:
+    return is_in_range(value, 0) and bool(np.isfinite(value))
 
 
 class ElasticCP(CPModel):
@@ -54,7 +59,7 @@ class ElasticCP(CPModel):
 
     Mode 1 is the long one: its slices are the rows that passes read. An iteration is one pass, with
     missing entries filled in by the model, from which all modes are updated. Small tensors that are mostly
-    missing are solved by the paper's algorithm 1 as printed. Passes begin at factors extrapolated along their last step;
+    missing are solved by the column updates of the paper's algorithm 1. Passes begin at factors extrapolated along their last step;
     if the objective then falls too little, the iteration repeats its pass without extrapolation. Then the scale of each
     component is distributed over the modes so that the penalties are least. At the end every slice is solved to its optimum
     given the other modes, so that the factors of mode 1 equal the ``transform`` of the same slices.
@@ -67,6 +72,10 @@ class ElasticCP(CPModel):
         Weight λ of the penalties.
     l1_ratio : float
         Share α of the ℓ1 penalty.
+    noise_variance, laplace_rate : float, optional
+        Variance σ² of the noise, and rate μ of the Laplace part of the prior (equations 3 and 4), both instead of ``lam`` and
+        ``l1_ratio``: λ = σ²(1 + μ), α = μ/(1 + μ) (equation 7), for which the objective is σ² times the negative logarithm of the
+        posterior. Along a path λ varies, so there they are refused.
     nonnegative : bool
         Whether all factors are to be non-negative.
     solver : "bcd" or "stochastic"
@@ -76,7 +85,7 @@ class ElasticCP(CPModel):
         slices. It starts from the other modes' factors alone.
     missing : "fill", "exact" or "auto"
         "fill": missing entries are filled in by the model in each pass. "exact": each column update leaves them
-        out, on the residual tensor in memory (algorithm 1 as printed). Both descend on
+        out, on the residual tensor in memory (algorithm 1 as printed, and the rescaling of the modes). Both descend on
         the same objective. "auto" is "exact" for tensors of up to 2²⁰ entries of which more than half are
         missing, for which filling in converges slowly, else "fill". A stochastic step always solves its slices exactly;
         there "exact" refers to its updates of the other modes, and "auto" is "exact" for any tensor mostly missing.
@@ -158,8 +167,7 @@ class ElasticCP(CPModel):
 
     References
     ----------
-    Shi, Li, Sitek, Li, "Learning the Sparse and Low Rank PARAFAC Decomposition via the Elastic Net":
-    equations (7), (20)-(24), (36), (37), (39)-(54), algorithms 1-4.
+    Shi et al. (2017): equations (7), (20)-(24), (36), (37), (39)-(54), algorithms 1-4.
 
     Examples
     --------
@@ -173,7 +181,7 @@ class ElasticCP(CPModel):
 
     prior_: Prior
     read_share_: Annotated[float, OPTIONAL]
-    traits = replace(CPModel.traits, limited_parameters=("lam",))
+    traits = replace(CPModel.traits, limited_parameters=("lam", "noise_variance", "laplace_rate"))
     saved_types = (Prior, RowPrior)
 
     def __init__(
@@ -182,6 +190,8 @@ class ElasticCP(CPModel):
         *,
         lam: float = 1.0,
         l1_ratio: float = 0.2,
+        noise_variance: float | None = None,
+        laplace_rate: float | None = None,
         nonnegative: bool = False,
         solver: str = "bcd",
         missing: str = "auto",
@@ -202,6 +212,8 @@ class ElasticCP(CPModel):
         self.n_components = n_components
         self.lam = lam
         self.l1_ratio = l1_ratio
+        self.noise_variance = noise_variance
+        self.laplace_rate = laplace_rate
         self.nonnegative = nonnegative
         self.solver = solver
         self.missing = missing
@@ -223,7 +235,7 @@ class ElasticCP(CPModel):
         self._check_parameters()
         dataset = self._as_slices(X, reset=True)
         covariates = row_inputs(self, dataset, self._working_dtype(dataset))
-        return self._task(dataset, self._net(), covariates=covariates, **identity)
+        return self._task(dataset, self.elastic_net(), covariates=covariates, **identity)
 
     def _solve(self, task: FitTask[ElasticNet]) -> Solver[None]:
         net, dtype = task.problem, task.dtype
@@ -261,6 +273,10 @@ class ElasticCP(CPModel):
         it also holds the factors of every step.
         """
         grid = checked_lambdas(lambdas)
+        self._check_parameters()
+        if self.noise_variance is not None:
+            remedy = f"for their α set l1_ratio={self.elastic_net().l1_ratio:g}"
+            raise ParameterError(f"noise_variance and laplace_rate set λ, which varies along a path, expected None for both; {remedy}")
         task = self.prepare(X, lambdas=grid, refine=bool(refine))
         model: Any = task.model
         with task.open(checkpoint) as session:
@@ -298,7 +314,7 @@ class ElasticCP(CPModel):
         check_is_fitted(self)
         dataset = self._as_slices(X, reset=False)
         variances = self._row_inputs(dataset.shape[0], prior).get("prior")
-        return self._rows(dataset, self._net(), self.prior_.rows, None if variances is None else variances[:, None], out)
+        return self._rows(dataset, self.elastic_net(), self.prior_.rows, None if variances is None else variances[:, None], out)
 
     def _row_inputs(self, n: int, prior: Any = None) -> dict[str, Any]:
         if self.prior_.rows.kind == "given":
@@ -315,13 +331,21 @@ class ElasticCP(CPModel):
         def named(value: Any, *names: str) -> bool:
             return isinstance(value, str) and value in names
 
-        batches, lam, l1_ratio, step = self.batch_sizes, self.lam, self.l1_ratio, self.step_size
+        batches, lam, l1_ratio, variance, rate = self.batch_sizes, self.lam, self.l1_ratio, self.noise_variance, self.laplace_rate
+        if (variance is None) != (rate is None):
+            raise ParameterError(f"noise_variance is {variance!r} and laplace_rate is {rate!r}, expected both or neither")
+        if variance is not None and (lam, l1_ratio) != _DEFAULT_PENALTY:
+            expected = "expected only one pair: leave lam and l1_ratio, or noise_variance and laplace_rate, at their defaults"
+            raise ParameterError(f"lam={lam!r} and l1_ratio={l1_ratio!r} are given beside noise_variance and laplace_rate, {expected}")
         check(
             self,
             {
                 "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
-                "lam": (is_in_range(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
+                "lam": (_is_finite(lam), "a number of at least 0"),
                 "l1_ratio": (is_in_range(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
+                "noise_variance": (variance is None or _is_finite(variance), "None, or a number of at least 0"),
+                "laplace_rate": (rate is None or _is_finite(rate), "None, or a number of at least 0"),
+                "nonnegative": (isinstance(self.nonnegative, (bool, np.bool_)), "True or False, for all modes alike"),
                 "solver": (named(self.solver, *_SOLVERS), f"one of {_SOLVERS}"),
                 "missing": (named(self.missing, *_MISSING), f"one of {_MISSING}"),
                 "batch_sizes": (
@@ -329,7 +353,7 @@ class ElasticCP(CPModel):
                     "None, or one integer of at least 1 for each mode",
                 ),
                 "step_size": (
-                    is_in_range(step, 0) and 0 < step <= 1,
+                    is_in_range(self.step_size, 0) and 0 < self.step_size <= 1,
                     "a number above 0 and up to 1, which is a step to a sample's solution",
                 ),
                 "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
@@ -352,8 +376,12 @@ class ElasticCP(CPModel):
         if is_given:
             check_variances(self.prior, [self.factors_[0].shape[0], *self.slice_shape_])
 
-    def _net(self) -> ElasticNet:
-        return ElasticNet(float(self.lam), float(self.l1_ratio), bool(self.nonnegative))
+    def elastic_net(self) -> ElasticNet:
+        """Return the penalties by their λ and α, which may follow from σ² and μ (equation 7)."""
+        lam, l1_ratio = self.lam, self.l1_ratio
+        if self.noise_variance is not None and self.laplace_rate is not None:
+            lam, l1_ratio = self.noise_variance * (1 + self.laplace_rate), self.laplace_rate / (1 + self.laplace_rate)
+        return ElasticNet(float(lam), float(l1_ratio), bool(self.nonnegative))
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, prod(shape[1:]), self.n_components

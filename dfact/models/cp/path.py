@@ -17,7 +17,7 @@ from dfact.models.cp.problem import ElasticNet, component_weights, nonzero
 from dfact.models.fit_task import fitted_attributes
 from dfact.progress import relative_change, remaining_change
 
-_REFINING_LAMBDA = 1e-8
+REFINING_LAMBDA = 1e-8
 _REFINING_ITERATIONS = 100
 _ROWS_AT_ONCE = 1 << 16  # of stored factors
 
@@ -88,7 +88,7 @@ class SolutionPath:
             if step.refined is None:
                 raise ParameterError(f"the step at λ = {step.lam:g} was not refined; expected refined=False")
             factors, error, objectives, converged = step.refined, step.refined_error, step.refined_objectives, step.refined_converged
-        model = type(base)(**{**base.get_params(deep=False), "lam": _REFINING_LAMBDA if refined else step.lam})
+        model = type(base)(**{**base.get_params(deep=False), "lam": REFINING_LAMBDA if refined else step.lam})
         model.__dict__.update(fitted_attributes(base))
         model.factors_, model.objective_history_, model.converged_ = factors, objectives, converged
         model.explained_share_, model.n_iter_ = 1 - error**2, len(objectives)
@@ -153,7 +153,7 @@ def trace_path(
 
 def _refined(step: PathStep, descent: Descent, net: ElasticNet, norm: float, tol: float, gather: Gather) -> Solver[PathStep]:
     objectives, converged = yield from descend(
-        descent, replace(net, lam=_REFINING_LAMBDA), _REFINING_ITERATIONS, tol, measure=relative_change
+        descent, replace(net, lam=REFINING_LAMBDA), _REFINING_ITERATIONS, tol, measure=relative_change
     )
     squares, weights = yield from descent.evaluate()
     return replace(

@@ -65,8 +65,14 @@ class StochasticDescent:
     and moments, on samples of its own slices, and the next iteration begins at the weighted means of the results.
     One small sum thus serves 25 steps of all workers. The draws depend on the seed and the shape of the data alone.
 
-    The solver differs from the printed algorithm in six points.
+    The solver differs from the printed algorithm in ten points.
 
+    - Blocks take their steps apart, and their results are averaged; the printed algorithm is one sequence of steps.
+    - Slices of mode 1 are drawn without replacement until the block is used up, not independently for each step.
+    - τ is the sample's share of ‖h‖² over all slices, not the mean of d_s ⊘ (‖h‖² 1 + λ(1−α) diag R_n⁻¹) with a running average
+      of ‖h‖². The factor α that is printed in front of the last term is a slip.
+    - The curvature of an entry is at least a quarter of the mean over its component, since the solution of a sample with fewer
+      observations is mostly noise.
     - The factors of a slice of mode 1 are not moved by Adamax. They are its optimum given the other modes, since the sample
       holds all data of the slice. No factors of mode 1 are stored between steps.
     - The sample's solution ā, that of a vector of factors, scales both parts of the penalty by the sample's share τ, not the ℓ1

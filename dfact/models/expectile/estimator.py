@@ -151,7 +151,7 @@ class ExpectileMF(Factorization):
 
     References
     ----------
-    Zhu et al., "Expectile matrix factorization for skewed data analysis": equations (1)-(5), algorithm 1, theorem 2.
+    Zhu et al. (2017): equations (1)-(3), algorithm 1, theorem 2.
 
     Examples
     --------

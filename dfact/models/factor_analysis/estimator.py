@@ -21,7 +21,8 @@ from dfact.errors import DataError, ParameterError
 from dfact.linalg.fit_indices import fit_indices, score_reliability
 from dfact.linalg.minres import LOWEST, minres
 from dfact.linalg.polychoric import GATHERED_ROWS, answer_levels, gathered_bytes, table_bytes
-from dfact.linalg.rotation import explained, oblimin, ordered, promax, varimax
+from dfact.linalg.reliability import omega, omega_total
+from dfact.linalg.rotation import explained, oblimin, ordered, promax, promax_spss, varimax
 from dfact.models.estimator import Factorization
 from dfact.models.factor_analysis.correlations import Correlations, Tables, correlate
 from dfact.models.factor_analysis.passes import ScorePass, Scorer
@@ -33,6 +34,7 @@ from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
 _N_STEPS = 3  # reported to the callbacks
+_ROTATIONS = ("promax", "promax-spss", "oblimin", "varimax", None)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class FactorAnalysis(Factorization):
     Scores are Thurstone's, the regression of the factors on the items, with the model's
     correlations: f = ΦΛ_oᵀ(Λ_oΦΛ_oᵀ + Ψ_o)⁻¹z_o. z holds the standardized answers, and o the items that
     the row has answered, so nothing is imputed; a row with fewer answers has scores nearer to 0.
-    They are scores of the answers as they are, also with polychoric correlations. Confounders of a dataset are not used.
+    They are scores of the answers as they are, also with polychoric correlations. psych takes the observed correlations R
+    in place of ΛΦΛᵀ + Ψ, which gives slightly different scores. Confounders of a dataset are not used.
 
     Parameters
     ----------
@@ -83,13 +86,15 @@ class FactorAnalysis(Factorization):
         Method of extraction.
     correlation : "pearson" or "polychoric"
         Correlations of the answers, or of normal variables behind ordered answers.
-    rotation : "promax", "oblimin", "varimax" or None
-        Oblique (promax, or oblimin with γ = 0), orthogonal, or none.
+    rotation : "promax", "promax-spss", "oblimin", "varimax" or None
+        Oblique (promax, or oblimin with γ = 0), orthogonal, or none. Promax fits loadings to a target made of rows of length 1: of
+        rows of length 1 as well ("promax", as in psych), or of the rows as they are ("promax-spss", as in SPSS). The correlations of
+        the factors may differ by .2.
     kappa : float
         Power of promax.
     kaiser : bool, optional
-        Rotation of rows scaled to length 1, Kaiser's normalization. By default promax and varimax have it, as in psych, SPSS and
-        factor_analyzer, and oblimin does not, as in psych and GPArotation; SPSS's oblimin has it.
+        Rotation of rows scaled to length 1, Kaiser's normalization. By default promax and varimax have it, as in psych and
+        factor_analyzer, and oblimin does not, as in psych and GPArotation; SPSS's oblimin has it. "promax-spss" has no other way.
     missing : "pairwise" or "listwise"
         Correlations from the rows that answered both items, or all items.
     max_iter : int
@@ -136,6 +141,9 @@ class FactorAnalysis(Factorization):
         another distribution. χ², p and the interval of RMSEA assume complete, normal answers: of 90 % intervals, some 80 % covered
         with ordered categories and 35 % with a fifth of the answers missing. NaN, except ``df`` and ``srmr``, if R was smoothed or
         is singular, as its determinant is then arbitrary.
+    omega_ : Series
+        Shares of the variance of the sum of all items, as they are scored, that factors explain (McDonald 1999): ``omega`` of one
+        factor, and ``omega_total`` of the model's. They describe the sum of items that point the same way.
     score_reliability_ : Series
         Squared correlation of each factor with its scores (determinacy²), for rows with all answers; NaN if R is singular.
     thresholds_ : list of m lists, or None
@@ -164,9 +172,9 @@ class FactorAnalysis(Factorization):
 
     References
     ----------
-    Harman & Jones (1966), "Factor analysis by minimizing residuals (minres)"; Kaiser (1958);
-    Hendrickson & White (1964); Jennrich (2002) for oblimin; Olsson (1979) for polychoric correlations;
-    Thomson (1939) and Thurstone (1935) for the scores. Revelle's R package psych, whose conventions are followed.
+    Harman & Jones (1966) for minres; Kaiser (1958); Hendrickson & White (1964) and Grieder & Steiner (2022) for promax; Jennrich
+    (2002) for oblimin; Olsson (1979) for polychoric correlations; Thomson (1939) and Thurstone (1935) for the scores; and
+    Revelle's R package psych, whose conventions are followed.
 
     Examples
     --------
@@ -281,9 +289,12 @@ class FactorAnalysis(Factorization):
             warnings.warn(f"{k} factors of {m} items have more parameters than there are correlations", UserWarning, stacklevel=3)
         extraction = minres(R, k, self.max_iter, self.tol)
         pattern, Phi = extraction.loadings, np.eye(k)
-        if self.rotation == "promax" and k > 1:
+        if self.rotation in ("promax", "promax-spss") and k > 1:
             try:
-                pattern, Phi = promax(pattern, self.kappa, kaiser=self.kaiser is not False)
+                if self.rotation == "promax":
+                    pattern, Phi = promax(pattern, self.kappa, kaiser=self.kaiser is not False)
+                else:
+                    pattern, Phi = promax_spss(pattern, self.kappa)
             except np.linalg.LinAlgError as error:
                 raise DataError(
                     f"the items determine fewer than {k} factors ({error} in promax); fit fewer, or with another rotation"
@@ -353,6 +364,15 @@ class FactorAnalysis(Factorization):
         return fit_indices(self.correlations_, loadings, self.uniquenesses_, self.n_effective_, regular=not self.smoothed_)
 
     @property
+    def omega_(self) -> "pd.Series[float]":
+        """Shares of the variance of the sum of all standardized items, as they are scored, that the factors explain.
+
+        ``omega`` is of one factor, and ``omega_total`` of the model's k factors; see :func:`dfact.psychometrics.reliability.describe`.
+        """
+        values = {"omega": omega(self.correlations_), "omega_total": omega_total(self.correlations_, self.uniquenesses_)}
+        return pd.Series(values, name="share")
+
+    @property
     def score_reliability_(self) -> "pd.Series[float]":
         """Squared correlation of each factor with its scores."""
         values = score_reliability(self.correlations_, self.components_.T.astype(np.float64), self.factor_correlations_)
@@ -370,7 +390,7 @@ class FactorAnalysis(Factorization):
                 "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "method": (self.method == "minres", "'minres'"),
                 "correlation": (self.correlation in ("pearson", "polychoric"), "'pearson' or 'polychoric'"),
-                "rotation": (self.rotation in ("promax", "oblimin", "varimax", None), "'promax', 'oblimin', 'varimax' or None"),
+                "rotation": (self.rotation in _ROTATIONS, ", ".join(map(repr, _ROTATIONS[:-1])) + " or None"),
                 "kaiser": (self.kaiser is None or isinstance(self.kaiser, bool), "True, False or None"),
                 "kappa": (is_in_range(self.kappa, 1), "a number of at least 1"),
                 "missing": (self.missing in ("pairwise", "listwise"), "'pairwise' or 'listwise'"),
@@ -378,6 +398,11 @@ class FactorAnalysis(Factorization):
                 "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )
+        if self.rotation == "promax-spss" and self.kaiser is False:
+            raise ParameterError(
+                "kaiser is False, expected True or None for rotation 'promax-spss', which takes its target from normalized rows; "
+                "rotate by 'promax' to do without"
+            )
 
     def _task(self, dataset: Dataset, problem: Any = None, **settings: Any) -> FitTask[Any]:
         """Return the task: with the arrays that weights need, or with the fewest passes over tables that keep within the memory limit."""

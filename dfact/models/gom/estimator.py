@@ -84,8 +84,9 @@ class GradeOfMembership(Factorization):
     method : "crsc", "srsc", "ssc" or "srm"
     vertex_hunting : "kmeans" or "svm-cone"
         Method by which "crsc" finds the corners of the cone: the row nearest to each centre of K-means on all
-        rows, as in the paper's tables; or the rows at the margin of the one-class SVM, as in
-        the paper's text. The corners of expected responses lie on the margin exactly, and both methods take them there.
+        rows; or the rows at the margin of the one-class SVM, SVM-cone, which the paper names. That the paper's tables were computed
+        with K-means is inferred: with it their digits are matched. The corners of expected responses lie on the margin exactly, and
+        both methods take them there.
     tau : float, optional
         Regularization τ of "crsc" and "srsc"; by default M·max(N, J).
     likelihood : "none" or "binomial"
@@ -152,8 +153,7 @@ class GradeOfMembership(Factorization):
 
     References
     ----------
-    Qing, "Mixed membership estimation for categorical data with polytomous responses": equations
-    (1)-(5), algorithms 1-4.
+    Qing (2023): equations (1)-(5), algorithms 1-4.
 
     Examples
     --------

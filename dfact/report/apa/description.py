@@ -45,8 +45,11 @@ def _scales(description: Description) -> ApaTable:
     headings = ["Scale", "Items", "α", "95% CI", *_FIGURES.values()]
     correlations = "polychoric" if description.correlation == "polychoric" else "Pearson"
     note = (
-        f"*N* = {description.n:,}. α is Cronbach's alpha with its {INTERVALS[description.interval]} interval, and ω is McDonald's "
-        f"omega by minimum residuals, from {correlations} correlations of the participants who answered {ANSWERED[description.missing]}."
+        f"*N* = {description.n:,}. α is Cronbach's alpha with its {INTERVALS[description.interval]} interval, and ω is McDonald's omega "
+        "of one factor by minimum residuals. ω total and ω hierarchical are the shares of all factors and of the general factor in the "
+        f"variance of the sum, by the transformation of Schmid and Leiman. All omegas are from {correlations} correlations of the "
+        "participants who answered "
+        f"{ANSWERED[description.missing]}."
     )
     if not np.isnan(description.kmo):
         chi_square, df, p = description.bartlett
@@ -56,5 +59,5 @@ def _scales(description: Description) -> ApaTable:
     return ApaTable(title, headings, [Group("", rows)], note)
 
 
-_FIGURES = {"omega_total": "ω total", "omega_hierarchical": "ω hierarchical", "average_r": "Average *r*"}
+_FIGURES = {"omega": "ω", "omega_total": "ω total", "omega_hierarchical": "ω hierarchical", "average_r": "Average *r*"}
 """Headings of columns by the figures of a scale."""

@@ -116,12 +116,7 @@ def _note(model: FactorAnalysis) -> str:
         if getattr(model, "weighted_", False)
         else ""
     )
-    rotations = {"promax": f"oblique promax rotation (κ = {model.kappa:g}, ", "oblimin": "oblique oblimin rotation (γ = 0, "}
-    rotations["varimax"] = "orthogonal varimax rotation ("
-    rotated = "without rotation"
-    if model.rotation in rotations and len(model.components_) > 1:
-        kaiser = model.rotation != "oblimin" if model.kaiser is None else model.kaiser
-        rotated = f"with {rotations[model.rotation]}{'with' if kaiser else 'without'} Kaiser normalization)"
+    rotated = _rotation(model) if model.rotation and len(model.components_) > 1 else "without rotation"
     correlations = f"{'polychoric' if model.correlation == 'polychoric' else 'Pearson'} correlations"
     smoothed = " The correlations were smoothed." if model.smoothed_ else ""
     return " ".join(
@@ -132,6 +127,18 @@ def _note(model: FactorAnalysis) -> str:
             *_fit(model),
         ]
     )
+
+
+def _rotation(model: FactorAnalysis) -> str:
+    """Describe the rotation, and which program has the same promax."""
+    kaiser = model.rotation != "oblimin" if model.kaiser is None else model.kaiser
+    normalized = f"{'with' if kaiser else 'without'} Kaiser normalization"
+    if model.rotation == "promax-spss":
+        normalized = "Kaiser normalization of the target alone, as in SPSS"
+    elif model.rotation == "promax" and kaiser:
+        normalized += " of loadings and target, as in the R package psych"
+    rotations = {"oblimin": "oblique oblimin rotation (γ = 0, ", "varimax": "orthogonal varimax rotation ("}
+    return f"with {rotations.get(model.rotation or '', f'oblique promax rotation (κ = {model.kappa:g}, ')}{normalized})"
 
 
 def _fit(model: FactorAnalysis) -> list[str]:

@@ -146,7 +146,7 @@ def population_distances(P: NDArray[Any]) -> NDArray[np.float64]:
 
     References
     ----------
-    Bhatia, Patterson, Sankararaman & Price 2013, "Estimating and interpreting F_ST: the impact of rare variants".
+    Bhatia et al. (2013).
     """
     k, m = P.shape
     products, sums = np.zeros((k, k)), np.zeros(k)

@@ -1,11 +1,16 @@
 """Texts of a factor analysis: its summary, the items and the correlations of the factors."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from dfact.models.factor_analysis.estimator import FactorAnalysis
-from dfact.report.document import Block, make_table
+from dfact.models.provenance import SelectionRecord
+from dfact.report.document import Block, Drawing, make_table
 from dfact.report.presenters.base import Presenter
+from dfact.report.selection import eigenvalue_plot
 from dfact.report.tables import Lines, Texts, convergence_text, largest_items, under_headings
 from dfact.text import indented, table_text
 
@@ -17,14 +22,14 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
 
     def summary(self) -> Lines:
         model = self.model
-        rotation = "no rotation" if model.rotation is None else f"{model.rotation} rotation"
         kind = "polychoric, " if model.correlation == "polychoric" else ""
         smoothed = ", smoothed" if model.smoothed_ else ""
         return [
             self.model_line(),
-            ("fit", f"minimum residuals, {convergence_text(model)}; {rotation}"),
+            ("fit", f"minimum residuals, {convergence_text(model)}; {rotation_text(model)}"),
             ("correlations", f"{kind}of {model.n_observations_} participants ({model.missing}){smoothed}"),
             ("explained", f"{model.explained_share_:.1%} of the variance of the items"),
+            ("omega", omega_text(model)),
             ("residuals", f"{model.rmsr_:.3f} root mean square of the correlations"),
             ("fit indices", fit_text(model)),
         ]
@@ -38,6 +43,13 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
         correlations = table_text(factor_correlations(self.model).reset_index(), header=True)
         return [f"{text}\ncorrelations of the factors:\n{indented(correlations)}"]
 
+    def selection_drawing(self, record: SelectionRecord, best: Mapping[str, Any], alt: str) -> Drawing:
+        table = record.table.set_index(record.names)
+        if "factor_random" not in table:
+            return super().selection_drawing(record, best, alt)
+        caption = "Eigenvalues of the correlations, beside those of unrelated answers (dashed)."
+        return Drawing(lambda: eigenvalue_plot(table, best["n_components"]), f"Scree plot. {alt}", caption)
+
     def row_tables(self) -> list[Block]:
         tables: list[Block] = [make_table(*fit_table(self.model))]
         if self._correlated:
@@ -49,7 +61,22 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
 
     @property
     def _correlated(self) -> bool:
-        return self.model.rotation in ("promax", "oblimin") and len(self.names) > 1
+        return self.model.rotation not in ("varimax", None) and len(self.names) > 1
+
+
+def rotation_text(model: FactorAnalysis) -> str:
+    """Name the rotation, and for promax the program that computes the same."""
+    if model.rotation == "promax-spss":
+        return "promax rotation (as in SPSS)"
+    if model.rotation == "promax" and model.kaiser is not False:
+        return "promax rotation (as in psych)"
+    return "no rotation" if model.rotation is None else f"{model.rotation} rotation"
+
+
+def omega_text(model: FactorAnalysis) -> str:
+    """Describe the sum of the items in one line."""
+    omega = model.omega_
+    return f"ω total {omega.omega_total:.2f} of the sum of all items by these factors; ω {omega.omega:.2f} by one factor"
 
 
 NORMAL_ANSWERS = "χ², p and the interval of RMSEA assume complete, normal answers"

@@ -12,13 +12,14 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.models.persistence import load_model, running_versions, saved_versions
-from dfact.models.provenance import Comparison
+from dfact.models.provenance import Comparison, TensorStability
 from dfact.report.comparison import FORMATS, describe_groups, describe_screens
 from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import comparison_figure, distributions_figure, errors_figure, stability_figure
 from dfact.report.plots import with_item_labels
 from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, find_presenter
 from dfact.report.presenters.cp.presenter import solutions_section
+from dfact.report.presenters.cp.stability import stability_section
 from dfact.report.reconstruction import item_errors
 from dfact.report.row_statistics import RowStatistics
 from dfact.report.stability import remarks, resamples_text
@@ -192,6 +193,8 @@ def stability(presenter: _Presenter) -> Section | None:
     result = getattr(presenter.model, "stability_", None)
     if result is None:
         return None
+    if isinstance(result, TensorStability):
+        return stability_section(presenter)
     names, words, shown = presenter.names, presenter.words, presenter.shown
     medians = np.nanmedian(result.similarity, axis=0)
     about = f"{resamples_text(result, words.rows)}, with their {words.components} matched to the model's."

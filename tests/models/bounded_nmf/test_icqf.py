@@ -105,6 +105,22 @@ def test_proposition_1_the_lagrangian_never_increases(rho: float, missing: float
     assert bounded[-1] < bounded[0]
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_proposition_2_factors_are_far_off_with_another_number_of_them(seed: int) -> None:
+    """‖W* − W‖² ≥ (√(k/k*) − 1)²‖W*‖² for factors matched as well as possible, and more for a k farther from k*."""
+    planted = icqf_simulation(0.0, seed)
+    (n, true), errors = planted.W.shape, {}
+    for k in (5, 8, 10, 13, 20):
+        W = np.asarray(dfact.ICQF(k, bounds=(0, 100), max_iter=500, tol=1e-5).fit(planted.M).factors_)
+        A, B = (np.hstack([X, np.zeros((n, max(k, true) - X.shape[1]))]) for X in (planted.W, W))
+        squares = ((A[:, :, None] - B[:, None, :]) ** 2).sum(axis=0)
+        errors[k] = float(squares[linear_sum_assignment(squares)].sum() / (planted.W**2).sum())
+        assert errors[k] >= (np.sqrt(k / true) - 1) ** 2
+    assert errors[10] < 0.05
+    assert errors[10] < errors[8] < errors[5]
+    assert errors[10] < errors[13] < errors[20]
+
+
 @pytest.mark.slow
 @both_solvers
 def test_planted_factors_are_recovered(solver: str) -> None:

@@ -15,6 +15,7 @@ from scipy.optimize import linear_sum_assignment
 import dfact
 from dfact.data.synthetic import elastic_cp_simulation
 from dfact.engine.passes import Block
+from dfact.errors import ParameterError
 from dfact.models.cp import block_descent as elastic_cp_solvers
 from dfact.models.cp.passes import FillPass, Point, RowStart, Sums, extrapolate
 from dfact.models.cp.path import default_lambdas
@@ -628,3 +629,60 @@ def test_loadings_of_any_magnitude_have_unit_length(scale: float) -> None:
     expected = [A / np.linalg.norm(A, axis=0) for A in model.factors_[1:]]
     model.factors_ = [model.factors_[0], model.factors_[1] * scale, model.factors_[2]]
     np.testing.assert_array_equal(model.loadings_, np.vstack(expected))
+
+
+# The paper's parameters and statements.
+def small(seed: int, *, noise: float = 0.3) -> Array:
+    rng = np.random.default_rng(seed)
+    Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (12, 8, 6)))
+    return np.asarray(Z + noise * rng.standard_normal(Z.shape))
+
+
+@pytest.mark.parametrize(("variance", "rate"), [(0.5, 0.0), (0.5, 0.25), (2.0, 9.0)])
+def test_noise_variance_and_laplace_rate_are_lambda_and_alpha(variance: float, rate: float) -> None:
+    settings = {"random_state": 0, "max_iter": 30}
+    by_prior = dfact.ElasticCP(3, noise_variance=variance, laplace_rate=rate, **settings).fit(small(0))
+    by_penalty = dfact.ElasticCP(3, lam=variance * (1 + rate), l1_ratio=rate / (1 + rate), **settings).fit(small(0))
+    for A, B in zip(by_prior.factors_, by_penalty.factors_, strict=True):
+        np.testing.assert_array_equal(A, B)
+    np.testing.assert_array_equal(by_prior.transform(small(1)), by_penalty.transform(small(1)))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_objective_is_the_variance_times_the_negative_log_posterior(seed: int) -> None:
+    """Equations 3 to 7: ‖Δ∘(Z − X)‖²/2σ² + Σ [aᵀR⁻¹a/2 + μ‖a‖₁] is the objective over σ²."""
+    Z, variance, rate = small(seed), 0.4, 0.7
+    variances = [np.random.default_rng(n).uniform(0.5, 2, size) for n, size in enumerate(Z.shape)]
+    model: Any = dfact.ElasticCP(2, noise_variance=variance, laplace_rate=rate, prior=variances, random_state=seed).fit(Z)
+    posterior = np.square(Z - model.reconstruct()).sum() / (2 * variance)
+    for A, R in zip(model.factors_, variances, strict=True):
+        posterior += (np.square(A) / R[:, None]).sum() / 2 + rate * np.abs(A).sum()
+    assert model.objective_history_[-1] == pytest.approx(variance * posterior)
+
+
+def test_both_ways_to_set_the_penalties_are_refused() -> None:
+    for settings, message in (
+        ({"noise_variance": 1.0}, "expected both or neither"),
+        ({"noise_variance": 1.0, "laplace_rate": 1.0, "lam": 2.0}, "lam=2.0 and l1_ratio=0.2 are given beside"),
+        ({"noise_variance": 1.0, "laplace_rate": 1.0, "l1_ratio": 0.0}, "expected only one pair"),
+        ({"noise_variance": -1.0, "laplace_rate": 1.0}, "noise_variance is -1.0"),
+        ({"noise_variance": 1.0, "laplace_rate": np.inf}, "laplace_rate is inf"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            dfact.ElasticCP(2, **settings).fit(small(0))  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"varies along a path.*l1_ratio=0.5"):
+        dfact.ElasticCP(2, noise_variance=1.0, laplace_rate=1.0).path(small(0))
+
+
+@pytest.mark.parametrize(("lam", "seed"), [(0.5, 0), (5.0, 1), (20.0, 2)])
+def test_proposition_2_the_ridge_is_a_penalty_of_the_weights(lam: float, seed: int) -> None:
+    """At a solution for α = 0 all modes of a component have one norm, ‖R_n^(−½)a_r⁽ⁿ⁾‖ = γ̃_r^(1/N), and the penalty is λN/2 Σ γ̃_r^(2/N)."""
+    Z = small(seed)
+    variances = [np.random.default_rng(n).uniform(0.5, 2, size) for n, size in enumerate(Z.shape)]
+    model: Any = dfact.ElasticCP(3, lam=lam, l1_ratio=0.0, prior=variances, random_state=seed, max_iter=5000, tol=1e-14).fit(Z)
+    norms = np.stack([np.linalg.norm(np.asarray(A) / np.sqrt(R)[:, None], axis=0) for A, R in zip(model.factors_, variances, strict=True)])
+    weights = norms.prod(axis=0)
+    np.testing.assert_allclose(norms, np.broadcast_to(weights ** (1 / 3), norms.shape), rtol=1e-4, atol=1e-4)
+    squares = np.square(Z - model.reconstruct()).sum()
+    assert model.objective_history_[-1] == pytest.approx(squares / 2 + lam * 3 / 2 * (weights ** (2 / 3)).sum(), rel=1e-6)
+    assert model.rank_ == np.count_nonzero(weights > 1e-6)

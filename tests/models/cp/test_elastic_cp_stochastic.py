@@ -420,3 +420,35 @@ def test_default_batch_sizes() -> None:
 def test_invalid_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(dfact.ParameterError, match=message):
         dfact.ElasticCP(2, solver="stochastic", **parameters).fit(planted((8, 6, 4), 2, 0))
+
+
+def distance_from_block_optima(Z: Array, model: Any, variances: list[Array]) -> float:
+    """Return the largest distance of a vector from the minimizer of the objective in it (equations 22 to 24), relative to its length."""
+    factors, distances = [np.asarray(A, np.float64) for A in model.factors_], []
+    residual = Z - np.einsum("ir,jr,kr->ijk", *factors)
+    for r in range(factors[0].shape[1]):
+        W = residual + np.einsum("i,j,k->ijk", *(A[:, r] for A in factors))
+        for n, A in enumerate(factors):
+            others = [B[:, r] for m, B in enumerate(factors) if m != n]
+            h = np.multiply.outer(*others).ravel()
+            u = np.moveaxis(W, n, 0).reshape(len(A), -1) @ h
+            best = np.sign(u) * np.maximum(np.abs(u) - model.lam * model.l1_ratio, 0)
+            best /= h @ h + model.lam * (1 - model.l1_ratio) / variances[n]
+            distances.append(np.linalg.norm(A[:, r] - best) / max(np.linalg.norm(A[:, r]), 1e-12))
+    return max(distances)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_conjecture_3_bounded_iterates_approach_a_critical_point(seed: int) -> None:
+    """The paper conjectures it without a proof. At a critical point each vector is the minimizer of the objective given the others."""
+    rng = np.random.default_rng(seed)
+    Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (400, 8, 6))) + 0.3 * rng.standard_normal((400, 8, 6))
+    variances = [np.ones(size) for size in Z.shape]
+    distances = []
+    for iterations in (4, 60):
+        settings = {"lam": 2.0, "l1_ratio": 0.3, "prior": variances, "random_state": seed, "max_iter": iterations, "tol": 0.0}
+        model = dfact.ElasticCP(2, solver="stochastic", **settings).fit(Z)
+        assert all(np.abs(np.asarray(A)).max() < 100 for A in model.factors_)
+        distances.append(distance_from_block_optima(Z, model, variances))
+    assert distances[1] < 0.02
+    assert distances[1] < 0.5 * distances[0]

@@ -18,7 +18,7 @@ from dfact.data.synthetic import icqf_simulation
 from dfact.linalg.correlation import smoothed
 from dfact.linalg.factor_retention import bic, minimum_average_partial, parallel_analysis
 from dfact.linalg.minres import LOWEST, minres, principal, residual
-from dfact.linalg.rotation import explained, ordered, promax, varimax
+from dfact.linalg.rotation import explained, ordered, promax, promax_spss, varimax
 from dfact.report.plots import signed_heatmap
 from dfact.report.presenters.base import model_text, rows_text
 from dfact.report.presenters.factor_analysis import factor_correlations
@@ -164,6 +164,34 @@ def test_planted_loadings_and_correlations_are_recovered(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
+def test_promax_of_spss_is_fitted_saved_and_named(seed: int, tmp_path: Path) -> None:
+    X = planted(200, seed)[0]
+    model, usual = (dfact.FactorAnalysis(3, rotation=rotation).fit(X) for rotation in ("promax-spss", "promax"))
+    unrotated = dfact.FactorAnalysis(3, rotation=None).fit(X).components_.T
+    pattern, Phi = ordered(*promax_spss(unrotated))
+    np.testing.assert_allclose(model.components_, pattern.T, atol=1e-6)
+    np.testing.assert_allclose(model.factor_correlations_, Phi, atol=1e-6)
+    np.testing.assert_allclose(model.communalities_, usual.communalities_, atol=1e-9)
+    assert "promax rotation (as in SPSS)" in model_text(model, 2)
+    assert "promax rotation (as in psych)" in model_text(usual, 2)
+    dfact.save_model(model, tmp_path / "model")
+    assert dfact.load_model(tmp_path / "model").rotation == "promax-spss"
+
+
+@pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale is negative")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_omegas_of_the_sum_of_all_items(seed: int) -> None:
+    """omega total has the factors of the model, omega a single one, and describe() computes the same of these items."""
+    model = dfact.FactorAnalysis(3, tol=1e-10).fit(planted(400, seed)[0])
+    R, pattern = model.correlations_, model.components_.T
+    common = pattern @ model.factor_correlations_ @ pattern.T
+    assert model.omega_["omega_total"] == pytest.approx(1 - (len(R) - np.trace(common)) / R.sum(), abs=1e-6)
+    scales = dfact.describe(planted(400, seed)[0], group_factors=3).scales.loc["all"]
+    np.testing.assert_allclose(model.omega_, scales[["omega", "omega_total"]].astype(float), atol=1e-5)
+    assert f"ω total {model.omega_.omega_total:.2f}" in model_text(model, 2)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
 def test_rotations_keep_the_common_part(seed: int) -> None:
     rng = np.random.default_rng(seed)
     loadings = rng.normal(size=(20, 4))
@@ -291,7 +319,7 @@ def test_the_number_of_planted_factors_is_found(seed: int, missing: float) -> No
     model = dfact.FactorAnalysis()
     found = number_of_factors(model, X, range(1, 9))
     assert not any(name.endswith("_") for name in vars(model))
-    assert found.table().to_dict() == {"PA": 4, "MAP": 4, "BIC": 4}
+    assert found.table().to_dict() == dict.fromkeys(("PA", "PA-factors", "MAP", "BIC"), 4)
     assert found.parallel_analysis.reference is not None
     mean = number_of_factors(dfact.FactorAnalysis(), X, range(1, 9), quantile=None).parallel_analysis
     assert mean.n_factors == 4
@@ -338,13 +366,13 @@ def test_bic_needs_a_regular_matrix_and_degrees_of_freedom() -> None:
     with pytest.raises(dfact.ParameterError, match="no degrees of freedom"):
         bic(np.eye(3), 100, [2])
     few = planted(15, 0)[0]
-    assert list(number_of_factors(dfact.FactorAnalysis(), few).table().index) == ["PA", "MAP"]
+    assert list(number_of_factors(dfact.FactorAnalysis(), few).table().index) == ["PA", "PA-factors", "MAP"]
 
 
 class TestEstimator(EstimatorSuite):
     model = dfact.FactorAnalysis
     parameters: ClassVar = {"n_components": 3}
-    derived = ("loadings_", "explained_", "fit_", "score_reliability_")
+    derived = ("loadings_", "explained_", "fit_", "omega_", "score_reliability_")
 
     @pytest.fixture(scope="class", params=["promax", "varimax", "polychoric"])
     @classmethod
@@ -436,6 +464,7 @@ def never_together() -> Array:
         (GOOD, {"n_components": 0}, r"n_components is 0, expected an integer"),
         (GOOD, {"method": "ml"}, r"method is 'ml', expected 'minres'"),
         (GOOD, {"rotation": "quartimax"}, r"rotation is 'quartimax'"),
+        (GOOD, {"rotation": "promax-spss", "kaiser": False}, r"kaiser is False, expected True or None for rotation 'promax-spss'"),
         (GOOD, {"kaiser": 1}, r"kaiser is 1, expected True, False or None"),
         (GOOD, {"correlation": "spearman"}, r"correlation is 'spearman', expected 'pearson' or 'polychoric'"),
         (GOOD, {"correlation": "polychoric"}, r"item '0' has answers from .* no whole numbers \(8 such items\), expected at most 10"),

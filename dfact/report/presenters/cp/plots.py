@@ -84,8 +84,32 @@ def _draw(axes: Any, table: pd.DataFrame) -> None:
         axes.set_xlabel(f"{len(table)} slices")
 
 
+def selection_plot(selection: Selection) -> "Figure":
+    """Plot a selection along a path with :func:`path_plot`, or one by replicability with :func:`replicability_plot`."""
+    return replicability_plot(selection) if "replicability" in selection.table else path_plot(selection)
+
+
+def replicability_plot(selection: Selection) -> "Figure":
+    """Plot the weakest component's similarity and the factor match scores over the number of components; a line marks the chosen one."""
+    table = selection.table
+    figure = new_figure(7, 4.5)
+    axes = figure.add_subplot()
+    axes.fill_between(table.index, table["fms_low"], table["fms"], alpha=0.2, label="factor match score, 5th percentile to median")
+    axes.plot(table.index, table["fms"], "o-", markersize=5, label="factor match score, median of pairs of folds")
+    axes.plot(table.index, table["replicability"], "s-", markersize=5, label="weakest component, median")
+    axes.axvline(selection.best_params["n_components"], color="black", linestyle="--", linewidth=1)
+    axes.set_xticks(table.index)
+    axes.set_ylim(0, 1.05)
+    axes.set_xlabel("number of components")
+    axes.set_ylabel("similarity of fits without different folds")
+    axes.legend(loc="lower left")
+    return figure
+
+
 def path_plot(selection: Selection) -> "Figure":
     """Plot rank, zeros and errors over λ for a selection by :func:`dfact.selection.select_on_path`; a line marks the chosen λ.
+
+    For several ℓ1 ratios, the path of the chosen one.
 
     Raises
     ------
@@ -93,6 +117,8 @@ def path_plot(selection: Selection) -> "Figure":
         The selection is not along a path.
     """
     table = selection.table
+    if "l1_ratio" in table.index.names:
+        table = table.loc[selection.best_params["l1_ratio"]]
     criterion = str(table.columns[-1])
     if table.index.name != "lam" or criterion not in _TITLES:
         raise ParameterError(f"the selection has {list(table)} of {table.index.name}, expected one of select_on_path")

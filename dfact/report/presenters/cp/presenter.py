@@ -15,7 +15,7 @@ from dfact.report.component_order import ComponentOrder
 from dfact.report.document import Drawing, Section, make_table
 from dfact.report.figures import Groups
 from dfact.report.presenters.base import Presenter
-from dfact.report.presenters.cp.plots import axis_values, modes_plot, path_plot, solutions_plot
+from dfact.report.presenters.cp.plots import axis_values, modes_plot, path_plot, replicability_plot, solutions_plot
 from dfact.report.tables import Lines, Texts, elided, fit_line, largest_items, under_headings
 from dfact.selection.result import Selection
 
@@ -53,7 +53,12 @@ class CPPresenter(Presenter[CPModel]):
         if hasattr(model, "read_share_"):
             lines.insert(2, ("read", f"{model.read_share_:.2f} times the data during the iterations"))
         if hasattr(model, "lam"):
-            lines.insert(1, ("penalty", f"lambda {model.lam:g}, share of l1 {model.l1_ratio:g}"))
+            net = model.elastic_net()
+            lines.insert(1, ("penalty", f"lambda {net.lam:g}, share of l1 {net.l1_ratio:g}"))
+        if hasattr(model, "stability_"):
+            result = model.stability_
+            score = f"median factor match score {np.median(result.factor_match_scores):.3f}"
+            lines.append(("stability", f"{result.n_refits} refits to resampled slices of mode 1, {score}"))
         return lines
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
@@ -72,9 +77,13 @@ class CPPresenter(Presenter[CPModel]):
         return Drawing(lambda: modes_plot(model, [order.row_signs, *order.signs]), alt, "Vectors of each mode, scaled to length 1.")
 
     def selection_drawing(self, record: SelectionRecord, best: Mapping[str, Any], alt: str) -> Drawing:
-        if record.names != ["lam"]:
+        if record.criterion == "replicability":
+            scores = Selection(record.table.set_index("n_components"), dict(best), self.model)
+            caption = "Similarity of the components of fits without different folds; the line marks the chosen number."
+            return Drawing(lambda: replicability_plot(scores), alt, caption)
+        if record.names[-1] != "lam":
             return super().selection_drawing(record, best, alt)
-        table = record.table.set_index("lam")[["rank", "zeros", "relative_error", record.criterion]]
+        table = record.table.set_index(record.names)[["rank", "zeros", "relative_error", record.criterion]]
         path = Selection(table, dict(best), self.model)
         return Drawing(lambda: path_plot(path), alt, "Rank, zeros and error over λ; the line marks the chosen λ.")
 
