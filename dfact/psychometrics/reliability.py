@@ -121,9 +121,9 @@ def describe(
       negative g, the items count as they are keyed. With a single group factor, omega hierarchical equals omega total.
 
     KMO, MSA and the test of sphericity are of all items, whether they belong to a scale or not. Bartlett's test (1951) is of complete
-    answers. With missing answers, Steiger's (1980) takes its place, in which each correlation has the number of its own participants;
-    Bartlett's with the number who answered anything, as psych has it, rejects too often. Feldt's interval takes for n the harmonic
-    mean of these numbers.
+    answers. With missing answers, the test of Steiger (1980) takes its place, in which each correlation has the number of its own
+    participants; Bartlett's with the number who answered anything, as psych has it, rejects too often. Feldt's interval takes for n
+    the harmonic mean of these numbers.
 
     Parameters
     ----------

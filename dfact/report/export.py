@@ -262,9 +262,7 @@ def write_stability(
     :func:`dfact.report.tensor_stability.stability_table`. Raises ParameterError for a model without stability.
     """
     if not hasattr(model, "stability_"):
-        raise ParameterError(
-            f"the {type(model).__name__} has no stability, expected one; run dfact stability first"
-        )
+        raise ParameterError(f"the {type(model).__name__} has no stability, expected one; run dfact stability first")
     if below and not isinstance(model, CPModel):
         raise ParameterError(f"below is {below!r}, expected 0 for intervals of loadings; leave it out (--suppress)")
     table = tensor_table(model) if isinstance(model, CPModel) else stability_table(model)

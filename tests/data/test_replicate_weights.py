@@ -120,9 +120,9 @@ def survey(seed: int, n: int = 120) -> pd.DataFrame:
 
 
 def test_replicate_weights_are_imported_beside_the_weight(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = survey(0)
+    frame = survey(0).assign(id=np.arange(120))
     frame.to_csv(tmp_path / "s.csv", index=False)
-    command = ["import", str(tmp_path / "s.csv"), str(tmp_path / "s.zarr"), "--items", "Q*", "--empty-rows", "drop"]
+    command = ["import", str(tmp_path / "s.csv"), str(tmp_path / "s.zarr"), "--items", "Q*", "--id-column", "id", "--empty-rows", "drop"]
     method = ["--weight", "w", "--replicate-weights", "RW*", "--replicate-method", "fay", "--fay", "0.5"]
     assert main([*command, *method]) == 0
     assert "8 replicate weights (Fay's BRR), 7 degrees of freedom" in capsys.readouterr().out
