@@ -1,4 +1,4 @@
-"""``dfact import``, ``dfact import-array``, ``dfact import-triplets``, ``dfact join``."""
+"""``dfact import``, ``dfact import-array``, ``dfact import-triplets``, ``dfact indicators``, ``dfact join``."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -304,6 +304,43 @@ def import_triplets_command(source: Location, destination: Location, **settings:
 
     with closing(Progress("import")) as progress:
         dataset = import_triplets(source, destination, progress=progress.update, **settings)
+    click.echo(dataset_text(dataset))
+
+
+@click.command(
+    epilog=example("dfact indicators survey.zarr nominal.zarr --items colour,country", "dfact fit gom nominal.zarr classes.model")
+)
+@click.argument("data", type=InputLocation())
+@click.argument("destination", metavar="DEST", type=OutputLocation())
+@list_option(
+    "--items", "Nominal items: names or patterns such as 'Q*'; by default all items. Repeatable or separated by commas.", metavar="NAMES"
+)
+@click.option(
+    "--like",
+    metavar="DATA",
+    type=InputLocation(),
+    help="Dataset made by this command, whose categories are used: for rows that a model fitted to it is to transform.",
+)
+@overwrite_option
+def indicators(data: Location, destination: Location, items: tuple[str, ...], like: Location | None, overwrite: bool) -> None:
+    """Give each category of nominal items a column of 0 and 1.
+
+    The column Q3=2 of DEST is 1 for participants who answered 2 to Q3, else 0, and missing where the answer is. Models that take
+    answers as counts or as ordered, such as gom, then describe each category by itself. Other items stay as they are.
+    """
+    from dfact.cli.info import dataset_text
+    from dfact.data.ingest.indicators import expand_categories
+    from dfact.progress import Progress
+
+    with closing(Progress("indicators")) as progress:
+        dataset = expand_categories(
+            read_dataset(data),
+            destination,
+            items=list(items) or None,
+            like=None if like is None else read_dataset(like),
+            overwrite=overwrite,
+            progress=progress.update,
+        )
     click.echo(dataset_text(dataset))
 
 

@@ -1,4 +1,5 @@
 """Records that accompany a model: the selection of its parameters, and its variation between refits."""
+# Long because each record states what its figures mean.
 
 import warnings
 from collections.abc import Sequence
@@ -252,19 +253,25 @@ class Comparison:
     sizes: Annotated[NDArray[Any], Shape(("levels",), "integers")]
     """Number of participants of each level."""
     congruence: Annotated[NDArray[np.float64], Shape(("g", "k"))]
-    """(g, k): Tucker's congruence of each factor of a group with that of the reference."""
-    low: Annotated[NDArray[np.float64], Shape(("g", "k"))]
-    """(g, k): lower ends of their bias-corrected bootstrap intervals."""
-    high: Annotated[NDArray[np.float64], Shape(("g", "k"))]
-    """(g, k): upper ends of the intervals."""
+    """(g, k): Tucker's congruence of each factor of a group with that of the reference, as the model rotates them."""
+    low: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]
+    """(g, k): lower ends of the intervals of ``population``; NaN if not determined."""
+    high: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]
+    """(g, k): upper ends of the intervals; 1 if equal loadings cannot be rejected, NaN if not determined."""
     p: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]
-    """(g, k): share of permutations of the groups with a congruence as low, adjusted by Holm's procedure; NaN without permutations."""
+    """(g, k): p values of equal loadings, adjusted by Holm's procedure; NaN if there was no test."""
     level: float
     """Level of the intervals, such as 0.95."""
     n_resamples: int
-    """Number of resamples that could be fitted."""
-    n_permutations: int
-    """Number of permutations that could be fitted."""
+    """Number of draws that could be fitted: resamples, or simulations of equal loadings."""
+    rotated: Annotated[NDArray[np.float64], Shape(("g", "k"))] | None
+    """(g, k): congruences after rotation to the model's factors, those that are tested; None for models without rotation."""
+    centred: Annotated[NDArray[np.float64], Shape(("g", "k"))] | None
+    """(g, k): congruences of non-negative loadings less each item's mean over the factors; None for loadings with signs."""
+    population: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]
+    """(g, k): estimated congruence of the loadings of the populations, without the noise of the samples; NaN if not determined."""
+    factors_untested: str
+    """The reason why there are no p values of the factors; empty if there are."""
     items: Annotated[list[str], Length(("m",))]
     """Labels of the items."""
     scales: Annotated[list[str], Length(("m",))]
@@ -280,7 +287,11 @@ class Comparison:
 
     @staticmethod
     def upgrade(values: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of this version: earlier ones had effects in the model, and two statistics of Mantel's test less."""
+        """Return the fields of this version.
+
+        Earlier ones had p values of permutations, effects in the model, and two statistics of Mantel's test less.
+        """
+        values = _upgrade_factors(values)
         values = {name: value for name, value in values.items() if name not in ("effect", "effect_se", "unshrunken", "share", "minimum")}
         mantel = values["mantel"]
         if "untested" not in values:
@@ -290,10 +301,18 @@ class Comparison:
         return values
 
     def factors(self, names: Sequence[str]) -> pd.DataFrame:
-        """Return the congruences as a table, groups × factors, with their intervals and p values."""
+        """Return the congruences as a table, groups × factors, with their intervals and p values; columns without a number are left out."""
         index = pd.MultiIndex.from_product([self._others, list(names)], names=[self.by, "factor"])
-        columns = {"congruence": self.congruence, "low": self.low, "high": self.high, "p": self.p}
-        return pd.DataFrame({name: values.ravel() for name, values in columns.items()}, index)
+        columns = {"congruence": self.congruence, "rotated": self.rotated, "centred": self.centred, "population": self.population}
+        columns |= {"low": self.low, "high": self.high, "p": self.p}
+        known = {name: values.ravel() for name, values in columns.items() if values is not None and not np.isnan(values).all()}
+        return pd.DataFrame(known, index)
+
+    @property
+    def lowest_p(self) -> float:
+        """The smallest p value that Holm's procedure can give with this number of draws; NaN if there was no test."""
+        n_tests = int((~np.isnan(self.p)).sum())
+        return min(1.0, n_tests / (self.n_resamples + 1)) if n_tests else float("nan")
 
     def impact(self, names: Sequence[str]) -> pd.DataFrame | None:
         """Return the differences of the groups in the factors as a table, groups × factors, in standard deviations within the groups."""
@@ -379,6 +398,19 @@ def ets_classes(
         classes = np.where(p > SHARE, "A", np.where(large, "C", np.where(moderate, "B", "A"))).astype(object)
     classes[np.isnan(p) | (np.isnan(size) & ~binary)] = ""
     return classes
+
+
+def _upgrade_factors(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with those of the factors: earlier versions had p values of permutations, and intervals of the samples' congruence.
+
+    Neither says what its successor says, so they are left out.
+    """
+    if "n_permutations" not in values:
+        return values
+    former = "the comparison was stored by an earlier version, whose test has been replaced; run dfact compare again"
+    undetermined = {name: np.full(np.shape(values["congruence"]), np.nan) for name in ("population", "low", "high", "p")}
+    current = {name: value for name, value in values.items() if name != "n_permutations"}
+    return current | undetermined | {"rotated": None, "centred": None, "factors_untested": former}
 
 
 def _numbers_or_texts(values: "pd.Series[Any]") -> list[float] | list[str]:

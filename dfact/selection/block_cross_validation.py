@@ -21,7 +21,7 @@ from dfact.selection.estimators import check_estimator, weighted_dataset
 from dfact.selection.fold_fits import EstimatorFits, FoldTask, GroupResult, WarmStarts
 from dfact.selection.folds import Folds, assign_all_folds, check_blocks, resolve_groups, resolve_random_state, resolve_strata
 from dfact.selection.grid import Parameters, best_fit, expand, make_index, most_components, plan_fits
-from dfact.selection.result import RULES, Selection, choose
+from dfact.selection.result import RULES, Selection, choose, fold_errors
 from dfact.selection.results_store import ResultsStore, describe_model, describe_parameters
 from dfact.selection.scheduler import run_fits
 
@@ -100,8 +100,9 @@ def block_cross_validate(
     Returns
     -------
     Selection
-        ``table`` with the ``error`` of each configuration over all held-out answers, its standard error ``se`` over
-        folds and repeats, ``seconds`` and ``passes`` of its fits; ``folds`` with the error of each fold;
+        ``table`` with the ``error`` of each configuration over all held-out answers, its standard error ``se`` over the
+        folds, the standard error ``se_difference`` of its difference from the lowest error (see
+        :func:`dfact.selection.result.fold_errors`), ``seconds`` and ``passes`` of its fits; ``folds`` with the error of each fold;
         ``best_params``; and the ``model`` fitted with them to the complete data.
 
     Raises
@@ -235,9 +236,9 @@ def _tabulate(configurations: list[Parameters], groups: list[tuple[int, ...]], s
     if not count.any(axis=0).sum() > 0:
         raise DataError("no fold holds out an answer, expected data with answers")
     errors = np.where(count > 0, squares / np.where(count > 0, count, 1), np.nan)
-    n_scored = (~np.isnan(errors)).sum(axis=1)
-    spread = np.nanstd(errors, axis=1, ddof=1) / np.sqrt(n_scored) if n_scored.min() > 1 else np.full(len(errors), np.nan)
-    totals = {"error": squares.sum(axis=1) / count.sum(axis=1), "se": spread}
+    n_repeats = len({repeat for repeat, _ in columns})
+    squares, count = (figures.reshape(len(figures), n_repeats, -1) for figures in (squares, count))
+    totals: dict[str, Any] = dict(fold_errors(squares, count))
     totals |= {"seconds": seconds.sum(axis=1), "passes": passes.sum(axis=1).astype(int)}
     index = make_index(configurations)
     folds = pd.MultiIndex.from_tuples(columns, names=["repeat", "fold"])

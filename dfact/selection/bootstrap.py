@@ -64,7 +64,8 @@ def bootstrap(
     Tucker's congruence, is the largest. If the product is negative the sign of the refit's factor is flipped.
     Loadings that cannot be negative keep their signs. Classes (:class:`dfact.GradeOfMembership`) are compared by
     the differences of their expected responses from the mean of the classes. Refits are not rescaled. From a similarity of 0.95
-    factors count as the same, below 0.85 as different (Lorenzo-Seva & ten Berge).
+    factors with signed loadings count as the same, below 0.85 as different (Lorenzo-Seva & ten Berge); unrelated non-negative ones
+    have up to 0.9.
 
     The interval of a loading is that of its standard error over the B refits around the estimate, ± t·se with B − 1 degrees of freedom.
     Of a penalized model, the bias over the refits is subtracted. It covers the loading that the same model has in the population: that

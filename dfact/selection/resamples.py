@@ -34,6 +34,9 @@ class RefittedLoadings:
     """Loadings on the encoded confounder columns (c, m); None for a model without."""
     differences: AdjustedDifferences | None = None
     """Differences that the confounders make to the factors and residuals."""
+    scale: NDArray[Any] | None = None
+    """Standard deviation of each item's answers (m,), to which standardized loadings refer; None for loadings in the items' units, which
+    alone have confounders."""
 
 
 Refit = RefittedLoadings | DataError
@@ -149,38 +152,20 @@ def _block_sizes(shape: tuple[int, ...], strata: NDArray[Any] | None) -> NDArray
 
 @dataclass(frozen=True, eq=False)
 class GroupRows(Resample):
-    """A view of the rows of one group, once each: as they are, or after a random permutation of the groups of all rows.
-
-    ``strata`` number the groups from 1 on, and rows of none are 0, which a permutation leaves out. It is drawn as a resample is: the
-    numbers of rows of each group in each block first, then the rows. All groups of a permutation have the same seed and number.
-    """
+    """A view of the rows of one group, once each. ``strata`` number the groups from 1 on, and rows of none are 0."""
 
     group: int = 0
-    permuted: bool = False
 
     @classmethod
-    def choose(cls, seed: int, number: int, strata: NDArray[Any], group: int, step: int, *, weighted: bool, permuted: bool) -> "GroupRows":
-        """Choose the rows of a group, for blocks of ``step`` rows."""
+    def choose(cls, seed: int, number: int, strata: NDArray[Any], group: int, step: int, *, weighted: bool) -> "GroupRows":
+        """Choose the rows of a group, for blocks of ``step`` rows. ``seed`` and ``number`` are for views that draw among them."""
         starts = np.arange(0, len(strata), step)
         counts = np.stack([np.add.reduceat(strata == g, starts, dtype=np.int64) for g in range(1, int(strata.max()) + 1)])
-        if permuted:
-            generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
-            left, sizes = counts.sum(axis=1), counts.sum(axis=0)
-            for block, size in enumerate(sizes):
-                counts[:, block] = generator.multivariate_hypergeometric(left, size)
-                left -= counts[:, block]
-        return cls(seed, number, counts, weighted, strata, group, permuted)
+        return cls(seed, number, counts, weighted, strata, group)
 
     def multiplicity(self, index: int, start: int, size: int) -> NDArray[np.intp]:
         assert self.strata is not None, "groups are strata"
-        block = self.strata[start : start + size]
-        if not self.permuted:
-            return np.asarray(block == self.group, np.intp)
-        generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.number, index)))
-        rows, first = generator.permutation(np.flatnonzero(block)), int(self.counts[: self.group - 1, index].sum())
-        chosen = np.zeros(size, np.intp)
-        chosen[rows[first : first + self.counts[self.group - 1, index]]] = 1
-        return chosen
+        return np.asarray(self.strata[start : start + size] == self.group, np.intp)
 
     def _rows_before(self, index: int) -> int:
         return int(self.counts[self.group - 1, :index].sum())
@@ -245,7 +230,8 @@ class ResampleFits:
             return
         confounders = getattr(model, "confounder_components_", None)
         confounders = None if confounders is None or not len(confounders) else confounders
-        keep(RefittedLoadings(np.asarray(model.components_), confounders, getattr(model, "differences_", None)))
+        differences, scale = getattr(model, "differences_", None), getattr(model, "scale_", None)
+        keep(RefittedLoadings(np.asarray(model.components_), confounders, differences, scale))
 
     def fits_in_memory(self, count: int, workers: WorkerResources) -> bool:
         """Whether the values, and for each thread the state and the working arrays of a refit, fit within the memory limit."""
@@ -309,9 +295,9 @@ class ReplicateFits(ResampleFits):
 
 @dataclass(frozen=True, eq=False)
 class GroupFits(ResampleFits):
-    """Fits to the rows of single groups: all of them, resamples of them, and those of permuted groups.
+    """Fits to the rows of single groups: all of them, and resamples of them.
 
-    A fit is numbered (draw · groups + group); draw 0 are the groups themselves, odd draws resamples, and even ones permutations.
+    A fit is numbered (draw · groups + group); draw 0 are the groups themselves, others resamples.
     ``strata`` number the groups from 1 on, and rows of none are 0.
     """
 
@@ -324,20 +310,24 @@ class GroupFits(ResampleFits):
         if model.traits.copies_weights:
             groups = [group if group.weights is not None else group.with_weights(np.ones(group.shape[0])) for group in groups]
         fits = cls.make(model, dataset, seed=seed, strata=labels + 1)
-        # Levels and ranges are those of all rows, as permuted groups have them.
+        # Levels and ranges are those of all rows, so that they do not differ between groups and draws.
         problems = [model.prepare(replace(group, statistics=dataset.statistics)).problem for group in groups]
         return replace(fits, problems=tuple(problems))
 
+    def rows_of_group(self, which: int) -> GroupRows:
+        """Return the view of the rows of the group of a fit."""
+        assert self.strata is not None, "groups are strata"
+        step, group = Layout.of(self.task.dataset.shape).block_rows, which % len(self.problems)
+        return GroupRows.choose(self.seed, which, self.strata, group + 1, step, weighted=self.model.traits.copies_weights)
+
     def _view(self, which: int) -> BlockView:
         draw, group = divmod(which, len(self.problems))
-        shape, weighted, strata = self.task.dataset.shape, self.model.traits.copies_weights, self.strata
-        assert strata is not None, "groups are strata"
-        if draw % 2:
-            resample = Resample.draw(shape, self.seed, which, weighted=weighted, strata=strata)
-            others = np.arange(len(resample.counts)) != group + 1
-            return replace(resample, counts=np.where(others[:, None], 0, resample.counts))
-        step = Layout.of(shape).block_rows
-        return GroupRows.choose(self.seed, draw, strata, group + 1, step, weighted=weighted, permuted=draw > 0)
+        if not draw:
+            return self.rows_of_group(which)
+        shape, weighted = self.task.dataset.shape, self.model.traits.copies_weights
+        resample = Resample.draw(shape, self.seed, which, weighted=weighted, strata=self.strata)
+        others = np.arange(len(resample.counts)) != group + 1
+        return replace(resample, counts=np.where(others[:, None], 0, resample.counts))
 
     def _task(self, which: int) -> FitTask[Any]:
         return replace(self.task, problem=self.problems[which % len(self.problems)])

@@ -265,7 +265,7 @@ def import_table(
         column_labels = np.array([item.name for item in arranged.items.items], np.object_)
         require_observed_columns(table.name, column_labels, statistics.observed)
         if note is not None:
-            for remark in opened.notes:  # of the file, not of its arrangement
+            for remark in [*opened.notes, *rows.remarks(table.name)]:  # of the file, not of its arrangement
                 note(remark)
             _note_decisions(arranged, unanswered, rows.counts, statistics, description, note, chosen=items is None)
         frame = confounder_frame(table, rows.texts, kinds, variables, confounder_missing, default_missing=default_missing)

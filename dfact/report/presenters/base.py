@@ -181,10 +181,16 @@ class Presenter(Generic[M]):
     def selection_drawing(self, record: SelectionRecord, best: Mapping[str, Any], alt: str) -> Drawing:
         """Draw the scores of the candidates of a selection that chose the parameters ``best``."""
         table = record.table.set_index(record.names)
-        error = "standard error" if "standard error" in table else None
+        error = next((name for name in ("se_difference", "standard error") if name in table), None)
         label = ERROR_LABEL if record.criterion == "error" else record.criterion.replace("_", " ")
-        bars = " Bars show one standard error." if error else ""
+        of = " of the difference from the lowest" if error == "se_difference" else ""
+        bars = f" Bars show one standard error{of}." if error else ""
+        bars = " Bars show the range of 95 % of the resamples." if {"low", "high"} <= set(table) else bars
         return Drawing(lambda: score_plot(table, best, record.criterion, error, label), alt, f"Score of each candidate.{bars}")
+
+    def selection_notes(self, record: SelectionRecord) -> list[str]:
+        """Return sentences that help to read the scores of a selection."""
+        return []
 
     def history_drawing(self) -> Drawing | None:
         """Draw the history of the objective; None for a model without one."""

@@ -13,7 +13,7 @@ from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.models.persistence import load_model, running_versions, saved_versions
 from dfact.models.provenance import Comparison, TensorStability
-from dfact.report.comparison import FORMATS, describe_groups, describe_screens
+from dfact.report.comparison import FORMATS, MARKS, describe_columns, describe_groups, describe_screens
 from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import comparison_figure, distributions_figure, errors_figure, stability_figure
 from dfact.report.plots import with_item_labels
@@ -143,7 +143,8 @@ def selection(presenter: _Presenter) -> Section | None:
     flat = record.table.assign(chosen=["chosen" if i == record.best else "" for i in range(len(record.values))])
     formats = dict.fromkeys((record.criterion, "standard error"), "{:.5g}")
     candidates = make_table(flat.set_index(record.names[0]), "The candidates", formats=formats)
-    return Section("selection", "How it was chosen", [Text(about), drawing, candidates])
+    notes = [Text(note) for note in presenter.selection_notes(record)]
+    return Section("selection", "How it was chosen", [Text(about), *notes, drawing, candidates])
 
 
 def distributions(presenter: _Presenter) -> Section:
@@ -263,16 +264,17 @@ def comparison(presenter: _Presenter) -> Section | None:
     matched = f"its {words.components} were matched with the model's"
     about = f"The model was fitted to each group separately, and {matched}: {describe_groups(result)}."
     congruences = result.factors(names)
-    texts = ", ".join(
-        f"{name} {value:.3f}" for name, value in zip(congruences.index.get_level_values(1), result.congruence.ravel(), strict=True)
-    )
+    shown = congruences["rotated" if "rotated" in congruences else "congruence"]
+    texts = ", ".join(f"{name} {value:.3f}" for name, value in zip(shown.index.get_level_values(1), shown, strict=True))
     drawing = Drawing(
         lambda: comparison_figure(result, names),
         f"Points with intervals: {texts}.",
-        "Congruence of the loadings of two groups: from 0.95 on the same, below 0.85 different. Two samples never reach 1.",
+        f"Congruence of the loadings of two groups, with the interval of that of their populations. {MARKS[result.centred is None]}",
     )
     table = make_table(
-        _named_by_group(result, congruences), "Congruences, with p values of permutations adjusted by Holm", formats=_FORMATS
+        _named_by_group(result, congruences),
+        f"Congruences, with p values of equal loadings adjusted by Holm. {describe_columns(result)}",
+        formats=_FORMATS,
     )
     blocks: list[Block] = [Text(about), drawing, table, *_items_by_group(result, names)]
     return Section("groups", "Groups", blocks)
