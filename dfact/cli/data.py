@@ -1,5 +1,6 @@
 """``dfact import``, ``dfact import-array``, ``dfact import-triplets``, ``dfact indicators``, ``dfact join``."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,24 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     metavar="NAME",
     help="Column with weights of the participants, such as survey weights: numbers of at least 0. Fits use them by default.",
 )
+@list_option(
+    "--replicate-weights",
+    "Columns with the replicate weights of a survey, beside its --weight: names or patterns such as 'RW*'. Repeatable or separated by "
+    "commas.",
+    metavar="NAMES",
+)
+@click.option(
+    "--replicate-method",
+    type=click.Choice(["jk1", "jkn", "brr", "fay", "bootstrap"]),
+    help="Method by which the survey made its replicate weights.",
+    show_default="none",
+)
+@click.option("--fay", type=float, metavar="FACTOR", help="Fay's factor of the replicate weights, such as 0.5.", show_default="none")
+@list_option(
+    "--replicate-scales",
+    "Factors (n_h - 1)/n_h of the replicates of jkn: one for all, or one for each. Repeatable or separated by commas.",
+    metavar="NUMBERS",
+)
 @click.option("--no-shift", is_flag=True, help="Store the answers unchanged instead of shifting the lowest valid answer to 0.")
 @click.option(
     "--valid-range",
@@ -168,6 +187,7 @@ def _import_table(
     no_shift: bool,
     no_default_missing: bool,
     items: list[str],
+    replicate_scales: Sequence[str] = (),
     scheduler: str | None = None,
     **settings: Any,
 ) -> "Dataset":
@@ -175,6 +195,10 @@ def _import_table(
 
     if scheduler is not None:
         source = absolute(source)  # workers may have another working folder
+    try:
+        scales = [float(text) for text in replicate_scales]
+    except ValueError as error:
+        raise click.UsageError(f"--replicate-scales is {','.join(replicate_scales)}, expected numbers.") from error
     with cluster(scheduler) as client:
         return import_table(
             source,
@@ -182,6 +206,7 @@ def _import_table(
             items=items or None,
             shift=not no_shift,
             default_missing=not no_default_missing,
+            replicate_scales=scales or None,
             note=click.echo,
             executor=client,
             **settings,

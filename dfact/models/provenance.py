@@ -1,4 +1,5 @@
 """Records that accompany a model: the selection of its parameters, and its variation between refits."""
+# Long because each record states what its figures mean.
 
 import warnings
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
 
 _COSINE = 1.0001  # greatest absolute value of a similarity, with its rounding error
+STABLE = 0.9
+"""Selection frequency from which a loading counts as selected."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,23 +76,25 @@ class SelectionRecord:
 class Stability:
     """Variation of a model over refits on resampled rows: the attribute ``stability_`` of a fitted model.
 
-    The factors of each refit are matched with the k factors of the model. The interval from ``low`` to ``high`` holds the
-    share ``level`` of the refits' loadings, matched and with the model's sign, in the units of ``loadings_``.
+    The factors of each refit are matched with the k factors of the model. An interval from ``low`` to ``high`` covers, at the
+    ``level``, the loading that the same model has in the population: that of its fit to unlimited data with the same parameters, at
+    the scale that n rows give it. Loadings at a bound or set to 0 by a penalty have no interval, but a selection frequency. Loadings
+    have the model's sign and the units of ``loadings_``.
     """
 
     similarity: Annotated[NDArray[np.float64], Shape(("refits", "k"), finite=False, low=-_COSINE, high=_COSINE)]
     """(B, k): similarity of each refit's loadings on each factor to the model's, for B refits; 1 is the same
-    direction. NaN for a resample that the model could not be fitted to."""
-    mean: Annotated[NDArray[np.float64], Shape(("k", "m"))]
+    direction. NaN for a resample that the model could not be fitted to, and for a factor that it has not."""
+    mean: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False)]
     """(k, m): mean loadings over the refits; m is the number of rows of ``loadings_``."""
-    low: Annotated[NDArray[np.float64], Shape(("k", "m"))]
-    """(k, m): lower ends of the intervals."""
-    high: Annotated[NDArray[np.float64], Shape(("k", "m"))]
+    low: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False)]
+    """(k, m): lower ends of the intervals; NaN for a loading whose interval is not determined."""
+    high: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False)]
     """(k, m): upper ends of the intervals."""
     level: float
     """Level of the intervals, such as 0.95."""
-    selected: Annotated[NDArray[np.float64], Shape(("k", "m"))]
-    """(k, m): share of the refits in which the loading is not 0."""
+    selected: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False, low=0, high=1)]
+    """(k, m): selection frequency, the share of the refits in which the loading is not 0 (Meinshausen & Bühlmann 2010)."""
     confounder_mean: Annotated[NDArray[np.float64], Shape(("q", "m"), finite=False)] | None = None
     """(q, m): mean effects of the confounders over the refits, the q columns of the model's ``confounder_effects_``; None without any.
     Each refit is anchored, and its effects are free of the penalty's shrinkage. NaN where a refit does not determine one."""
@@ -108,9 +113,30 @@ class Stability:
     impact_se: Annotated[NDArray[np.float64], Shape(("q", "k"), finite=False, low=0)] | None = None
     """(q, k): standard errors of the impact."""
 
+    estimate: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False)] | None = None
+    """(k, m): loadings at the centres of the intervals: the model's, fitted further to all rows; None in models of earlier versions."""
+    se: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False, low=0)] | None = None
+    """(k, m): standard errors of the loadings; None in models of earlier versions."""
+    resampling: str = "bootstrap"
+    """Data of the refits: "bootstrap" samples, "halves" of the rows, or "replicate weights" with their method; "earlier" for a model
+    of an earlier version, whose intervals are percentiles."""
+    choices: Annotated[list[str], Length(("choices",))] | None = None
+    """Candidates of the selection that each resample repeated, as texts such as "n_components=4, beta=0.1"; None without ``reselect``."""
+    choice_counts: Annotated[NDArray[Any], Shape(("choices",), "integers")] | None = None
+    """Number of resamples that chose each candidate."""
+
     @staticmethod
     def upgrade(values: dict[str, Any]) -> dict[str, Any]:
-        """Leave out the effects of confounders of earlier versions, which the data did not determine."""
+        """Return the fields of any version as today's.
+
+        Earlier versions had percentile intervals of all loadings. Those that touch 0 or have no width are not determined. The effects of
+        confounders of earlier versions, which the data did not determine, are left out.
+        """
+        if "resampling" not in values:
+            low, high = values["low"], values["high"]
+            determined = ((low > 0) | (high < 0)) & (low < high)
+            ends = {"low": np.where(determined, low, np.nan), "high": np.where(determined, high, np.nan)}
+            values = {**values, **ends, "resampling": "earlier"}
         if values.get("confounder_mean") is None or "impact_mean" in values:
             return values
         message = "the intervals of the confounders' effects are left out, as an earlier version of dfact computed them without an anchor"
@@ -122,11 +148,38 @@ class Stability:
         """Number of refits, B."""
         return len(self.similarity)
 
+    @property
+    def sparse(self) -> bool:
+        """Whether any refit has a loading of exactly 0, because of a bound or a penalty."""
+        return bool((self.selected < 1).any())
+
+    def false_selections(self, threshold: float = STABLE) -> float:
+        """Return an upper bound on the expected number of loadings with a selection frequency of at least ``threshold`` by chance:
+
+            q² / ((2π − 1)·p)   for the threshold π, p = k·m loadings and the mean number q of loadings selected in a refit
+
+        (Meinshausen & Bühlmann 2010, theorem 1). By chance means: of loadings that a half of the rows selects with a probability of
+        at most q/p (Shah & Samworth 2013, theorem 1). Both theorems are about halves of the rows, so the bound is NaN for other
+        refits; it is also NaN unless 1/2 < ``threshold`` ≤ 1.
+        """
+        if self.resampling != "halves" or not 0.5 < threshold <= 1 or not self.sparse:
+            return float("nan")
+        q, p = np.nansum(self.selected), np.count_nonzero(~np.isnan(self.selected))
+        return float(q**2 / ((2 * threshold - 1) * p))
+
     def summary(self, names: Sequence[str]) -> pd.DataFrame:
-        """Summarize each factor: ``median`` and 5th percentile of its similarities, number of loadings whose interval excludes 0."""
+        """Summarize each factor: ``median`` and 5th percentile of its similarities, and numbers of its loadings.
+
+        ``selected`` loadings have a selection frequency of at least 0.9; the column is left out if no refit has a loading of 0.
+        ``intervals`` are determined, and those ``off 0`` exclude 0.
+        """
         median, low = np.nanquantile(self.similarity, [0.5, 0.05], axis=0)
-        off = ((self.low > 0) | (self.high < 0)).sum(axis=1)
-        return pd.DataFrame({"median": median, "5 %": low, "loadings": off}, index=pd.Index(list(names), name="factor"))
+        columns = {"median": median, "5 %": low}
+        if self.sparse:
+            columns["selected"] = (self.selected >= STABLE).sum(axis=1)
+        columns["intervals"] = (~np.isnan(self.low)).sum(axis=1)
+        columns["off 0"] = ((self.low > 0) | (self.high < 0)).sum(axis=1)
+        return pd.DataFrame(columns, index=pd.Index(list(names), name="factor"))
 
 
 @dataclass(frozen=True, eq=False)

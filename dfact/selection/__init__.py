@@ -15,6 +15,7 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     core_consistency          whether components of a tensor share what is one
     bootstrap                 refits to resampled participants
     tensor_bootstrap          the same for tensors
+    reselection               the selection repeated in each resample
     block_bootstrap           refits to resampled blocks of SNPs, for standard errors of memberships
     groups                    congruence of factors between groups, and items that favour one
     item_screens              the items' part of it

@@ -19,7 +19,7 @@ from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.selection.estimators import check_estimator, weighted_dataset
 from dfact.selection.fold_fits import EstimatorFits, FoldTask, GroupResult, WarmStarts
-from dfact.selection.folds import Folds, assign_all_folds, check_blocks, resolve_random_state, resolve_strata
+from dfact.selection.folds import Folds, assign_all_folds, check_blocks, resolve_groups, resolve_random_state, resolve_strata
 from dfact.selection.grid import Parameters, best_fit, expand, make_index, most_components, plan_fits
 from dfact.selection.result import RULES, Selection, choose, fold_errors
 from dfact.selection.results_store import ResultsStore, describe_model, describe_parameters
@@ -38,6 +38,7 @@ def block_cross_validate(
     confounders: Any = None,
     sample_weight: Any = None,
     stratify: Any = None,
+    groups: Any = None,
     restarts: int = 0,
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
@@ -81,6 +82,9 @@ def block_cross_validate(
     stratify : labels (n,) or a table of n rows, optional
         Each row block gets the same share of the rows of each level; by default of the confounders' levels.
         Continuous numbers are cut into quarters.
+    groups : labels (n,), optional
+        Rows with the same label, such as copies of a row or members of a household, are in the same row block, so that none is
+        predicted from the others.
     restarts : int
         Number of random starts for each number of components, at most 1000, besides the default one; the lowest objective counts.
     random_state : int, RandomState or None
@@ -131,14 +135,16 @@ def block_cross_validate(
     if len(dataset.shape) != 2:
         raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
     shape = (dataset.shape[0], dataset.shape[1])
-    blocks = check_blocks(shape, n_blocks, n_folds)
+    grouped = resolve_groups(groups, shape[0])
+    blocks = check_blocks((shape[0] if grouped is None else int(grouped.max()) + 1, shape[1]), n_blocks, n_folds)
     strata = resolve_strata(stratify, dataset.confounders, shape[0])
     identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
     identity |= {"seed": resolve_random_state(random_state), "grid": [describe_parameters(c) for c in configurations]}
     identity |= {"n_blocks": blocks, "n_folds": int(n_folds), "repeats": int(repeats), "restarts": int(restarts)}
     identity |= {"strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
+    identity |= {} if grouped is None else {"groups": blake2b(grouped.tobytes(), digest_size=8).hexdigest()}
     store = ResultsStore(checkpoint, identity)
-    folds = assign_all_folds(shape, blocks, n_folds, repeats, store.seed, strata)
+    folds = assign_all_folds(shape, blocks, n_folds, repeats, store.seed, strata, grouped)
     _check_size(most_components(model, configurations), folds)
     groups = _run(model, dataset, configurations, folds, store, restarts, callbacks, in_memory)
     table, fold_errors = _tabulate(configurations, groups, store)

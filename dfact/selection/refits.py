@@ -60,15 +60,20 @@ def refit_inputs(model: Any, dataset: Dataset, confounders: pd.DataFrame | None)
     return with_parameters(model, executor=None, memory_limit=None, callbacks=()), unlabelled
 
 
-def converged_start(model: Any, fits: F, matching: "Matching") -> F:
-    """Fit the model further to all rows, and return the fits with its loadings as their common start."""
+def converged_start(model: Any, fits: F, matching: "Matching", store: ResultsStore | None = None) -> F:
+    """Fit the model further to all rows, and return the fits with its loadings as their common start, which a ``store`` keeps."""
     warm = with_parameters(fits.model, init=np.asarray(model.components_, np.float64), tol=min(_TOLERANCE, model.tol))
     fits = replace(fits, model=warm)
+    if store is not None and (ALL_ROWS,) in store.entries:
+        [components] = store.entries[ALL_ROWS,]
+        return replace(fits, model=with_parameters(warm, init=components.astype(np.float64)))
     found: list[Refit] = []
     run_fits(fits, [ALL_ROWS], lambda _, refit: found.append(refit), model.executor, model.memory_limit)
     [start] = found
     if isinstance(start, DataError):
         raise start
+    if store is not None:
+        store.add((ALL_ROWS,), [start.components])
     nonzero = matching.loadings.any(axis=1)  # a penalty may have left a factor without loadings
     similarity = np.where(nonzero, matching.match(start.components)[0], 1.0)
     if similarity.min() < _SAME_FACTOR:
@@ -91,6 +96,7 @@ class Refits:
         self.failed: dict[int, DataError] = {}
         """The errors of refits by number."""
         self.pending = [number for number in numbers if (number,) not in store.entries]
+        self._done = len(numbers) - len(self.pending)
         self._lock, self._left, self._reporter = threading.Lock(), TimeLeft(len(numbers)), Reporter(callbacks, len(numbers))
 
     def keep(self, number: int, refit: Refit) -> None:
@@ -103,8 +109,8 @@ class Refits:
                 adjusted = [] if differences is None else [differences.factors, differences.residuals, differences.item_sd]
                 arrays = [refit.components, refit.scale, refit.confounders, *adjusted]
                 self._store.add((number,), [array for array in arrays if array is not None])
-            done = len(self._store.entries) + len(self.failed)
-            self._reporter.reached(done, self._left.text(done))
+            self._done += 1
+            self._reporter.reached(self._done, self._left.text(self._done))
 
     def loadings(self) -> list[RefittedLoadings | None]:
         """Return the loadings of each refit, None for those that failed."""

@@ -1,7 +1,7 @@
 """Refits of a model to bootstrap resamples of the rows, by its own fit in sessions whose blocks hold the drawn rows."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
+from dfact.data.replicate_weights import ReplicateWeights
 from dfact.engine.driver import FusedSolver, drive_together, whole
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
@@ -66,12 +67,7 @@ class Resample:
     @classmethod
     def draw(cls, shape: tuple[int, ...], seed: int, number: int, *, weighted: bool, strata: NDArray[Any] | None = None) -> "Resample":
         """Draw the counts of the blocks for data of this shape, for ``strata`` numbered from 0 without gaps."""
-        n, step = shape[0], Layout.of(shape).block_rows
-        starts = np.arange(0, n, step)
-        if strata is None:
-            sizes = np.minimum(step, n - starts)[None]
-        else:
-            sizes = np.stack([np.add.reduceat(strata == level, starts, dtype=np.int64) for level in range(int(strata.max()) + 1)])
+        sizes = _block_sizes(shape, strata)
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
         counts = np.stack(
             [generator.multinomial(total, blocks / max(total, 1)) for blocks, total in zip(sizes, sizes.sum(axis=1), strict=True)]
@@ -106,6 +102,52 @@ class Resample:
         covariates = block.covariates[drawn]
         covariates[:, -1] *= multiplicity[drawn]
         return block.with_matrix(_take_rows(block, drawn), covariates=covariates)
+
+
+@dataclass(frozen=True, eq=False)
+class Half(Resample):
+    """A view of a random half of the rows, drawn without replacement, in which each row counts twice.
+
+    So the total weight, and with it the weight of a penalty, is that of all rows. Halves 2b and 2b + 1 have no row in common; with an
+    odd number of rows, or of rows of a stratum, one row is in neither. The ``number`` is that of the pair, b.
+    """
+
+    before: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """Number of rows of each stratum and block that the other half took before this one (strata, blocks)."""
+
+    @classmethod
+    def draw(cls, shape: tuple[int, ...], seed: int, number: int, *, weighted: bool, strata: NDArray[Any] | None = None) -> "Half":
+        """Draw the numbers of rows of the blocks for half ``number``."""
+        pair, second = divmod(number, 2)
+        sizes = _block_sizes(shape, strata)
+        generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(pair,)))
+        counts = np.stack([generator.multivariate_hypergeometric(blocks, int(blocks.sum()) // 2) for blocks in sizes])
+        before = np.zeros_like(counts)
+        if second:
+            before, left = counts, sizes - counts
+            counts = np.stack([generator.multivariate_hypergeometric(b, int(all_.sum()) // 2) for b, all_ in zip(left, sizes, strict=True)])
+        return cls(seed, pair, counts, weighted, strata, before)
+
+    def multiplicity(self, index: int, start: int, size: int) -> NDArray[np.intp]:
+        generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.number, index)))
+        block = np.zeros(size, np.intp) if self.strata is None else self.strata[start : start + size]
+        drawn = np.zeros(size, np.intp)
+        for stratum, (first, count) in enumerate(zip(self.before[:, index], self.counts[:, index], strict=True)):
+            rows = generator.permutation(np.flatnonzero(block == stratum))
+            drawn[rows[first : first + count]] = 2
+        return drawn
+
+    def _rows_before(self, index: int) -> int:
+        return 2 * super()._rows_before(index)
+
+
+def _block_sizes(shape: tuple[int, ...], strata: NDArray[Any] | None) -> NDArray[np.int64]:
+    """Return the number of rows of each stratum in each block (strata, blocks); without strata, all rows are one."""
+    n, step = shape[0], Layout.of(shape).block_rows
+    starts = np.arange(0, n, step)
+    if strata is None:
+        return np.minimum(step, n - starts)[None]
+    return np.stack([np.add.reduceat(strata == level, starts, dtype=np.int64) for level in range(int(strata.max()) + 1)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +254,43 @@ class ResampleFits:
         with InlineExecutor().open(task.partitions, plan) as session:
             drive_together([self.shared(which, refits.append)], session, task.dtype)
         return refits
+
+
+@dataclass(frozen=True, eq=False)
+class HalfFits(ResampleFits):
+    """Fits to random halves of the rows, in pairs without a common row, in which each row counts twice."""
+
+    def _view(self, which: int) -> BlockView:
+        return Half.draw(self.task.dataset.shape, self.seed, which, weighted=self.model.traits.copies_weights, strata=self.strata)
+
+
+@dataclass(frozen=True, eq=False)
+class OtherCovariates:
+    """A view of blocks with other covariates, such as other weights."""
+
+    covariates: NDArray[Any]
+    """(n, c)."""
+
+    def __call__(self, block: Block) -> Block:
+        rows = slice(block.start, block.start + block.matrix.shape[0])
+        return block.with_matrix(block.matrix, covariates=self.covariates[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class ReplicateFits(ResampleFits):
+    """Fits with each of the replicate weights of a survey, by their number."""
+
+    replicates: ReplicateWeights | None = None
+
+    def shared(self, which: int, keep: Callable[[Refit], None]) -> FusedSolver[None]:
+        if which == ALL_ROWS:
+            return super().shared(which, keep)
+        assert self.replicates is not None, "there is a fit for each of the replicate weights"
+        dataset = replace(self.task.dataset, weights=self.replicates.column(which))
+        prepared = self.model.prepare(dataset)  # a model scales its weights, and constants depend on their sum
+        assert prepared.covariates is not None, "the last covariate holds the weights"
+        task = replace(self.task, dataset=dataset, problem=prepared.problem)
+        return FusedSolver(self._refit(with_parameters(self.model), task, keep), OtherCovariates(prepared.covariates))
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ from dfact.report.presenters.cp.presenter import solutions_section
 from dfact.report.presenters.cp.stability import stability_section
 from dfact.report.reconstruction import item_errors
 from dfact.report.row_statistics import RowStatistics
+from dfact.report.stability import remarks, resamples_text
 from dfact.selection.fitted_data import fitted_dataset
 
 _NOT_SHOWN = ("executor", "callbacks")  # parameters that belong to the process that fitted
@@ -197,7 +198,7 @@ def stability(presenter: _Presenter) -> Section | None:
         return stability_section(presenter)
     names, words, shown = presenter.names, presenter.words, presenter.shown
     medians = np.nanmedian(result.similarity, axis=0)
-    about = f"{result.n_refits} refits on resampled {words.rows}, with their {words.components} matched to the model's."
+    about = f"{resamples_text(result, words.rows)}, with their {words.components} matched to the model's."
     texts = ", ".join(f"{name} has the median {value:.2f}" for name, value in zip(names, medians, strict=True))
     drawing = Drawing(
         lambda: stability_figure(result, names),
@@ -205,15 +206,23 @@ def stability(presenter: _Presenter) -> Section | None:
         "Similarity of each refit's loadings to the model's: 1 is the same direction; bars show medians.",
     )
     caption = (
-        f"Median and 5th percentile of the similarities, and the number of {words.loading}s whose {result.level:.0%} interval excludes 0"
+        f"Median and 5th percentile of the similarities, and the numbers of {words.loading}s that are selected, that have a "
+        f"{result.level:.0%} interval, and whose interval excludes 0"
     )
-    formats = {"median": "{:.3f}", "5 %": "{:.3f}", "loadings": "{:.0f}"}
+    formats = {"median": "{:.3f}", "5 %": "{:.3f}", "selected": "{:.0f}", "intervals": "{:.0f}", "off 0": "{:.0f}"}
     summary = make_table(result.summary(names).rename_axis(words.component), caption, formats=formats)
     order = shown[presenter.order[0]]
-    mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (result.mean, result.low, result.high))
-    caption = f"Mean {words.loading} of each item over the refits, with its {result.level:.0%} interval"
+    centre = result.mean if result.estimate is None else result.estimate
+    mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (centre, result.low, result.high))
+    caption = f"{words.loading.capitalize()} of each item in the fit to all {words.rows}, with its {result.level:.0%} interval"
     table = make_table(presenter.with_texts(mean.set_index(presenter.all_loadings.index[order])), caption, shaded=names)
-    blocks: list[Block] = [Text(about), drawing, summary, with_intervals(table, low, high, number_format(result.mean))]
+    notes = [Text(text) for text in remarks(presenter.model)]
+    blocks: list[Block] = [Text(about), drawing, summary, *notes, with_intervals(table, low, high, number_format(centre))]
+    if result.sparse:
+        frequency = pd.DataFrame(result.selected[:, order].T, presenter.all_loadings.index[order], names)
+        caption = f"Selection frequency of each {words.loading}: the share of the refits in which it is not 0"
+        formats = dict.fromkeys(names, "{:.2f}")
+        blocks.append(make_table(presenter.with_texts(frequency), caption, shaded=names, formats=formats))
     blocks += _effects_over_refits(presenter, order)
     return Section("stability", "Stability", blocks)
 
