@@ -31,9 +31,9 @@ loadings of the populations, after rotation for factor analysis. At equal loadin
 an interval has no upper error there: it should contain 1 in 97.5 %. “Different loadings” are those of three of the six items of a factor,
 which have a third of their size in the second group, so that the congruence is .9.
 
-With 100 or 200 people a group, and with half of the answers missing, the test of factor analysis rejects less often than it may: it is
-conservative. ICQF's interval of a congruence of .9 misses its bar with 200 people a group: do not rely on it there. The rates of
-the intervals at equal loadings are from a version with slightly narrower ones.
+With 100 people a group, and with half of the answers missing, the test of factor analysis tends to reject less often than it may: it is
+conservative. ICQF and L1NMF have a test and no interval: the interval of a congruence of .9 covered it in 75 % of 20 samples of 200
+people a group, and was removed.
 
 Rotation alone lowers the congruence of factors: without simple structure each sample rotates to other factors of the same plane. After
 rotation to the same target they agree. Non-negative loadings are congruent even if unrelated; their centred congruence is not.
@@ -85,21 +85,7 @@ ICQF_REJECTED = Statement(
     0.05,
     LEVEL_OF_TESTS,
 )
-ICQF_ONE = Statement(
-    "interval at equal loadings, ICQF",
-    "The interval of `population` contains the congruence of the loadings of the populations, here 1.",
-    "coverage",
-    0.975,
-    (COVERAGE[0], 1.0),
-)
 ICQF_POWER = Statement("different loadings, ICQF", "The p value of the factor whose loadings differ is at most .05.", "power", None)
-ICQF_COVERED = Statement(
-    "interval at different loadings, ICQF",
-    "The interval of `population` contains the congruence of the loadings that ICQF has in the populations, here about .9.",
-    "coverage",
-    0.95,
-    COVERAGE,
-)
 BEFORE = Statement(
     "congruence before rotation", "Factors of two samples of one population have a congruence of .95 or more.", "share", None
 )
@@ -158,13 +144,14 @@ def _compare(model: Any, data: Data, seed: int, draws: int = _DRAWS) -> FactorCo
         return found.compare(0.95, adjust=False)
 
 
-def _equal_counts(found: FactorComparison, rejected: Statement, one: Statement) -> Counts:
-    return {rejected.name: (float((found.p <= 0.05).sum()), found.p.size), one.name: (float((found.high == 1).sum()), found.p.size)}
+def _rejected(found: FactorComparison) -> tuple[float, float]:
+    return float((found.p <= 0.05).sum()), found.p.size
 
 
 def _simulate_fa(condition: str, seed: int) -> Counts:
     model = dfact.FactorAnalysis(4, executor="inline")
-    return _equal_counts(_compare(model, _fa_data(condition, seed), seed), FA_REJECTED, FA_ONE)
+    found = _compare(model, _fa_data(condition, seed), seed)
+    return {FA_REJECTED.name: _rejected(found), FA_ONE.name: (float((found.high == 1).sum()), found.p.size)}
 
 
 def _simulate_family(condition: str, seed: int) -> Counts:
@@ -230,20 +217,13 @@ def _icqf_data(condition: str, seed: int, sizes: tuple[int, int] | None = None) 
 
 
 def _simulate_icqf(condition: str, seed: int) -> Counts:
-    return _equal_counts(_compare(dfact.ICQF(3, executor="inline"), _icqf_data(condition, seed), seed), ICQF_REJECTED, ICQF_ONE)
-
-
-@cache
-def _icqf_truth(condition: str) -> Array:
-    model = dfact.ICQF(3, executor="inline")
-    return _by_planted(model, _icqf_loadings(), _compare(model, _icqf_data(condition, 0, (10_000, 10_000)), 0, draws=2).congruence[0])
+    return {ICQF_REJECTED.name: _rejected(_compare(dfact.ICQF(3, executor="inline"), _icqf_data(condition, seed), seed))}
 
 
 def _simulate_icqf_different(condition: str, seed: int) -> Counts:
-    model, truth = dfact.ICQF(3, executor="inline"), _icqf_truth(condition)
-    found = _compare(model, _icqf_data(condition, seed), seed)
-    low, high, p = (_by_planted(model, _icqf_loadings(), values[0]) for values in (found.low, found.high, found.p))
-    return {ICQF_POWER.name: (float(p[0] <= 0.05), 1), ICQF_COVERED.name: (float(low[0] <= truth[0] <= high[0]), 1)}
+    model = dfact.ICQF(3, executor="inline")
+    p = _by_planted(model, _icqf_loadings(), _compare(model, _icqf_data(condition, seed), seed).p[0])
+    return {ICQF_POWER.name: (float(p[0] <= 0.05), 1)}
 
 
 # Rotation, and non-negative loadings.
@@ -294,11 +274,11 @@ _BOUNDED = ["200 a group", "500 a group", "all means by one SD", "variances by 2
 _DIFFERENT = ["200 a group, different loadings", "500 a group, different loadings", "1000 a group, different loadings"]
 _SCALES = ["200 a group, 24 items, 3 factors", "500 a group, 40 items, 5 factors"]
 EXPERIMENTS = [
-    Experiment([ICQF_REJECTED, ICQF_ONE], _BOUNDED, _simulate_icqf, 60),
-    Experiment([FA_REJECTED, FA_ONE], _EQUAL, _simulate_fa, 90),
+    Experiment([ICQF_REJECTED], _BOUNDED, _simulate_icqf, 50),
+    Experiment([FA_REJECTED, FA_ONE], _EQUAL, _simulate_fa, 200),
     Experiment([FA_FAMILY], ["variances by 2.25"], _simulate_family, 60),
-    Experiment([FA_POWER, FA_COVERED], [*_DIFFERENT, "200 a group, different loadings, ordinal"], _simulate_fa_different, 60),
-    Experiment([ICQF_POWER, ICQF_COVERED], _DIFFERENT[:2], _simulate_icqf_different, 60),
-    Experiment([BEFORE, AFTER], ["300 a group", "1000 a group"], _simulate_rotation, 20),
-    Experiment([SAME, NOT_SAME, SAME_UNCENTRED], _SCALES, _simulate_scale, 10),
+    Experiment([FA_POWER, FA_COVERED], [*_DIFFERENT, "200 a group, different loadings, ordinal"], _simulate_fa_different, 100),
+    Experiment([ICQF_POWER], _DIFFERENT[:2], _simulate_icqf_different, 20),
+    Experiment([BEFORE, AFTER], ["300 a group", "1000 a group"], _simulate_rotation, 15),
+    Experiment([SAME, NOT_SAME, SAME_UNCENTRED], _SCALES, _simulate_scale, 6),
 ]

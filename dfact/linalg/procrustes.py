@@ -3,12 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.linalg.congruence import unit
-
 Array = NDArray[np.float64]
-
-
-_ROUNDS = 2  # more of them would draw oblique factors that differ towards those that agree
 
 
 def rotate_to_target(loadings: Array, target: Array, *, oblique: bool) -> Array:
@@ -29,16 +24,3 @@ def rotate_to_target(loadings: Array, target: Array, *, oblique: bool) -> Array:
         return np.asarray(combination.T @ loadings, np.float64)
     U, _, Vt = np.linalg.svd(loadings @ target.T)
     return np.asarray((U @ Vt).T @ loadings, np.float64)
-
-
-def rotate_to_each_other(A: Array, B: Array, *, oblique: bool) -> tuple[Array, Array]:
-    """Return the loadings A (k, m) and B (k, m) of two groups, rotated twice to the mean of both, with rows of length 1.
-
-    The factors correspond already. A target that was fitted to the answers of both groups draws them closer to each other than a
-    target does to which other samples are rotated. Their mean has the same relation to the loadings in every sample.
-    """
-    A, B = unit(A), unit(B)
-    for _ in range(_ROUNDS):
-        target = (A + B) / 2
-        A, B = (unit(rotate_to_target(loadings, target, oblique=oblique)) for loadings in (A, B))
-    return A, B

@@ -55,10 +55,10 @@ def describe_columns(comparison: Comparison) -> str:
 def _describe_draws(comparison: Comparison) -> str:
     """Return what the intervals and the tests of the factors are, and what they cannot show."""
     undetermined = np.isnan(comparison.low) | np.isnan(comparison.high)
-    if undetermined.all():
-        return f"no intervals and no test of the factors: {comparison.factors_untested or 'not determined'}"
-    texts = [f"intervals of {comparison.level:.0%} from {comparison.n_resamples} draws"]
-    if undetermined.any():
+    texts = [f"{comparison.n_resamples} draws"]
+    if not undetermined.all():
+        texts = [f"intervals of {comparison.level:.0%} from {comparison.n_resamples} draws"]
+    if undetermined.any() and not undetermined.all():
         texts.append(f"{int(undetermined.sum())} ends of intervals (NaN) are not determined")
     if comparison.factors_untested:
         texts.append(f"no test of equal loadings: {comparison.factors_untested}")

@@ -5,12 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.linalg.congruence import unit
-
 Array = NDArray[np.float64]
 DRAWS_PER_TEST = 20
 """Least number of draws for each p value, with which Holm's procedure can still reject at 5 %."""
 _ANGLES = np.radians(np.linspace(0, 90, 181))  # between the loadings of two populations, of congruence 1 to 0
+
+
+def unit(loadings: Array) -> Array:
+    """Return the rows (…, m) with length 1; rows of zeros stay."""
+    lengths = np.linalg.norm(loadings, axis=-1, keepdims=True)
+    scaled: Array = np.divide(loadings, lengths, out=np.zeros_like(loadings), where=lengths > 0)
+    return scaled
 
 
 def congruences(A: Array, B: Array) -> Array:

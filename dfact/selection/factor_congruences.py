@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.congruence import unit
-from dfact.linalg.procrustes import rotate_to_each_other, rotate_to_target
+from dfact.linalg.procrustes import rotate_to_target
 from dfact.progress import Iteration
-from dfact.selection.congruence_tests import DRAWS_PER_TEST, CongruenceTests, centred_congruences, congruences, holm
+from dfact.selection.congruence_tests import DRAWS_PER_TEST, CongruenceTests, centred_congruences, congruences, holm, unit
 from dfact.selection.equal_loadings import EqualLoadingsFits
 from dfact.selection.item_screens import Groups
 from dfact.selection.refits import Matching, Refits, converged_start, refit_inputs
@@ -71,6 +70,8 @@ class FactorCongruences:
         self._rotates = correlations is not None
         self._oblique = correlations is not None and not np.allclose(correlations, np.eye(len(correlations)))
         self._bounded = bool(model.traits.nonnegative)
+        sizes = np.bincount(groups.labels[groups.labels >= 0])
+        self._shares = sizes / sizes.sum()
         self._groups_loadings: list[RefittedLoadings] = []
         self._draws: list[list[RefittedLoadings]] = []
 
@@ -120,53 +121,61 @@ class FactorCongruences:
         """Return the congruences of the groups with the first one, with intervals of this level, and p values, by default after Holm."""
         unrotated = [self._matched(one) for one in self._groups_loadings]
         observed = [self._comparable(one) for one in self._groups_loadings]
-        draws = [np.stack(group) for group in zip(*([self._comparable(one) for one in draw] for draw in self._draws), strict=True)]
+        draws = [np.stack(group) for group in zip(*(self._comparable_draw(draw, observed) for draw in self._draws), strict=True)]
         tests = []
         for other in range(1, len(observed)):
             pair = draws[0], draws[other]
             if not self._bounded:
                 mean = (observed[0] + observed[other]) / 2
-                pair = self._rotated(mean + draws[0] - observed[0], mean + draws[other] - observed[other])
-            tests.append(CongruenceTests.of(*self._rotated(observed[0], observed[other]), pair, level))
+                pair = mean + draws[0] - observed[0], mean + draws[other] - observed[other]
+            tests.append(CongruenceTests.of(observed[0], observed[other], pair, level))
         p = np.stack([test.p for test in tests])
         zero = ~np.stack([loadings.any(axis=1) for loadings in observed]).all(axis=0)  # a penalty may have left a factor without loadings
         p[:, zero] = np.nan
+        # The intervals of bounded models, whose draws are simulated, covered a congruence of .9 in 75 % of samples of 200 people a group.
+        absent = np.full(p.shape, np.nan) if self._bounded else None
+        population, low, high = (
+            np.stack(values) if absent is None else absent
+            for values in zip(*((test.population, test.low, test.high) for test in tests), strict=True)
+        )
         return FactorComparison(
             np.stack([congruences(unrotated[0], loadings) for loadings in unrotated[1:]]),
-            np.stack([test.observed for test in tests]) if self._rotates else None,
+            np.stack([congruences(observed[0], loadings) for loadings in observed[1:]]) if self._rotates else None,
             np.stack([centred_congruences(unrotated[0], loadings) for loadings in unrotated[1:]]) if self._bounded else None,
-            np.stack([test.population for test in tests]),
-            np.stack([test.low for test in tests]),
-            np.stack([test.high for test in tests]),
+            population,
+            low,
+            high,
             np.full(p.shape, np.nan) if self._untested else holm(p) if adjust else p,
             len(self._draws),
             self._untested,
         )
 
-    def _rotated(self, A: Array, B: Array) -> tuple[Array, Array]:
-        """Return loadings (…, k, m) of two groups rotated to each other, where the model rotates its factors."""
-        if not self._rotates:
-            return A, B
-        pairs = [
-            rotate_to_each_other(*pair, oblique=self._oblique)
-            for pair in zip(A.reshape(-1, *A.shape[-2:]), B.reshape(-1, *B.shape[-2:]), strict=True)
-        ]
-        first, second = (np.stack(loadings).reshape(A.shape) for loadings in zip(*pairs, strict=True))
-        return first, second
-
     def _matched(self, refit: RefittedLoadings) -> Array:
         """Return the loadings (k, m) in the order and with the signs of the model's factors, less the matching's centre."""
         return np.asarray(self._matching.match(refit.components)[1] - self._matching.centre, np.float64)
 
-    def _comparable(self, refit: RefittedLoadings) -> Array:
+    def _comparable_draw(self, draw: Sequence[RefittedLoadings], observed: Sequence[Array]) -> list[Array]:
+        """Return the loadings of a draw whose congruences are tested, of each group.
+
+        The model, to which factors are rotated, was fitted to the answers of all groups, and draws the observed loadings towards each
+        other. A model fitted to a draw would have moved as the groups' loadings have on average, and is the target of the draw.
+        """
+        loadings = [self._comparable(one) for one in draw]
+        if not self._rotates:
+            return loadings
+        moved = sum(share * (new - old) for share, new, old in zip(self._shares, loadings, observed, strict=True))
+        return [self._comparable(one, unit(self._matching.loadings) + moved) for one in draw]
+
+    def _comparable(self, refit: RefittedLoadings, target: Array | None = None) -> Array:
         """Return the loadings whose congruences are tested (k, m), each factor of length 1.
 
-        Factors of rotated solutions are rotated to those of the model first, so that they correspond. Their loadings are in the same unit for all groups, the
-        standard deviation of the item in the model: the loadings of standardized answers would differ if the variances of the factors do.
+        Factors of rotated solutions are rotated to the target, by default those of the model. Their loadings are in the same unit for
+        all groups, the standard deviation of the item in the model: the loadings of standardized answers would differ if the variances of
+        the factors do.
         """
         if not self._rotates:
             return unit(self._matched(refit))
         loadings = refit.components.astype(np.float64)
         if refit.scale is not None and self._untested != POLYCHORIC:
             loadings = loadings * (refit.scale / self._model.scale_)
-        return unit(rotate_to_target(loadings, self._matching.loadings, oblique=self._oblique))
+        return unit(rotate_to_target(loadings, self._matching.loadings if target is None else target, oblique=self._oblique))

@@ -58,6 +58,8 @@ def compare_groups(
     - *population* estimates the congruence of the loadings of the two populations, which is higher than that of the samples;
     - its interval inverts the test, and ends at 1 if equal loadings cannot be rejected.
 
+    The bounded models, ICQF and L1NMF, have neither estimate nor interval, which did not hold their level in simulations.
+
     A draw of a factor analysis is a resample of the rows of each group, of which the differences to the group's loadings are added to
     the mean of both groups' loadings. In the bounded models, of loadings at 0, a draw is a fit to simulated answers: the
     factors of each person under the loadings of all, and residuals of other people of the same group. With polychoric correlations there

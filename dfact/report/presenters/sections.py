@@ -266,10 +266,11 @@ def comparison(presenter: _Presenter) -> Section | None:
     congruences = result.factors(names)
     shown = congruences["rotated" if "rotated" in congruences else "congruence"]
     texts = ", ".join(f"{name} {value:.3f}" for name, value in zip(shown.index.get_level_values(1), shown, strict=True))
+    signed = result.centred is None  # loadings that cannot be negative have no intervals
     drawing = Drawing(
         lambda: comparison_figure(result, names),
-        f"Points with intervals: {texts}.",
-        f"Congruence of the loadings of two groups, with the interval of that of their populations. {MARKS[result.centred is None]}",
+        f"{'Points with intervals' if signed else 'Points'}: {texts}.",
+        f"Congruence of the loadings of two groups{', with the interval of that of their populations' if signed else ''}. {MARKS[signed]}",
     )
     table = make_table(
         _named_by_group(result, congruences),
