@@ -206,5 +206,5 @@ def _true_impact(model: Any, questionnaire: Questionnaire, gaps: Array) -> Array
 
 EXPERIMENTS = [
     Experiment([BEFORE, AFTER, GAP, IMPACT, SHOWN_BEFORE, SHOWN, INVARIANCE], list(SIZES), simulate_anchor, 20),
-    Experiment([NO_EFFECT, EFFECT, FACTORS], list(CONDITIONS), simulate_intervals, 40),
+    Experiment([NO_EFFECT, EFFECT, FACTORS], list(CONDITIONS), simulate_intervals, 24),
 ]

@@ -71,7 +71,8 @@ def bootstrap(
 
     Impact and effects of confounders are identified by the anchor of :func:`dfact.linalg.anchor.anchor`, refit by refit. Their
     estimates are those without the penalty's shrinkage, which would leave most effects at 0: the differences of the residuals between
-    the groups are added to those of the loadings. The ends of their intervals are the order statistics of rank (B + 1)·α.
+    the groups are added to those of the loadings. Their intervals are basic ones: percentiles of the refits, of rank (B + 1)·α,
+    reflected at the estimate.
 
     For the CP decomposition of a tensor the rows are the slices of mode 1, and the result is a :class:`TensorStability`.
     Its components are matched so that the sum of |Π_n cos| of their vectors of modes 2 to N is largest, and each vector gets the
@@ -225,16 +226,28 @@ def _summarize_effects(
         split = split_differences(refit.components, matrix @ refit.confounders, refit.differences, scale, shrunken=False)
         impacts.append(split.impact[:, matching.assign(refit.components.astype(np.float64))[1]])
         effects.append(split.effects)
-    return [*_summarize_samples(effects, level), *_summarize_samples(impacts, level)]
+    estimate = None
+    if model.differences_ is not None:
+        estimate = split_differences(model.components_, matrix @ model.confounder_components_, model.differences_, scale, shrunken=False)
+    own = (None, None) if estimate is None else (estimate.effects, estimate.impact)
+    return [*_summarize_samples(effects, own[0], level), *_summarize_samples(impacts, own[1], level)]
 
 
-def _summarize_samples(samples: Sequence[NDArray[np.float64]], level: float) -> list[NDArray[np.float64]]:
-    """Return means, both ends of the percentile intervals and standard errors of arrays (q, …); NaN where the samples have one."""
+def _summarize_samples(
+    samples: Sequence[NDArray[np.float64]], estimate: NDArray[np.float64] | None, level: float
+) -> list[NDArray[np.float64]]:
+    """Return means, both ends of the basic intervals and standard errors of arrays (q, …); NaN where the samples have one.
+
+    A basic interval reflects the percentiles at the estimate, by default the mean of the refits. Items with effects draw the anchor to
+    their side, in the refits once more than in the estimate: percentiles would have that bias twice.
+    """
     parts = [np.empty(samples[0].shape) for _ in range(4)]
     for row in range(len(parts[0])):  # one difference at a time bounds the memory of the copies
         stacked = np.stack([sample[row] for sample in samples])
         # Of B refits, the order statistics (B + 1)·α: interpolation between them by B − 1 would make the intervals too short.
         ends = np.quantile(stacked, [(1 - level) / 2, (1 + level) / 2], axis=0, method="weibull")
-        for part, values in zip(parts, (stacked.mean(axis=0), *ends, stacked.std(axis=0, ddof=1)), strict=True):
+        mean = stacked.mean(axis=0)
+        low, high = 2 * (mean if estimate is None else estimate[row]) - ends[::-1]
+        for part, values in zip(parts, (mean, low, high, stacked.std(axis=0, ddof=1)), strict=True):
             part[row] = values
     return parts
