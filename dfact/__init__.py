@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
     from dfact.data.ingest.array import import_array
     from dfact.data.ingest.genotypes import import_genotypes
+    from dfact.data.ingest.indicators import expand_categories
     from dfact.data.ingest.join import join_datasets
     from dfact.data.ingest.table import import_table
     from dfact.data.ingest.triplets import import_triplets
@@ -52,6 +53,7 @@ __all__ = [
     "Progress",
     "StoreError",
     "describe",
+    "expand_categories",
     "import_array",
     "import_genotypes",
     "import_table",
@@ -75,6 +77,7 @@ _MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
     "MissingCount": "dfact.data.codebook",
     "Progress": "dfact.progress",
     "describe": "dfact.psychometrics.reliability",
+    "expand_categories": "dfact.data.ingest.indicators",
     "import_array": "dfact.data.ingest.array",
     "import_genotypes": "dfact.data.ingest.genotypes",
     "import_table": "dfact.data.ingest.table",

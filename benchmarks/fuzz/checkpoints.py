@@ -63,7 +63,7 @@ def _groups() -> tuple[Any, Any, Any]:
 
 def _compare_groups(checkpoint: Any) -> Any:
     values, groups, model = _groups()
-    options = {"n_resamples": 30, "n_permutations": 2, "confounders": groups, "checkpoint": checkpoint}
+    options = {"n_resamples": 40, "confounders": groups, "checkpoint": checkpoint}
     return selection.compare_groups(model, values, "group", **options, **_SEED)
 
 

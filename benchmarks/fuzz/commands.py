@@ -63,14 +63,13 @@ USUAL: dict[str, dict[str, str]] = {
     "fit emf": {"data": "sparse.zarr"},
     "select emf": {"data": "sparse.zarr"},
     "deploy": {"job": "remote.toml", "manifests": str(MANIFESTS), "memory": "1GiB", "volume_claim": "claim"},
-    "compare": {"n_resamples": "30"},
+    "compare": {"n_resamples": "40"},
     "demo": {"output": "demo"},
 }
 """Further ones, without which a command would always be refused."""
 EFFORT: dict[str, str] = {
     "max_iter": "2",
     "n_resamples": "3",
-    "n_permutations": "0",
     "n_folds": "2",
     "repeats": "1",
     "restarts": "0",

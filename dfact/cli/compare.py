@@ -26,8 +26,14 @@ from dfact.storage.location import Location
 @click.argument("data", type=InputLocation())
 @click.option("--by", required=True, metavar="NAME", help="Confounder of DATA with the groups. Its first level is the reference.")
 @list_option("--levels", "Levels of the groups to compare, by default all; participants of others are left out.")
-@click.option("--resamples", "n_resamples", type=int, default=100, help="Number of resamples, at least 30.")
-@click.option("--permutations", "n_permutations", type=int, default=200, help="Number of permutations of the groups; 0 for no test.")
+@click.option(
+    "--resamples",
+    "n_resamples",
+    type=int,
+    help="Number of draws, at least 30, and 20 for each factor and group that is tested; by default 200, or as many as these.",
+)
+@click.option("--test/--no-test", "test", default=True, help="Whether to test that the factors of the groups have equal loadings.")
+@click.option("--permutations", "n_permutations", type=int, hidden=True)
 @click.option("--level", type=float, default=0.95, help="Coverage of the intervals of the congruences and the impact.")
 @click.option(
     "--items",
@@ -35,7 +41,7 @@ from dfact.storage.location import Location
     metavar="FILE",
     help="Csv file with a column item and columns scale and key (-1 reverses an item), in place of those in DATA.",
 )
-@click.option("--seed", "random_state", type=int, help="Seed of the resamples and permutations.")
+@click.option("--seed", "random_state", type=int, help="Seed of the draws.")
 @fitted_weights_option
 @results_checkpoint_option
 @memory_option
@@ -46,8 +52,9 @@ def compare(
     data: Location,
     by: str,
     levels: list[str],
-    n_resamples: int,
-    n_permutations: int,
+    n_resamples: int | None,
+    test: bool,
+    n_permutations: int | None,
     level: float,
     items: Location | None,
     random_state: int | None,
@@ -60,14 +67,16 @@ def compare(
     """Compare groups of participants.
 
     Fits MODEL separately to each group of the dataset DATA. The first table lists for each factor its congruence with that of
-    the reference, where 1 is identical and below 0.85 a different factor, with an interval from resamples and a p value from
-    permutations of the groups, adjusted by Holm.
+    the reference, where 1 is identical, before and after rotation to the same factors; the congruence of the two populations
+    with its interval; and a p value of equal loadings, adjusted by Holm. Other means, variances or missing answers do not count.
 
     The second table has the difference of the groups in each factor, in standard deviations. The third lists the items that favour a
     group, although its members agree with those of the other in the factors. It has those flagged by a test that takes the factors'
     difference from most items and, for ordered answers within scales, also by Mantel's test (classes B and C of ETS). Confounders of
     MODEL are held equal. The results are stored in MODEL and appear in its report. Weights are used if MODEL was fitted with them.
     """
+    if n_permutations is not None:
+        raise click.UsageError("--permutations has gone: the test of the factors permutes no groups; leave it out, or use --no-test")
     from dfact.data.dictionaries.table import read_items
     from dfact.models.persistence import annotate_model, load_model
     from dfact.progress import Progress
@@ -85,7 +94,7 @@ def compare(
             by,
             levels=levels or None,
             n_resamples=n_resamples,
-            n_permutations=n_permutations,
+            test=test,
             level=level,
             scales=None if table is None else table.scales,
             keys=None if table is None else table.keys,

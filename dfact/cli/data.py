@@ -1,5 +1,6 @@
-"""``dfact import``, ``dfact import-array``, ``dfact import-triplets``, ``dfact join``."""
+"""``dfact import``, ``dfact import-array``, ``dfact import-triplets``, ``dfact indicators``, ``dfact join``."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,24 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     metavar="NAME",
     help="Column with weights of the participants, such as survey weights: numbers of at least 0. Fits use them by default.",
 )
+@list_option(
+    "--replicate-weights",
+    "Columns with the replicate weights of a survey, beside its --weight: names or patterns such as 'RW*'. Repeatable or separated by "
+    "commas.",
+    metavar="NAMES",
+)
+@click.option(
+    "--replicate-method",
+    type=click.Choice(["jk1", "jkn", "brr", "fay", "bootstrap"]),
+    help="Method by which the survey made its replicate weights.",
+    show_default="none",
+)
+@click.option("--fay", type=float, metavar="FACTOR", help="Fay's factor of the replicate weights, such as 0.5.", show_default="none")
+@list_option(
+    "--replicate-scales",
+    "Factors (n_h - 1)/n_h of the replicates of jkn: one for all, or one for each. Repeatable or separated by commas.",
+    metavar="NUMBERS",
+)
 @click.option("--no-shift", is_flag=True, help="Store the answers unchanged instead of shifting the lowest valid answer to 0.")
 @click.option(
     "--valid-range",
@@ -168,6 +187,7 @@ def _import_table(
     no_shift: bool,
     no_default_missing: bool,
     items: list[str],
+    replicate_scales: Sequence[str] = (),
     scheduler: str | None = None,
     **settings: Any,
 ) -> "Dataset":
@@ -175,6 +195,10 @@ def _import_table(
 
     if scheduler is not None:
         source = absolute(source)  # workers may have another working folder
+    try:
+        scales = [float(text) for text in replicate_scales]
+    except ValueError as error:
+        raise click.UsageError(f"--replicate-scales is {','.join(replicate_scales)}, expected numbers.") from error
     with cluster(scheduler) as client:
         return import_table(
             source,
@@ -182,6 +206,7 @@ def _import_table(
             items=items or None,
             shift=not no_shift,
             default_missing=not no_default_missing,
+            replicate_scales=scales or None,
             note=click.echo,
             executor=client,
             **settings,
@@ -279,6 +304,43 @@ def import_triplets_command(source: Location, destination: Location, **settings:
 
     with closing(Progress("import")) as progress:
         dataset = import_triplets(source, destination, progress=progress.update, **settings)
+    click.echo(dataset_text(dataset))
+
+
+@click.command(
+    epilog=example("dfact indicators survey.zarr nominal.zarr --items colour,country", "dfact fit gom nominal.zarr classes.model")
+)
+@click.argument("data", type=InputLocation())
+@click.argument("destination", metavar="DEST", type=OutputLocation())
+@list_option(
+    "--items", "Nominal items: names or patterns such as 'Q*'; by default all items. Repeatable or separated by commas.", metavar="NAMES"
+)
+@click.option(
+    "--like",
+    metavar="DATA",
+    type=InputLocation(),
+    help="Dataset made by this command, whose categories are used: for rows that a model fitted to it is to transform.",
+)
+@overwrite_option
+def indicators(data: Location, destination: Location, items: tuple[str, ...], like: Location | None, overwrite: bool) -> None:
+    """Give each category of nominal items a column of 0 and 1.
+
+    The column Q3=2 of DEST is 1 for participants who answered 2 to Q3, else 0, and missing where the answer is. Models that take
+    answers as counts or as ordered, such as gom, then describe each category by itself. Other items stay as they are.
+    """
+    from dfact.cli.info import dataset_text
+    from dfact.data.ingest.indicators import expand_categories
+    from dfact.progress import Progress
+
+    with closing(Progress("indicators")) as progress:
+        dataset = expand_categories(
+            read_dataset(data),
+            destination,
+            items=list(items) or None,
+            like=None if like is None else read_dataset(like),
+            overwrite=overwrite,
+            progress=progress.update,
+        )
     click.echo(dataset_text(dataset))
 
 

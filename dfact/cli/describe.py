@@ -40,6 +40,12 @@ def _formats(context: click.Context) -> str:
 @choice("--correlation", "pearson polychoric", "Correlations of the answers as numbers, or as ordered categories.")
 @choice("--missing", "pairwise listwise", "Correlations from participants who answered both items (pairwise) or all items (listwise).")
 @click.option("--group-factors", default=3, help="Maximum number of group factors of omega total and omega hierarchical.")
+@click.option(
+    "--interval",
+    type=click.Choice(["jackknife", "feldt", "replicates"]),
+    show_default="replicates for a dataset with replicate weights, else jackknife",
+    help="Interval of alpha: from leaving out each participant once, Feldt's for normal items, or from replicate weights.",
+)
 @choice("--table", "items scales", "Table to write, if OUT ends in .csv.")
 @apa_option
 @weights_option
@@ -55,6 +61,7 @@ def describe(
     correlation: str,
     missing: str,
     group_factors: int,
+    interval: str | None,
     table: str,
     style: str | None,
     weighted: bool | None,
@@ -97,7 +104,7 @@ def describe(
             plan.check()
             return
         with closing(Progress("describe")) as progress:
-            description = describe_data(dataset, group_factors=group_factors, callbacks=[progress], **settings)
+            description = describe_data(dataset, group_factors=group_factors, interval=interval, callbacks=[progress], **settings)
     if out is not None:
         write_description(description, out, table=table, style=style, overwrite=overwrite)
         click.echo(f"{out}: {len(description.items)} items in {len(description.scales)} scale(s)\n")

@@ -30,8 +30,8 @@ def _formats(context: click.Context) -> str:
     show_default="factors for .Q and .Q_se, else loadings",
     is_eager=True,  # the endings that OUT may have depend on it
     help="Loadings of the items; factors, memberships or scores of the fitted participants; effects of confounders on the items, or their "
-    "impact on the factors; the raw loadings of the items on confounders; the tests of items of dfact compare; or intervals and selection "
-    "frequencies that dfact stability stored in the model of a tensor.",
+    "impact on the factors; the raw loadings of the items on confounders; the tests of items of dfact compare; or the loadings with "
+    "the intervals and selection frequencies that dfact stability stored in MODEL.",
 )
 @click.option(
     "--items",

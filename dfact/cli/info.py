@@ -84,6 +84,8 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
         lines.append(("" if i else "confounders", _confounder(values, dataset.confounder_ranges.get(str(values.name)))))
     if dataset.weights is not None:
         lines.append(("weights", describe_weights(dataset.weights)))
+    if dataset.replicate_weights is not None:
+        lines.append(("", f"{dataset.replicate_weights.label}, {dataset.replicate_weights.df} degrees of freedom"))
     lines += [("fingerprint", dataset.fingerprint), ("storage", _storage(dataset))]
     if dataset.codebook is None and patterns:
         raise DataError(f"{dataset.path} has no codebook, expected one for --items; import it from a file with labels, or a dictionary")

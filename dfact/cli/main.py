@@ -13,7 +13,7 @@ import click
 
 import dfact
 from dfact.cli.compare import compare
-from dfact.cli.data import import_array_command, import_command, import_triplets_command, join
+from dfact.cli.data import import_array_command, import_command, import_triplets_command, indicators, join
 from dfact.cli.demo import demo
 from dfact.cli.deploy import deploy
 from dfact.cli.describe import describe
@@ -71,6 +71,7 @@ for command in (
     import_command,
     import_array_command,
     import_triplets_command,
+    indicators,
     join,
     info,
     describe,

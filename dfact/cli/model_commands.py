@@ -53,6 +53,8 @@ class SelectSpec:
     example: Sequence[str] = ()
     grid: Sequence[str] = ()
     """Parameters whose candidates are the ``grid`` of the search."""
+    each: tuple[str, str, str] | None = None
+    """Parameter of which the command takes several values; the function that chooses a model for each; its parameter with the values."""
     for_both: Sequence[str] = ()
     """Parameters that the model gets as well as the search."""
     plot: tuple[str, str] | None = None
@@ -158,23 +160,34 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
         from dfact.report.presenters.base import model_text
         from dfact.report.selection import selection_text
 
-        search = resolve_name(select.search)
+        values = parameters[select.each[0]] if select.each else []
+        search = resolve_name(select.each[1] if select.each and len(values) > 1 else select.search)
         accepted = signature(search).parameters
         settings: dict[str, Any] = {"grid": {name: parameters.pop(name) for name in select.grid}} if select.grid else {}
         settings |= {name: parameters.pop(name) for name in list(parameters) if name in accepted}
         parameters |= {name: settings[name] for name in select.for_both}
-        with executor_for(executor, scheduler) as resolved:
+        if select.each:
+            parameters[select.each[0]] = values[0]
+            settings |= {select.each[2]: values} if len(values) > 1 else {}
+        outputs = _outputs(model, plot, values)
+        with executor_for(executor, scheduler) as resolved, ExitStack() as stack:
             dataset = _read(data, no_confounders, weighted, spec)
-            with model_output(model, plot, overwrite=overwrite) as write:
-                with closing(Progress("select")) as progress:
-                    (settings if "callbacks" in accepted else parameters)["callbacks"] = [progress]
-                    selection = search(spec.entry.load()(**parameters, executor=resolved), dataset, **settings)
+            writes = [stack.enter_context(model_output(*output, overwrite=overwrite)) for output in outputs]
+            with closing(Progress("select")) as progress:
+                (settings if "callbacks" in accepted else parameters)["callbacks"] = [progress]
+                found = search(spec.entry.load()(**parameters, executor=resolved), dataset, **settings)
+            selections = found if len(outputs) > 1 else [found]
+            for write, selection in zip(writes, selections, strict=True):
                 write(selection.model, partial(resolve_name(select.plot[0]), selection) if select.plot else None)
-        click.echo(f"{selection_text(selection)}\n\n{model_text(selection.model)}")
+        texts = [f"{selection_text(selection)}\n\n{model_text(selection.model)}" for selection in selections]
+        if len(outputs) > 1 and model is not None:
+            texts = [f"{path}\n{text}" for (path, _), text in zip(outputs, texts, strict=True)]
+        click.echo("\n\n".join(texts))
 
     shared = [*([results_checkpoint_option] if select.checkpoint else ()), computing_options, *_row_options(spec)]
-    shared += [_plot_option(select.plot[1] if select.plot else spec.plot), overwrite_option]
-    return _command(spec, select, run, shared, one_fit=select.one_fit)
+    each = select.each[0] if select.each else None
+    shared += [_plot_option(select.plot[1] if select.plot else spec.plot, each=each), overwrite_option]
+    return _command(spec, select, run, shared, each, one_fit=select.one_fit)
 
 
 def _row_options(spec: ModelSpec) -> list[Option]:
@@ -250,7 +263,7 @@ def run_fits(
     _check_plan(estimator.prepare(dataset).times(len(values)).plan(), path)
     if path is None:
         return
-    paths = [(with_value(path, value), None if plot is None else Path(with_value(plot, value))) for value in values]
+    paths = _outputs(path, plot, values)
     with ExitStack() as stack:
         writes = [stack.enter_context(model_output(*outputs, overwrite=overwrite)) for outputs in paths]
         with closing(Progress("fit")) as progress:
@@ -258,6 +271,15 @@ def run_fits(
         for write, fitted in zip(writes, models, strict=True):
             write(fitted)
     click.echo("\n\n".join(f"{output}\n{model_text(fitted)}" for (output, _), fitted in zip(paths, models, strict=True)))
+
+
+def _outputs(model: Location | None, plot: Path | None, values: Sequence[float]) -> list[tuple[Location | None, Path | None]]:
+    """Return the locations of the model and the plot for each value; those given if there is one value or none."""
+    if len(values) < 2:
+        return [(model, plot)]
+    return [
+        (None if model is None else with_value(model, value), None if plot is None else Path(with_value(plot, value))) for value in values
+    ]
 
 
 def _check_plan(plan: "Plan", path: Location | None) -> None:

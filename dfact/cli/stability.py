@@ -25,7 +25,18 @@ from dfact.storage.location import Location
 @click.argument("model", type=UpdatedLocation())
 @click.argument("data", type=InputLocation())
 @click.option("--resamples", "n_resamples", type=int, default=100, help="Number of refits.")
-@click.option("--level", type=float, default=0.95, help="Coverage of the intervals, a fraction of the refits.")
+@click.option("--level", type=float, default=0.95, help="Coverage of the intervals.")
+@click.option(
+    "--halves",
+    is_flag=True,
+    help="Refit to random halves of the participants instead of bootstrap samples, for the bound on falsely selected loadings.",
+)
+@click.option(
+    "--reselect",
+    is_flag=True,
+    help="Repeat in each resample the selection that chose the size and the parameters of MODEL; takes as long as all its fits each time.",
+)
+@click.option("--reselect-folds", type=click.IntRange(2), default=5, help="Number of folds of a repeated cross-validation.")
 @click.option("--cold-start", is_flag=True, help="Start each refit from the model's own start, not from its loadings; takes longer.")
 @click.option(
     "--blocks",
@@ -45,6 +56,9 @@ def stability(
     data: Location,
     n_resamples: int,
     level: float,
+    halves: bool,
+    reselect: bool,
+    reselect_folds: int,
     cold_start: bool,
     n_blocks: int | None,
     random_state: int | None,
@@ -57,10 +71,17 @@ def stability(
     """Measure how a model varies between samples.
 
     Refits MODEL to bootstrap samples: as many participants as in the dataset DATA, drawn from it with replacement. The
-    factors of the refits are matched with the model's. Their similarities and the intervals of the loadings are stored in
-    MODEL and appear in its report. The table lists for each factor the median and the 5th percentile of the similarities,
-    where 1 is identical and below 0.85 a different factor, and the number of loadings whose interval excludes 0.
-    Weights are used if MODEL was fitted with them.
+    factors of the refits are matched with the model's. Their similarities, the intervals of the loadings and their selection
+    frequencies are stored in MODEL and appear in its report. The table lists for each factor the median and the 5th percentile
+    of the similarities, where 1 is identical and, of loadings with signs, below 0.85 a different factor. It has the numbers of
+    loadings that are selected (not 0 in at least 90 % of the refits), that have an interval, and whose interval excludes 0.
+    Loadings at a bound or set to 0 by a penalty have no interval.
+
+    With --reselect, each resample repeats the selection recorded in MODEL, whose choice was made on the same data. The output then
+    lists how often each size was chosen.
+
+    Weights are used if MODEL was fitted with them. If the dataset has replicate weights, the refits are with these instead of
+    resamples, and standard errors take the strata and clusters of the survey into account.
 
     For a tensor, the slices of its first mode are drawn, and the components are matched by their vectors of the other modes. The table
     also has the weights of the components with their intervals. Write the intervals of all entries with dfact export --table
@@ -72,12 +93,15 @@ def stability(
     from dfact.models.persistence import annotate_model, load_model
     from dfact.progress import Progress
     from dfact.report.presenters.admixture import size_table
+    from dfact.report.stability import remarks, resamples_text
     from dfact.selection.block_bootstrap import block_bootstrap
     from dfact.selection.bootstrap import bootstrap
 
+    if halves and reselect:
+        raise click.UsageError("--reselect repeats the selection in bootstrap samples, not --halves; remove one of them.")
     given = click.get_current_context().get_parameter_source
-    if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in (given("level"), given("cold_start")):
-        raise click.UsageError("--level and --cold-start concern resampled participants, expected neither with --blocks; remove them.")
+    if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in map(given, ("level", "cold_start", "halves", "reselect")):
+        raise click.UsageError("--level, --halves, --reselect and --cold-start concern resampled participants, not --blocks; remove them.")
     estimator = load_model(model)
     dataset = choose_fitted_weights(read_dataset(data), weighted, estimator, model)
     with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
@@ -86,6 +110,8 @@ def stability(
         if n_blocks is not None:
             estimator.memberships_se_ = block_bootstrap(template, dataset, n_resamples, n_blocks=n_blocks, **shared)
         else:
+            shared |= {"resampling": "halves"} if halves else {}
+            shared |= {"reselect": reselect_folds, "resampling": "bootstrap"} if reselect else {}
             estimator.stability_ = bootstrap(template, dataset, n_resamples, level=level, warm_start=not cold_start, **shared)
     annotate_model(model, estimator, "stability_" if n_blocks is None else "memberships_se_")
     if n_blocks is not None:
@@ -94,4 +120,5 @@ def stability(
         return
     result = estimator.stability_
     table = result.summary(estimator.get_feature_names_out())
-    click.echo(f"{model}: {result.n_refits} refits, intervals of {100 * level:g}%\n\n{table.to_string(float_format='{:.3f}'.format)}")
+    heading = f"{model}: {resamples_text(result, estimator.traits.vocabulary.rows)}, intervals of {100 * level:g}%"
+    click.echo("\n\n".join([heading, table.to_string(float_format="{:.3f}".format), "\n".join(remarks(estimator))]))

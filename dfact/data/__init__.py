@@ -7,6 +7,7 @@ confounders. A file format is a reader; what becomes of a file's contents is ing
     sources        rows of any array, dense or sparse, in memory or stored
     readers        one module for each file format
     ingest         import_table, import_array, import_triplets, join_datasets
+    replicate_weights  weights by which a survey gives its variances
     confounders    how confounders are encoded
     synthetic      data planted from a known model
     examples       the questionnaire that ships with the package

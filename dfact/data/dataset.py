@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import PlausibleRange
 from dfact.data.layout import Layout
+from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.run_digests import DIGEST_BYTES, RunDigests
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import DaskRows
@@ -23,6 +24,7 @@ from dfact.data.sources.dense import RowSubset
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.variants import VARIANTS, read_variants
 from dfact.data.weights import check_weights, weight_series
+from dfact.errors import DataError
 from dfact.storage.arrays import read_labels
 from dfact.storage.groups import kind_at, open_group
 from dfact.storage.location import Location
@@ -65,6 +67,7 @@ class Dataset:
     codebook: Codebook | None = field(default=None, repr=False)  # an item for each column
     confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict, repr=False)  # by confounder, where declared
     weights: "pd.Series[float] | None" = field(default=None, repr=False)  # of the rows, such as survey weights
+    replicate_weights: ReplicateWeights | None = field(default=None, repr=False)  # of the rows of a survey, beside its weights
     labels: NDArray[Any] | None = field(default=None, repr=False)
     mode_labels: tuple[NDArray[Any] | None, ...] = ()  # of the third and further modes, None for a mode without labels
     population: pd.Categorical | None = field(default=None, repr=False)  # of each row, missing where unknown
@@ -129,19 +132,39 @@ class Dataset:
     def with_weights(self, weights: Any) -> "Dataset":
         """Return the dataset with other weights of its rows (n,); None for a dataset without weights.
 
-        Raises DataError for a weight that is missing, infinite or negative, and if none is above 0.
+        Its replicate weights, which belong to its own weights, are left out. Raises DataError for a weight that is missing, infinite or
+        negative, and if none is above 0.
         """
         if weights is None:
-            return self if self.weights is None else replace(self, weights=None, stored_fingerprint=None)
+            return self if self.weights is None else replace(self, weights=None, replicate_weights=None, stored_fingerprint=None)
         series = weight_series(weights, self.shape[0])
         check_weights(series)
-        return replace(self, weights=series, stored_fingerprint=None)
+        return replace(self, weights=series, replicate_weights=None, stored_fingerprint=None)
+
+    def with_replicate_weights(
+        self, values: Any, *, method: str, fay: float | None = None, scales: float | Sequence[float] | None = None
+    ) -> "Dataset":
+        """Return the dataset with replicate weights (n, R) beside its weights, as
+        :meth:`dfact.data.replicate_weights.ReplicateWeights.of` takes them.
+
+        Raises DataError for a dataset without weights, and the errors of that method.
+        """
+        if self.weights is None:
+            raise DataError("the dataset has no weights, expected the main weights beside its replicate weights; add them (--weight)")
+        replicates = ReplicateWeights.of(values, self.shape[0], method=method, fay=fay, scales=scales)
+        return replace(self, replicate_weights=replicates, stored_fingerprint=None)
 
     def take_rows(self, numbers: NDArray[np.intp]) -> "Dataset":
         """Return the rows with these numbers, ascending, which become their labels; reads them once for the statistics."""
         source = RowSubset(self.source, numbers)
         statistics = ColumnStatistics.of_source(source, self.missing_code)
-        rows_only: dict[str, Any] = {"confounders": None, "confounder_ranges": {}, "weights": None, "population": None}
+        rows_only: dict[str, Any] = {
+            "confounders": None,
+            "confounder_ranges": {},
+            "weights": None,
+            "population": None,
+            "replicate_weights": None,
+        }
         return replace(self, source=source, statistics=statistics, labels=numbers, stored_fingerprint=None, **rows_only)
 
     def __repr__(self) -> str:
@@ -190,6 +213,9 @@ class Fingerprint:
         if dataset.weights is not None:
             self._hash.update(json.dumps(["weights", str(dataset.weights.name)]).encode())
             self._hash.update(np.ascontiguousarray(dataset.weights, np.float64).data)
+        if dataset.replicate_weights is not None:
+            self._hash.update(json.dumps(["replicate_weights"]).encode())
+            self._hash.update(dataset.replicate_weights.digest())
         if dataset.population is not None:
             self._hash.update(json.dumps(["population", *map(str, dataset.population.categories)]).encode())
             self._hash.update(dataset.population.codes.astype(np.int32).data)

@@ -15,18 +15,20 @@ import zarr
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import PlausibleRange
 from dfact.data.dataset import KIND, Dataset, confounder_codes
+from dfact.data.replicate_weights import METHODS, ReplicateWeights
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_values import complete_array, open_values
 from dfact.data.weights import are_valid
 from dfact.errors import DfactError, StoreError
-from dfact.storage.arrays import read_labels, read_numbers, write_array, write_labels
+from dfact.storage.arrays import read_labels, read_numbers, write_array, write_columns, write_labels
 from dfact.storage.groups import attributes, open_group
 from dfact.storage.location import Location, parse_location
 
 _POPULATION = "population"
 _WEIGHTS = "weights"
-_ADDED: dict[str, Any] = {"codebook": False, "confounder_ranges": {}, "dropped_columns": 0, "weights": None}
+_REPLICATES = "replicate_weights"
+_ADDED: dict[str, Any] = {"codebook": False, "confounder_ranges": {}, "dropped_columns": 0, "weights": None, _REPLICATES: None}
 """Attributes that the first datasets of format version 2 lack, with the values that these stand for."""
 _PLAIN = re.compile(r"\w[\w .+-]{0,60}(?<![ .])", re.ASCII)
 """Names that are valid after ``confounder_`` as the name of a folder on every operating system."""
@@ -59,6 +61,8 @@ def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
             _write_values_of_rows(group, name, values)
     if dataset.weights is not None:
         write_array(group, _WEIGHTS, dataset.weights.to_numpy(), ("row",))
+    if dataset.replicate_weights is not None:
+        write_columns(group, _REPLICATES, np.asarray(dataset.replicate_weights.values), ("row", "replicate"))
     if dataset.population is not None:
         _write_values_of_rows(group, _POPULATION, pd.Series(dataset.population))
 
@@ -143,6 +147,7 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         codebook=Codebook.from_texts(read_labels(group, "codebook", m), columns) if info["codebook"] else None,
         confounder_ranges={name: PlausibleRange(*values) for name, values in info["confounder_ranges"].items()},
         weights=None if info["weights"] is None else pd.Series(read_numbers(group, _WEIGHTS, n), name=info["weights"], dtype=np.float64),
+        replicate_weights=_read_replicates(group, info[_REPLICATES], n, path),
         population=_read_values_of_rows(group, _POPULATION, n) if _POPULATION in group else None,
         stored_fingerprint=info["fingerprint"],
         mode_labels=tuple(
@@ -169,6 +174,16 @@ def _read_confounders(group: zarr.Group, info: dict[str, Any], n: int) -> pd.Dat
     names = info["confounders"]
     columns = {name: _read_values_of_rows(group, array, n) for name, array in zip(names, info["confounder_arrays"], strict=True)}
     return pd.DataFrame(columns) if columns else None
+
+
+def _read_replicates(group: zarr.Group, info: dict[str, Any] | None, n: int, path: Location) -> ReplicateWeights | None:
+    """Return the replicate weights, which stay in the store."""
+    if info is None:
+        return None
+    array = complete_array(group, _REPLICATES, path)
+    if array.shape != (n, len(info["names"])) or array.dtype.kind != "f" or len(info["scales"]) != array.shape[1]:
+        raise StoreError(f"{path}: the replicate weights are {array.shape}, expected {n} rows; import it again")
+    return ReplicateWeights(array, tuple(info["names"]), info["method"], np.asarray(info["scales"], np.float64))
 
 
 def _read_values_of_rows(group: zarr.Group, name: str, n: int) -> Any:
@@ -204,6 +219,7 @@ def _check_consistency(dataset: Dataset) -> None:
         "empty_rows": statistics.n_empty_rows <= n and all(row < n for row in statistics.empty_rows),
         "population": dataset.population is None or isinstance(dataset.population, pd.Categorical),
         "weights": dataset.weights is None or are_valid(dataset.weights),
+        _REPLICATES: dataset.replicate_weights is None or (dataset.weights is not None and dataset.replicate_weights.method in METHODS),
         "fingerprint": isinstance(dataset.stored_fingerprint, str),
     }
     invalid = [name for name, valid in checks.items() if not valid]

@@ -42,13 +42,17 @@ def are_valid(weights: "pd.Series[float]") -> bool:
 
 
 def effective_number(weights: "pd.Series[float] | NDArray[Any]") -> float:
-    """Return Kish's effective number of rows, (Σw)²/Σw²: the number of equally weighted rows whose mean varies as much."""
+    """Return Kish's effective number of rows, (Σw)²/Σw²: the number of equally weighted rows whose mean varies as much.
+
+    It accounts for unequal weights alone, not for strata and clusters of the sample (Kish 1965, chapter 11).
+    """
     w = np.asarray(weights, np.float64)
     w = w / w.max()  # of any magnitude, without overflow
     return float(w.sum() ** 2 / (w**2).sum())
 
 
 def describe_weights(weights: "pd.Series[float]") -> str:
-    """Describe weights in a line: their column, the range, and the effective number of rows."""
+    """Describe weights in a line: their column, the range, and Kish's effective number of rows, with what it leaves out."""
     effective = effective_number(weights)
-    return f"{weights.name}: {weights.min():g} to {weights.max():g}, effective number of participants {effective:.1f} of {len(weights)}"
+    number = f"Kish's effective number of participants {effective:.1f} of {len(weights)}"
+    return f"{weights.name}: {weights.min():g} to {weights.max():g}, {number}, without strata and clusters"

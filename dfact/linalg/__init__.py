@@ -10,6 +10,7 @@ session and never see more than one block of rows.
     minres            minimum-residual factor analysis of a correlation matrix
     rotation          varimax, promax and oblimin rotations of its loadings
     correlation       correlations with missing answers
+    alpha_jackknife   standard error of Cronbach's alpha, by leaving out each row
     item_sums         distributions of single items
     reliability       reliability of scales, omega, KMO and Bartlett's test, from covariances and correlations
     polychoric        polychoric correlations of ordered answers, by tables of all pairs of items

@@ -7,6 +7,13 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 
+def unit(loadings: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the rows (…, m) with length 1; rows of zeros stay."""
+    lengths = np.linalg.norm(loadings, axis=-1, keepdims=True)
+    scaled: NDArray[np.float64] = np.divide(loadings, lengths, out=np.zeros_like(loadings), where=lengths > 0)
+    return scaled
+
+
 def congruence(A: NDArray[np.float64], B: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return aᵢbⱼᵀ/‖aᵢ‖‖bⱼ‖ (k, l) of the rows of A (k, m) and B (l, m); 0 where a row is 0.
 

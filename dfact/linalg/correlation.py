@@ -1,7 +1,7 @@
 """Correlations of columns with missing entries, by one pass over the rows: the sums are m×m, whatever the number of rows."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,11 @@ class Moments(PartialSums, name="moments"):
     def effective_rows(self) -> float:
         """Kish's effective number of the rows that contributed; without weights their number."""
         return float(self.rows)
+
+    def part(self, columns: NDArray[np.intp]) -> Self:
+        """Return the moments of some of the columns."""
+        pairs = np.ix_(columns, columns)
+        return replace(self, **{name: value[pairs] for name, value in vars(self).items() if np.ndim(value) == 2})
 
     def means(self) -> NDArray[np.float64]:
         """Return the means of the columns less their shifts (m)."""

@@ -165,7 +165,7 @@ def sampling_adequacy(R: Array) -> tuple[float, Array]:
 
 @dataclass(frozen=True)
 class SphericityTest:
-    """Bartlett's test that no two items are correlated."""
+    """Test that no two items are correlated."""
 
     chi_square: float
     df: int
@@ -179,4 +179,18 @@ def bartlett(R: Array, n: float) -> SphericityTest:
     """
     m = len(R)
     chi_square, df = float(-bartlett_factor(n, m, 0) * np.linalg.slogdet(R)[1]), m * (m - 1) // 2
+    return SphericityTest(chi_square, df, float(chi2.sf(chi_square, df)))
+
+
+def steiger(R: Array, counts: Array) -> SphericityTest:
+    """Test whether correlations are those of unrelated items, each from its own number of rows in ``counts`` (m, m) (Steiger 1980):
+
+    χ² = Σ_{i<j} (n_ij − 3)·artanh²(r_ij) with m(m − 1)/2 degrees of freedom; NaN where a pair has no more than three rows.
+    """
+    pairs = np.triu_indices(len(R), 1)
+    n, r, df = counts[pairs], R[pairs], len(pairs[0])
+    if not df or n.min() <= 3:
+        return SphericityTest(np.nan, df, np.nan)
+    with np.errstate(divide="ignore"):
+        chi_square = float(((n - 3) * np.arctanh(r) ** 2).sum())
     return SphericityTest(chi_square, df, float(chi2.sf(chi_square, df)))

@@ -1,4 +1,5 @@
 """Records that accompany a model: the selection of its parameters, and its variation between refits."""
+# Long because each record states what its figures mean.
 
 import warnings
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
 
 _COSINE = 1.0001  # greatest absolute value of a similarity, with its rounding error
+STABLE = 0.9
+"""Selection frequency from which a loading counts as selected."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,23 +76,25 @@ class SelectionRecord:
 class Stability:
     """Variation of a model over refits on resampled rows: the attribute ``stability_`` of a fitted model.
 
-    The factors of each refit are matched with the k factors of the model. The interval from ``low`` to ``high`` holds the
-    share ``level`` of the refits' loadings, matched and with the model's sign, in the units of ``loadings_``.
+    The factors of each refit are matched with the k factors of the model. An interval from ``low`` to ``high`` covers, at the
+    ``level``, the loading that the same model has in the population: that of its fit to unlimited data with the same parameters, at
+    the scale that n rows give it. Loadings at a bound or set to 0 by a penalty have no interval, but a selection frequency. Loadings
+    have the model's sign and the units of ``loadings_``.
     """
 
     similarity: Annotated[NDArray[np.float64], Shape(("refits", "k"), finite=False, low=-_COSINE, high=_COSINE)]
     """(B, k): similarity of each refit's loadings on each factor to the model's, for B refits; 1 is the same
-    direction. NaN for a resample that the model could not be fitted to."""
-    mean: Annotated[NDArray[np.float64], Shape(("k", "m"))]
+    direction. NaN for a resample that the model could not be fitted to, and for a factor that it has not."""
+    mean: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False)]
     """(k, m): mean loadings over the refits; m is the number of rows of ``loadings_``."""
-    low: Annotated[NDArray[np.float64], Shape(("k", "m"))]
-    """(k, m): lower ends of the intervals."""
-    high: Annotated[NDArray[np.float64], Shape(("k", "m"))]
+    low: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False)]
+    """(k, m): lower ends of the intervals; NaN for a loading whose interval is not determined."""
+    high: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False)]
     """(k, m): upper ends of the intervals."""
     level: float
     """Level of the intervals, such as 0.95."""
-    selected: Annotated[NDArray[np.float64], Shape(("k", "m"))]
-    """(k, m): share of the refits in which the loading is not 0."""
+    selected: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False, low=0, high=1)]
+    """(k, m): selection frequency, the share of the refits in which the loading is not 0 (Meinshausen & Bühlmann 2010)."""
     confounder_mean: Annotated[NDArray[np.float64], Shape(("q", "m"), finite=False)] | None = None
     """(q, m): mean effects of the confounders over the refits, the q columns of the model's ``confounder_effects_``; None without any.
     Each refit is anchored, and its effects are free of the penalty's shrinkage. NaN where a refit does not determine one."""
@@ -108,9 +113,30 @@ class Stability:
     impact_se: Annotated[NDArray[np.float64], Shape(("q", "k"), finite=False, low=0)] | None = None
     """(q, k): standard errors of the impact."""
 
+    estimate: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False)] | None = None
+    """(k, m): loadings at the centres of the intervals: the model's, fitted further to all rows; None in models of earlier versions."""
+    se: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False, low=0)] | None = None
+    """(k, m): standard errors of the loadings; None in models of earlier versions."""
+    resampling: str = "bootstrap"
+    """Data of the refits: "bootstrap" samples, "halves" of the rows, or "replicate weights" with their method; "earlier" for a model
+    of an earlier version, whose intervals are percentiles."""
+    choices: Annotated[list[str], Length(("choices",))] | None = None
+    """Candidates of the selection that each resample repeated, as texts such as "n_components=4, beta=0.1"; None without ``reselect``."""
+    choice_counts: Annotated[NDArray[Any], Shape(("choices",), "integers")] | None = None
+    """Number of resamples that chose each candidate."""
+
     @staticmethod
     def upgrade(values: dict[str, Any]) -> dict[str, Any]:
-        """Leave out the effects of confounders of earlier versions, which the data did not determine."""
+        """Return the fields of any version as today's.
+
+        Earlier versions had percentile intervals of all loadings. Those that touch 0 or have no width are not determined. The effects of
+        confounders of earlier versions, which the data did not determine, are left out.
+        """
+        if "resampling" not in values:
+            low, high = values["low"], values["high"]
+            determined = ((low > 0) | (high < 0)) & (low < high)
+            ends = {"low": np.where(determined, low, np.nan), "high": np.where(determined, high, np.nan)}
+            values = {**values, **ends, "resampling": "earlier"}
         if values.get("confounder_mean") is None or "impact_mean" in values:
             return values
         message = "the intervals of the confounders' effects are left out, as an earlier version of dfact computed them without an anchor"
@@ -122,11 +148,38 @@ class Stability:
         """Number of refits, B."""
         return len(self.similarity)
 
+    @property
+    def sparse(self) -> bool:
+        """Whether any refit has a loading of exactly 0, because of a bound or a penalty."""
+        return bool((self.selected < 1).any())
+
+    def false_selections(self, threshold: float = STABLE) -> float:
+        """Return an upper bound on the expected number of loadings with a selection frequency of at least ``threshold`` by chance:
+
+            q² / ((2π − 1)·p)   for the threshold π, p = k·m loadings and the mean number q of loadings selected in a refit
+
+        (Meinshausen & Bühlmann 2010, theorem 1). By chance means: of loadings that a half of the rows selects with a probability of
+        at most q/p (Shah & Samworth 2013, theorem 1). Both theorems are about halves of the rows, so the bound is NaN for other
+        refits; it is also NaN unless 1/2 < ``threshold`` ≤ 1.
+        """
+        if self.resampling != "halves" or not 0.5 < threshold <= 1 or not self.sparse:
+            return float("nan")
+        q, p = np.nansum(self.selected), np.count_nonzero(~np.isnan(self.selected))
+        return float(q**2 / ((2 * threshold - 1) * p))
+
     def summary(self, names: Sequence[str]) -> pd.DataFrame:
-        """Summarize each factor: ``median`` and 5th percentile of its similarities, number of loadings whose interval excludes 0."""
+        """Summarize each factor: ``median`` and 5th percentile of its similarities, and numbers of its loadings.
+
+        ``selected`` loadings have a selection frequency of at least 0.9; the column is left out if no refit has a loading of 0.
+        ``intervals`` are determined, and those ``off 0`` exclude 0.
+        """
         median, low = np.nanquantile(self.similarity, [0.5, 0.05], axis=0)
-        off = ((self.low > 0) | (self.high < 0)).sum(axis=1)
-        return pd.DataFrame({"median": median, "5 %": low, "loadings": off}, index=pd.Index(list(names), name="factor"))
+        columns = {"median": median, "5 %": low}
+        if self.sparse:
+            columns["selected"] = (self.selected >= STABLE).sum(axis=1)
+        columns["intervals"] = (~np.isnan(self.low)).sum(axis=1)
+        columns["off 0"] = ((self.low > 0) | (self.high < 0)).sum(axis=1)
+        return pd.DataFrame(columns, index=pd.Index(list(names), name="factor"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,19 +253,25 @@ class Comparison:
     sizes: Annotated[NDArray[Any], Shape(("levels",), "integers")]
     """Number of participants of each level."""
     congruence: Annotated[NDArray[np.float64], Shape(("g", "k"))]
-    """(g, k): Tucker's congruence of each factor of a group with that of the reference."""
-    low: Annotated[NDArray[np.float64], Shape(("g", "k"))]
-    """(g, k): lower ends of their bias-corrected bootstrap intervals."""
-    high: Annotated[NDArray[np.float64], Shape(("g", "k"))]
-    """(g, k): upper ends of the intervals."""
+    """(g, k): Tucker's congruence of each factor of a group with that of the reference, as the model rotates them."""
+    low: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]
+    """(g, k): lower ends of the intervals of ``population``; NaN if not determined."""
+    high: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]
+    """(g, k): upper ends of the intervals; 1 if equal loadings cannot be rejected, NaN if not determined."""
     p: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]
-    """(g, k): share of permutations of the groups with a congruence as low, adjusted by Holm's procedure; NaN without permutations."""
+    """(g, k): p values of equal loadings, adjusted by Holm's procedure; NaN if there was no test."""
     level: float
     """Level of the intervals, such as 0.95."""
     n_resamples: int
-    """Number of resamples that could be fitted."""
-    n_permutations: int
-    """Number of permutations that could be fitted."""
+    """Number of draws that could be fitted: resamples, or simulations of equal loadings."""
+    rotated: Annotated[NDArray[np.float64], Shape(("g", "k"))] | None
+    """(g, k): congruences after rotation to the model's factors, those that are tested; None for models without rotation."""
+    centred: Annotated[NDArray[np.float64], Shape(("g", "k"))] | None
+    """(g, k): congruences of non-negative loadings less each item's mean over the factors; None for loadings with signs."""
+    population: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]
+    """(g, k): estimated congruence of the loadings of the populations, without the noise of the samples; NaN if not determined."""
+    factors_untested: str
+    """The reason why there are no p values of the factors; empty if there are."""
     items: Annotated[list[str], Length(("m",))]
     """Labels of the items."""
     scales: Annotated[list[str], Length(("m",))]
@@ -228,7 +287,11 @@ class Comparison:
 
     @staticmethod
     def upgrade(values: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of this version: earlier ones had effects in the model, and two statistics of Mantel's test less."""
+        """Return the fields of this version.
+
+        Earlier ones had p values of permutations, effects in the model, and two statistics of Mantel's test less.
+        """
+        values = _upgrade_factors(values)
         values = {name: value for name, value in values.items() if name not in ("effect", "effect_se", "unshrunken", "share", "minimum")}
         mantel = values["mantel"]
         if "untested" not in values:
@@ -238,10 +301,18 @@ class Comparison:
         return values
 
     def factors(self, names: Sequence[str]) -> pd.DataFrame:
-        """Return the congruences as a table, groups × factors, with their intervals and p values."""
+        """Return the congruences as a table, groups × factors, with their intervals and p values; columns without a number are left out."""
         index = pd.MultiIndex.from_product([self._others, list(names)], names=[self.by, "factor"])
-        columns = {"congruence": self.congruence, "low": self.low, "high": self.high, "p": self.p}
-        return pd.DataFrame({name: values.ravel() for name, values in columns.items()}, index)
+        columns = {"congruence": self.congruence, "rotated": self.rotated, "centred": self.centred, "population": self.population}
+        columns |= {"low": self.low, "high": self.high, "p": self.p}
+        known = {name: values.ravel() for name, values in columns.items() if values is not None and not np.isnan(values).all()}
+        return pd.DataFrame(known, index)
+
+    @property
+    def lowest_p(self) -> float:
+        """The smallest p value that Holm's procedure can give with this number of draws; NaN if there was no test."""
+        n_tests = int((~np.isnan(self.p)).sum())
+        return min(1.0, n_tests / (self.n_resamples + 1)) if n_tests else float("nan")
 
     def impact(self, names: Sequence[str]) -> pd.DataFrame | None:
         """Return the differences of the groups in the factors as a table, groups × factors, in standard deviations within the groups."""
@@ -327,6 +398,19 @@ def ets_classes(
         classes = np.where(p > SHARE, "A", np.where(large, "C", np.where(moderate, "B", "A"))).astype(object)
     classes[np.isnan(p) | (np.isnan(size) & ~binary)] = ""
     return classes
+
+
+def _upgrade_factors(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with those of the factors: earlier versions had p values of permutations, and intervals of the samples' congruence.
+
+    Neither says what its successor says, so they are left out.
+    """
+    if "n_permutations" not in values:
+        return values
+    former = "the comparison was stored by an earlier version, whose test has been replaced; run dfact compare again"
+    undetermined = {name: np.full(np.shape(values["congruence"]), np.nan) for name in ("population", "low", "high", "p")}
+    current = {name: value for name, value in values.items() if name != "n_permutations"}
+    return current | undetermined | {"rotated": None, "centred": None, "factors_untested": former}
 
 
 def _numbers_or_texts(values: "pd.Series[Any]") -> list[float] | list[str]:

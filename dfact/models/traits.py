@@ -33,6 +33,8 @@ class ModelTraits:
     """Whether ``inverse_transform`` returns answers as they were given, before the import shifted them."""
     copies_weights: bool = False
     """Whether an integer weight of a row equals as many copies of the row."""
+    loading_intervals: bool = True
+    """Whether intervals of loadings over refits cover what they should; the guide ``evidence`` has the measured rates."""
     centred_matching: bool = False
     """Whether components are matched by their differences from their mean."""
     limited_parameters: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.data.scales import Scale
+from dfact.data.scales import Scale, Scales
 from dfact.data.validation import largest_magnitude, magnitude_limits, require_magnitude
 from dfact.engine.driver import FusedSolver, drive_together, whole
 from dfact.engine.executors import resolve_executor
@@ -19,9 +19,11 @@ from dfact.engine.passes import Block
 from dfact.engine.requests import BlockView, Solver, run
 from dfact.engine.session import Executor
 from dfact.errors import DataError
+from dfact.linalg.alpha_jackknife import AlphaParts, AlphaPass
 from dfact.linalg.correlation import Moments, MomentsPass
 from dfact.linalg.item_sums import ItemRange, ItemSums, ItemSumsPass
 from dfact.linalg.polychoric import Levels, Tabulated, answer_levels, gathered_bytes, table_bytes, tabulate
+from dfact.linalg.reliability import alpha
 
 Array = NDArray[np.float64]
 
@@ -36,6 +38,18 @@ class AnswerSums:
     """Moments of all items; listwise also those of each scale."""
     polychoric: list[Array]
     """Polychoric correlations of the same groups (m, m), NaN for items without variance; empty if they were not asked for."""
+    alpha_se: Array
+    """Standard errors of alpha by scale, from leaving out each row once."""
+
+
+@dataclass(frozen=True)
+class SurveyFigures:
+    """Figures that have standard errors by replicate weights."""
+
+    alphas: Array
+    """Cronbach's alpha by scale, of the items that vary among all answers."""
+    means: Array
+    """Means of the items, in stored units and not reversed."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,9 @@ class ColumnsView:
 class _Group:
     """Items whose associations are computed from the same rows."""
 
+    scales: tuple[Scale, ...]
+    """Scales whose alphas are computed from these moments."""
+
     columns: NDArray[np.intp]
     varying: NDArray[np.intp]
     """Those of the columns whose answers differ."""
@@ -66,6 +83,8 @@ class SumsTask:
     dataset: Dataset
     groups: list[_Group]
     """All items; listwise also those of each scale."""
+    keys: Array
+    """1 or −1 by item (m)."""
     listwise: bool
     dtype: np.dtype[Any]
     executor: Executor
@@ -75,12 +94,13 @@ class SumsTask:
 
     @classmethod
     def prepare(
-        cls, dataset: Dataset, scales: tuple[Scale, ...], *, listwise: bool, polychoric: bool, executor: Any, memory_limit: int | str | None
+        cls, dataset: Dataset, scales: Scales, *, listwise: bool, polychoric: bool, executor: Any, memory_limit: int | str | None
     ) -> "SumsTask":
         """Plan the passes; nothing runs."""
         m = dataset.shape[1]
         dtype = _working_dtype(dataset)
-        groups = [_group(dataset, columns, polychoric) for columns in (np.arange(m), *(scale.columns for scale in scales if listwise))]
+        groups = [_group(dataset, np.arange(m), polychoric, () if listwise else scales.scales)]
+        groups += [_group(dataset, scale.columns, polychoric, (scale,)) for scale in scales.scales if listwise]
         resolved = resolve_executor(executor, Layout.of(dataset.shape).n_partitions)
         resources = resolved.workers(memory_limit)
 
@@ -90,7 +110,7 @@ class SumsTask:
         tiles = 1
         while polychoric and tiles < m and not planned(tiles).fits:
             tiles *= 2
-        return cls(dataset, groups, listwise, dtype, resolved, planned(tiles), tiles)
+        return cls(dataset, groups, scales.keys, listwise, dtype, resolved, planned(tiles), tiles)
 
     def run(self) -> AnswerSums:
         """Read the answers; raise MemoryPlanError if the plan does not fit."""
@@ -103,7 +123,7 @@ class SumsTask:
         moments_pass = MomentsPass(dtype, self.listwise, weighted)
         solvers: list[FusedSolver[Any]] = [
             FusedSolver(_run(ItemSumsPass(dtype, weighted), item_range)),
-            *(FusedSolver(_run(moments_pass, shift[group.columns]), _view(group.columns, m)) for group in self.groups),
+            *(FusedSolver(self._moments(moments_pass, group, shift[group.columns]), _view(group.columns, m)) for group in self.groups),
         ]
         tabulated = [i for i, group in enumerate(self.groups) if group.levels is not None and len(group.varying)]
         for i in tabulated:
@@ -115,9 +135,38 @@ class SumsTask:
             solvers.append(FusedSolver(tables, _view(group.varying, m)))
         with self.executor.open(partitions(dataset.source, dataset.missing_code, _scaled_weights(dataset)), self.plan) as session:
             items, *found = drive_together(solvers, session, dtype)
-        moments, found_tables = found[: len(self.groups)], dict(zip(tabulated, found[len(self.groups) :], strict=True))
+        moments, alphas = zip(*found[: len(self.groups)], strict=True)
+        found_tables = dict(zip(tabulated, found[len(self.groups) :], strict=True))
         correlations = [_filled(dataset, group, found_tables.get(i)) for i, group in enumerate(self.groups) if group.levels is not None]
-        return AnswerSums(item_range, items, moments, correlations)
+        return AnswerSums(item_range, items, list(moments), correlations, np.concatenate(alphas))
+
+    def with_weights(self, weights: Any) -> "SumsTask":
+        """Return the task with other weights of the rows, for :meth:`figures`; it has no polychoric correlations."""
+        groups = [replace(group, levels=None) for group in self.groups]
+        return replace(self, dataset=replace(self.dataset, weights=weights), groups=groups, tiles=1)
+
+    def figures(self) -> SurveyFigures:
+        """Read the answers, and return alphas and means."""
+        sums, alphas = self.run(), []
+        for group, moments in zip(self.groups, sums.moments, strict=True):
+            for scale in group.scales:
+                columns = np.intersect1d(scale.columns, group.varying)
+                keys, positions = self.keys[columns], np.searchsorted(group.columns, columns)
+                alphas.append(alpha(moments.part(positions).covariances() * np.outer(keys, keys)))
+        return SurveyFigures(np.asarray(alphas, np.float64), sums.items.means() + sums.range.shift)
+
+    def _moments(self, moments_pass: MomentsPass, group: _Group, shifts: Array) -> Solver[tuple[Moments, Array]]:
+        """Return the moments of a group, and the standard errors of the alphas of its scales."""
+        moments: Moments = yield from run(moments_pass, shifts)
+        positions = [np.searchsorted(group.columns, scale.columns) for scale in group.scales]
+        varying = ~np.isnan(moments.correlations().diagonal())
+        positions = [p[varying[p]] for p in positions]  # alpha is of the items that vary
+        errors, several = np.full(len(positions), np.nan), [len(p) > 1 for p in positions]
+        if any(several):
+            parts = [AlphaParts.of(moments.part(p), p, self.keys[group.columns[p]], shifts[p]) for p in positions if len(p) > 1]
+            sums = yield from run(AlphaPass(self.dtype, self.listwise, self.dataset.weights is not None), parts)
+            errors[several] = sums.standard_errors()
+        return moments, errors
 
 
 def _working_dtype(dataset: Dataset) -> np.dtype[Any]:
@@ -146,13 +195,13 @@ def _run(pass_: Any, broadcast: Any) -> Solver[Any]:
     return (yield from run(pass_, broadcast))
 
 
-def _group(dataset: Dataset, columns: NDArray[np.intp], polychoric: bool) -> _Group:
+def _group(dataset: Dataset, columns: NDArray[np.intp], polychoric: bool, scales: tuple[Scale, ...]) -> _Group:
     statistics = dataset.statistics
     low, high = statistics.minimum[columns], statistics.maximum[columns]
     kept = np.flatnonzero((statistics.observed[columns] > 0) & (low < high))
     varying = columns[kept]
     levels = answer_levels(low[kept], high[kept], dataset.column_labels[varying]) if polychoric else None
-    return _Group(columns, varying, levels)
+    return _Group(scales, columns, varying, levels)
 
 
 def _footprint(dataset: Dataset, groups: list[_Group], tiles: int, dtype: np.dtype[Any]) -> Footprint:
@@ -162,6 +211,7 @@ def _footprint(dataset: Dataset, groups: list[_Group], tiles: int, dtype: np.dty
     correlations, their eigenvectors and, polychoric, standard errors and counts.
     """
     size, (n, m), weighted = dtype.itemsize, dataset.shape, dataset.weights is not None
+    largest = max((len(scale.columns) for group in groups for scale in group.scales), default=0)
     square = 8 * sum(len(group.columns) ** 2 for group in groups)
     slots = [(len(group.varying), group.levels.n_slots) for group in groups if group.levels is not None]
     gathered = sum(gathered_bytes(count, weighted_items=items * weighted) for items, count in slots)
@@ -169,8 +219,8 @@ def _footprint(dataset: Dataset, groups: list[_Group], tiles: int, dtype: np.dty
     packed = sum(4 * items if weighted else count for items, count in slots)
     return Footprint(
         state_per_row=0,
-        work_per_row=(3 * size + 2) * m + (18 + 24 * weighted) * m + size * m * (len(groups) > 1) + packed,
-        broadcast=(3 if slots else 2) * square + 8 * 3 * m,
+        work_per_row=(3 * size + 2 + 8 * 6) * m + (18 + 24 * weighted) * m + size * m * (len(groups) > 1) + packed,
+        broadcast=(3 if slots else 2) * square + 8 * 3 * m + 8 * 8 * largest**2,
         result_per_row=0,
         summed=(4 + (4 if slots else 2) * weighted) * square + 8 * 8 * m + round(tables) + gathered,
     )

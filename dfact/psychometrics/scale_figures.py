@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.scales import Scale
+from dfact.linalg.alpha_jackknife import jackknife_interval
 from dfact.linalg.correlation import Moments, is_indefinite, smoothed
 from dfact.linalg.fit_indices import SINGULAR
 from dfact.linalg.reliability import (
@@ -24,12 +25,13 @@ from dfact.linalg.reliability import (
     omega,
     sampling_adequacy,
     schmid_leiman,
+    steiger,
 )
 
 Array = NDArray[np.float64]
 _LISTED = 8
 """Number of items that a message names."""
-_FIGURES = ("alpha", "low", "high", "standardised", "lambda6", "omega", "omega_total", "omega_hierarchical", "ecv", "average_r")
+_FIGURES = ("alpha", "se", "low", "high", "standardised", "lambda6", "omega", "omega_total", "omega_hierarchical", "ecv", "average_r")
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,10 @@ class Associations:
     R: Array
     n: int
     """Number of rows that contributed."""
-    n_eff: float
-    """Kish's effective number of these rows, which tests and intervals take for n; without weights their number."""
     counts: Array
     """Number of rows of each pair (m, m)."""
+    effective_counts: Array
+    """Kish's effective number of the rows of each pair (m, m); without weights their number."""
     kind: str
     """Adjective of the correlations, for messages."""
 
@@ -58,15 +60,29 @@ class Associations:
         if correlations is not None:
             R = np.where(np.isnan(R.diagonal()[:, None] + R.diagonal()), np.nan, correlations)
         kind = "pairwise" if correlations is None else "polychoric"
-        return cls(moments.covariances() * signs, R * signs, int(moments.rows), moments.effective_rows, moments.counts, kind)
+        return cls(moments.covariances() * signs, R * signs, int(moments.rows), moments.counts, moments.effective_counts, kind)
 
     def part(self, columns: NDArray[np.intp]) -> "Associations":
         """Return those of some of the items."""
         pairs = np.ix_(columns, columns)
-        return replace(self, C=self.C[pairs], R=self.R[pairs], counts=self.counts[pairs])
+        parts = {name: getattr(self, name)[pairs] for name in ("C", "R", "counts", "effective_counts")}
+        return replace(self, **parts)
+
+    @property
+    def n_of_pairs(self) -> float:
+        """The number of participants that tests and intervals take for n: the harmonic mean over pairs of items of the (effective)
+        number who answered both.
+
+        The variance of a correlation is inversely proportional to the number of its own participants, so the sum of the variances is
+        that of complete data with this number.
+        """
+        pairs = self.effective_counts[np.triu_indices(len(self.C), 1)]
+        return float(1 / np.mean(1 / pairs)) if len(pairs) and pairs.min() > 0 else 0.0
 
 
-def describe_scale(scale: Scale, own: Associations, names: list[str], figures: Mapping[str, Array], group_factors: int) -> dict[str, Any]:
+def describe_scale(
+    scale: Scale, own: Associations, alpha_se: float, names: list[str], figures: Mapping[str, Array], group_factors: int, interval: str
+) -> dict[str, Any]:
     """Return the row of a scale, and set the figures of its items within it."""
     varying = ~np.isnan(own.R.diagonal())
     chosen, columns = own.part(np.flatnonzero(varying)), scale.columns[varying]
@@ -83,7 +99,11 @@ def describe_scale(scale: Scale, own: Associations, names: list[str], figures: M
         figures["r_drop"][columns] = item_rest_correlations(C)
         figures["alpha_if_dropped"][columns] = alpha_if_dropped(C)
         row["alpha"] = alpha(C)
-        row["low"], row["high"] = alpha_interval(row["alpha"], chosen.n_eff, m)
+        row["se"] = alpha_se
+        if interval == "feldt":
+            row["low"], row["high"] = alpha_interval(row["alpha"], chosen.n_of_pairs, m)
+        else:
+            row["low"], row["high"] = jackknife_interval(row["alpha"], alpha_se, chosen.n)
         row["standardised"], row["average_r"] = alpha(R), average_correlation(R)
         reason = _irregular(chosen, labels)
         if reason:
@@ -114,8 +134,9 @@ def adequacy(associations: Associations, names: list[str], msa: Array) -> tuple[
     if note:
         R, note = _smoothed(chosen, "all items", "KMO"), f"KMO of smoothed correlations and no Bartlett's test: {note}"
     else:
-        bartlett_test = bartlett(R, chosen.n_eff)
-        test = pd.Series({"chi_square": bartlett_test.chi_square, "df": float(bartlett_test.df), "p": bartlett_test.p})
+        complete = bool((chosen.counts == chosen.n).all())
+        found = bartlett(R, chosen.n_of_pairs) if complete else steiger(R, chosen.effective_counts)
+        test = pd.Series({"chi_square": found.chi_square, "df": float(found.df), "p": found.p}, name="Bartlett" if complete else "Steiger")
     kmo, msa[columns] = sampling_adequacy(R)
     return kmo, test, note
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from dfact.models.provenance import Comparison
@@ -9,6 +10,9 @@ from dfact.text import escape_lines
 
 FORMATS = {
     "congruence": "{:.3f}",
+    "rotated": "{:.3f}",
+    "centred": "{:.3f}",
+    "population": "{:.3f}",
     "low": "{:.3f}",
     "high": "{:.3f}",
     "p": "{:.3f}",
@@ -22,13 +26,45 @@ FORMATS = {
     "chi_square": "{:.2f}",
 }
 """Formats of numbers by column."""
+MARKS = {
+    True: "From 0.95 on factors count as the same, below 0.85 as different.",
+    False: "Unrelated non-negative loadings are congruent, too. From a centred congruence of 0.9 on factors count as the same, "
+    "below 0.6 as different.",
+}
+"""Which congruences count as the same, of loadings with signs and of non-negative ones."""
 
 
 def describe_groups(comparison: Comparison) -> str:
     """Return the groups with their sizes, and what the factors' figures come from."""
     sizes = ", ".join(f"{level} ({size})" for level, size in zip(comparison.levels, comparison.sizes, strict=True))
-    tests = f"p values of {comparison.n_permutations} permutations" if comparison.n_permutations else "no permutations"
-    return f"groups of {comparison.by}: {sizes}; intervals of {comparison.level:.0%} from {comparison.n_resamples} resamples, {tests}"
+    return f"groups of {comparison.by}: {sizes}; {_describe_draws(comparison)}"
+
+
+def describe_columns(comparison: Comparison) -> str:
+    """Return what the columns of the table of factors are."""
+    texts = []
+    if comparison.rotated is not None:
+        texts.append("rotated: after rotation to the model's factors, which p and the interval refer to")
+    if comparison.centred is not None:
+        texts.append("centred: less each item's mean over the factors")
+    if not np.isnan(comparison.population).all():
+        texts.append("population: estimate for the two populations, with its interval from low to high")
+    return f"{'; '.join(texts).capitalize()}." if texts else ""
+
+
+def _describe_draws(comparison: Comparison) -> str:
+    """Return what the intervals and the tests of the factors are, and what they cannot show."""
+    undetermined = np.isnan(comparison.low) | np.isnan(comparison.high)
+    if undetermined.all():
+        return f"no intervals and no test of the factors: {comparison.factors_untested or 'not determined'}"
+    texts = [f"intervals of {comparison.level:.0%} from {comparison.n_resamples} draws"]
+    if undetermined.any():
+        texts.append(f"{int(undetermined.sum())} ends of intervals (NaN) are not determined")
+    if comparison.factors_untested:
+        texts.append(f"no test of equal loadings: {comparison.factors_untested}")
+    else:
+        texts.append(f"p values of equal loadings, adjusted by Holm; the smallest possible one is {comparison.lowest_p:.3f}")
+    return "; ".join(texts)
 
 
 def describe_screens(comparison: Comparison) -> str:
@@ -47,7 +83,7 @@ def describe_screens(comparison: Comparison) -> str:
 
 def comparison_text(comparison: Comparison, names: Sequence[str]) -> str:
     """Return the comparison as text with its tables, for factors of these names."""
-    parts = [describe_groups(comparison), _text(comparison.factors(names))]
+    parts = [describe_groups(comparison), _text(comparison.factors(names)), describe_columns(comparison)]
     impact = comparison.impact(names)
     if impact is not None:
         parts += ["Differences of the groups in the factors, in standard deviations within the groups:", _text(impact)]

@@ -138,11 +138,11 @@ def make_table(frame: pd.DataFrame, caption: str, *, shaded: Sequence[Any] = (),
 
 
 def with_intervals(table: Table, low: pd.DataFrame, high: pd.DataFrame, style: str) -> Table:
-    """Append the ends of an interval to each of the last cells of a row, which are numbers."""
+    """Append the ends of an interval to each of the last cells of a row, which are numbers; NaN ends are "not determined"."""
     rows = []
     first = len(table.headings) - low.shape[1]
     for row, *ends in zip(table.rows, low.to_numpy().tolist(), high.to_numpy().tolist(), strict=True):
-        intervals = (f"[{_number(a, style)}, {_number(b, style)}]" for a, b in zip(*ends, strict=True))
+        intervals = ("not determined" if np.isnan(a) else f"[{_number(a, style)}, {_number(b, style)}]" for a, b in zip(*ends, strict=True))
         cells = (Cell(f"{cell.text} {interval}", cell.style) for cell, interval in zip(row[first:], intervals, strict=True))
         rows.append([*row[:first], *cells])
     return replace(table, rows=rows)

@@ -33,8 +33,9 @@ from dfact.report.component_order import ComponentOrder
 from dfact.report.effects import UNKNOWN_IMPACT, effects_table, has_impact, impact_table, require_confounders
 from dfact.report.spreadsheets import FORMATS as WORKBOOKS
 from dfact.report.spreadsheets import require_openpyxl, without_formula, write_workbook
+from dfact.report.stability import stability_table
 from dfact.report.tables import Texts, item_scales, item_texts, require_own_items
-from dfact.report.tensor_stability import stability_table
+from dfact.report.tensor_stability import stability_table as tensor_table
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_labels
 from dfact.storage.files import atomic_file
 from dfact.storage.groups import create_group, ensure_absent
@@ -255,14 +256,17 @@ def write_stability(
     below: float = 0.0,
     overwrite: bool = False,
 ) -> None:
-    """Write the loadings of a tensor over refits with their intervals and selection frequencies, as :func:`write_loadings` does.
+    """Write the loadings over refits with their intervals and selection frequencies, as :func:`write_loadings` does.
 
-    For each component, the table has the columns of :func:`dfact.report.tensor_stability.stability_table`.
+    The columns are those of :func:`dfact.report.stability.stability_table`, and of a tensor those of
+    :func:`dfact.report.tensor_stability.stability_table`. Raises ParameterError for a model without stability.
     """
-    if not isinstance(model, CPModel) or not hasattr(model, "stability_"):
-        found = "no stability" if isinstance(model, CPModel) else f"the class {type(model).__name__}"
-        raise ParameterError(f"the model has {found}, expected a tensor's with the result of dfact stability; run dfact stability first")
-    _write_items(path, model, "stability", stability_table(model), texts, scales, below, overwrite)
+    if not hasattr(model, "stability_"):
+        raise ParameterError(f"the {type(model).__name__} has no stability, expected one; run dfact stability first")
+    if below and not isinstance(model, CPModel):
+        raise ParameterError(f"below is {below!r}, expected 0 for intervals of loadings; leave it out (--suppress)")
+    table = tensor_table(model) if isinstance(model, CPModel) else stability_table(model)
+    _write_items(path, model, "stability", table, texts, scales, below, overwrite)
 
 
 def _write_items(

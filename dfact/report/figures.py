@@ -141,20 +141,24 @@ def stability_figure(stability: Stability | TensorStability, names: list[str]) -
 
 
 def comparison_figure(comparison: Comparison, names: list[str]) -> "Figure":
-    """Plot the congruence of each factor between groups with its interval, and lines at 0.85 and 0.95."""
+    """Plot the congruence of each factor between groups with the interval of the populations'.
+
+    The lines at 0.85 and 0.95 are for loadings with signs.
+    """
     k, groups = len(names), comparison.levels[1:]
     figure = new_figure(7, 0.9 + 0.38 * k * max(1, 0.6 * len(groups)))
     axes = figure.add_subplot()
-    for mark in (0.85, 0.95):
+    for mark in (0.85, 0.95) if comparison.centred is None else ():
         axes.axvline(mark, color="gray", linewidth=0.8, linestyle="--")
+    shown = comparison.congruence if comparison.rotated is None else comparison.rotated
     offsets = np.linspace(-0.25, 0.25, len(groups) + 2)[1:-1]
     for i, (group, offset) in enumerate(zip(groups, offsets, strict=True)):
-        places, values = np.arange(k) + offset, comparison.congruence[i]
+        places, values = np.arange(k) + offset, shown[i]
         axes.hlines(places, comparison.low[i], comparison.high[i], color=f"C{i % 8}", linewidth=1.5)
         axes.plot(values, places, "o", markersize=4, color=f"C{i % 8}", label=f"{group} and {comparison.levels[0]}")
     axes.set_yticks(range(k), names)
     axes.set_ylim(k - 0.5, -0.5)
-    axes.set_xlim(min(0.8, float(comparison.low.min()) - 0.02), 1.005)
+    axes.set_xlim(min(0.8, float(min(np.nanmin(comparison.low, initial=1), shown.min())) - 0.02), 1.005)
     axes.set_xlabel(f"congruence with {comparison.by}={comparison.levels[0]}")
     if len(groups) > 1:
         axes.legend(fontsize="small", loc="lower left")

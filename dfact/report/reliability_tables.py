@@ -97,5 +97,5 @@ def _page_table(table: pd.DataFrame, caption: str) -> Table:
 
 def _adequacy(description: Description) -> pd.DataFrame:
     """Return KMO and Bartlett's test as a table."""
-    values = {"KMO": description.kmo} | {f"Bartlett {name}": value for name, value in description.bartlett.items()}
+    values = {"KMO": description.kmo} | {f"{description.bartlett.name} {name}": value for name, value in description.bartlett.items()}
     return pd.DataFrame({"value": values}).rename_axis("measure")

@@ -40,7 +40,8 @@ def selection_text(selection: "Selection") -> str:
 def error_plot(selection: "Selection") -> "Figure":
     """Plot the cross-validated error over the number of components, with a line for each combination of the other parameters.
 
-    Bars show one standard error; a ring marks the chosen candidate. Save the figure with ``figure.savefig("errors.png")``.
+    Bars show one standard error of the difference from the lowest error, so that the rule ``1se`` considers the candidates whose
+    bars reach down to it; a ring marks the chosen candidate. Save the figure with ``figure.savefig("errors.png")``.
 
     Raises
     ------
@@ -51,12 +52,20 @@ def error_plot(selection: "Selection") -> "Figure":
     names = [str(name) for name in table.index.names]
     if "error" not in table or "n_components" not in names:
         raise ParameterError(f"the selection has {list(table)} of {names}, expected the errors of numbers of components")
-    return score_plot(table, selection.best_params, "error", "se", ERROR_LABEL)
+    return score_plot(table, selection.best_params, "error", "se_difference", ERROR_LABEL)
 
 
 def deviance_plot(selection: "Selection") -> "Figure":
-    """Plot the deviance of held-out entries over the number of populations; bars show one standard error."""
-    return score_plot(selection.table, selection.best_params, "deviance", "se", "mean deviance of held-out entries")
+    """Plot the deviance of held-out entries over the number of populations.
+
+    Bars show one standard error of the difference from the lowest.
+    """
+    return score_plot(selection.table, selection.best_params, "deviance", "se_difference", "mean deviance of held-out entries")
+
+
+def modularity_plot(selection: "Selection") -> "Figure":
+    """Plot the fuzzy modularity over the number of classes; bars show the range of 95 % of the resamples, if there are any."""
+    return score_plot(selection.table, selection.best_params, "modularity", None, "fuzzy modularity")
 
 
 def scree_plot(selection: "Selection") -> "Figure":
@@ -96,7 +105,8 @@ def eigenvalue_plot(table: pd.DataFrame, chosen: float) -> "Figure":
 def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: str | None, label: str) -> "Figure":
     """Plot a score over the number of components, or over the first parameter; draw a line for each combination of the others.
 
-    ``table`` is the table of a selection. Bars show the column ``error``, if any; a ring marks the ``best`` candidate.
+    ``table`` is the table of a selection. Bars show the column ``error``, if any, or extend from the column ``low`` to ``high``; a ring
+    marks the ``best`` candidate.
     """
     names = [str(name) for name in table.index.names]
     across = "n_components" if "n_components" in names else names[0]
@@ -111,6 +121,8 @@ def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: 
         style = f"{_MARKERS[i % len(_MARKERS)]}-"
         spread = None if error is None else line[error].fillna(0)
         axes.errorbar(line[across], line[score], spread, fmt=style, capsize=3, markersize=5, label=parameters)
+        if {"low", "high"} <= set(line):
+            axes.vlines(line[across], line["low"], line["high"], color="0.6", linewidth=3, zorder=0, label="95 % of the resamples")
     chosen = frame[(frame[names] == pd.Series(best)).all(axis=1)]
     axes.plot(chosen[across], chosen[score], "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="chosen")
     axes.set_xticks(sorted(frame[across].unique()))

@@ -19,9 +19,9 @@ from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.selection.estimators import check_estimator, weighted_dataset
 from dfact.selection.fold_fits import EstimatorFits, FoldTask, GroupResult, WarmStarts
-from dfact.selection.folds import Folds, assign_all_folds, check_blocks, resolve_random_state, resolve_strata
+from dfact.selection.folds import Folds, assign_all_folds, check_blocks, resolve_groups, resolve_random_state, resolve_strata
 from dfact.selection.grid import Parameters, best_fit, expand, make_index, most_components, plan_fits
-from dfact.selection.result import RULES, Selection, choose
+from dfact.selection.result import RULES, Selection, choose, fold_errors
 from dfact.selection.results_store import ResultsStore, describe_model, describe_parameters
 from dfact.selection.scheduler import run_fits
 
@@ -38,6 +38,7 @@ def block_cross_validate(
     confounders: Any = None,
     sample_weight: Any = None,
     stratify: Any = None,
+    groups: Any = None,
     restarts: int = 0,
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
@@ -81,6 +82,9 @@ def block_cross_validate(
     stratify : labels (n,) or a table of n rows, optional
         Each row block gets the same share of the rows of each level; by default of the confounders' levels.
         Continuous numbers are cut into quarters.
+    groups : labels (n,), optional
+        Rows with the same label, such as copies of a row or members of a household, are in the same row block, so that none is
+        predicted from the others.
     restarts : int
         Number of random starts for each number of components, at most 1000, besides the default one; the lowest objective counts.
     random_state : int, RandomState or None
@@ -96,8 +100,9 @@ def block_cross_validate(
     Returns
     -------
     Selection
-        ``table`` with the ``error`` of each configuration over all held-out answers, its standard error ``se`` over
-        folds and repeats, ``seconds`` and ``passes`` of its fits; ``folds`` with the error of each fold;
+        ``table`` with the ``error`` of each configuration over all held-out answers, its standard error ``se`` over the
+        folds, the standard error ``se_difference`` of its difference from the lowest error (see
+        :func:`dfact.selection.result.fold_errors`), ``seconds`` and ``passes`` of its fits; ``folds`` with the error of each fold;
         ``best_params``; and the ``model`` fitted with them to the complete data.
 
     Raises
@@ -130,14 +135,16 @@ def block_cross_validate(
     if len(dataset.shape) != 2:
         raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
     shape = (dataset.shape[0], dataset.shape[1])
-    blocks = check_blocks(shape, n_blocks, n_folds)
+    grouped = resolve_groups(groups, shape[0])
+    blocks = check_blocks((shape[0] if grouped is None else int(grouped.max()) + 1, shape[1]), n_blocks, n_folds)
     strata = resolve_strata(stratify, dataset.confounders, shape[0])
     identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
     identity |= {"seed": resolve_random_state(random_state), "grid": [describe_parameters(c) for c in configurations]}
     identity |= {"n_blocks": blocks, "n_folds": int(n_folds), "repeats": int(repeats), "restarts": int(restarts)}
     identity |= {"strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
+    identity |= {} if grouped is None else {"groups": blake2b(grouped.tobytes(), digest_size=8).hexdigest()}
     store = ResultsStore(checkpoint, identity)
-    folds = assign_all_folds(shape, blocks, n_folds, repeats, store.seed, strata)
+    folds = assign_all_folds(shape, blocks, n_folds, repeats, store.seed, strata, grouped)
     _check_size(most_components(model, configurations), folds)
     groups = _run(model, dataset, configurations, folds, store, restarts, callbacks, in_memory)
     table, fold_errors = _tabulate(configurations, groups, store)
@@ -229,9 +236,9 @@ def _tabulate(configurations: list[Parameters], groups: list[tuple[int, ...]], s
     if not count.any(axis=0).sum() > 0:
         raise DataError("no fold holds out an answer, expected data with answers")
     errors = np.where(count > 0, squares / np.where(count > 0, count, 1), np.nan)
-    n_scored = (~np.isnan(errors)).sum(axis=1)
-    spread = np.nanstd(errors, axis=1, ddof=1) / np.sqrt(n_scored) if n_scored.min() > 1 else np.full(len(errors), np.nan)
-    totals = {"error": squares.sum(axis=1) / count.sum(axis=1), "se": spread}
+    n_repeats = len({repeat for repeat, _ in columns})
+    squares, count = (figures.reshape(len(figures), n_repeats, -1) for figures in (squares, count))
+    totals: dict[str, Any] = dict(fold_errors(squares, count))
     totals |= {"seconds": seconds.sum(axis=1), "passes": passes.sum(axis=1).astype(int)}
     index = make_index(configurations)
     folds = pd.MultiIndex.from_tuples(columns, names=["repeat", "fold"])

@@ -26,7 +26,7 @@ from dfact.progress import Iteration, Reporter
 from dfact.selection.estimators import with_parameters
 from dfact.selection.folds import resolve_random_state
 from dfact.selection.masks import CodeMask
-from dfact.selection.result import Selection
+from dfact.selection.result import Selection, fold_errors
 from dfact.selection.results_store import Results, ResultsStore, describe_model
 from dfact.selection.scheduler import BatchCheckpoints, run_on_shared_reads
 
@@ -74,7 +74,8 @@ def cross_validate_entries(
     Returns
     -------
     Selection
-        ``table`` with the ``deviance`` (the error above) of each ``n_components``, its standard error over the folds ``se``, and
+        ``table`` with the ``deviance`` (the error above) of each ``n_components``, its standard error over the folds ``se``, the
+        standard error ``se_difference`` of its difference from the lowest (see :func:`dfact.selection.result.fold_errors`), and
         the ``reads`` of its fits; ``best_params``; and the ``model`` fitted with them to the complete data.
 
     Raises
@@ -122,7 +123,7 @@ def cross_validate_entries(
     best = int(table["deviance"].to_numpy().argmin())
     store.remove_batches()
     fitted = with_parameters(model, n_components=candidates[best]).fit(X, checkpoint=store.checkpoint("model"))
-    fitted.selection_ = SelectionRecord.from_table(table, best, "deviance", "lowest")
+    fitted.selection_ = SelectionRecord.from_table(table, best, "deviance", "lowest", "se")
     return Selection(table, {"n_components": candidates[best]}, fitted)
 
 
@@ -144,9 +145,8 @@ def _tabulate(candidates: list[int], figures: Any) -> pd.DataFrame:
     totals, counts, reads = np.moveaxis(figures, 2, 0)
     if not counts.sum(axis=0).all():
         raise DataError("no fold holds out an entry, expected more data")
-    errors = totals / np.where(counts > 0, counts, np.nan)
-    spread = np.nanstd(errors, axis=0, ddof=1) / np.sqrt(len(errors))
-    columns = {"deviance": totals.sum(axis=0) / counts.sum(axis=0), "se": spread, "reads": reads.sum(axis=0).astype(int)}
+    errors = fold_errors(totals.T[:, None], counts.T[:, None])
+    columns = {"deviance": errors.pop("error"), **errors, "reads": reads.sum(axis=0).astype(int)}
     return pd.DataFrame(columns, index=pd.Index(candidates, name="n_components"))
 
 

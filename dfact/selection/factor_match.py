@@ -34,8 +34,7 @@ def match_components(first: Sequence[NDArray[Any]], second: Sequence[NDArray[Any
 
     References
     ----------
-    Acar, Dunlavy, Kolda, Mørup (2011), "Scalable tensor factorizations for incomplete data", DOI 10.1016/j.chemolab.2010.08.004;
-    Adali et al. (2022), "Reproducibility in matrix and tensor decompositions", DOI 10.1109/MSP.2022.3163870.
+    Acar et al. (2011) on the score; Adali et al. (2022) on its use without weights.
     """
     cosines = [congruence(np.asarray(A, np.float64), np.asarray(B, np.float64)) for A, B in zip(first, second, strict=True)]
     products = np.abs(np.prod(cosines, axis=0))

@@ -43,17 +43,26 @@ class Folds:
 
 
 def assign_folds(
-    shape: tuple[int, int], n_blocks: tuple[int, int], n_folds: int, generator: np.random.Generator, strata: NDArray[np.int64] | None = None
+    shape: tuple[int, int],
+    n_blocks: tuple[int, int],
+    n_folds: int,
+    generator: np.random.Generator,
+    strata: NDArray[np.int64] | None = None,
+    groups: NDArray[np.intp] | None = None,
 ) -> Folds:
     """Assign shuffled rows and columns to blocks whose sizes differ by at most one, and the blocks to folds likewise.
 
-    ``strata`` (n,) numbers the stratum of each row: all blocks get the same share of its rows, to within one row.
+    ``strata`` (n,) numbers the stratum of each row: all blocks get the same share of its rows, to within one row. ``groups`` (n,)
+    numbers the group of each row, from 0 without gaps: all of its rows are in one block, in the stratum of the first. Then blocks
+    get the same number of groups, to within one.
     """
-    order = generator.permutation(shape[0])
+    first = np.arange(shape[0]) if groups is None else np.unique(groups, return_index=True)[1]
+    order = generator.permutation(len(first))
     if strata is not None:
-        order = order[np.argsort(strata[order], kind="stable")]
-    rows, columns = (np.empty(size, np.min_scalar_type(count)) for size, count in zip(shape, n_blocks, strict=True))
-    rows[order] = np.arange(shape[0]) % n_blocks[0]
+        order = order[np.argsort(strata[first][order], kind="stable")]
+    rows, columns = (np.empty(size, np.min_scalar_type(count)) for size, count in zip((len(first), shape[1]), n_blocks, strict=True))
+    rows[order] = np.arange(len(first)) % n_blocks[0]
+    rows = rows if groups is None else rows[groups]
     columns[generator.permutation(shape[1])] = np.arange(shape[1]) % n_blocks[1]
     fold_of_block = np.empty(n_blocks[0] * n_blocks[1], np.intp)
     fold_of_block[generator.permutation(len(fold_of_block))] = np.arange(len(fold_of_block)) % n_folds
@@ -61,10 +70,16 @@ def assign_folds(
 
 
 def assign_all_folds(
-    shape: tuple[int, int], n_blocks: tuple[int, int], n_folds: int, repeats: int, seed: int, strata: NDArray[np.int64] | None = None
+    shape: tuple[int, int],
+    n_blocks: tuple[int, int],
+    n_folds: int,
+    repeats: int,
+    seed: int,
+    strata: NDArray[np.int64] | None = None,
+    groups: NDArray[np.intp] | None = None,
 ) -> list[Folds]:
     """Assign the folds of each repeat; those of one repeat do not depend on the number of repeats."""
-    return [assign_folds(shape, n_blocks, n_folds, np.random.default_rng([seed, repeat]), strata) for repeat in range(repeats)]
+    return [assign_folds(shape, n_blocks, n_folds, np.random.default_rng([seed, repeat]), strata, groups) for repeat in range(repeats)]
 
 
 def resolve_random_state(random_state: Any) -> int | None:
@@ -88,6 +103,16 @@ def resolve_strata(stratify: Any, confounders: pd.DataFrame | None, n_rows: int)
     """Return the strata of labels (n,) or a table of them, by default those of the confounders; None without either."""
     frame = confounders if stratify is None else as_frame(stratify, n_rows)
     return None if frame is None or not len(frame.columns) else number_strata(frame)
+
+
+def resolve_groups(groups: Any, n_rows: int) -> NDArray[np.intp] | None:
+    """Return the numbers of the groups of rows by their labels (n,), from 0 without gaps; None without labels."""
+    if groups is None:
+        return None
+    labels = np.asarray(groups)
+    if labels.shape != (n_rows,):
+        raise ParameterError(f"groups has shape {labels.shape}, expected a label for each of {n_rows} rows")
+    return np.asarray(np.unique(labels, return_inverse=True)[1], np.intp)
 
 
 def check_blocks(shape: tuple[int, int], n_blocks: Any, n_folds: Any) -> tuple[int, int]:

@@ -12,6 +12,8 @@ from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.expectile.passes import OriginalUnits
 
 ERRORS = ("relative", "absolute")
+N_ROW_GROUPS = 20
+"""Number of groups of rows whose sums give the standard errors of a mean loss."""
 
 # Histograms have steps of 0.1 % from 1e-5 to 1e5 units. The first step holds errors below, which count as 0, the last
 # one errors above, which count as infinite.
@@ -138,20 +140,65 @@ class ErrorHistogram(PartialSums, name="error_histogram"):
     """Number of entries 0, which have no relative error ()."""
 
 
+@dataclass
+class ExpectileErrors(PartialSums, name="expectile_errors"):
+    """Errors of an expectile b̂ of the held-out entries b: the histogram of their sizes, the loss, and the sums on either side."""
+
+    counts: NDArray[Any]
+    """That of :class:`ErrorHistogram`."""
+    zeros: NDArray[Any]
+    """That of :class:`ErrorHistogram`."""
+    losses: NDArray[Any]
+    """Σ ρ_ω(b − b̂) over each group of rows (N_ROW_GROUPS,); row i is in the group i modulo their number."""
+    numbers: NDArray[Any]
+    """Number of entries in each group of rows (N_ROW_GROUPS,)."""
+    sides: NDArray[Any]
+    """Number of the entries below b̂, and above it (2,)."""
+    deviations: NDArray[Any]
+    """Σ (b̂ − b)₊ and Σ (b − b̂)₊ (2,)."""
+
+    def coverage(self, omega: float) -> dict[str, float]:
+        """Return the share of the entries below the expectile, that which the definition gives, and the share of the deviations.
+
+        The ω-expectile e of b is defined by (1 − ω) E(e − b)₊ = ω E(b − e)₊. So the share of the deviations |b − e| that lies
+        below e is ω. With the mean deviations A of the entries below and B of those above, the share p of the entries below solves
+        (1 − ω) p A = ω (1 − p) B. NaN where no entry lies on one of the sides.
+        """
+        (below, above), (low, high) = self.sides, self.deviations
+        with np.errstate(invalid="ignore", divide="ignore"):
+            A, B = np.divide(low, below), np.divide(high, above)
+            expected = omega * B / (omega * B + (1 - omega) * A)
+            shares = np.divide(below, below + above), expected, np.divide(low, low + high)
+        return {name: float(share) for name, share in zip(("below", "below_expected", "deviation_below"), shares, strict=True)}
+
+
 @dataclass(frozen=True)
-class ErrorHistogramPass(Pass[RowFactors, NDArray[Any], ErrorHistogram]):
-    """A pass that counts the errors of the model of the rows' factors X (k, rows) in the state."""
+class ExpectileErrorsPass(Pass[RowFactors, NDArray[Any], ExpectileErrors]):
+    """A pass that sums the errors of the model of the rows' factors X (k, rows) in the state."""
 
     measured: OriginalUnits
     measure: ErrorMeasure
+    omega: float
     dtype: np.dtype[Any]
     state_type = RowFactors
 
-    def step(self, block: Block, state: RowFactors, broadcast: NDArray[Any]) -> tuple[RowFactors, ErrorHistogram]:
-        """Count the errors of a block; ``broadcast`` is Y (m, k)."""
+    def step(self, block: Block, state: RowFactors, broadcast: NDArray[Any]) -> tuple[RowFactors, ExpectileErrors]:
+        """Sum the errors of a block; ``broadcast`` is Y (m, k)."""
         M = self.measured.entries(block)
         rows = np.repeat(np.arange(len(M.indptr) - 1), np.diff(M.indptr))
         R = np.zeros(len(M.data))
         for x, y in zip(state.factors, broadcast.T, strict=True):
             R += x[rows] * y[M.indices]
-        return state, self.measure.count(M.data, R)
+        residuals = M.data - R
+        below = residuals < 0
+        losses = np.square(residuals) * np.where(below, 1 - self.omega, self.omega)
+        groups = (block.start + rows) % N_ROW_GROUPS
+        histogram = self.measure.count(M.data, R)
+        return state, ExpectileErrors(
+            histogram.counts,
+            histogram.zeros,
+            np.bincount(groups, losses, N_ROW_GROUPS),
+            np.bincount(groups, minlength=N_ROW_GROUPS),
+            np.array([below.sum(), (residuals > 0).sum()]),
+            np.array([-residuals[below].sum(), residuals[~below].sum()]),
+        )

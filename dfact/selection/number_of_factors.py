@@ -17,7 +17,7 @@ from dfact.models.parameters import is_count
 from dfact.models.provenance import SelectionRecord
 from dfact.selection.result import Selection
 
-_RULES = {
+CRITERIA = {
     "PA": ("excess", "above chance"),
     "PA-factors": ("factor_excess", "above chance"),
     "MAP": ("MAP", "lowest"),
@@ -143,8 +143,8 @@ def select_number_of_factors(
     if not isinstance(model, FactorAnalysis):
         raise ParameterError(f"model is a {type(model).__name__}, expected a FactorAnalysis, as the criteria rate common factors")
     candidates = sorted(set(n_components))
-    if criterion not in _RULES:
-        raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, _RULES))}")
+    if criterion not in CRITERIA:
+        raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, CRITERIA))}")
     if not candidates or candidates[0] < 1:
         raise ParameterError(f"n_components is {list(n_components)}, expected numbers of factors of at least 1")
     counts = number_of_factors(model, X, candidates, sample_weight=sample_weight, quantile=quantile, seed=seed)
@@ -157,7 +157,7 @@ def select_number_of_factors(
         warnings.warn(f"{message}; {best} was chosen, widen n_components", UserWarning, stacklevel=2)
     table = _scores(counts, candidates)
     fitted = FactorAnalysis(**model.get_params(deep=False) | {"n_components": best}).fit(X, sample_weight=sample_weight)
-    score, rule = _RULES[criterion]
+    score, rule = CRITERIA[criterion]
     fitted.selection_ = SelectionRecord.from_table(table, candidates.index(best), score, rule)
     return Selection(table, {"n_components": best}, fitted)
 

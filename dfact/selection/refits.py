@@ -60,15 +60,20 @@ def refit_inputs(model: Any, dataset: Dataset, confounders: pd.DataFrame | None)
     return with_parameters(model, executor=None, memory_limit=None, callbacks=()), unlabelled
 
 
-def converged_start(model: Any, fits: F, matching: "Matching") -> F:
-    """Fit the model further to all rows, and return the fits with its loadings as their common start."""
+def converged_start(model: Any, fits: F, matching: "Matching", store: ResultsStore | None = None) -> F:
+    """Fit the model further to all rows, and return the fits with its loadings as their common start, which a ``store`` keeps."""
     warm = with_parameters(fits.model, init=np.asarray(model.components_, np.float64), tol=min(_TOLERANCE, model.tol))
     fits = replace(fits, model=warm)
+    if store is not None and (ALL_ROWS,) in store.entries:
+        [components] = store.entries[ALL_ROWS,]
+        return replace(fits, model=with_parameters(warm, init=components.astype(np.float64)))
     found: list[Refit] = []
     run_fits(fits, [ALL_ROWS], lambda _, refit: found.append(refit), model.executor, model.memory_limit)
     [start] = found
     if isinstance(start, DataError):
         raise start
+    if store is not None:
+        store.add((ALL_ROWS,), [start.components])
     nonzero = matching.loadings.any(axis=1)  # a penalty may have left a factor without loadings
     similarity = np.where(nonzero, matching.match(start.components)[0], 1.0)
     if similarity.min() < _SAME_FACTOR:
@@ -91,6 +96,7 @@ class Refits:
         self.failed: dict[int, DataError] = {}
         """The errors of refits by number."""
         self.pending = [number for number in numbers if (number,) not in store.entries]
+        self._done = len(numbers) - len(self.pending)
         self._lock, self._left, self._reporter = threading.Lock(), TimeLeft(len(numbers)), Reporter(callbacks, len(numbers))
 
     def keep(self, number: int, refit: Refit) -> None:
@@ -101,10 +107,10 @@ class Refits:
             else:
                 differences = refit.differences
                 adjusted = [] if differences is None else [differences.factors, differences.residuals, differences.item_sd]
-                arrays = [refit.components, refit.confounders, *adjusted]
+                arrays = [refit.components, refit.scale, refit.confounders, *adjusted]
                 self._store.add((number,), [array for array in arrays if array is not None])
-            done = len(self._store.entries) + len(self.failed)
-            self._reporter.reached(done, self._left.text(done))
+            self._done += 1
+            self._reporter.reached(self._done, self._left.text(self._done))
 
     def loadings(self) -> list[RefittedLoadings | None]:
         """Return the loadings of each refit, None for those that failed."""
@@ -117,9 +123,15 @@ class Refits:
             warnings.warn(failed, UserWarning, stacklevel=3)
         return [None if i in self.failed else self._stored(i) for i in self._numbers]
 
+    def stored(self, numbers: Sequence[int]) -> list[RefittedLoadings]:
+        """Return the loadings of these refits, which have succeeded."""
+        return [self._stored(number) for number in numbers]
+
     def _stored(self, number: int) -> RefittedLoadings:
         components, *others = self._store.entries[number,]
         assert components is not None, "every refit has loadings"
+        if others and others[0].ndim == 1:
+            return RefittedLoadings(components, None, scale=others[0])
         return RefittedLoadings(components, others[0], AdjustedDifferences(*others[1:])) if others else RefittedLoadings(components, None)
 
 

@@ -111,9 +111,7 @@ def replicability(
 
     References
     ----------
-    Adali et al. (2022), "Reproducibility in matrix and tensor decompositions: focus on model match, interpretability, and
-    uniqueness", DOI 10.1109/MSP.2022.3163870; Yan et al. (2024), "Characterizing human postprandial metabolic response using
-    multiway data analysis", Metabolomics 20:50, whose ten folds, pairs of folds and best runs these are.
+    Adali et al. (2022); Yan et al. (2024), whose ten folds, pairs of folds and best runs these are.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Refits of a model to bootstrap resamples of the rows, by its own fit in sessions whose blocks hold the drawn rows."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
+from dfact.data.replicate_weights import ReplicateWeights
 from dfact.engine.driver import FusedSolver, drive_together, whole
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
@@ -33,6 +34,9 @@ class RefittedLoadings:
     """Loadings on the encoded confounder columns (c, m); None for a model without."""
     differences: AdjustedDifferences | None = None
     """Differences that the confounders make to the factors and residuals."""
+    scale: NDArray[Any] | None = None
+    """Standard deviation of each item's answers (m,), to which standardized loadings refer; None for loadings in the items' units, which
+    alone have confounders."""
 
 
 Refit = RefittedLoadings | DataError
@@ -63,12 +67,7 @@ class Resample:
     @classmethod
     def draw(cls, shape: tuple[int, ...], seed: int, number: int, *, weighted: bool, strata: NDArray[Any] | None = None) -> "Resample":
         """Draw the counts of the blocks for data of this shape, for ``strata`` numbered from 0 without gaps."""
-        n, step = shape[0], Layout.of(shape).block_rows
-        starts = np.arange(0, n, step)
-        if strata is None:
-            sizes = np.minimum(step, n - starts)[None]
-        else:
-            sizes = np.stack([np.add.reduceat(strata == level, starts, dtype=np.int64) for level in range(int(strata.max()) + 1)])
+        sizes = _block_sizes(shape, strata)
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
         counts = np.stack(
             [generator.multinomial(total, blocks / max(total, 1)) for blocks, total in zip(sizes, sizes.sum(axis=1), strict=True)]
@@ -106,39 +105,67 @@ class Resample:
 
 
 @dataclass(frozen=True, eq=False)
-class GroupRows(Resample):
-    """A view of the rows of one group, once each: as they are, or after a random permutation of the groups of all rows.
+class Half(Resample):
+    """A view of a random half of the rows, drawn without replacement, in which each row counts twice.
 
-    ``strata`` number the groups from 1 on, and rows of none are 0, which a permutation leaves out. It is drawn as a resample is: the
-    numbers of rows of each group in each block first, then the rows. All groups of a permutation have the same seed and number.
+    So the total weight, and with it the weight of a penalty, is that of all rows. Halves 2b and 2b + 1 have no row in common; with an
+    odd number of rows, or of rows of a stratum, one row is in neither. The ``number`` is that of the pair, b.
     """
 
-    group: int = 0
-    permuted: bool = False
+    before: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """Number of rows of each stratum and block that the other half took before this one (strata, blocks)."""
 
     @classmethod
-    def choose(cls, seed: int, number: int, strata: NDArray[Any], group: int, step: int, *, weighted: bool, permuted: bool) -> "GroupRows":
-        """Choose the rows of a group, for blocks of ``step`` rows."""
+    def draw(cls, shape: tuple[int, ...], seed: int, number: int, *, weighted: bool, strata: NDArray[Any] | None = None) -> "Half":
+        """Draw the numbers of rows of the blocks for half ``number``."""
+        pair, second = divmod(number, 2)
+        sizes = _block_sizes(shape, strata)
+        generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(pair,)))
+        counts = np.stack([generator.multivariate_hypergeometric(blocks, int(blocks.sum()) // 2) for blocks in sizes])
+        before = np.zeros_like(counts)
+        if second:
+            before, left = counts, sizes - counts
+            counts = np.stack([generator.multivariate_hypergeometric(b, int(all_.sum()) // 2) for b, all_ in zip(left, sizes, strict=True)])
+        return cls(seed, pair, counts, weighted, strata, before)
+
+    def multiplicity(self, index: int, start: int, size: int) -> NDArray[np.intp]:
+        generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.number, index)))
+        block = np.zeros(size, np.intp) if self.strata is None else self.strata[start : start + size]
+        drawn = np.zeros(size, np.intp)
+        for stratum, (first, count) in enumerate(zip(self.before[:, index], self.counts[:, index], strict=True)):
+            rows = generator.permutation(np.flatnonzero(block == stratum))
+            drawn[rows[first : first + count]] = 2
+        return drawn
+
+    def _rows_before(self, index: int) -> int:
+        return 2 * super()._rows_before(index)
+
+
+def _block_sizes(shape: tuple[int, ...], strata: NDArray[Any] | None) -> NDArray[np.int64]:
+    """Return the number of rows of each stratum in each block (strata, blocks); without strata, all rows are one."""
+    n, step = shape[0], Layout.of(shape).block_rows
+    starts = np.arange(0, n, step)
+    if strata is None:
+        return np.minimum(step, n - starts)[None]
+    return np.stack([np.add.reduceat(strata == level, starts, dtype=np.int64) for level in range(int(strata.max()) + 1)])
+
+
+@dataclass(frozen=True, eq=False)
+class GroupRows(Resample):
+    """A view of the rows of one group, once each. ``strata`` number the groups from 1 on, and rows of none are 0."""
+
+    group: int = 0
+
+    @classmethod
+    def choose(cls, seed: int, number: int, strata: NDArray[Any], group: int, step: int, *, weighted: bool) -> "GroupRows":
+        """Choose the rows of a group, for blocks of ``step`` rows. ``seed`` and ``number`` are for views that draw among them."""
         starts = np.arange(0, len(strata), step)
         counts = np.stack([np.add.reduceat(strata == g, starts, dtype=np.int64) for g in range(1, int(strata.max()) + 1)])
-        if permuted:
-            generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
-            left, sizes = counts.sum(axis=1), counts.sum(axis=0)
-            for block, size in enumerate(sizes):
-                counts[:, block] = generator.multivariate_hypergeometric(left, size)
-                left -= counts[:, block]
-        return cls(seed, number, counts, weighted, strata, group, permuted)
+        return cls(seed, number, counts, weighted, strata, group)
 
     def multiplicity(self, index: int, start: int, size: int) -> NDArray[np.intp]:
         assert self.strata is not None, "groups are strata"
-        block = self.strata[start : start + size]
-        if not self.permuted:
-            return np.asarray(block == self.group, np.intp)
-        generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.number, index)))
-        rows, first = generator.permutation(np.flatnonzero(block)), int(self.counts[: self.group - 1, index].sum())
-        chosen = np.zeros(size, np.intp)
-        chosen[rows[first : first + self.counts[self.group - 1, index]]] = 1
-        return chosen
+        return np.asarray(self.strata[start : start + size] == self.group, np.intp)
 
     def _rows_before(self, index: int) -> int:
         return int(self.counts[self.group - 1, :index].sum())
@@ -203,7 +230,8 @@ class ResampleFits:
             return
         confounders = getattr(model, "confounder_components_", None)
         confounders = None if confounders is None or not len(confounders) else confounders
-        keep(RefittedLoadings(np.asarray(model.components_), confounders, getattr(model, "differences_", None)))
+        differences, scale = getattr(model, "differences_", None), getattr(model, "scale_", None)
+        keep(RefittedLoadings(np.asarray(model.components_), confounders, differences, scale))
 
     def fits_in_memory(self, count: int, workers: WorkerResources) -> bool:
         """Whether the values, and for each thread the state and the working arrays of a refit, fit within the memory limit."""
@@ -229,10 +257,47 @@ class ResampleFits:
 
 
 @dataclass(frozen=True, eq=False)
-class GroupFits(ResampleFits):
-    """Fits to the rows of single groups: all of them, resamples of them, and those of permuted groups.
+class HalfFits(ResampleFits):
+    """Fits to random halves of the rows, in pairs without a common row, in which each row counts twice."""
 
-    A fit is numbered (draw · groups + group); draw 0 are the groups themselves, odd draws resamples, and even ones permutations.
+    def _view(self, which: int) -> BlockView:
+        return Half.draw(self.task.dataset.shape, self.seed, which, weighted=self.model.traits.copies_weights, strata=self.strata)
+
+
+@dataclass(frozen=True, eq=False)
+class OtherCovariates:
+    """A view of blocks with other covariates, such as other weights."""
+
+    covariates: NDArray[Any]
+    """(n, c)."""
+
+    def __call__(self, block: Block) -> Block:
+        rows = slice(block.start, block.start + block.matrix.shape[0])
+        return block.with_matrix(block.matrix, covariates=self.covariates[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class ReplicateFits(ResampleFits):
+    """Fits with each of the replicate weights of a survey, by their number."""
+
+    replicates: ReplicateWeights | None = None
+
+    def shared(self, which: int, keep: Callable[[Refit], None]) -> FusedSolver[None]:
+        if which == ALL_ROWS:
+            return super().shared(which, keep)
+        assert self.replicates is not None, "there is a fit for each of the replicate weights"
+        dataset = replace(self.task.dataset, weights=self.replicates.column(which))
+        prepared = self.model.prepare(dataset)  # a model scales its weights, and constants depend on their sum
+        assert prepared.covariates is not None, "the last covariate holds the weights"
+        task = replace(self.task, dataset=dataset, problem=prepared.problem)
+        return FusedSolver(self._refit(with_parameters(self.model), task, keep), OtherCovariates(prepared.covariates))
+
+
+@dataclass(frozen=True, eq=False)
+class GroupFits(ResampleFits):
+    """Fits to the rows of single groups: all of them, and resamples of them.
+
+    A fit is numbered (draw · groups + group); draw 0 are the groups themselves, others resamples.
     ``strata`` number the groups from 1 on, and rows of none are 0.
     """
 
@@ -245,20 +310,24 @@ class GroupFits(ResampleFits):
         if model.traits.copies_weights:
             groups = [group if group.weights is not None else group.with_weights(np.ones(group.shape[0])) for group in groups]
         fits = cls.make(model, dataset, seed=seed, strata=labels + 1)
-        # Levels and ranges are those of all rows, as permuted groups have them.
+        # Levels and ranges are those of all rows, so that they do not differ between groups and draws.
         problems = [model.prepare(replace(group, statistics=dataset.statistics)).problem for group in groups]
         return replace(fits, problems=tuple(problems))
 
+    def rows_of_group(self, which: int) -> GroupRows:
+        """Return the view of the rows of the group of a fit."""
+        assert self.strata is not None, "groups are strata"
+        step, group = Layout.of(self.task.dataset.shape).block_rows, which % len(self.problems)
+        return GroupRows.choose(self.seed, which, self.strata, group + 1, step, weighted=self.model.traits.copies_weights)
+
     def _view(self, which: int) -> BlockView:
         draw, group = divmod(which, len(self.problems))
-        shape, weighted, strata = self.task.dataset.shape, self.model.traits.copies_weights, self.strata
-        assert strata is not None, "groups are strata"
-        if draw % 2:
-            resample = Resample.draw(shape, self.seed, which, weighted=weighted, strata=strata)
-            others = np.arange(len(resample.counts)) != group + 1
-            return replace(resample, counts=np.where(others[:, None], 0, resample.counts))
-        step = Layout.of(shape).block_rows
-        return GroupRows.choose(self.seed, draw, strata, group + 1, step, weighted=weighted, permuted=draw > 0)
+        if not draw:
+            return self.rows_of_group(which)
+        shape, weighted = self.task.dataset.shape, self.model.traits.copies_weights
+        resample = Resample.draw(shape, self.seed, which, weighted=weighted, strata=self.strata)
+        others = np.arange(len(resample.counts)) != group + 1
+        return replace(resample, counts=np.where(others[:, None], 0, resample.counts))
 
     def _task(self, which: int) -> FitTask[Any]:
         return replace(self.task, problem=self.problems[which % len(self.problems)])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
 from dfact.models.estimator import Factorization
@@ -44,11 +45,53 @@ class Selection:
         return f"{self.table}\nbest: {best}"
 
 
-def choose(table: pd.DataFrame, rule: str) -> dict[str, Any]:
-    """Return the parameters that the rule chooses from a table with one row per configuration and the columns ``error`` and ``se``.
+def fold_errors(totals: NDArray[Any], counts: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    """Return the error of each candidate with its standard error, and the standard error of its difference from the lowest.
 
-    ``lowest`` chooses the lowest error. ``1se`` considers the configurations within one standard error (that of the
-    lowest) of the lowest error, and chooses among them the fewest components, then the largest β, then the lowest error.
+    ``totals`` (candidates, repeats, folds) are the summed errors of each fold, and ``counts`` of the same shape the numbers of
+    its entries, equal for all candidates. ``error`` is Σ totals / Σ counts. With the error e_r of a repeat r, the N_r entries
+    and the F folds of the repeat,
+
+        se² = mean over r of F/(F − 1) Σ_f (total_rf − e_r count_rf)² / N_r²,
+
+    which is s²/F for folds of equal size whose errors have the variance s². ``se_difference`` is the same for the differences
+    of the totals from those of the candidate with the lowest error, fold by fold: the folds' own difficulty cancels.
+    All repeats divide the same data, so that they reduce the part of the error that the division causes, not that of the
+    sample. Therefore the variances are averaged over the repeats, not divided by their number. NaN for fewer than two folds.
+
+    References
+    ----------
+    Breiman et al. (1984), section 3.4.3: the rule of one standard error; Nadeau & Bengio (2003): repeats are not independent.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> totals = np.array([[[10.0, 20, 30]], [[12, 22, 32]]])
+    >>> from dfact.selection.result import fold_errors
+    >>> errors = fold_errors(totals, np.full(totals.shape, 10.0))
+    >>> errors["error"].tolist(), errors["se"].round(3).tolist(), errors["se_difference"].tolist()
+    ([2.0, 2.2], [0.577, 0.577], [0.0, 0.0])
+    """
+    error = totals.sum(axis=(1, 2)) / counts.sum(axis=(1, 2))
+    difference = totals - totals[error.argmin()]
+    return {"error": error, "se": _standard_error(totals, counts), "se_difference": _standard_error(difference, counts)}
+
+
+def _standard_error(totals: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64]:
+    size, n = counts.sum(axis=2), (counts > 0).sum(axis=2)
+    if n.min() < 2:
+        return np.full(len(totals), np.nan)
+    residuals = totals - (totals.sum(axis=2) / size)[:, :, None] * counts
+    variances = n / (n - 1) * np.square(residuals).sum(axis=2) / np.square(size)
+    return np.asarray(np.sqrt(variances.mean(axis=1)), np.float64)
+
+
+def choose(table: pd.DataFrame, rule: str) -> dict[str, Any]:
+    """Return the parameters that the rule chooses from a table with one row per configuration.
+
+    Its columns are ``error`` and, for ``1se``, ``se_difference`` (see :func:`fold_errors`).
+    ``lowest`` chooses the lowest error. ``1se`` considers the configurations whose error exceeds the lowest by at most one
+    standard error of that difference, and chooses among them the fewest components, then the largest β, then the lowest error.
     ``knee`` keeps the other parameters of the lowest error. It chooses the number of components at which the
     curve of the error lies furthest below the straight line from the fewest components to those with
     the lowest error; if the curve is nowhere below the line, it chooses the lowest error.
@@ -66,9 +109,7 @@ def _lowest(frame: pd.DataFrame) -> Any:
 
 
 def _one_standard_error(frame: pd.DataFrame) -> Any:
-    lowest = frame.loc[_lowest(frame)]
-    spread = lowest["se"] if np.isfinite(lowest["se"]) else 0.0
-    near = frame[frame["error"] <= lowest["error"] + spread]
+    near = frame[frame["error"] <= frame["error"].min() + frame["se_difference"].fillna(0)]
     order = {name: ascending for name, ascending in (("n_components", True), ("beta", False), ("error", True)) if name in near}
     return near.sort_values(list(order), ascending=list(order.values()), kind="stable").index[0]
 

@@ -301,7 +301,7 @@ def _best_by_rule(table: pd.DataFrame, criterion: str, rule: str) -> int:
     scores, ranks = table[criterion], table["rank"]
     if rule == "knee":
         curve = scores.groupby(ranks).min().dropna()
-        frame = pd.DataFrame({"error": curve, "se": 0.0}).rename_axis("n_components")
+        frame = pd.DataFrame({"error": curve}).rename_axis("n_components")
         scores = scores.where(ranks == choose(frame, "knee")["n_components"])
     return int(np.nanargmin(scores))
 

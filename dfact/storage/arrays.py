@@ -89,6 +89,22 @@ def write_array(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tu
         array[...] = data
 
 
+def write_columns(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tuple[str, str]) -> None:
+    """Write numbers (n, R) with a chunk for each column, so that columns are read one at a time."""
+    n, R = data.shape
+    array = group.create_array(
+        name,
+        shape=(n, R),
+        chunks=(max(1, n), 1),
+        dtype=data.dtype,
+        compressors=compressor(data.dtype),
+        dimension_names=dimensions,
+        config=WRITE_EMPTY_CHUNKS,
+    )
+    for r in range(R):
+        array[:, r] = data[:, r]
+
+
 def write_labels(group: zarr.Group, name: str, labels: NDArray[Any], dimension: str) -> None:
     """Write strings, one for each position along ``dimension``, compressed and with a checksum."""
     chunk = min(max(1, len(labels)), 1 << 16)

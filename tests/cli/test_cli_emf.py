@@ -107,13 +107,13 @@ def test_plan(omega: str, data: Path, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.slow
 def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "best.model"
-    options = "-k 1,2,6 --ridge 0.1,1 --omega 0.1,0.5 --holdout-fraction 0.2 --bins 0,0.5,1,5 --repeats 2 --seed 0 --max-iter 30"
+    options = "-k 1,2,6 --ridge 0.1,1 --omega 0.1 --holdout-fraction 0.2 --bins 0,0.5,1,5 --repeats 2 --seed 0 --max-iter 30"
     assert main(["select", "emf", str(data), str(path), *options.split()]) == 0
     text, said = capsys.readouterr()
     expected = dfact.selection.select_by_held_out(
-        dfact.ExpectileMF(max_iter=30),
+        dfact.ExpectileMF(omega=0.1, max_iter=30),
         dfact.open_dataset(data),
-        {"n_components": [1, 2, 6], "ridge": [0.1, 1], "omega": [0.1, 0.5]},
+        {"n_components": [1, 2, 6], "ridge": [0.1, 1]},
         holdout_fraction=0.2,
         bins=[0, 0.5, 1, 5],
         repeats=2,
@@ -123,14 +123,32 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert {name: found.get_params()[name] for name in expected.best_params} == expected.best_params
     assert found.n_components == 2
     np.testing.assert_array_equal(found.components_, expected.model.components_)
-    header, *lines = text.splitlines()[:13]
-    assert " ".join(header.split()) == "n_components ridge omega median q25 q75 n zeros 0 to 0.5 0.5 to 1 1 to 5"
+    header, *lines = text.splitlines()[:7]
+    columns = "n_components ridge loss se se_difference below below_expected deviation_below median q25 q75 n zeros"
+    assert " ".join(header.split()) == f"{columns} 0 to 0.5 0.5 to 1 1 to 5"
     assert [line.endswith("best") for line in lines].count(True) == 1
-    assert f"{expected.table['median'].min():.6f}" in text
-    assert "24 fits, iteration" in said
+    assert f"{expected.table['loss'].min():.6f}" in text
+    assert "12 fits, iteration" in said
 
 
-SELECT = ["--ridge", "0.1", "--omega", "0.1,0.5", "--seed", "0", "--max-iter", "20", "--tol", "0"]
+@pytest.mark.slow
+def test_select_for_several_omegas(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each ω gets a choice and a model of its own, which say how often their order is wrong."""
+    options = "-k 1,2 --ridge 0.1,1 --omega 0.1,0.9 --seed 0 --max-iter 20"
+    assert main(["select", "emf", str(data), str(tmp_path / "t.model"), *options.split(), "--plot", str(tmp_path / "p.svg")]) == 0
+    text = capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p-0.1.svg", "p-0.9.svg", "t-0.1.model", "t-0.9.model"]
+    assert [line.endswith("best") for line in text.splitlines()].count(True) == 2
+    assert f"{tmp_path}/t-0.1.model\n  n_components" in text
+    models = [dfact.load_model(tmp_path / f"t-{omega}.model") for omega in (0.1, 0.9)]
+    assert [model.selection_.values[model.selection_.best][-1] for model in models] == [0.1, 0.9]
+    assert models[0].crossed_ == models[1].crossed_ < 0.5
+    assert f"below omega 0.9 except at {models[0].crossed_[0]:.1%} of entries" in text
+    assert main(["info", str(tmp_path / "t-0.9.model")]) == 0
+    assert "above omega 0.1 except at" in capsys.readouterr().out
+
+
+SELECT = ["--ridge", "0.1,0.5", "--omega", "0.1", "--seed", "0", "--max-iter", "20", "--tol", "0"]
 
 
 @pytest.mark.slow
@@ -177,7 +195,7 @@ def test_selection_killed_within_a_job_resumes(
     assert main(["select", "emf", str(data), str(tmp_path / "expected.model"), "-k", "1,2", *SELECT]) == 0
     total, last = len(visits), len(visits) - visits[::-1].index("FusedPass")
     job = tmp_path / "job.toml"
-    options = "components = '1,2'\nridge = '0.1'\nomega = '0.1,0.5'\nseed = 0\nmax-iter = 20\ntol = 0"
+    options = "components = '1,2'\nridge = '0.1,0.5'\nomega = '0.1'\nseed = 0\nmax-iter = 20\ntol = 0"
     job.write_text(f'[[step]]\nrun = "select emf"\ndata = "{data}"\nmodel = "found.model"\n{options}\n')
     # Kill the process within the fits that share reads, and within the last fit; a checkpoint every 10 passes loses less than that.
     log = tmp_path_factory.mktemp("log") / "log"
@@ -230,7 +248,7 @@ def test_info_and_transform(model: Path, data: Path, tmp_path: Path, capsys: pyt
         (["select", "emf", "{data}", "--holdout-fraction", "1"], 1, "holdout_fraction is 1.0, expected a number between 0 and 1"),
         (["select", "emf", "{data}", "--bins", "2,1"], 1, "bins are [2.0, 1.0], expected at least two numbers"),
         (["select", "emf", "{data}", "--bins", "low"], 2, "'low' is not a list of numbers"),
-        (["select", "emf", "{data}", "--error", "squared"], 2, "'squared' is not one of 'relative', 'absolute'"),
+        (["select", "emf", "{data}", "--error", "squared"], 2, "'squared' is not one of 'expectile', 'relative', 'absolute'"),
         (["select", "emf", "{model}"], 1, "holds a dfact model, expected a dataset"),
     ],
 )

@@ -40,6 +40,10 @@ def test_options_of_select_are_the_parameters_of_the_search_and_the_estimator(sp
     given = values(select_command(spec, select))
     model, search = defaults(signature(spec.entry.load())), defaults(signature(resolve_name(select.search)))
     expected = {name: list(value) if isinstance(value, range) else value for name, value in {**model, **search}.items()}
+    if select.each:
+        name, search_each, targets = select.each
+        expected[name] = [expected[name]]
+        assert signature(resolve_name(search_each)).parameters.keys() - {targets} == search.keys()
     assert {name: given[name] for name in given if name not in select.grid} == {
         name: value for name, value in expected.items() if name in given and name not in select.grid
     }

@@ -25,6 +25,11 @@ def values(dataset: Dataset) -> NDArray[np.float64]:
     return stored + dataset.offset.reshape(1, -1, *(1,) * (stored.ndim - 2))
 
 
+def decisions(notes: list[str]) -> list[str]:
+    """Return the notes without that about answers of 0."""
+    return [note for note in notes if "answered 0 to all items" not in note]
+
+
 def write(path: Path, rows: Sequence[Sequence[Any]]) -> Path:
     with path.open("w", newline="") as file:
         csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",").writerows(rows)
@@ -62,7 +67,9 @@ def test_a_redcap_export_needs_no_other_statement(redcap: Path, tmp_path: Path) 
     np.testing.assert_allclose(values(dataset), expected, rtol=1e-6)
     assert dataset.codebook is not None
     assert [(each.code, each.count) for each in dataset.codebook["meds___1"].missing] == [("form not opened", 1)]
-    assert notes[1:] == ["export.csv: the boxes are missing in 1 row(s) in which 'drugs_complete' is 0 or empty and none is ticked"]
+    assert decisions(notes[1:]) == [
+        "export.csv: the boxes are missing in 1 row(s) in which 'drugs_complete' is 0 or empty and none is ticked"
+    ]
     with pytest.raises(DataError, match=r"column 'email' is marked as an identifier"):
         import_table(data, tmp_path / "q.zarr", dictionary=redcap, items=["mood", "email"])
     everything = import_table(data, tmp_path / "q.zarr", dictionary=redcap, items="*", confounders="height")
@@ -100,7 +107,7 @@ def test_events_become_a_mode(redcap: Path, tmp_path: Path) -> None:
     said: dict[str, Any] = {"dictionary": redcap, "items": ["mood", "sex"], "stack": "events"}
     notes: list[str] = []
     dataset = import_table(data, tmp_path / "o.zarr", confounders=["age"], note=notes.append, **said)
-    assert notes == ["long.csv: left out, as none of the items has an answer there: v3"]
+    assert decisions(notes) == ["long.csv: left out, as none of the items has an answer there: v3"]
     assert dataset.shape == (2, 2, 2)
     assert [list(labels) for labels in dataset.mode_labels if labels is not None] == [["v1", "v2"]]  # v3 has no answer
     assert (list(dataset.row_labels), list(dataset.column_labels)) == (["a", "b"], ["mood", "sex"])
@@ -260,7 +267,7 @@ def test_columns_without_answers_are_left_out_unless_they_are_named(stacked: boo
     notes: list[str] = []
     dataset = import_table(data, tmp_path / "o.zarr", note=notes.append, **said)
     unanswered, items = ("sex", ["mood", "smoker", "pain"]) if stacked else ("sex, smoker", ["mood", "pain"])
-    assert notes == [f"long.csv: left out, as they have no answer: {unanswered}", f"long.csv: the items are {', '.join(items)}"]
+    assert decisions(notes) == [f"long.csv: left out, as they have no answer: {unanswered}", f"long.csv: the items are {', '.join(items)}"]
     assert list(dataset.column_labels) == items
     named = import_table(data, tmp_path / "p.zarr", items=items, **said)
     assert dataset.fingerprint == named.fingerprint

@@ -349,6 +349,7 @@ def compare(block: Block, printed: str) -> None:
     np.testing.assert_allclose([float(figure) for figure in found.groups()], figures, rtol=0.02, atol=0.002, err_msg=block.where)
 
 
+@pytest.mark.filterwarnings("ignore:the anchor of factoranalysis")  # the guide on psychometrics explains it
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in SECTIONS])
 def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.chdir(tmp_path)

@@ -337,7 +337,7 @@ def test_control_characters_of_labels_are_not_printed(
     scales = "item,scale\n" + "".join(f'"{item}","s\x1b[2J{i % 2}"\n' for i, item in enumerate(CONTROLS))
     (tmp_path / "scales.csv").write_text(scales, newline="")
     (tmp_path / "job.toml").write_text(f'[job]\nstate = "{tmp_path}/state"\n[[step]]\nrun = "describe"\ndata = "{data}"\nout = "d.html"\n')
-    by = ["--by", "group\x1b[2J", "--resamples", "30", "--permutations", "0"]
+    by = ["--by", "group\x1b[2J", "--resamples", "30", "--no-test"]
     for code, arguments in (
         (0, ["info", data]),
         (0, ["fit", "icqf", data, model, "-k", "2", "--max-iter", "3"]),

@@ -122,3 +122,22 @@ def test_factors_of_gparotation(correlation: str, criteria: tuple[float, float])
         pattern, Phi = ordered(found.pattern, found.correlations)
         np.testing.assert_allclose(pattern, factors("loadings_bfi.csv", correlation, name), atol=1e-6)
         np.testing.assert_allclose(Phi, factors("factor_correlations_bfi.csv", correlation, name), atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [2, 3, 5])
+@pytest.mark.parametrize("seed", range(2))
+def test_varimax_leaves_the_saddle_of_equal_factors(k: int, seed: int) -> None:
+    """Unrotated loadings of clear factors of equal strength are a saddle, as their correlations have equal eigenvalues."""
+    simple = np.kron(np.eye(k), np.full((6, 1), 0.7))
+    general = np.full((k, k), 0.2) + 0.8 * np.eye(k)
+    values, vectors = np.linalg.eigh(simple @ general @ simple.T)
+    unrotated = vectors[:, -k:] * np.sqrt(values[-k:])
+    rotated = varimax(unrotated)[0]
+    again = varimax(unrotated @ np.linalg.qr(np.random.default_rng(seed).normal(size=(k, k)))[0])[0]
+
+    def criterion(loadings: NDArray[np.float64]) -> float:
+        scaled = loadings**2 / (loadings**2).sum(axis=1, keepdims=True)
+        return float(scaled.var(axis=0).sum())
+
+    assert criterion(rotated) == pytest.approx(criterion(again), rel=1e-9)
+    assert np.sort((rotated**2).sum(axis=0)) == pytest.approx(np.full(k, (rotated**2).sum() / k))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from distributed import Client
 from numpy.typing import NDArray
 
@@ -14,7 +15,7 @@ import dfact
 from dfact.cli.main import main
 from dfact.errors import DataError, MemoryPlanError, ParameterError
 from dfact.linalg.correlation import smoothed
-from dfact.linalg.reliability import alpha, alpha_interval, bartlett, lambda6, omega, sampling_adequacy
+from dfact.linalg.reliability import alpha, alpha_interval, bartlett, lambda6, omega, sampling_adequacy, steiger
 from tests.conftest import REAL_DATA
 
 FIGURES = ("alpha", "low", "high", "standardised", "lambda6", "omega", "omega_total", "omega_hierarchical", "ecv", "average_r")
@@ -56,7 +57,13 @@ def expected(name: str) -> Any:
     return json.loads((REAL_DATA / "psychometrics" / "oracles" / f"{name}.json").read_text())
 
 
-def assert_as_in_r(description: dfact.Description, rows: str) -> None:
+def pair_counts(data: pd.DataFrame) -> NDArray[np.float64]:
+    """Number of rows in which both of two columns are observed (m, m)."""
+    seen = data.notna().to_numpy(float)
+    return np.asarray(seen.T @ seen)
+
+
+def assert_as_in_r(description: dfact.Description, data: pd.DataFrame, rows: str) -> None:
     for scale, figures in expected("reliability")[rows].items():
         row, items = description.scales.loc[scale], description.items[description.items["scale"] == scale]
         names = {
@@ -68,7 +75,9 @@ def assert_as_in_r(description: dfact.Description, rows: str) -> None:
         }
         for name, oracle in names.items():
             assert row[name] == pytest.approx(figures[oracle], abs=1e-6), (scale, name)
-        assert [row["low"], row["high"]] == pytest.approx(figures["feldt95"], abs=1e-6)
+        # psych takes for n all who answered anything; with complete answers that is everyone who answered both items of a pair.
+        n, m = (description.n if rows == "pairwise" else row["n"]), row["items"]
+        assert alpha_interval(row["alpha"], n, m) == pytest.approx(figures["feldt95"], abs=1e-6)
         assert list(items.index) == figures["items"]
         assert list(items["key"]) == figures["key"]
         for name in ("r_drop", "alpha_if_dropped", "mean", "sd"):
@@ -77,7 +86,12 @@ def assert_as_in_r(description: dfact.Description, rows: str) -> None:
     assert description.n == adequacy["n"]
     assert description.kmo == pytest.approx(adequacy["kmo"], abs=1e-6)
     np.testing.assert_allclose(description.items["msa"], adequacy["msa"], atol=1e-6)
-    assert description.bartlett["chi_square"] == pytest.approx(adequacy["bartlett_chi2"], rel=1e-6)
+    # psych takes Bartlett's test with the number who answered anything for n; with missing answers, the description has Steiger's test.
+    R = data.corr().to_numpy()
+    assert bartlett(R, adequacy["n"]).chi_square == pytest.approx(adequacy["bartlett_chi2"], rel=1e-6)
+    own = bartlett(R, adequacy["n"]) if rows == "listwise" else steiger(R, pair_counts(data))
+    assert description.bartlett["chi_square"] == pytest.approx(own.chi_square, rel=1e-6)
+    assert description.bartlett.name == ("Bartlett" if rows == "listwise" else "Steiger")
     assert description.bartlett["df"] == adequacy["df"]
 
 
@@ -86,7 +100,7 @@ def assert_as_in_r(description: dfact.Description, rows: str) -> None:
 def test_bfi_is_as_in_r(bfi: pd.DataFrame, kind: str, tmp_path: Path) -> None:
     data: Any = bfi if kind == "array" else dfact.import_array(bfi, tmp_path / "bfi.zarr")
     description = dfact.describe(data, scales=BFI_ITEMS)
-    assert_as_in_r(description, "pairwise")
+    assert_as_in_r(description, bfi, "pairwise")
     oracles = expected("omega_hierarchical")
     for scale in ("agree", "neuroticism"):
         assert description.scales.loc[scale, "omega_hierarchical"] == pytest.approx(oracles[scale]["omega_h"], abs=1e-4)
@@ -97,7 +111,11 @@ def test_bfi_is_as_in_r(bfi: pd.DataFrame, kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_complete_rows_of_bfi_are_as_in_r(bfi: pd.DataFrame) -> None:
-    assert_as_in_r(dfact.describe(bfi.dropna(), scales=BFI_ITEMS), "listwise")
+    complete = dfact.describe(bfi.dropna(), scales=BFI_ITEMS, interval="feldt")
+    assert_as_in_r(complete, bfi.dropna(), "listwise")
+    oracles = expected("reliability")["listwise"]
+    for scale, row in complete.scales.iterrows():
+        assert [row["low"], row["high"]] == pytest.approx(oracles[scale]["feldt95"], abs=1e-6)
     listwise = dfact.describe(bfi, scales=BFI_ITEMS, missing="listwise")
     adequacy = expected("adequacy")["listwise"]
     assert (listwise.n, listwise.kmo) == (2436, pytest.approx(adequacy["kmo"], abs=1e-6))
@@ -115,6 +133,41 @@ def test_general_factor_of_all_items_is_as_in_r(bfi: pd.DataFrame, rows: str) ->
     assert row["ecv"] == pytest.approx(oracle["ECV"], abs=1e-4)
     assert row["standardised"] == pytest.approx(oracle["alpha_std"], abs=1e-6)
     assert row["lambda6"] == pytest.approx(oracle["lambda6"], abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
+@pytest.mark.parametrize(("missing", "weight", "seed"), [("pairwise", None, 0), ("pairwise", 2.5, 1), ("listwise", None, 2)])
+def test_standard_error_of_alpha_is_that_of_leaving_out_each_row(missing: str, weight: float | None, seed: int) -> None:
+    X = questionnaire(90, 5, seed, missing=0.15)
+    X[:, 1], X[3] = 6 - X[:, 1], np.nan
+    weights = None if weight is None else np.full(90, weight)
+    row = dfact.describe(X, keys={"1": -1}, missing=missing, weights=weights).scales.loc["all"]
+    turned = pd.DataFrame(X).assign(**{"1": 6 - X[:, 1]}).drop(columns=[1]).dropna(how="all" if missing == "pairwise" else "any")
+    without = np.array([alpha(turned.drop(index=i).cov().to_numpy()) for i in turned.index])
+    n = len(without)
+    assert row["se"] == pytest.approx(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()), rel=1e-9)
+    assert (row["high"] - row["low"]) / 2 == pytest.approx(scipy.stats.t.ppf(0.975, n - 1) * row["se"])
+
+
+def test_items_without_variance_do_not_change_the_interval_of_alpha() -> None:
+    X = questionnaire(80, 4, 5)
+    with_constant = np.column_stack([X, np.full(80, 3.0)])
+    for column in ("alpha", "se", "low"):
+        assert dfact.describe(with_constant).scales.loc["all", column] == dfact.describe(X).scales.loc["all", column]
+
+
+@pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
+@pytest.mark.parametrize("seed", range(3))
+def test_missing_answers_call_for_steigers_test(seed: int) -> None:
+    X = np.random.default_rng(seed).normal(size=(300, 8))
+    X[np.random.default_rng(seed + 10).random(X.shape) < 0.3] = np.nan
+    frame = pd.DataFrame(X)
+    found = dfact.describe(X)
+    R, n = frame.corr().to_numpy(), pair_counts(frame)
+    by_pair = [(n[i, j] - 3) * np.arctanh(R[i, j]) ** 2 for i in range(8) for j in range(i)]
+    assert found.bartlett["chi_square"] == pytest.approx(sum(by_pair))
+    assert found.bartlett["p"] == pytest.approx(scipy.stats.chi2.sf(sum(by_pair), 28))
+    assert "Steiger's test" in str(found)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -177,7 +230,8 @@ def test_weights_enter_means_covariances_and_the_effective_number(seed: int, mis
     assert (items["n"] == 360).all()
     assert (items["missing"] == 0).all()  # participants of weight 0 are left out
     assert row["alpha"] == pytest.approx(alpha(C), abs=1e-10)
-    assert (row["low"], row["high"]) == pytest.approx(alpha_interval(alpha(C), n_effective, 6), abs=1e-10)
+    feldt = dfact.describe(X, weights=w, missing=missing, interval="feldt").scales.loc["all"]
+    assert (feldt["low"], feldt["high"]) == pytest.approx(alpha_interval(alpha(C), n_effective, 6), abs=1e-10)
     R = C / np.sqrt(np.outer(C.diagonal(), C.diagonal()))
     assert description.bartlett["chi_square"] == pytest.approx(bartlett(R, n_effective).chi_square)
     assert description.kmo == pytest.approx(sampling_adequacy(R)[0])
@@ -279,11 +333,14 @@ def test_weighted_polychoric_figures_are_those_of_the_factor_analysis(missing: s
     model = dfact.FactorAnalysis(1, correlation="polychoric", missing=missing).fit(X, sample_weight=w)
     description = dfact.describe(X, correlation="polychoric", missing=missing, weights=w)
     assert description.kmo == pytest.approx(sampling_adequacy(model.correlations_)[0], abs=1e-9)
-    test = bartlett(model.correlations_, model.n_effective_)
+    seen = ~np.isnan(X)
+    effective = (seen.T @ (w[:, None] * seen)) ** 2 / (seen.T @ (w[:, None] ** 2 * seen))
+    listwise = missing == "listwise"
+    test = bartlett(model.correlations_, model.n_effective_) if listwise else steiger(model.correlations_, effective)
     assert description.bartlett["chi_square"] == pytest.approx(test.chi_square)
 
 
-def test_one_pass_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_passes_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     from dfact.engine.executors import LocalSession
 
     passes = []
@@ -292,7 +349,7 @@ def test_one_pass_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     for missing in ("pairwise", "listwise"):
         passes.clear()
         dfact.describe(questionnaire(100, 6, 0), scales=halves(6), missing=missing)
-        assert len(passes) == 1
+        assert len(passes) == 2  # sums, and alpha without each participant
 
 
 def test_negative_items_are_reported_with_the_remedy() -> None:
@@ -365,7 +422,7 @@ def test_indefinite_correlations_are_smoothed_with_a_warning() -> None:
     assert description.items["msa"].between(0, 1).all()
     assert description.bartlett.isna().all()
     assert "KMO of smoothed correlations and no Bartlett's test: the pairwise correlations have 1 negative eig" in description.note
-    assert f"{description.kmo:.3f}\nnote             KMO of smoothed correlations" in str(description)
+    assert f"{description.kmo:.3f}\nnote                KMO of smoothed correlations" in str(description)
     assert np.isnan(description.scales.loc["all", "lambda6"])
     assert np.isfinite(description.scales.loc["all", ["omega", "omega_total"]].astype(float)).all()
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from distributed import Client
+from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cophenet, linkage
 from sklearn.base import BaseEstimator
@@ -26,7 +27,7 @@ from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.criteria import consensus, select_by_criterion
 from dfact.selection.fold_fits import from_the_middle
 from dfact.selection.folds import assign_all_folds, assign_folds, resolve_random_state, resolve_strata
-from dfact.selection.result import Selection, choose
+from dfact.selection.result import Selection, choose, fold_errors
 from tests.conftest import planted_answers
 
 GRID: dict[str, Any] = {"n_components": [2, 3, 4], "beta": [0.1, 0.5]}
@@ -97,24 +98,57 @@ def test_order_from_the_middle_has_each_value_once(values: list[float]) -> None:
     assert order[0] == sorted(values)[(len(values) - 1) // 2]
 
 
-def table(errors: Any, se: Any = 0.5, k: Any = (2, 3, 4, 5), beta: Any = (0.1, 0.2)) -> pd.DataFrame:
+def table(errors: Any, se_difference: Any = 0.5, k: Any = (2, 3, 4, 5), beta: Any = (0.1, 0.2)) -> pd.DataFrame:
     index = pd.MultiIndex.from_product([k, beta], names=["n_components", "beta"])
-    return pd.DataFrame({"error": np.ravel(errors).astype(float), "se": se}, index=index)
+    return pd.DataFrame({"error": np.ravel(errors).astype(float), "se_difference": se_difference}, index=index)
 
 
 def test_rules() -> None:
     errors = table([[9, 9.1], [5, 5.1], [4.6, 4.5], [4.4, 4.45]])
     assert choose(errors, "lowest") == {"n_components": 5, "beta": 0.1}
-    # Errors up to 4.9 are within one standard error: four components, and the larger of the two β.
+    # Errors up to 4.9 are within one standard error of the difference: four components, and the larger of the two β.
     assert choose(errors, "1se") == {"n_components": 4, "beta": 0.2}
     assert choose(errors, "knee") == {"n_components": 3, "beta": 0.1}
     assert choose(table(errors["error"], np.nan), "1se") == {"n_components": 5, "beta": 0.1}
+    # The standard error is that of each difference: three components differ from the lowest error by less than theirs.
+    assert choose(table(errors["error"], [0.5, 0.5, 0.7, 0.5, 0, 0, 0, 0]), "1se") == {"n_components": 3, "beta": 0.1}
     straight = table([[4, 9], [3, 9], [2, 9], [1, 9]])
     assert choose(straight, "knee") == {"n_components": 5, "beta": 0.1}
     assert choose(straight.xs(2), "knee") == {"beta": 0.1}
     assert choose(straight.xs(2), "1se") == {"beta": 0.1}
     rising = table([[1, 9], [2, 9], [3, 9], [4, 9]])
     assert choose(rising, "knee") == {"n_components": 2, "beta": 0.1}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_standard_errors_of_folds(seed: int) -> None:
+    """They are those of means of the folds, paired for differences; the same folds again change nothing, folds of unequal size count."""
+    rng = np.random.default_rng(seed)
+    counts = np.full((3, 2, 6), 50.0)
+    difficulty = rng.normal(0, 20, (2, 6))
+    totals = 100 + np.arange(3)[:, None, None] * 30 + difficulty + rng.normal(0, 1, counts.shape)
+    found, errors = fold_errors(totals, counts), totals / counts
+    assert_allclose(found["error"], errors.mean(axis=(1, 2)))
+    assert_allclose(found["se"] ** 2, (errors.std(axis=2, ddof=1) ** 2 / 6).mean(axis=1))
+    paired = errors - errors[0]
+    assert_allclose(found["se_difference"] ** 2, (paired.std(axis=2, ddof=1) ** 2 / 6).mean(axis=1))
+    assert (found["se_difference"] < 0.2 * found["se"]).all()
+    for name, values in fold_errors(np.tile(totals, (1, 5, 1)), np.tile(counts, (1, 5, 1))).items():
+        assert_allclose(values, found[name])
+    # A ratio of sums: the error of errors that are constant has no standard error, whatever the sizes.
+    unequal = rng.integers(0, 40, counts.shape).astype(float) + (np.arange(6) < 3)
+    assert_allclose(fold_errors(unequal * 0.3, unequal)["se"], 0, atol=1e-12)
+    assert np.isnan(fold_errors(totals[..., :1], counts[..., :1])["se_difference"]).all()
+
+
+def test_table_has_the_standard_errors_of_its_folds(answers: NDArray[np.float64]) -> None:
+    selection = select(answers, {"n_components": [2, 3]}, dfact.ICQF(max_iter=5), repeats=2, rule="1se")
+    assert selection.folds is not None
+    paired = selection.folds - selection.folds.loc[selection.table["error"].idxmin()]
+    variance = (paired.T.groupby(level="repeat").var() / 4).T.mean(axis=1)
+    assert_allclose(selection.table["se_difference"], np.sqrt(variance), rtol=0.2, atol=1e-12)  # folds differ in their numbers of answers
+    record = selection.model.selection_  # type: ignore[attr-defined]
+    assert_allclose(record.table["se_difference"], selection.table["se_difference"])
 
 
 @pytest.fixture
@@ -411,7 +445,7 @@ def test_estimators_without_factors_are_refused(answers: NDArray[np.float64]) ->
 def test_text_and_plot(answers: NDArray[np.float64]) -> None:
     selection = select(answers, {"n_components": [2, 3], "beta": [0.1, 0.5]})
     lines = selection_text(selection).splitlines()
-    assert lines[0].split() == ["n_components", "beta", "error", "se", "seconds", "passes"]
+    assert lines[0].split() == ["n_components", "beta", "error", "se", "se_difference", "seconds", "passes"]
     assert [line.endswith("best") for line in lines].count(True) == 1
     axes = error_plot(selection).axes[0]
     assert sorted(text.get_text() for text in axes.get_legend().get_texts()) == ["beta = 0.1", "beta = 0.5", "chosen"]

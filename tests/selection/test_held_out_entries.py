@@ -11,22 +11,25 @@ import pytest
 import scipy.sparse as sp
 from distributed import Client
 from numpy.typing import NDArray
+from scipy import optimize
 
 import dfact
 from dfact.data.sources.dense import ZarrSource
+from dfact.engine.block_state import RowFactors
 from dfact.engine.executors import resolve_executor
 from dfact.engine.passes import Block
+from dfact.models.expectile.passes import OriginalUnits
 from dfact.progress import Iteration
 from dfact.report.selection import selection_text
 from dfact.selection import scheduler
-from dfact.selection.held_out_entries import EntryFit, EntryFits, held_out_histograms, select_by_held_out
-from dfact.selection.held_out_errors import ErrorMeasure
+from dfact.selection.held_out_entries import EntryFit, EntryFits, held_out_errors, select_by_held_out, select_each_by_held_out
+from dfact.selection.held_out_errors import ErrorMeasure, ExpectileErrors, ExpectileErrorsPass
 from dfact.selection.masks import EntryMask
-from dfact.selection.result import Selection
+from dfact.selection.result import Selection, fold_errors
 from dfact.selection.results_store import ResultsStore
 from dfact.selection.scheduler import run_on_shared_reads
 
-GRID: dict[str, Any] = {"n_components": [1, 2, 4], "omega": [0.1, 0.5]}
+GRID: dict[str, Any] = {"n_components": [1, 2, 4], "ridge": [0.1, 1.0]}
 
 
 def planted(seed: int, n: int = 200, m: int = 60, k: int = 3, observed: float = 0.5, noise: float = 0.03) -> NDArray[np.float64]:
@@ -138,12 +141,49 @@ def test_with_many_entries_too_many_components_cost_little(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_ridge_and_omega_are_chosen() -> None:
+def test_each_omega_gets_its_ridge() -> None:
     X = planted(0, 120, 60, observed=0.15, noise=0.3)
-    selection = select(X, {"ridge": [1e-8, 0.1, 100.0], "omega": [0.1, 0.9]}, model=dfact.ExpectileMF(5))
-    assert selection.best_params == {"ridge": 0.1, "omega": 0.1}
-    assert selection.model.get_params()["ridge"] == 0.1
-    assert list(selection.table.index.names) == ["ridge", "omega"]
+    model, grid, omegas = dfact.ExpectileMF(5, ridge=0.1), {"ridge": [1e-8, 0.1, 100.0]}, [0.9, 0.1]
+    selections = select_each_by_held_out(model, X, grid, omegas, random_state=0, repeats=2)
+    for omega, selection in zip(omegas, selections, strict=True):
+        assert selection.best_params["ridge"] in (0.1, 100.0)
+        assert selection.best_params == {"ridge": selection.table["loss"].idxmin()[0], "omega": omega}
+        assert selection.model.get_params()["omega"] == omega
+        # The others of the grid do not matter.
+        alone = select_by_held_out(dfact.ExpectileMF(5, omega=omega), X, grid, random_state=0, repeats=2).table
+        np.testing.assert_array_equal(alone.to_numpy(), selection.table.to_numpy())
+    high, low = (np.asarray(selection.model.row_factors_) @ selection.model.components_ for selection in selections)
+    for selection, other in zip(selections, omegas[::-1], strict=True):
+        assert selection.model.omegas_ == [other]  # type: ignore[attr-defined]
+        assert selection.model.crossed_ == pytest.approx((low > high).mean(), abs=1e-3)  # type: ignore[attr-defined]
+    for refused in ([0.1, 0.1], [], 0.1):
+        with pytest.raises(dfact.ParameterError, match="omegas is"):
+            select_each_by_held_out(model, X, grid, refused)  # type: ignore[arg-type]
+    with pytest.raises(dfact.ParameterError, match="grid has 'omega', expected other parameters"):
+        select_each_by_held_out(model, X, {"omega": [0.1]}, [0.5])
+
+
+@pytest.mark.parametrize("omega", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("seed", range(2))
+def test_coverage_is_that_of_the_definition(seed: int, omega: float) -> None:
+    """At the expectile of a sample the shares agree with those of the definition, and a shift moves them in its direction."""
+    rng = np.random.default_rng(seed)
+    b = rng.chisquare(3, 4000)
+    expectile = optimize.brentq(lambda e: omega * np.maximum(b - e, 0).sum() - (1 - omega) * np.maximum(e - b, 0).sum(), 0, 30)
+    pass_ = ExpectileErrorsPass(OriginalUnits(None), ErrorMeasure("relative"), omega, np.dtype(np.float64))
+
+    def errors(prediction: float) -> ExpectileErrors:
+        rows = RowFactors(np.full((1, 400), prediction))
+        return pass_.step(block(b.reshape(400, 10)), rows, np.ones((10, 1)))[1]
+
+    found = errors(expectile).coverage(omega)
+    assert found["below"] == pytest.approx((b < expectile).mean(), abs=1e-3)
+    assert found["below_expected"] == pytest.approx(found["below"], rel=1e-6)
+    assert found["deviation_below"] == pytest.approx(omega, rel=1e-6)
+    assert errors(expectile * 1.2).coverage(omega)["deviation_below"] > omega > errors(expectile * 0.8).coverage(omega)["deviation_below"]
+    losses = [errors(expectile * factor).losses.sum() for factor in (0.95, 1, 1.05)]
+    assert losses[1] == min(losses) == pytest.approx((np.abs(omega - (b < expectile)) * (b - expectile) ** 2).sum())
+    assert np.isnan(errors(1e9).coverage(omega)["below_expected"])
 
 
 @pytest.mark.slow
@@ -167,6 +207,15 @@ def test_errors_are_those_of_fits_to_the_remaining_entries() -> None:
     for low, high in pairwise(edges):
         expected = np.median(relative[(b[nonzero] >= low) & (b[nonzero] < high)])
         assert row[f"{low:g} to {high:g}"] == pytest.approx(expected, rel=2e-3)
+    predicted = dfact.ExpectileMF(**model.get_params()).fit(training).predict(rows, columns)
+    losses = np.abs(0.3 - (b < predicted)) * (b - predicted) ** 2
+    assert row["loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    groups = pd.DataFrame({"loss": losses, "n": 1.0}).groupby(rows % 20).sum()
+    expected_errors = fold_errors(groups["loss"].to_numpy()[None, None], groups["n"].to_numpy()[None, None])
+    assert row["se"] == pytest.approx(expected_errors["se"][0], rel=1e-6)
+    assert row["below"] == pytest.approx((b < predicted).mean())
+    low, high = np.maximum(predicted - b, 0).sum(), np.maximum(b - predicted, 0).sum()
+    assert row["deviation_below"] == pytest.approx(low / (low + high), rel=1e-6)
     absolute = select(X, {"n_components": [2]}, model=model, error="absolute", holdout_fraction=0.2).table.iloc[0]
     assert absolute["n"] == len(b)
     assert absolute["median"] == pytest.approx(np.median(errors), rel=2e-3)
@@ -185,8 +234,8 @@ def test_held_out_entries_do_not_affect_the_fit(solver: str) -> None:
         fits, fit = EntryFits(task, ErrorMeasure("relative"), 0.1, 5), EntryFit(model, task, 0)
         starts: list[Any] = []
         run_on_shared_reads(fits, [fit], lambda _, start, starts=starts: starts.extend(start), resolve_executor("inline", 1), None)
-        [histogram] = held_out_histograms(fits, [fit], ResultsStore(None, {"seed": 5}), "inline", None)
-        fitted.append((starts[0], histogram.counts))
+        [errors] = held_out_errors(fits, [fit], ResultsStore(None, {"seed": 5}), "inline", None)
+        fitted.append((starts[0], errors.counts))
     np.testing.assert_array_equal(fitted[0][0], fitted[1][0])
     # All errors but that of the entry itself are the same.
     assert np.abs(fitted[0][1] - fitted[1][1]).sum() == 2
@@ -248,8 +297,8 @@ def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.Monk
 
     one = count({"omega": [0.1]})
     assert one > 10
-    assert count({"omega": [0.1, 0.5, 0.9], "ridge": [0.1, 1]}) == one
-    assert count({"omega": [0.1, 0.5]}, repeats=2) == one
+    assert count({"ridge": [0.1, 0.3, 1]}) == one
+    assert count({"ridge": [0.1, 1]}, repeats=2) == one
 
 
 @pytest.mark.slow
@@ -277,7 +326,7 @@ def test_as_many_components_as_rows_or_columns() -> None:
 @pytest.mark.parametrize("init", ["random", np.random.default_rng(0).random((2, 60))])
 def test_starts_of_the_model_are_used(init: Any) -> None:
     model = dfact.ExpectileMF(2, ridge=0.1, init=init, random_state=0)
-    assert select(planted(10), {"omega": [0.2, 0.5]}, model=model).table["median"].max() < 1
+    assert select(planted(10), {"ridge": [0.1, 0.2]}, model=model).table["median"].max() < 1
 
 
 def test_progress_and_text() -> None:
@@ -297,14 +346,15 @@ def test_progress_and_text() -> None:
         ({"holdout_fraction": 0.0}, "holdout_fraction is 0.0, expected a number between 0 and 1"),
         ({"holdout_fraction": 1.0}, "holdout_fraction is 1.0"),
         ({"holdout_fraction": "half"}, "holdout_fraction is 'half'"),
-        ({"error": "squared"}, "error is 'squared', expected one of 'relative', 'absolute'"),
+        ({"error": "squared"}, "error is 'squared', expected one of 'expectile', 'relative', 'absolute'"),
+        ({"grid": {"omega": [0.5, 0.1]}}, "grid has 2 values of omega, expected one: omega is the target"),
         ({"bins": [0, 1, 1]}, r"bins are \[0, 1, 1\], expected at least two numbers, each larger"),
         ({"bins": [3]}, "bins are"),
         ({"repeats": 0}, "repeats is 0, expected an integer from 1 to 1000"),
         ({"repeats": 2**31}, "repeats is 2147483648, expected"),
         ({"grid": {"beta": [0.1]}}, "grid has 'beta', which is no parameter of ExpectileMF"),
         ({"grid": {}}, "grid is empty"),
-        ({"grid": {"omega": [0.5, 1.0]}}, "omega is 1.0, expected a number between 1e-6 and 1 - 1e-6"),
+        ({"grid": {"omega": [1.0]}}, "omega is 1.0, expected a number between 1e-6 and 1 - 1e-6"),
         ({"grid": {"dtype": ["float32"]}}, "grid has 'dtype', expected parameters that may differ between fits; set it in the model"),
         ({"model": dfact.ICQF()}, "model is a ICQF, expected an ExpectileMF"),
     ],
@@ -316,8 +366,8 @@ def test_wrong_parameters_are_refused(settings: dict[str, Any], message: str) ->
 
 def test_too_few_held_out_entries_are_an_error() -> None:
     with pytest.raises(
-        dfact.DataError, match=r"no held-out .* relative error: holdout_fraction is 1e-06 of \d+ entries, expected a larger"
+        dfact.DataError, match=r"no held-out .* expectile error: holdout_fraction is 1e-06 of \d+ entries, expected a larger"
     ):
         select(planted(13, 20, 10), holdout_fraction=1e-6)
     with pytest.raises(dfact.DataError, match="no held-out entry has a relative error"):
-        select(np.zeros((20, 10)))
+        select(np.zeros((20, 10)), error="relative")

@@ -20,7 +20,7 @@ from dfact.storage.records import Records
 from tests.selection.test_held_out_entries import compressed, planted
 
 DENSE = planted(1, 150, 30)
-GRID: dict[str, Any] = {"n_components": [1, 3], "omega": [0.2, 0.5]}
+GRID: dict[str, Any] = {"n_components": [1, 3], "ridge": [0.1, 0.5]}
 
 
 class InterruptionError(Exception):
@@ -245,7 +245,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"model": {"tol": 1e-3}}, r"model is ExpectileMF\(.*tol=0.0.*, expected .*tol=0.001.*"),
     ({"grid": GRID | {"omega": [0.2]}}, "grid is"),
     ({"holdout_fraction": 0.2}, r"holdout_fraction is 0.1, expected 0.2"),
-    ({"error": "absolute"}, "error is relative, expected absolute"),
+    ({"error": "absolute"}, "error is expectile, expected absolute"),
     ({"bins": [0, 1, np.inf]}, r"bins is \[\], expected \[0.0, 1.0, inf\]"),
     ({"repeats": 3}, "repeats is 2, expected 3"),
     ({"random_state": 1}, "seed is"),

@@ -32,8 +32,8 @@ _select_icqf = SelectSpec(
         choice(
             "--rule",
             "lowest 1se knee",
-            "The lowest error, the fewest factors within one standard error of it, or the number where the error stops falling "
-            "steeply (the knee).",
+            "The lowest error, the fewest factors whose error differs from it by at most one standard error of the difference, or the "
+            "number where the error stops falling steeply (the knee).",
         ),
         click.option(
             "--blocks", "n_blocks", default="10x10", metavar="ROWSxCOLUMNS", type=BlockShape(), help="Numbers of row and column blocks."

@@ -28,7 +28,11 @@ SPECS = (
         options=[
             components(10, "Number of components; dfact select emf chooses it."),
             numbers("--omega", "Expectiles between 0 and 1; one model is fitted for each.", default="0.5"),
-            click.option("--ridge", default=1e-8, help="Weight of the factors' squares; noisy data with few entries need more."),
+            click.option(
+                "--ridge",
+                default=1e-8,
+                help="Weight of the factors' squares. Noisy data with few entries need far more; dfact select emf chooses it.",
+            ),
             choice("--init", "svd random", "Initial factors."),
             seed("Seed of random initial factors."),
             *_DESCENT,
@@ -37,11 +41,14 @@ SPECS = (
         left_out=_ORTHOGONALIZE,
         select=SelectSpec(
             "dfact.selection.held_out_entries:select_by_held_out",
-            """Expectile matrix factorization: components, ridge, expectile.
+            """Expectile matrix factorization: components and ridge.
 
-            Chooses the parameters with the lowest median error of held-out entries, which are drawn at random. All candidates are
+            Chooses the parameters with the lowest expectile loss of held-out entries, which are drawn at random. All candidates are
             fitted to the other entries on the same reads of the data. A model with the chosen parameters is fitted to all entries and
             written to MODEL, if that is given.
+
+            Omega is the question, so it is not chosen: several omegas are several questions. Each gets a choice and a model of its
+            own, whose name contains its omega: times-0.1.model for times.model.
             """,
             example=(
                 "dfact select emf times.zarr times.model -k 2-10",
@@ -50,16 +57,22 @@ SPECS = (
             options=[
                 component_numbers("Candidate numbers of components."),
                 numbers("--ridge", "Candidate weights of the factors' squares.", default="0.01,0.1,1"),
-                numbers("--omega", "Candidate expectiles between 0 and 1.", default="0.5"),
+                numbers("--omega", "Expectiles between 0 and 1; parameters are chosen for each.", default="0.5"),
                 click.option("--holdout-fraction", default=0.1, help="Fraction of the observed entries to hold out."),
-                choice("--error", "relative absolute", "Error of a held-out entry."),
+                choice(
+                    "--error",
+                    "expectile relative absolute",
+                    "Score that chooses: the mean expectile loss, or the median relative or absolute error, whose optimum does not "
+                    "depend on omega.",
+                ),
                 numbers("--bins", "Edges of bins of the true value; the table adds the median error of each."),
                 click.option("--repeats", default=1, help="Number of times entries are drawn and held out."),
                 seed("Seed of the held-out entries."),
                 results_checkpoint_option,
                 *_DESCENT,
             ],
-            grid=("n_components", "ridge", "omega"),
+            grid=("n_components", "ridge"),
+            each=("omega", "dfact.selection.held_out_entries:select_each_by_held_out", "omegas"),
             left_out=_ORTHOGONALIZE | {"init": "candidates start from one decomposition"},
         ),
     ),

@@ -35,7 +35,8 @@ SPECS = (
         """Grade of membership in classes.
 
         For categorical answers: each participant has memberships in latent classes that sum to 1, and each class has expected
-        responses. Responses of 0 and missing entries count as no response. Confounders are not used.
+        responses. Responses of 0 and missing entries count as no response. Codes are counts: dfact indicators first gives each
+        category of nominal items a column. Confounders are not used.
         """,
         example=["dfact fit gom survey.zarr survey.model -k 3"],
         options=[components(3, "Number of classes; dfact select gom chooses it."), checkpoint_options, plan_option, *_OPTIONS],
@@ -43,15 +44,24 @@ SPECS = (
             "dfact.selection.modularity:select_by_modularity",
             """Grade of membership: the number of classes.
 
-            Chooses the number of classes whose memberships separate the participants best, by fuzzy modularity. The model with that
-            number of classes is written to MODEL, if that is given.
+            Chooses the number of classes whose memberships separate the participants best, by fuzzy modularity. Where memberships are
+            mixed it tends to choose fewer classes than there are. The model with that number of classes is written to MODEL, if that
+            is given.
             """,
             example=["dfact select gom survey.zarr survey.model --components 2-10"],
             options=[
                 component_numbers("Candidate numbers of classes."),
+                click.option(
+                    "--resamples",
+                    "n_resamples",
+                    default=0,
+                    help="Number of bootstrap resamples of the participants, which show how the modularity varies; 0 for none.",
+                ),
                 results_checkpoint_option,
                 *_OPTIONS,
             ],
+            for_both=("random_state",),
+            plot=("dfact.report.selection:modularity_plot", "the modularity over the number of classes"),
             one_fit=True,
         ),
     ),

@@ -106,6 +106,10 @@ def join_datasets(
     ensure_absent(path, overwrite=overwrite)
     inputs = _open_inputs(datasets)
     ensure_not_source(path, [input_.dataset.path for input_ in inputs])
+    surveys = [input_.name for input_ in inputs if input_.dataset.replicate_weights is not None]
+    if surveys:
+        found = f"{surveys[0]} has replicate weights, which a join leaves out"
+        raise DataError(f"{found}, expected datasets without any; join the tables and import them with --replicate-weights")
     labels = _participants(inputs, how)
     positions = [input_.labels.get_indexer(labels) for input_ in inputs]
     named = [(input_.name, input_.dataset) for input_ in inputs]

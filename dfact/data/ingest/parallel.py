@@ -80,6 +80,7 @@ class _Part:
     integers: bool = True
     texts: list[pa.RecordBatch] = field(default_factory=list)
     empty: list[NDArray[np.intp]] = field(default_factory=list)
+    n_zero: int = 0
     objects: list[_Object] = field(default_factory=list)
     problem: Problem | None = None
     """The first invalid row."""
@@ -98,7 +99,16 @@ class Spooled:
     """Numbers of missing and of doubtful answers, by item and code."""
     empty: NDArray[np.intp]
     """Numbers of the rows without any answer, ascending."""
+    n_zero: int
+    """Number of rows whose answers are all 0."""
     objects: Sequence[_Object]
+
+    def remarks(self, name: str) -> list[str]:
+        """Return what a person should know about the rows of the table of this name."""
+        if not self.n_zero:
+            return []
+        count = f"{self.n_zero} of {self.statistics.n_rows} participants answered 0 to all items"
+        return [f"{name}: {count}; if 0 is no answer, declare it (--missing 0). dfact fit gom takes 0 as no response (dfact help classes)"]
 
     @property
     def n_kept(self) -> int:
@@ -126,6 +136,7 @@ def spool(table: Table, coding: AnswerCoding, empty_rows: EmptyRows, pool: TaskP
         total.counts.update(part.counts)
         total.integers = total.integers and part.integers
         total.texts += part.texts
+        total.n_zero += part.n_zero
         total.empty += [start + rows for rows in part.empty]
         total.objects += [replace(each, first_row=start + each.first_row) for each in part.objects]
         total.n_bytes += part.n_bytes
@@ -136,7 +147,7 @@ def spool(table: Table, coding: AnswerCoding, empty_rows: EmptyRows, pool: TaskP
     total.statistics.minimum += 0  # the sign of a zero would depend on the order of batches
     total.statistics.maximum += 0
     empty = np.concatenate([np.empty(0, np.intp), *total.empty])
-    return Spooled(total.statistics, total.integers, pa.Table.from_batches(total.texts), total.counts, empty, total.objects)
+    return Spooled(total.statistics, total.integers, pa.Table.from_batches(total.texts), total.counts, empty, total.n_zero, total.objects)
 
 
 def _spool_part(task: tuple[int, TablePart, AnswerCoding, EmptyRows, Location]) -> _Part:
@@ -163,6 +174,7 @@ def _spool_part(task: tuple[int, TablePart, AnswerCoding, EmptyRows, Location]) 
             return result
         result.counts.update(rows.counts)
         result.empty.append(result.statistics.n_rows + empty)
+        result.n_zero += _count_zero_rows(rows.values) - empty.size
         integers = all_whole(rows.values)
         result.integers = result.integers and integers
         writer.append(_narrow(rows.values, statistics, integers=integers))
@@ -171,6 +183,13 @@ def _spool_part(task: tuple[int, TablePart, AnswerCoding, EmptyRows, Location]) 
     result.objects = writer.finish()
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return result
+
+
+def _count_zero_rows(values: NDArray[np.float64]) -> int:
+    """Count the rows without an answer other than 0."""
+    others = values != 0
+    others &= values == values  # NaN differs from itself, and isnan would take another array
+    return int(np.count_nonzero(~others.any(axis=1)))
 
 
 def _narrow(values: NDArray[np.float64], statistics: ColumnStatistics, *, integers: bool) -> NDArray[Any]:

@@ -1,6 +1,8 @@
 """The columns of a table that describe participants: their ids, which are unique, confounders, and weights."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, get_args
 
 import numpy as np
@@ -13,6 +15,7 @@ from dfact.data.ingest.coding import DEFAULT_MISSING
 from dfact.data.ingest.items import valid_levels
 from dfact.data.ingest.rules import parse_codes
 from dfact.data.readers.base import Table, Variable
+from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.weights import check_weights
 from dfact.errors import DataError, ParameterError
 
@@ -88,6 +91,54 @@ def row_weights(
     named = weights.iloc[kept].rename(f"{table.name}: the weight {name!r}")
     check_weights(named, lambda i: table.row_position(int(kept[i])))
     return weights
+
+
+def match_names(columns: Sequence[str], names: str | Sequence[str], what: str) -> list[str]:
+    """Return the columns with these names or patterns, in the order of the table; raise DataError for one that matches none."""
+    patterns = [names] if isinstance(names, str) else list(names)
+    for pattern in patterns:
+        if not any(fnmatchcase(column, pattern) for column in columns):
+            raise DataError(f"no column matches {pattern!r}, expected the names of {what} or a pattern such as 'RW*'")
+    return [column for column in columns if any(fnmatchcase(column, pattern) for pattern in patterns)]
+
+
+@dataclass(frozen=True)
+class ReplicateColumns:
+    """The columns of a table with replicate weights, and how the survey made them."""
+
+    names: Sequence[str]
+    method: str | None
+    fay: float | None
+    scales: float | Sequence[float] | None
+
+
+def survey_weights(
+    table: Table,
+    texts: pa.Table,
+    weight: str | None,
+    replicates: ReplicateColumns,
+    variables: Mapping[str, Variable],
+    dropped: NDArray[np.intp],
+    *,
+    default_missing: bool,
+) -> tuple["pd.Series[float] | None", ReplicateWeights | None]:
+    """Return the weights and the replicate weights of all rows, None without columns.
+
+    Raises DataError for an invalid weight of a row that is not dropped, and ParameterError for replicate weights without a weight, or
+    a method without replicate weights.
+    """
+    weights = row_weights(table, texts, weight, variables, dropped, default_missing=default_missing)
+    if not replicates.names:
+        if (replicates.method, replicates.fay, replicates.scales) != (None, None, None):
+            raise ParameterError("a method of replicate weights is given and no column, expected their names (--replicate-weights)")
+        return weights, None
+    if weight is None:
+        raise ParameterError("replicate weights are given and no weight, expected the column of the main weights beside them (--weight)")
+    columns = [row_weights(table, texts, name, variables, dropped, default_missing=default_missing) for name in replicates.names]
+    values = np.column_stack([np.asarray(column, np.float64) for column in columns])
+    values[dropped] = 0.0
+    method: dict[str, Any] = {"method": replicates.method, "fay": replicates.fay, "scales": replicates.scales}
+    return weights, ReplicateWeights.of(values, len(values), names=replicates.names, **method)
 
 
 def _parse_numbers(

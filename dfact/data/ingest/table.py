@@ -20,7 +20,14 @@ from dfact.data.ingest.dictionary import default_id, find_dictionary, reversed_b
 from dfact.data.ingest.forgotten_codes import warn_forgotten_codes
 from dfact.data.ingest.items import battery, check_columns, match_columns
 from dfact.data.ingest.parallel import Progress, Spooled, spool, write
-from dfact.data.ingest.participants import check_ids, confounder_frame, confounder_kinds, row_weights
+from dfact.data.ingest.participants import (
+    ReplicateColumns,
+    check_ids,
+    confounder_frame,
+    confounder_kinds,
+    match_names,
+    survey_weights,
+)
 from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
 from dfact.data.ingest.stack import Stack
 from dfact.data.ingest.tasks import TaskPool, open_pool
@@ -61,6 +68,10 @@ def import_table(
     confounder_missing: Codes = (),
     confounder_ranges: Mapping[str, Range] | None = None,
     weight: str | None = None,
+    replicate_weights: str | Sequence[str] = (),
+    replicate_method: str | None = None,
+    replicate_scales: float | Sequence[float] | None = None,
+    fay: float | None = None,
     reverse: str | Sequence[str] = (),
     unlabelled: Unlabelled = "error",
     shift: bool = True,
@@ -131,6 +142,16 @@ def import_table(
     weight : name
         Column with the weights of the participants, such as survey weights, which become ``Dataset.weights``: numbers of at
         least 0, and some above 0. A participant without any answer, who is dropped, needs none.
+    replicate_weights : name or pattern, or several
+        Columns with the replicate weights of a survey beside its ``weight``, such as "RW*", which become
+        ``Dataset.replicate_weights``. Standard errors then take the survey's strata and clusters into account.
+    replicate_method : "jk1", "jkn", "brr", "fay" or "bootstrap"
+        Method by which the survey made them; see :mod:`dfact.data.replicate_weights` for the formulas. NHANES documents BRR or
+        a jackknife by year, PISA has Fay's BRR with a factor of 0.5.
+    replicate_scales : number, or one for each replicate
+        Factors (n_h − 1)/n_h of "jkn".
+    fay : float
+        Fay's factor of "fay".
     reverse : name or pattern, or several
         Items to reverse: x becomes low + high − x, with the range that the levels or ``valid_range`` declare. "@Keying"
         stands for the items that the column Keying of the dictionary marks as reversed.
@@ -221,7 +242,8 @@ def import_table(
     description = find_dictionary(opened, dictionary, codings)
     variables = describe(opened.variables, description, opened.columns)
     id_column = default_id(opened, description, kinds) if id_column is None else id_column
-    text_columns = ([] if id_column is None else [id_column]) + list(kinds) + ([] if weight is None else [weight])
+    survey = ReplicateColumns(match_names(opened.columns, replicate_weights, "replicate weights"), replicate_method, fay, replicate_scales)
+    text_columns = [*([] if id_column is None else [id_column]), *kinds, *([] if weight is None else [weight]), *survey.names]
 
     def arrange_items(names: str | Sequence[str] | None) -> Arrangement:
         return _arrange(
@@ -243,7 +265,7 @@ def import_table(
         column_labels = np.array([item.name for item in arranged.items.items], np.object_)
         require_observed_columns(table.name, column_labels, statistics.observed)
         if note is not None:
-            for remark in opened.notes:  # of the file, not of its arrangement
+            for remark in [*opened.notes, *rows.remarks(table.name)]:  # of the file, not of its arrangement
                 note(remark)
             _note_decisions(arranged, unanswered, rows.counts, statistics, description, note, chosen=items is None)
         frame = confounder_frame(table, rows.texts, kinds, variables, confounder_missing, default_missing=default_missing)
@@ -251,7 +273,7 @@ def import_table(
             frame, ranges = apply_ranges(frame, ranges)
             warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=2)
         ids = None if id_column is None else check_ids(table, rows.texts[id_column], id_column)
-        weights = row_weights(table, rows.texts, weight, variables, rows.empty, default_missing=default_missing)
+        weights, repeated = survey_weights(table, rows.texts, weight, survey, variables, rows.empty, default_missing=default_missing)
         limits = fill_limits(arranged.items.limits, statistics)
         offset = limits[:, 0] if shift else np.zeros(len(limits))
         dtype = _stored_type(table, statistics, offset, integers=rows.integers)
@@ -273,6 +295,7 @@ def import_table(
                 confounders=frame,
                 confounder_ranges=ranges,
                 weights=weights,
+                replicate_weights=repeated,
                 row_labels=ids,
                 mode_labels=arranged.mode_labels,
                 codebook=arranged.codebook(rows.counts, rows.statistics, f"{table.name}, {table.format}"),

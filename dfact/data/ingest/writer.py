@@ -15,6 +15,7 @@ from zarr.abc.store import Store
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import PlausibleRange
 from dfact.data.dataset import KIND, Dataset, Fingerprint
+from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.sources.dense import ArraySource
 from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.data.stored_dataset import confounder_arrays, write_metadata
@@ -143,6 +144,7 @@ class DatasetWriter:
         population: pd.Categorical | None = None,
         dropped_columns: int = 0,
         weights: "pd.Series[float] | None" = None,
+        replicate_weights: ReplicateWeights | None = None,
     ) -> None:
         """Write the last rows and the metadata. Row labels, confounders, population and weights are those of all received rows.
 
@@ -177,6 +179,7 @@ class DatasetWriter:
             mode_labels=mode_labels,
             population=None if population is None else population.take(kept),
             weights=None if weights is None else _kept_weights(weights, kept),
+            replicate_weights=None if replicate_weights is None else replicate_weights.take(kept),
         )
         write_metadata(self._group, dataset)
         if variants is not None:
@@ -192,6 +195,7 @@ class DatasetWriter:
             row_labels=row_labels is not None,
             codebook=codebook is not None,
             weights=None if weights is None else str(weights.name),
+            replicate_weights=_describe_replicates(replicate_weights),
             dropped_rows=dropped_before + self._received - self._written,
             dropped_columns=dropped_columns,
             empty_rows=statistics.empty_rows,
@@ -199,6 +203,11 @@ class DatasetWriter:
             numbered_rows=numbered,  # these labels do not identify participants: join_datasets rejects them
             fingerprint=self._fingerprint.finish(dataset),
         )
+
+
+def _describe_replicates(weights: ReplicateWeights | None) -> dict[str, Any] | None:
+    """Return the attributes of replicate weights."""
+    return None if weights is None else {"names": list(weights.names), "method": weights.method, "scales": weights.scales.tolist()}
 
 
 def _kept_weights(weights: "pd.Series[float]", kept: NDArray[np.intp]) -> "pd.Series[float]":

@@ -132,7 +132,7 @@ class ICQF(Factorization):
     weighted_ : bool
         Whether the rows have weights.
     n_effective_ : float
-        Kish's effective number of rows, (Σw)²/Σw²; n without weights.
+        Kish's effective number of rows, (Σw)²/Σw²; n without weights. It leaves out strata and clusters of the sample.
     column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
         Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
         dataset, else None.

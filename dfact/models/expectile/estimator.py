@@ -1,6 +1,7 @@
 """Expectile matrix factorization of skewed, partly observed data."""
 # Long because its fits may share reads (fit_each) or take linear measurements, in addition to what every estimator documents.
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,7 @@ from dfact.models.estimator import Factorization
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.measurements import Measurements
 from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, RowStart, SurrogatePass, original_units
+from dfact.models.expectile.sampled_entries import record_crossings, runaway_share
 from dfact.models.expectile.sampled_start import start_on_sample
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -34,6 +36,14 @@ from dfact.progress import Iteration, Reporter, remaining_change
 
 _SPARSE = 0.4  # observed share up to which rows are solved exactly by default: a pass takes longer, but fewer are needed
 _START_TOLERANCE = 0.1  # of the singular vectors of the start
+_RUNAWAY = 1e-3  # share of entries far beyond those of the data that is reported
+
+
+def largest_entry(dataset: Dataset) -> float:
+    """Return the largest magnitude of the observed entries, in original units; 1 if all are 0."""
+    observed = dataset.statistics.observed > 0
+    limits = [(limit + dataset.offset)[observed] for limit in (dataset.statistics.minimum, dataset.statistics.maximum)]
+    return float(np.abs(limits).max()) or 1.0
 
 
 @dataclass(eq=False)
@@ -87,7 +97,8 @@ class ExpectileMF(Factorization):
     ridge : float
         Weight of ‖X‖² + ‖Y‖², above 0: rows with fewer than k observed entries need it. It has the entries' unit. With the
         default, a noiseless matrix with entries of about 1 or more is recovered to well below 1e-6; far smaller entries
-        need a smaller ridge, noisy data with few entries a larger one, see :func:`dfact.selection.select_by_held_out`.
+        need a smaller ridge. Noisy data with few entries needs a far larger one, which
+        :func:`dfact.selection.select_by_held_out` chooses.
     solver : "exact", "surrogate" or None
         Solver of the rows; by default "exact" if at most 40 % of the entries are observed. Both have the same minimum.
     init : "svd", "random" or array (k, m)
@@ -131,6 +142,10 @@ class ExpectileMF(Factorization):
     n_iter_, converged_ : int, bool
     remaining_ : float
         Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
+    omegas_, crossed_ : arrays (r,)
+        After :meth:`fit_each` and :func:`dfact.selection.select_each_by_held_out`: the ω of the r other models, and the share
+        of entries at which this model and the other are in the wrong order, the lower ω above the higher one. Separate fits do
+        not exclude it. The share is that of all rows, or of evenly spaced ones with 4 million entries.
     column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
         Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
         dataset, else None.
@@ -147,7 +162,8 @@ class ExpectileMF(Factorization):
     Warns
     -----
     UserWarning
-        Rows or columns without any observed entry: their factors are 0.
+        Rows or columns without any observed entry: their factors are 0. More than one in a thousand of the model's entries (those
+        of ``crossed_``) above twice the largest observed magnitude: the ridge is too small for the noise.
 
     References
     ----------
@@ -177,6 +193,8 @@ class ExpectileMF(Factorization):
     remaining_: Annotated[float, OPTIONAL]
     row_factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     column_factors_: Annotated[NDArray[Any], Shape(("m", "k"))]
+    omegas_: Annotated[NDArray[np.float64], Shape(("others",)), OPTIONAL]
+    crossed_: Annotated[NDArray[np.float64], Shape(("others",), low=0), OPTIONAL]
 
     def __init__(
         self,
@@ -214,7 +232,10 @@ class ExpectileMF(Factorization):
         self.dtype = dtype
 
     def fit_each(self, X: Any, omegas: Sequence[float]) -> list[Self]:
-        """Fit a model for each ω, with the other parameters of this one. The fits share each read of X, and write no checkpoint."""
+        """Fit a model for each ω, with the other parameters of this one. The fits share each read of X, and write no checkpoint.
+
+        The models have the shares of entries at which their order is wrong in ``crossed_``.
+        """
         if np.ndim(omegas) != 1 or not len(omegas):
             raise ParameterError(f"omegas is {omegas!r}, expected a list of at least one number between 0 and 1")
         models = [type(self)(**self.get_params(deep=False) | {"omega": omega}) for omega in omegas]
@@ -224,6 +245,7 @@ class ExpectileMF(Factorization):
         with task.times(len(models)).open_session() as session:
             solvers = [FusedSolver(model.solve(task)) for model in models]
             drive_together(solvers, session, task.dtype)
+        record_crossings(models)
         return models
 
     def _prepare(self, X: Any) -> FitTask[OriginalUnits]:
@@ -247,6 +269,17 @@ class ExpectileMF(Factorization):
         self._set_end(end, np.asarray([*alternation.history, objective]))
         self.column_factors_, rows = point.Y.astype(dtype), (yield from state_rows("factors"))
         self.row_factors_ = task.gather(replace(rows, convert=partial(np.asarray, dtype=dtype)), self.n_components)
+        if task.wants_rows:
+            self._warn_of_runaway_entries(task.dataset)
+
+    def _warn_of_runaway_entries(self, dataset: Dataset) -> None:
+        largest = largest_entry(dataset)
+        share, extreme = runaway_share(self, largest)
+        if share > _RUNAWAY:
+            found = f"{share:.1%} of the model's entries are above twice the largest of the data, {largest:.4g}, up to {extreme:.3g}"
+            cause = f"{self.n_components} components fit the noise of few entries with a ridge of {self.ridge:g}"
+            remedy = "choose the ridge with dfact.selection.select_by_held_out or dfact select emf"
+            warnings.warn(f"{found}: {cause}; {remedy}", UserWarning, stacklevel=5)
 
     def _set_end(self, end: _End, history: NDArray[np.float64]) -> None:
         self.objective_history_, self.n_iter_, self.converged_, self.remaining_ = history, end.n_iter, end.converged, end.remaining

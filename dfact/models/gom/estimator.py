@@ -54,6 +54,10 @@ class GradeOfMembership(Factorization):
     NaN and the missing code of a dataset are no response. Answers that an import shifted to start at
     0 are used in their original units.
 
+    The codes of responses are counts: a class with an expected response of 2 may give 2, or 0 and 4. Categories without an order,
+    such as countries, need a column of 0 and 1 for each category, which :func:`dfact.expand_categories` writes. Then
+    M = 1, and Θ has the probability of each category. The same serves items in which 0 is an answer like others.
+
     All methods find K pure subjects I among the rows Y of a matrix. Π is Z = max(0, Y·Y(I, :)⁻¹), scaled
     to rows of sum 1. With D_τ the row sums of R plus τ and U the K leading left singular vectors:
 
@@ -438,7 +442,9 @@ class GradeOfMembership(Factorization):
 
 def _warn_nonrespondents(nonrespondents: int, n: int) -> None:
     if nonrespondents:
-        warnings.warn(f"{nonrespondents} of {n} subjects have no response; their memberships are NaN", UserWarning, stacklevel=4)
+        found = f"{nonrespondents} of {n} subjects have no response, as 0 counts as none; their memberships are NaN"
+        remedy = "dfact.expand_categories (dfact indicators) makes 0 a category of its own"
+        warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=4)
 
 
 def _responses(dataset: Dataset) -> Responses:

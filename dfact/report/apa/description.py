@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dfact.data.scales import ALL_ITEMS
-from dfact.psychometrics.reliability import Description
+from dfact.psychometrics.reliability import INTERVALS, Description
 from dfact.report.apa.table import ANSWERED, ApaTable, Cell, Group, described, level_of_significance, number
 
 
@@ -45,14 +45,15 @@ def _scales(description: Description) -> ApaTable:
     headings = ["Scale", "Items", "α", "95% CI", *_FIGURES.values()]
     correlations = "polychoric" if description.correlation == "polychoric" else "Pearson"
     note = (
-        f"*N* = {description.n:,}. α is Cronbach's alpha with the interval of Feldt, and ω is McDonald's omega of one factor by minimum "
-        "residuals. ω total and ω hierarchical are the shares of all factors and of the general factor in the variance of the sum, by the "
-        f"transformation of Schmid and Leiman. All omegas are from {correlations} correlations of the participants who answered "
+        f"*N* = {description.n:,}. α is Cronbach's alpha with its {INTERVALS[description.interval]} interval, and ω is McDonald's omega "
+        "of one factor by minimum residuals. ω total and ω hierarchical are the shares of all factors and of the general factor in the "
+        f"variance of the sum, by the transformation of Schmid and Leiman. All omegas are from {correlations} correlations of the "
+        "participants who answered "
         f"{ANSWERED[description.missing]}."
     )
     if not np.isnan(description.kmo):
         chi_square, df, p = description.bartlett
-        test = f"Bartlett's χ²({df:.0f}) = {number(chi_square)}, *p* {level_of_significance(p)}"
+        test = f"{description.bartlett.name}'s χ²({df:.0f}) = {number(chi_square)}, *p* {level_of_significance(p)}"
         note += f" All items: KMO = {number(description.kmo, bounded=True)}, {test}."
     title = "Reliability" if len(rows) == 1 else f"Reliability of {len(rows)} Scales"
     return ApaTable(title, headings, [Group("", rows)], note)

@@ -111,7 +111,11 @@ def _group(heading: str, rows: list[tuple[str, list[str]]], width: int) -> Group
 
 def _note(model: FactorAnalysis) -> str:
     """Describe the sample, the extraction, the rotation and the fit of a factor analysis."""
-    effective = f" (effective *N* = {model.n_effective_:,.0f} by the weights)" if getattr(model, "weighted_", False) else ""
+    effective = (
+        f" (Kish's effective *N* = {model.n_effective_:,.0f} by the weights, without strata and clusters)"
+        if getattr(model, "weighted_", False)
+        else ""
+    )
     rotated = _rotation(model) if model.rotation and len(model.components_) > 1 else "without rotation"
     correlations = f"{'polychoric' if model.correlation == 'polychoric' else 'Pearson'} correlations"
     smoothed = " The correlations were smoothed." if model.smoothed_ else ""
@@ -151,6 +155,8 @@ def _fit(model: FactorAnalysis) -> list[str]:
     if not (polychoric or np.isnan(fit["bic"])):
         indices.append(f"BIC = {number(fit['bic'])}")
     sentences = [f"{', '.join(indices)}."] if indices else []
+    if not (polychoric or np.isnan(fit["rmsea"])):
+        sentences.append("χ², *p* and the interval of RMSEA assume complete, normal answers.")
     if polychoric and len(indices) > 1:
         sentences.append("With polychoric correlations, RMSEA, CFI and TLI are descriptive.")
     return sentences

@@ -20,6 +20,7 @@ from dfact.report.document import Block, Card, Cards, Drawing, Section
 from dfact.report.figures import Groups, history_figure, items_heatmap, order_by_similarity
 from dfact.report.plots import signed_heatmap, with_item_labels
 from dfact.report.selection import ERROR_LABEL, score_plot
+from dfact.report.stability import stability_lines
 from dfact.report.tables import Lines, Texts, item_texts, largest_items, require_own_items, under_headings
 from dfact.text import align_columns, escape_lines
 
@@ -138,7 +139,9 @@ class Presenter(Generic[M]):
     def model_line(self) -> tuple[str, str]:
         """Describe the class and the size of the model."""
         n, k = self.model.factors_.shape
-        weighted = f", weighted (effective n {self.model.n_effective_:.1f})" if getattr(self.model, "weighted_", False) else ""
+        weighted = ""
+        if getattr(self.model, "weighted_", False):
+            weighted = f", weighted (Kish's effective n {self.model.n_effective_:.1f}, without strata and clusters)"
         return "model", f"{type(self.model).__name__}, {k} factors of {n} participants × {len(self.model.column_labels_)} items{weighted}"
 
     def size_text(self) -> str:
@@ -178,10 +181,16 @@ class Presenter(Generic[M]):
     def selection_drawing(self, record: SelectionRecord, best: Mapping[str, Any], alt: str) -> Drawing:
         """Draw the scores of the candidates of a selection that chose the parameters ``best``."""
         table = record.table.set_index(record.names)
-        error = "standard error" if "standard error" in table else None
+        error = next((name for name in ("se_difference", "standard error") if name in table), None)
         label = ERROR_LABEL if record.criterion == "error" else record.criterion.replace("_", " ")
-        bars = " Bars show one standard error." if error else ""
+        of = " of the difference from the lowest" if error == "se_difference" else ""
+        bars = f" Bars show one standard error{of}." if error else ""
+        bars = " Bars show the range of 95 % of the resamples." if {"low", "high"} <= set(table) else bars
         return Drawing(lambda: score_plot(table, best, record.criterion, error, label), alt, f"Score of each candidate.{bars}")
+
+    def selection_notes(self, record: SelectionRecord) -> list[str]:
+        """Return sentences that help to read the scores of a selection."""
+        return []
 
     def history_drawing(self) -> Drawing | None:
         """Draw the history of the objective; None for a model without one."""
@@ -229,7 +238,8 @@ def find_presenter(model: Factorization) -> type[Presenter[Factorization]]:
 def model_text(model: Factorization, top: int = 5, texts: Texts = None, extra: tuple[tuple[str, str], ...] = ()) -> str:
     """Return the summary of a fitted model with ``extra`` lines (name, text), and the ``top`` items of each component."""
     presenter = find_presenter(model)(model)
-    return escape_lines("\n\n".join([align_columns([*presenter.summary(), *extra]), *presenter.component_texts(top, texts)]))
+    lines = [*presenter.summary(), *stability_lines(model), *extra]
+    return escape_lines("\n\n".join([align_columns(lines), *presenter.component_texts(top, texts)]))
 
 
 def rows_text(model: Factorization, n_rows: int) -> str:

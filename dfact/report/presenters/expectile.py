@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.models.expectile.estimator import ExpectileMF
+from dfact.models.provenance import SelectionRecord
 from dfact.report.document import Drawing, Section, Text, make_table
 from dfact.report.plots import new_figure
 from dfact.report.presenters.base import Presenter
@@ -37,6 +38,8 @@ class ExpectilePresenter(Presenter[ExpectileMF]):
         return [
             ("model", f"{type(model).__name__}, {k} components of {n} rows × {len(model.column_labels_)} columns"),
             ("loss", f"expectiles at omega {model.omega:g}, ridge {model.ridge:g}"),
+            *order_lines(model),
+            *coverage_lines(model),
             fit_line(model, model.remaining_),
         ]
 
@@ -44,6 +47,10 @@ class ExpectilePresenter(Presenter[ExpectileMF]):
         norms = component_norms(self.model)
         headings = [f"{name}: norm {norm:.4g}" for name, norm in norms.items()]
         return [under_headings(headings, list(norms.index), largest_items(self.model, self.model.loadings_, top, texts))]
+
+    def selection_notes(self, record: SelectionRecord) -> list[str]:
+        lines = coverage_lines(self.model)
+        return [f"Of the held-out entries, {text}." for _, text in lines]
 
     def errors_section(self, dataset: Dataset) -> Section | None:
         table = BinErrors.of(self.model, dataset).table
@@ -57,6 +64,27 @@ class ExpectilePresenter(Presenter[ExpectileMF]):
         formats = dict.fromkeys(("lower quartile", "median", "upper quartile"), "{:.1%}")
         caption = "Errors by size of the entry; absolute is the median |b̂ − b|"
         return Section("bins", "Errors by size", [Text(about), drawing, make_table(table, caption, formats=formats)])
+
+
+def order_lines(model: ExpectileMF) -> Lines:
+    """Describe the order of the model's entries and those of the other expectiles that were fitted with it."""
+    omegas, shares = getattr(model, "omegas_", ()), getattr(model, "crossed_", ())
+    parts = [
+        f"{'above' if omega < model.omega else 'below'} omega {omega:g} except at {share:.1%} of entries"
+        for omega, share in zip(omegas, shares, strict=True)
+    ]
+    return [("order", ", ".join(parts))] if parts else []
+
+
+def coverage_lines(model: ExpectileMF) -> Lines:
+    """Describe the coverage of the held-out entries in the selection that chose the model, beside that of the expectile's definition."""
+    record = getattr(model, "selection_", None)
+    if record is None or "deviation_below" not in record.figure_names:
+        return []
+    figures = dict(zip(record.figure_names, record.figures[record.best], strict=True))
+    entries = f"{figures['below']:.1%} below the expectile, {figures['below_expected']:.1%} by its definition"
+    distances = f"{figures['deviation_below']:.1%} of the distances, {model.omega:.1%} by definition"
+    return [("held out", f"{entries}; {distances}")]
 
 
 def component_norms(model: ExpectileMF) -> "pd.Series[Any]":

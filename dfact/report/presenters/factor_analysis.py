@@ -79,6 +79,10 @@ def omega_text(model: FactorAnalysis) -> str:
     return f"ω total {omega.omega_total:.2f} of the sum of all items by these factors; ω {omega.omega:.2f} by one factor"
 
 
+NORMAL_ANSWERS = "χ², p and the interval of RMSEA assume complete, normal answers"
+"""Assumptions of the indices with a distribution; the guide ``evidence`` has the rates with other answers."""
+
+
 def fit_text(model: FactorAnalysis) -> str:
     """Describe the fit in one line."""
     fit = model.fit_
@@ -86,7 +90,7 @@ def fit_text(model: FactorAnalysis) -> str:
         reason = "were smoothed" if model.smoothed_ else "are singular" if fit.df >= 0 else "are fewer than the parameters"
         return f"SRMR {fit.srmr:.3f}; others are undefined, as the correlations {reason}"
     test = f"χ²({fit.df:.0f}) = {fit.chi_square:.1f}, p {_p_text(fit.p)}, RMSEA {fit.rmsea:.3f} [{fit.rmsea_low:.3f}, {fit.rmsea_high:.3f}]"
-    note = "; descriptive but for SRMR" if model.correlation == "polychoric" else ""
+    note = "; " + ("descriptive but for SRMR" if model.correlation == "polychoric" else NORMAL_ANSWERS)
     return f"{test}, CFI {fit.cfi:.3f}, TLI {fit.tli:.3f}, SRMR {fit.srmr:.3f}, BIC {fit.bic:.1f}{note}"
 
 
@@ -96,7 +100,7 @@ def _p_text(p: float) -> str:
 
 def fit_table(model: FactorAnalysis) -> tuple[pd.DataFrame, str]:
     """Return the indices of fit as a table of one row, and its caption."""
-    caption = "Fit of the model to the correlations; the interval of RMSEA is that of 90 %"
+    caption = f"Fit of the model to the correlations; the interval of RMSEA is that of 90 %; {NORMAL_ANSWERS}"
     if model.correlation == "polychoric":
         caption += ". With polychoric correlations, all indices but SRMR are descriptive"
     if model.smoothed_:

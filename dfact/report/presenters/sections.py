@@ -13,7 +13,7 @@ from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.models.persistence import load_model, running_versions, saved_versions
 from dfact.models.provenance import Comparison, TensorStability
-from dfact.report.comparison import FORMATS, describe_groups, describe_screens
+from dfact.report.comparison import FORMATS, MARKS, describe_columns, describe_groups, describe_screens
 from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import comparison_figure, distributions_figure, errors_figure, stability_figure
 from dfact.report.plots import with_item_labels
@@ -22,6 +22,7 @@ from dfact.report.presenters.cp.presenter import solutions_section
 from dfact.report.presenters.cp.stability import stability_section
 from dfact.report.reconstruction import item_errors
 from dfact.report.row_statistics import RowStatistics
+from dfact.report.stability import remarks, resamples_text
 from dfact.selection.fitted_data import fitted_dataset
 
 _NOT_SHOWN = ("executor", "callbacks")  # parameters that belong to the process that fitted
@@ -142,7 +143,8 @@ def selection(presenter: _Presenter) -> Section | None:
     flat = record.table.assign(chosen=["chosen" if i == record.best else "" for i in range(len(record.values))])
     formats = dict.fromkeys((record.criterion, "standard error"), "{:.5g}")
     candidates = make_table(flat.set_index(record.names[0]), "The candidates", formats=formats)
-    return Section("selection", "How it was chosen", [Text(about), drawing, candidates])
+    notes = [Text(note) for note in presenter.selection_notes(record)]
+    return Section("selection", "How it was chosen", [Text(about), *notes, drawing, candidates])
 
 
 def distributions(presenter: _Presenter) -> Section:
@@ -196,7 +198,7 @@ def stability(presenter: _Presenter) -> Section | None:
         return stability_section(presenter)
     names, words, shown = presenter.names, presenter.words, presenter.shown
     medians = np.nanmedian(result.similarity, axis=0)
-    about = f"{result.n_refits} refits on resampled {words.rows}, with their {words.components} matched to the model's."
+    about = f"{resamples_text(result, words.rows)}, with their {words.components} matched to the model's."
     texts = ", ".join(f"{name} has the median {value:.2f}" for name, value in zip(names, medians, strict=True))
     drawing = Drawing(
         lambda: stability_figure(result, names),
@@ -204,15 +206,23 @@ def stability(presenter: _Presenter) -> Section | None:
         "Similarity of each refit's loadings to the model's: 1 is the same direction; bars show medians.",
     )
     caption = (
-        f"Median and 5th percentile of the similarities, and the number of {words.loading}s whose {result.level:.0%} interval excludes 0"
+        f"Median and 5th percentile of the similarities, and the numbers of {words.loading}s that are selected, that have a "
+        f"{result.level:.0%} interval, and whose interval excludes 0"
     )
-    formats = {"median": "{:.3f}", "5 %": "{:.3f}", "loadings": "{:.0f}"}
+    formats = {"median": "{:.3f}", "5 %": "{:.3f}", "selected": "{:.0f}", "intervals": "{:.0f}", "off 0": "{:.0f}"}
     summary = make_table(result.summary(names).rename_axis(words.component), caption, formats=formats)
     order = shown[presenter.order[0]]
-    mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (result.mean, result.low, result.high))
-    caption = f"Mean {words.loading} of each item over the refits, with its {result.level:.0%} interval"
+    centre = result.mean if result.estimate is None else result.estimate
+    mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (centre, result.low, result.high))
+    caption = f"{words.loading.capitalize()} of each item in the fit to all {words.rows}, with its {result.level:.0%} interval"
     table = make_table(presenter.with_texts(mean.set_index(presenter.all_loadings.index[order])), caption, shaded=names)
-    blocks: list[Block] = [Text(about), drawing, summary, with_intervals(table, low, high, number_format(result.mean))]
+    notes = [Text(text) for text in remarks(presenter.model)]
+    blocks: list[Block] = [Text(about), drawing, summary, *notes, with_intervals(table, low, high, number_format(centre))]
+    if result.sparse:
+        frequency = pd.DataFrame(result.selected[:, order].T, presenter.all_loadings.index[order], names)
+        caption = f"Selection frequency of each {words.loading}: the share of the refits in which it is not 0"
+        formats = dict.fromkeys(names, "{:.2f}")
+        blocks.append(make_table(presenter.with_texts(frequency), caption, shaded=names, formats=formats))
     blocks += _effects_over_refits(presenter, order)
     return Section("stability", "Stability", blocks)
 
@@ -254,16 +264,17 @@ def comparison(presenter: _Presenter) -> Section | None:
     matched = f"its {words.components} were matched with the model's"
     about = f"The model was fitted to each group separately, and {matched}: {describe_groups(result)}."
     congruences = result.factors(names)
-    texts = ", ".join(
-        f"{name} {value:.3f}" for name, value in zip(congruences.index.get_level_values(1), result.congruence.ravel(), strict=True)
-    )
+    shown = congruences["rotated" if "rotated" in congruences else "congruence"]
+    texts = ", ".join(f"{name} {value:.3f}" for name, value in zip(shown.index.get_level_values(1), shown, strict=True))
     drawing = Drawing(
         lambda: comparison_figure(result, names),
         f"Points with intervals: {texts}.",
-        "Congruence of the loadings of two groups: from 0.95 on the same, below 0.85 different. Two samples never reach 1.",
+        f"Congruence of the loadings of two groups, with the interval of that of their populations. {MARKS[result.centred is None]}",
     )
     table = make_table(
-        _named_by_group(result, congruences), "Congruences, with p values of permutations adjusted by Holm", formats=_FORMATS
+        _named_by_group(result, congruences),
+        f"Congruences, with p values of equal loadings adjusted by Holm. {describe_columns(result)}",
+        formats=_FORMATS,
     )
     blocks: list[Block] = [Text(about), drawing, table, *_items_by_group(result, names)]
     return Section("groups", "Groups", blocks)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data import layout
 from dfact.models.expectile import alternation as emf_solver
+from dfact.models.expectile import sampled_entries
 from dfact.models.expectile.alternation import balance
 from tests.suites.estimator import EstimatorSuite
 
@@ -221,6 +222,7 @@ def test_executors_and_chunks_give_the_same_result(kind: str, client: Client, tm
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.* above twice the largest:UserWarning")  # noise without a ridge
 def test_dense_and_sparse_data_and_missing_codes_are_equivalent(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     V = rng.integers(0, 9, (80, 30)).astype(float)
@@ -304,6 +306,43 @@ def test_precision(dtype: str, solver: str) -> None:
     other = dfact.ExpectileMF(3, omega=0.2, solver=solver, max_iter=30, tol=0).fit(V)
     assert model.row_factors_.dtype == model.column_factors_.dtype == np.dtype(dtype)
     np.testing.assert_allclose(model.objective_history_[-1], other.objective_history_[-1], rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_entries_that_run_away_are_warned_of(seed: int, tmp_path: Path) -> None:
+    """Noise in few entries needs a ridge; the same fit has no warning with one, or without noise."""
+    rng = np.random.default_rng(seed)
+    noisy = np.where(rng.random((150, 60)) < 0.1, rng.integers(1, 6, (150, 60)), np.nan)
+    noisy[:, 0] = 3
+    warning = r"above twice the largest of the data, 5, .*: 4 components fit the noise .* ridge of 1e-08; choose the ridge"
+    with pytest.warns(UserWarning, match=warning):
+        model = dfact.ExpectileMF(4, max_iter=20).fit(noisy)
+    assert np.abs(model.row_factors_ @ model.components_).max() > 10
+    with pytest.warns(UserWarning, match=warning):
+        dfact.ExpectileMF(4, max_iter=20).fit(dfact.import_array(noisy, tmp_path / "noisy.zarr"))
+    dfact.ExpectileMF(4, max_iter=20, ridge=1.0).fit(noisy)
+    dfact.ExpectileMF(3, max_iter=20).fit(planted(seed, observed=0.3)[1])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_crossings_of_several_expectiles_are_recorded(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    V = planted(seed, 60, 40, noise=0.4)[1]
+    models = dfact.ExpectileMF(4, ridge=0.1, max_iter=20).fit_each(V, [0.5, 0.4, 0.9])
+    entries = [model.row_factors_ @ model.components_ for model in models]
+    shares = [(entries[1] > entries[0]).mean(), (entries[0] > entries[2]).mean()]
+    assert 0 < shares[0] < 0.5
+    np.testing.assert_allclose(models[0].crossed_, shares, atol=1e-3)
+    np.testing.assert_array_equal(models[0].omegas_, [0.4, 0.9])
+    assert models[1].crossed_[0] == models[0].crossed_[0]
+    dfact.save_model(models[0], tmp_path / "model")
+    np.testing.assert_array_equal(dfact.load_model(tmp_path / "model").crossed_, models[0].crossed_)
+    # Evenly spaced rows stand for all of them, in memory and in a store.
+    monkeypatch.setattr(sampled_entries, "_SAMPLE", 15 * 40)
+    monkeypatch.setattr(sampled_entries, "_CHUNK", 4 * 40)
+    stored = dfact.ExpectileMF(4, ridge=0.1, max_iter=20).fit_each(dfact.import_array(V, tmp_path / "v.zarr"), [0.5, 0.4])
+    expected = (entries[1] > entries[0])[::4].mean()
+    assert stored[0].crossed_ == pytest.approx([expected], abs=1e-3)
 
 
 @pytest.mark.slow
