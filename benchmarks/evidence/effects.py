@@ -14,14 +14,18 @@ from dfact.linalg.anchor import anchor
 
 TITLE = "Impact and effects of confounders"
 INTRODUCTION = """\
-Answers are made of factors between 0 and 1, each item loading on one, rounded to whole numbers. Two groups differ by 0.2 in one
-factor before it is cut at 1, which leaves 0.17 of impact. The first table's groups differ in no item. *Before* is what the loadings
-on the levels and the factors themselves show, and depends on the penalty; *after* is `confounder_effects_` and `confounder_impact_`.
+Answers are made of factors between 0 and 1, each item loading on one, rounded to whole numbers. Two groups differ by 0.2 in one factor
+before it is cut at 1, and in no item of the first experiment. *Before* is what the loadings on the levels and the factors themselves
+show, which depends on the penalty; *after* is `confounder_effects_` and `confounder_impact_`. A fitted factor has units of its own, as
+the penalty and the bounds alone determine its scale: the planted impact is converted to them by the loadings.
 
 In the second experiment 24 items from 0 to 4 measure four factors, and the intervals are those of `dfact stability` with 100 refits.
 Where there are effects, four items are half a point higher in one group. The true effect of an item is the difference of its mean answers
 between the groups at equal factors; the true impact is the difference of the means of a factor, in the units of the fitted factor.
 With a continuous confounder, the two groups differ in age, too: one factor rises with age and no item does.
+
+The intervals are basic ones. Percentile intervals of refits to the same data sets were measured first. They covered the effect 0 in 97.2 to
+98.5 % of items, an effect in 93.1 to 96.9 %, and the impact in 95.0 to 98.1 %.
 """
 _NEGLIGIBLE = 0.1  # points, as in the trials before anchoring
 _REFITS = 100

@@ -96,7 +96,8 @@ def bootstrap(
 
     Impact and effects of confounders are identified by the anchor of :func:`dfact.linalg.anchor.anchor`, refit by refit. Their
     estimates are those without the penalty's shrinkage, which would leave most effects at 0: the differences of the residuals between
-    the groups are added to those of the loadings. The ends of their intervals are the order statistics of rank (B + 1)·α.
+    the groups are added to those of the loadings. Their intervals are basic ones: percentiles of the refits, of rank (B + 1)·α,
+    reflected at the estimate.
 
     For the CP decomposition of a tensor the rows are the slices of mode 1, and the result is a :class:`TensorStability`.
     Its components are matched so that the sum of |Π_n cos| of their vectors of modes 2 to N is largest, and each vector gets the
@@ -313,13 +314,25 @@ def _summarize_effects(
         split = split_differences(refit.components, matrix @ refit.confounders, refit.differences, scale, shrunken=False)
         impacts.append(split.impact[:, matching.assign(refit.components.astype(np.float64))[1]])
         effects.append(split.effects)
-    return [*_summarize_samples(effects, level, variance), *_summarize_samples(impacts, level, variance)]
+    own: tuple[NDArray[np.float64] | None, ...] = (None, None)
+    if model.differences_ is not None:
+        shrunken = matrix @ model.confounder_components_
+        estimate = split_differences(model.components_, shrunken, model.differences_, scale, shrunken=False)
+        own = (estimate.effects, estimate.impact)
+    return [*_summarize_samples(effects, own[0], level, variance), *_summarize_samples(impacts, own[1], level, variance)]
 
 
-def _summarize_samples(samples: Sequence[NDArray[np.float64]], level: float, variance: Variance) -> list[NDArray[np.float64]]:
-    """Return means, both ends of the intervals and standard errors of arrays (q, …); NaN where the samples have one."""
+def _summarize_samples(
+    samples: Sequence[NDArray[np.float64]], estimate: NDArray[np.float64] | None, level: float, variance: Variance
+) -> list[NDArray[np.float64]]:
+    """Return means, both ends of the intervals and standard errors of arrays (q, …); NaN where the samples have one.
+
+    Intervals are about the ``estimate``, by default the mean of the samples.
+    """
     parts = [np.empty(samples[0].shape) for _ in range(4)]
     for row in range(len(parts[0])):  # one difference at a time bounds the memory of the copies
-        for part, values in zip(parts, summarize_samples(np.stack([sample[row] for sample in samples]), level, variance), strict=True):
+        centre = None if estimate is None else estimate[row]
+        found = summarize_samples(np.stack([sample[row] for sample in samples]), centre, level, variance)
+        for part, values in zip(parts, found, strict=True):
             part[row] = values
     return parts

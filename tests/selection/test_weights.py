@@ -26,7 +26,11 @@ IMPACT = ("impact_mean", "impact_low", "impact_high", "impact_se")
 
 
 def same(first: Stability, second: Stability) -> bool:
-    return all(np.array_equal(value, getattr(second, name), equal_nan=True) for name, value in vars(first).items() if value is not None)
+    for name, value in vars(first).items():
+        other = getattr(second, name)
+        if not (np.array_equal(value, other, equal_nan=True) if isinstance(value, np.ndarray) else value == other):
+            return False
+    return True
 
 
 # Resamples.
@@ -124,8 +128,7 @@ def test_effects_of_confounders_have_intervals(seed: int, tmp_path: Path) -> Non
         assert getattr(found, name).shape == (3, M.shape[1])
     for name in IMPACT:
         assert getattr(found, name).shape == (3, 2)
-    assert (found.confounder_low <= found.confounder_mean + 1e-12).all()
-    assert (found.confounder_mean <= found.confounder_high + 1e-12).all()
+    assert (found.confounder_low <= found.confounder_high + 1e-12).all()
     z = model.confounder_effects_.to_numpy().T / np.maximum(found.confounder_se, 1e-3)
     assert z[0].argmax() == 3
     assert found.confounder_low[0, 3] > 0.5
@@ -163,8 +166,16 @@ def test_standard_errors_are_those_of_the_anchored_refits() -> None:
 
 
 def test_effects_of_earlier_versions_are_left_out() -> None:
-    part = np.zeros((1, 3))
-    values = {"similarity": np.ones((2, 1)), "mean": part, "low": part, "high": part, "level": 0.95, "selected": part}
+    part = np.ones((1, 3))
+    values = {
+        "similarity": np.ones((2, 1)),
+        "mean": part,
+        "low": part,
+        "high": part,
+        "level": 0.95,
+        "selected": part,
+        "resampling": "bootstrap",
+    }
     assert Stability.upgrade(values) == values
     with pytest.warns(UserWarning, match="without an anchor; compute the stability again"):
         upgraded = Stability.upgrade(values | dict.fromkeys(EFFECTS, part))
@@ -230,4 +241,4 @@ def test_the_criterion_of_a_weighted_model_is_weighted() -> None:
     found = select(model, as_dataset(M).with_weights(w), [1, 2], restarts=0, random_state=0)
     assert found.model.weighted_
     assert not np.allclose(found.table.to_numpy(), select(model, M, [1, 2], restarts=0, random_state=0).table.to_numpy(), rtol=1e-4)
-    assert "weighted (effective n" in model_text(found.model)
+    assert "weighted (Kish's effective n" in model_text(found.model)
