@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import get_annotations
 from math import prod
@@ -282,8 +282,13 @@ class PartitionStates:
         assert parts, "no pass has kept a state yet"
         return np.concatenate(parts)
 
-    def save(self, numbers: Sequence[int], group: zarr.Group, stream: str) -> CheckpointedState | None:
-        """Copy the states of consecutive partitions to a checkpoint, as one stream. Returns None if none has a state."""
+    def save(
+        self, numbers: Sequence[int], group: zarr.Group, stream: str, advance: Callable[[], None] = lambda: None
+    ) -> CheckpointedState | None:
+        """Copy the states of consecutive partitions to a checkpoint, as one stream. Returns None if none has a state.
+
+        ``advance`` is called after each array.
+        """
         if not any(number in self._states for number in numbers):
             return None
         writer, offsets = StreamWriter(group, stream), [0]
@@ -294,13 +299,15 @@ class PartitionStates:
                 names = tuple(state)
                 for array in state.values():
                     writer.append(array)
+                    advance()
             offsets.append(writer.size)
         return CheckpointedState(group, stream, names, writer.close(), numbers[0], tuple(offsets))
 
-    def restore(self, saved: CheckpointedState) -> None:
-        """Read the states of consecutive partitions from a checkpoint."""
+    def restore(self, saved: CheckpointedState, advance: Callable[[], None] = lambda: None) -> None:
+        """Read the states of consecutive partitions from a checkpoint; ``advance`` is called after each partition."""
         for number, blocks in enumerate(saved, saved.first):
             self.put(number, blocks)
+            advance()
 
     def _read(self, state: BlockStates | SpilledState, prefix: str = "") -> BlockStates:
         if isinstance(state, SpilledState):
