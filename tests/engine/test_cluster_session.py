@@ -1012,14 +1012,39 @@ def test_passes_with_direct_calls_double_while_workers_cannot_reach_each_other(m
         assert when == [1, 5, 13, 29]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3])
-def test_more_workers_than_connections(limit: int) -> None:
+_alive = threading.Event()
+
+
+class Long(Walk):
+    """A pass that lasts until the driver has seen that the workers are alive."""
+
+    def step(self, block: Block, state: WalkState, broadcast: Any) -> tuple[WalkState, Sums]:
+        assert _alive.wait(WAIT), "the driver has not seen the workers"
+        return super().step(block, state, broadcast)
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_calls_of_more_workers_than_connections_leave_one_for_queries(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = watch.Watchdog.workers
+
+    async def workers(self: watch.Watchdog) -> dict[str, int] | None:
+        answer = await found(self)
+        if answer and started:
+            _alive.set()
+        return answer
+
+    _alive.clear()
+    started = list[int]()
+    monkeypatch.setattr(watch.Watchdog, "workers", workers)
     with inside(5) as client:
         client.rpc.limit = limit  # of 512 by default
         client.rpc.semaphore = asyncio.Semaphore(limit)
         with on(client) as session:
             session._workers._direct = 3  # each pass calls all workers at once
-            sums = take(session, Walk(), [1, 2, 3])
+            session._update_workers()
+            session._next_poll = float("inf")
+            started.append(1)
+            sums = take(session, Long(), [1, 2, 3])
             assert (sums, rows_of(session)) == inline(3)
 
 
