@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import psutil
 from numpy.typing import NDArray
 
 from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.array import array_source, axis_labels
+from dfact.data.memory_limit import free_memory
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import dask_array, persist_rows
 from dfact.data.sources.dense import ArraySource, LazySource
@@ -88,10 +88,10 @@ def _with_statistics(X: Any, source: RowSource, client: "Client | None") -> tupl
 def _load_lazy(source: LazySource) -> RowSource:
     """Compute a lazy array into memory, if it fits: read lazily, every pass would compute its graph again."""
     size = int(np.prod(source.shape)) * source.dtype.itemsize
-    free = psutil.virtual_memory().available
-    if size > free / 2:
+    free = free_memory()
+    if size > free.size / 2:
         raise DataError(
-            f"X is a lazy array of {size / 2**30:.1f} GiB, expected at most half of the {free / 2**30:.1f} GiB of free memory; "
+            f"X is a lazy array of {size / 2**30:.1f} GiB, expected at most half of the {free}; "
             "write it as a dataset first: dfact.import_array(X, path)"
         )
     return ArraySource(source.read(0, source.shape[0]))

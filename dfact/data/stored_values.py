@@ -6,6 +6,7 @@ entries are "zero" or "missing". The chunks of ``data`` and ``indices`` are numb
 ``indptr`` locates any range of rows.
 """
 
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,8 +18,8 @@ from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.sources.sparse import StoredCSRSource
-from dfact.errors import StoreError
-from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor_for, member
+from dfact.errors import DataError, StoreError
+from dfact.storage.arrays import MAX_CHUNK_BYTES, WRITE_EMPTY_CHUNKS, compressor_for, member
 from dfact.storage.location import Location
 
 VALUES = "values"
@@ -47,6 +48,12 @@ class DenseWriter:
 
     def __init__(self, group: zarr.Group, shape: tuple[int, ...], dtype: np.dtype[Any], missing_code: int | None) -> None:
         chunk_rows = Layout.of(shape).chunk_rows
+        n_bytes = chunk_rows * prod(shape[1:]) * dtype.itemsize
+        if n_bytes > MAX_CHUNK_BYTES:
+            raise DataError(
+                f"values of {'×'.join(map(str, shape))} in {dtype} have chunks of {n_bytes / 2**30:.1f} GiB, expected at most "
+                f"{MAX_CHUNK_BYTES / 2**30:.1f} GiB; store a smaller type, or fewer rows in each of several datasets"
+            )
         self._group, self._shape, self._missing_code = group, shape, missing_code
         self._array: zarr.Array[Any] | None = None
         self._buffer = np.empty((chunk_rows, *shape[1:]), dtype)

@@ -3,7 +3,8 @@
 import errno
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import get_annotations
 from math import prod
@@ -127,7 +128,8 @@ class SpilledState:
 class SpillFile:
     """A file for the state that exceeds the memory plan, in a temporary folder of this process. Thread-safe.
 
-    Each partition has a range of its own in the file, in which its next state is written too, unless it is larger.
+    Each state has a range of its own in the file, in which the next state of its partition is written too, unless it is larger. Ranges
+    that were released are taken by later states that fit.
     """
 
     def __init__(self, kind: str = "state") -> None:
@@ -135,6 +137,8 @@ class SpillFile:
         self._path = self._folder.path / "blocks.state"
         self._file = self._folder.new_file(self._path.name)
         self._end = 0
+        self._released: list[tuple[int, int]] = []
+        """Capacity and offset of the ranges that nothing uses, in their order."""
         self._lock = threading.Lock()
 
     def write(self, blocks: BlockStates, previous: SpilledState | None = None) -> SpilledState:
@@ -143,9 +147,9 @@ class SpillFile:
         layout = tuple(tuple((name, a.dtype.str, a.shape, _is_fortran(a)) for name, a in state.items()) for state in blocks)
         size = sum(array.nbytes for array in arrays)
         if previous is None or previous.capacity < size:
-            with self._lock:
-                offset, capacity = self._end, -(-size // _ALIGNMENT) * _ALIGNMENT
-                self._end += capacity
+            if previous is not None:
+                self.release(previous)
+            offset, capacity = self._reserve(-(-size // _ALIGNMENT) * _ALIGNMENT)
         else:
             offset, capacity = previous.offset, previous.capacity
         position = offset
@@ -157,6 +161,21 @@ class SpillFile:
             remedy = "raise memory_limit, or set TMPDIR to a larger disk"
             raise StoreError(f"cannot write the solver's state to {self._path.parent}: {reason}; {remedy}") from error
         return SpilledState(offset, capacity, layout)
+
+    def _reserve(self, size: int) -> tuple[int, int]:
+        """Return the offset and the capacity of a free range: the smallest of those released that is large enough, else a new one."""
+        with self._lock:
+            fitting = bisect_left(self._released, (size, 0))
+            if fitting < len(self._released):
+                capacity, offset = self._released.pop(fitting)
+                return offset, capacity
+            offset, self._end = self._end, self._end + size
+            return offset, size
+
+    def release(self, state: SpilledState) -> None:
+        """Let other states use the range of this one, which is not read again."""
+        with self._lock:
+            insort(self._released, (state.capacity, state.offset))
 
     def read(self, state: SpilledState, prefix: str = "") -> BlockStates:
         """Read the state of a partition, the arrays whose names have this prefix."""
@@ -238,8 +257,12 @@ class PartitionStates:
 
     def drop(self, number: int) -> None:
         with self._lock:
-            if isinstance(self._states.pop(number, None), list):
+            dropped = self._states.pop(number, None)
+            if isinstance(dropped, list):
                 self._free += 1
+        if isinstance(dropped, SpilledState):
+            assert self._spill is not None, "the state was spilled to it"
+            self._spill.release(dropped)
 
     def block_states(self, number: int, prefix: str = "") -> BlockStates:
         """Return the states of a partition's blocks, to be read only; none if it has no state.
@@ -259,8 +282,13 @@ class PartitionStates:
         assert parts, "no pass has kept a state yet"
         return np.concatenate(parts)
 
-    def save(self, numbers: Sequence[int], group: zarr.Group, stream: str) -> CheckpointedState | None:
-        """Copy the states of consecutive partitions to a checkpoint, as one stream. Returns None if none has a state."""
+    def save(
+        self, numbers: Sequence[int], group: zarr.Group, stream: str, advance: Callable[[], None] = lambda: None
+    ) -> CheckpointedState | None:
+        """Copy the states of consecutive partitions to a checkpoint, as one stream. Returns None if none has a state.
+
+        ``advance`` is called after each array.
+        """
         if not any(number in self._states for number in numbers):
             return None
         writer, offsets = StreamWriter(group, stream), [0]
@@ -271,13 +299,15 @@ class PartitionStates:
                 names = tuple(state)
                 for array in state.values():
                     writer.append(array)
+                    advance()
             offsets.append(writer.size)
         return CheckpointedState(group, stream, names, writer.close(), numbers[0], tuple(offsets))
 
-    def restore(self, saved: CheckpointedState) -> None:
-        """Read the states of consecutive partitions from a checkpoint."""
+    def restore(self, saved: CheckpointedState, advance: Callable[[], None] = lambda: None) -> None:
+        """Read the states of consecutive partitions from a checkpoint; ``advance`` is called after each partition."""
         for number, blocks in enumerate(saved, saved.first):
             self.put(number, blocks)
+            advance()
 
     def _read(self, state: BlockStates | SpilledState, prefix: str = "") -> BlockStates:
         if isinstance(state, SpilledState):

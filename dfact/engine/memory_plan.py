@@ -1,17 +1,15 @@
 """The memory plan: the memory that a fit will use in each process, computed before anything runs."""
 
 import ctypes
-import math
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 
 import numpy as np
 import psutil
 
 from dfact.data.layout import Layout
-from dfact.data.memory_limit import parse_bytes
+from dfact.data.memory_limit import free_memory, parse_bytes
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import DaskRows
 from dfact.engine.passes import has_small_codes
@@ -22,7 +20,6 @@ _WORKER_BASELINE = 464 << 20  # of a Dask worker that has imported dfact and com
 _LOCAL_GROWTH = 96 << 20  # of this process, by imports and compilation once passes run
 _DASK_TARGET = 0.6  # fraction of its limit at which a Dask worker starts to spill
 _SLACK = 1.1  # allocators keep a part of the freed memory
-_CGROUP_LIMITS = ("memory.max", "memory.high", "memory/memory.limit_in_bytes", "memory/memory.soft_limit_in_bytes")  # versions 2 and 1
 _DISK_RATE = 1e9  # bytes per second, read or written through the page cache of an ordinary disk
 
 
@@ -81,6 +78,8 @@ class WorkerResources:
     """Bytes that a process may use."""
     baseline: int
     """Bytes that a process uses already."""
+    free: str = ""
+    """Where the limit comes from if nobody stated it: the free memory, and what limits it."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +139,14 @@ class Plan:
         if not self.fits:
             raise MemoryPlanError(
                 f"the fit of {'×'.join(map(str, self.shape))} needs at least {format_bytes(self.peak)} in a process, its limit is "
-                f"{format_bytes(self.workers.limit)}; raise memory_limit, use fewer threads, or import the data in smaller chunks"
+                f"{format_bytes(self.workers.limit)}{self._origin}; raise memory_limit, use fewer threads, or import the data "
+                "in smaller chunks"
             )
+
+    @property
+    def _origin(self) -> str:
+        """What the limit follows from, to be put after it; empty if it was stated."""
+        return f", which follows from the {self.workers.free}" if self.workers.free else ""
 
     def __str__(self) -> str:
         w, size = self.workers, "×".join(map(str, self.shape))
@@ -151,7 +156,7 @@ class Plan:
                 f"{size}, {self.n_partitions} partitions of {self.partition_rows} rows, blocks of {self.block_rows}",
             ),
             ("executor", f"{w.kind}, {w.processes} process(es) of {w.threads} thread(s)"),
-            ("limit of a process", format_bytes(w.limit)),
+            ("limit of a process", format_bytes(w.limit) + self._origin),
             ("peak of a process", format_bytes(self.peak)),
             ("  already in use", format_bytes(w.baseline)),
             ("  working arrays", format_bytes(self.working)),
@@ -240,13 +245,13 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
 
 
 def local_workers(kind: str, threads: int, memory_limit: int | str | None) -> WorkerResources:
-    """Return the resources of the calling process. By default it may use four fifths of the free memory (within its cgroup's limit)."""
+    """Return the resources of the calling process. By default it may use four fifths of the free memory."""
     _return_free_memory()
     baseline = psutil.Process().memory_info().rss + _LOCAL_GROWTH
     if memory_limit is not None:
         return WorkerResources(kind, 1, threads, parse_bytes(memory_limit), baseline)
-    free = min(psutil.virtual_memory().available, _cgroup_limit() - baseline)
-    return WorkerResources(kind, 1, threads, baseline + int(0.8 * free), baseline)
+    free = free_memory()
+    return WorkerResources(kind, 1, threads, baseline + int(0.8 * free.size), baseline, str(free))
 
 
 def cluster_workers(limits: list[int], threads: int, memory_limit: int | str | None) -> WorkerResources:
@@ -261,18 +266,6 @@ def _return_free_memory() -> None:
     """Return memory that earlier work freed, and glibc keeps, to the system, so that it does not count as in use."""
     with suppress(OSError, AttributeError):  # with another C library free memory counts as in use, which is the safe side
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def _cgroup_limit() -> float:
-    """Return the bytes that the control group of this process allows; infinity without a limit.
-
-    A container sees its own group at the root. ``distributed`` reads the same files, but its import takes longer than a small fit.
-    """
-    limits = [math.inf]
-    for name in _CGROUP_LIMITS:
-        with suppress(OSError, ValueError):  # the file of the other version is missing, and "max" is no number
-            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
-    return min(limits)
 
 
 def format_bytes(size: float) -> str:

@@ -74,9 +74,11 @@ class Shard:
         self._sums: TreeSum[Any] = TreeSum(n_partitions)
         self._tiled = SumsStore(resident_sums)
         self._local = threading.local()
-        self._counter = itertools.count(1)
         self.n_processed = 0
         """Number of partitions processed so far, by all passes."""
+        self.n_steps = 0
+        """Number of partitions, arrays of states, tiles and chunks of rows that were processed, moved, read or written so far."""
+        self._counting = threading.Lock()
         self.rows_per_second = 0.0
         """Speed of the last pass that processed any rows."""
         self._stopped = threading.Event()
@@ -93,6 +95,12 @@ class Shard:
     def __exit__(self, *error: object) -> None:
         self._runs, self._done, self._sums = [], {}, TreeSum(self._n)
         self._stack.close()
+
+    def advance(self, *, processed: int = 0) -> None:
+        """Count a step, by which a driver sees that the shard makes progress, and the partitions that it ``processed``."""
+        with self._counting:
+            self.n_steps += 1
+            self.n_processed += processed
 
     @property
     def stateless(self) -> bool:
@@ -112,10 +120,11 @@ class Shard:
     def put(self, partition: int, blocks: BlockStates) -> None:
         """Set the states of a partition's blocks."""
         self._states.put(partition, blocks)
+        self.advance()
 
     def restore(self, saved: CheckpointedState) -> None:
         """Set the states of consecutive partitions from a checkpoint."""
-        self._states.restore(saved)
+        self._states.restore(saved, self.advance)
 
     def retain(self, runs: Sequence[range]) -> list[range]:
         """Drop all partitions except these, and return those of them that the shard lacks."""
@@ -247,7 +256,7 @@ class Shard:
                         new.append(accumulate_step(pass_, block, old, broadcast, total))
                     self._states.put(i, new)
                     self._done[i] = pass_number
-                    self.n_processed = next(self._counter)
+                    self.advance(processed=1)
         return total
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -256,6 +265,7 @@ class Shard:
 
         def work(pair: tuple[int, T]) -> None:
             results[pair[0]] = function(pair[1])
+            self.advance()
 
         self._run_items(work, list(enumerate(items)))
         return [results[i] for i in range(len(items))]
@@ -313,7 +323,7 @@ class Shard:
                     self._states.put(i, new)
                 self._done[i] = pass_number
                 sums.add((0, leaves[i]), total)
-                self.n_processed = next(self._counter)
+                self.advance(processed=1)
 
     def _fetch_chunks(self, partitions: Partitions) -> Partitions:
         """Return the partitions with the chunks of a Dask array fetched to this process; return others unchanged."""
@@ -379,12 +389,14 @@ class Shard:
 
     def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
         """Return a state array (k, rows) of the partitions ``first`` to ``last`` − 1 as (rows, k)."""
+        self.advance()
         return self._states.rows(name, range(first, last))
 
     def states(self, first: int, last: int) -> Iterator[tuple[int, BlockStates]]:
         """Yield the numbers and block states of those of the partitions ``first`` to ``last`` − 1 that have a state."""
         for partition in range(first, last):
             blocks = self._states.block_states(partition)
+            self.advance()
             if blocks:
                 yield partition, blocks
 
@@ -393,7 +405,7 @@ class Shard:
         saved: list[CheckpointedState] = []
 
         def work(part: range) -> None:
-            state = self._states.save(part, group, f"{stream}-{part[0]:06d}")
+            state = self._states.save(part, group, f"{stream}-{part[0]:06d}", self.advance)
             if state is not None:
                 saved.append(state)
 

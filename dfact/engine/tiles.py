@@ -6,7 +6,6 @@ Groups and tiles follow from the shape alone, so the bits do not depend on the e
 """
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -102,8 +101,6 @@ class SumsStore:
     def __init__(self, resident: int) -> None:
         self._resident = resident
         self._file: SpillFile | None = None
-        self._free: defaultdict[int, list[SpilledState]] = defaultdict(list)
-        """Ranges of the file to be written again, by tile."""
         self._lock = threading.Lock()
 
     def limit(self, waiting: Iterable["HeldSums"]) -> None:
@@ -113,11 +110,11 @@ class SumsStore:
             for sums in in_memory[: max(0, len(in_memory) - self._resident)]:
                 sums.spill()
 
-    def write(self, tile: int, arrays: StateArrays) -> SpilledState:
+    def write(self, arrays: StateArrays) -> SpilledState:
         """Write the sums of a tile to the file; the caller holds the lock by :meth:`limit`."""
         if self._file is None:
             self._file = SpillFile("sums")
-        return self._file.write([arrays], self._free[tile].pop() if self._free[tile] else None)
+        return self._file.write([arrays])
 
     def read(self, spilled: SpilledState) -> StateArrays:
         """Read the sums of a tile."""
@@ -125,9 +122,10 @@ class SumsStore:
         [arrays] = self._file.read(spilled)
         return arrays
 
-    def release(self, tile: int, spilled: SpilledState) -> None:
+    def release(self, spilled: SpilledState) -> None:
         """Let others use the range of a tile's sums."""
-        self._free[tile].append(spilled)
+        assert self._file is not None, "the sums were written to it"
+        self._file.release(spilled)
 
     def close(self) -> None:
         if self._file is not None:
@@ -148,7 +146,7 @@ class HeldSums:
 
     @property
     def in_memory(self) -> bool:
-        return isinstance(self._tiles[0], dict)
+        return bool(self._tiles) and isinstance(self._tiles[0], dict)
 
     def tile(self, number: int) -> StateArrays:
         """Return the sums of a tile, as views if they are in memory."""
@@ -156,7 +154,7 @@ class HeldSums:
         return tile if isinstance(tile, dict) else self._store.read(tile)
 
     def add(self, other: "HeldSums") -> None:
-        """Add ``other``, which may be changed too, in the memory of either."""
+        """Add ``other``, which is dropped, in the memory of either."""
         with self._lock, other._lock:  # either may be about to be spilled
             self.small.add(other.small)
             for number, tile in enumerate(self._tiles):
@@ -165,27 +163,28 @@ class HeldSums:
                 target, addend = (others, mine) if not isinstance(tile, dict) and other.in_memory else (mine, others)
                 for name, total in target.items():
                     np.add(total, addend[name], out=total)
-                self._release(number)
+                for spilled in (tile, other._tiles[number]):
+                    self._release(spilled)
                 self._tiles[number] = target
+            other._tiles = []
 
     def spill(self) -> None:
         """Move the tiles to the file."""
         with self._lock:
             for number, tile in enumerate(self._tiles):
                 if isinstance(tile, dict):
-                    self._tiles[number] = self._store.write(number, tile)
+                    self._tiles[number] = self._store.write(tile)
 
     def release(self) -> None:
         """Drop the sums."""
         with self._lock:
-            for number in range(len(self._tiles)):
-                self._release(number)
-            self._tiles = [{}]
+            for tile in self._tiles:
+                self._release(tile)
+            self._tiles = []
 
-    def _release(self, number: int) -> None:
-        tile = self._tiles[number]
+    def _release(self, tile: StateArrays | SpilledState) -> None:
         if not isinstance(tile, dict):
-            self._store.release(number, tile)
+            self._store.release(tile)
 
 
 def split_sums(total: PartialSums, names: Sequence[str]) -> tuple[PartialSums, StateArrays]:

@@ -14,6 +14,8 @@ from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 from dfact.errors import StoreError
 
 MAX_REASON = 500  # characters of a library's message: some quote all of the input that they reject
+MAX_CHUNK_BYTES = (1 << 31) - 1  # that the compressor takes
+_WHOLE_BYTES = 1 << 27  # arrays up to this size have one chunk
 _MAX_RATIO = 0.75  # compressed to original size, above which compression is not worth its time in every read
 WRITE_EMPTY_CHUNKS: Any = {"write_empty_chunks": True}  # with it, every missing chunk is a lost one
 
@@ -74,11 +76,12 @@ def reason(error: OSError) -> str:
 
 
 def write_array(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tuple[str, ...], **attrs: Any) -> None:
-    """Write a small array in one chunk."""
+    """Write an array that is in memory: in one chunk, or in several along its first axis if it is large, such as a number for each row."""
+    rows = max(1, len(data) if data.nbytes <= _WHOLE_BYTES else _WHOLE_BYTES * len(data) // data.nbytes)
     array = group.create_array(
         name,
         shape=data.shape,
-        chunks=tuple(max(1, s) for s in data.shape),
+        chunks=(rows, *(max(1, s) for s in data.shape[1:])),
         dtype=data.dtype,
         compressors=compressor(data.dtype),
         dimension_names=dimensions,

@@ -14,7 +14,7 @@ from typing import Any
 from dfact.errors import StoreError
 from dfact.signals import shield
 from dfact.storage.groups import partial_path
-from dfact.storage.replacement import absent_parents, remove_empty
+from dfact.storage.replacement import absent_parents, remove_empty, sync
 
 _PREFIX = "dfact-"
 _LOCK = "in-use"  # locked by the process that uses the folder; the system releases the lock when that process ends
@@ -78,6 +78,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)  # of a writer that was killed, or a link to somewhere else
         os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         yield partial
+        if path.exists():
+            sync(partial)  # before the earlier file goes
         partial.replace(path)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}; no partial file is left") from error

@@ -17,6 +17,7 @@ from dfact.storage.files import TemporaryFolder
 from dfact.storage.groups import exists
 from dfact.storage.location import Location, is_web, parse_location, public_url
 from dfact.storage.remote_files import RangeStream, RangesUnsupportedError, Signature
+from dfact.storage.zarr_stores import link_error
 
 _COPY_BYTES = 1 << 22
 
@@ -141,7 +142,11 @@ def open_input(source: str | PathLike[str] | InputFile | InputFolder) -> InputFi
     if location.is_file():
         return InputFile(location, location.name)
     if location.is_dir():
-        paths = sorted((path for path in location.rglob("*") if path.is_file()), key=lambda path: path.relative_to(location).parts)
+        entries = sorted(location.rglob("*"), key=lambda path: path.relative_to(location).parts)
+        outside = (path for path in entries if path.is_symlink() and not path.resolve().is_relative_to(location.resolve()))
+        if (link := next(outside, None)) is not None:
+            raise link_error(link)
+        paths = [path for path in entries if path.is_file()]
         return InputFolder(location, location.name, tuple(InputFile(path, path.relative_to(location).as_posix()) for path in paths))
     raise _absent(str(location), exists=location.exists())
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.metadata import version
 from os import PathLike
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from dfact.storage.arrays import reason
 from dfact.storage.digests import sealed
 from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, attributes, open_group, open_store
 from dfact.storage.location import Location, absolute, parse_location
+from dfact.storage.replacement import sync_folder
 
 _STREAM = "arrays"
 WRITER = "written_by"  # attribute with the version of dfact
@@ -154,6 +156,8 @@ class RecordWriter:
             # The new owner has deleted incomplete records: without its arrays this one would look complete.
             self._records.remove(self.name)
             raise
+        if isinstance(self._records.location, Path):  # an object store keeps what it has taken
+            sync_folder(self._records.location / self.name)  # before records that this one replaces are deleted
 
 
 def records_of(group: zarr.Group) -> dict[str, Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""Folders: the replacement of one by another, so that a process killed at any time leaves one complete, and the removal of new ones."""
+"""Folders: the replacement of one by another, so that one is complete at any time, even after a power cut; the removal of new ones."""
 
 import ctypes
 import errno
@@ -21,7 +21,10 @@ def replace_folder(new: Path, path: Path) -> None:
     """
     if not path.exists():
         new.rename(path)
-    elif _exchange(new, path):
+        return
+    sync_folder(new)  # before the earlier one goes: the system may still hold the new bytes in memory alone
+    if _exchange(new, path):
+        sync(path.parent)
         delete_folder(new, ignore_errors=True)
     else:
         old = path.with_name(path.name + _REPLACED)
@@ -32,7 +35,26 @@ def replace_folder(new: Path, path: Path) -> None:
         except BaseException:
             old.rename(path)
             raise
+        sync(path.parent)
         delete_folder(old, ignore_errors=True)
+
+
+def sync_folder(path: Path) -> None:
+    """Let the system write all files of a folder to the disk, and the names of its files and folders."""
+    for folder, _, files in os.walk(path):
+        for name in files:
+            sync(Path(folder, name))
+        sync(Path(folder))
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Let the system write a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def delete_folder(path: Path, *, ignore_errors: bool = False) -> None:

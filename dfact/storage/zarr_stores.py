@@ -54,15 +54,12 @@ def _require_metadata(key: str) -> None:
         raise StoreError(f"its chunk {key} is missing")
 
 
-class StrictLocalStore(LocalStore):
+class ContainedLocalStore(LocalStore):
     """A local folder, whose links do not lead out of it: a store of others could have some to files that are not theirs."""
 
     async def get(self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None) -> Buffer | None:
         self._require_inside(key)
-        value = await super().get(key, prototype, byte_range)
-        if value is None and self.read_only:
-            _require_metadata(key)
-        return value
+        return await super().get(key, prototype, byte_range)
 
     async def set(self, key: str, value: Buffer) -> None:
         self._require_inside(key)
@@ -75,7 +72,22 @@ class StrictLocalStore(LocalStore):
             return
         root = os.path.realpath(self.root)
         if not os.path.realpath(self.root / key).startswith(f"{root}{os.sep}"):
-            raise StoreError(f"{self.root / key} is a link that leads out of the store; replace it with a copy of what it leads to")
+            raise link_error(self.root / key)
+
+
+def link_error(path: Path) -> StoreError:
+    """Return the error of a link that leads out of its store or folder."""
+    return StoreError(f"{path} is a link that leads out of its folder; replace it with a copy of what it leads to")
+
+
+class StrictLocalStore(ContainedLocalStore):
+    """A local folder to which dfact has written all chunks, so that a missing one is an error when it is read."""
+
+    async def get(self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None) -> Buffer | None:
+        value = await super().get(key, prototype, byte_range)
+        if value is None and self.read_only:
+            _require_metadata(key)
+        return value
 
 
 class StrictObjectStore(ObjectStore[Any]):

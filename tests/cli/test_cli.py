@@ -1,5 +1,7 @@
 """The command line: printed text, written files and exit codes."""
 
+import asyncio
+import logging
 import shlex
 import signal
 import subprocess
@@ -329,13 +331,24 @@ def test_on_a_cluster(
     assert (tmp_path / "cluster.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
 
 
-def test_a_cluster_that_is_lost(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.engine.cluster.connection.silence_client_logs", lambda: None)
+def test_a_cluster_that_is_lost(cluster: LocalCluster) -> None:
     with (
         pytest.raises(dfact.DfactError, match="the Dask scheduler is lost: the scheduler is gone"),
         connected(cluster.scheduler_address),
     ):
         raise CommClosedError("the scheduler is gone")
+
+
+def test_a_connection_from_a_running_event_loop(cluster: LocalCluster) -> None:
+    """The thread of a notebook runs an event loop."""
+
+    async def cell() -> int:
+        with connected(cluster.scheduler_address) as client:
+            return len(client.nthreads())
+
+    levels = {name: logging.getLogger(name).level for name in ("asyncio", "distributed.client")}
+    assert asyncio.run(cell()) == 2
+    assert {name: logging.getLogger(name).level for name in levels} == levels
 
 
 @pytest.mark.process

@@ -328,7 +328,7 @@ def test_rows_that_do_not_fit_in_memory_are_refused(tmp_path: Path, monkeypatch:
     scipy.io.savemat(tmp_path / "x.mat", {"X": np.ones((100, 100))})
     scipy.io.mmwrite(tmp_path / "x.mtx", sp.eye_array(100))
     write_annotated({"X": np.eye(100)}, tmp_path / "x.h5ad", kind="csc")
-    monkeypatch.setattr(array_files.psutil, "virtual_memory", lambda: type("Memory", (), {"available": 1000}))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1000}))
     for name in ("x.mat", "x.mtx", "x.h5ad"):
         with pytest.raises(dfact.DataError, match=rf"{name} takes .* GiB of memory, expected at most half of .*; \w+"):
             dfact.import_array(open_array(tmp_path / name), tmp_path / "d.zarr")

@@ -27,7 +27,9 @@ from dfact.data.dataset import Fingerprint
 from dfact.data.ingest.writer import dataset_writer
 from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.stored_dataset import write_metadata
+from dfact.data.stored_values import DenseWriter
 from dfact.storage import replacement
+from dfact.storage.groups import create_group
 from tests.suites.zarr_store import ZarrStoreSuite
 
 SEEDS = [0, 1]
@@ -587,3 +589,24 @@ def test_lazy_array_above_half_of_the_free_memory_is_refused(monkeypatch: pytest
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=639_000))
     with pytest.raises(dfact.DataError, match=r"X is a lazy array of .* write it as a dataset first"):
         as_dataset(lazy)
+
+
+def test_a_number_for_each_row_is_stored_in_chunks_that_the_compressor_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A confounder of 3·10⁸ rows exceeds the 2 GiB of a chunk."""
+    monkeypatch.setattr("dfact.storage.arrays._WHOLE_BYTES", 800)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.random(250), "site": rng.choice(["a", "b"], 250)})
+    dataset = dfact.import_array(rng.random((250, 4)), tmp_path / "d.zarr", confounders=frame)
+    assert zarr.open_group(tmp_path / "d.zarr", mode="r")["confounder_age"].chunks == (100,)
+    pd.testing.assert_series_equal(dfact.open_dataset(dataset.path).confounders["age"], frame["age"])
+
+
+def test_chunks_that_no_compressor_takes_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with (
+        create_group(tmp_path / "d.zarr", "dataset") as group,
+        pytest.raises(
+            dfact.DataError,
+            match=r"values of 2000000000×5000 in float64 have chunks of 4\.5 GiB, expected at most 2\.0 GiB; store a smaller type",
+        ),
+    ):
+        DenseWriter(group, (2_000_000_000, 5000), np.dtype(np.float64), None)

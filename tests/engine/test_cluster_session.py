@@ -28,7 +28,7 @@ from benchmarks.faults.fits import SELECTIONS, Processes, answers, bits, forked_
 from dfact.data import layout
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import ArraySource
-from dfact.engine.block_state import BlockState
+from dfact.engine.block_state import BlockState, PartitionStates
 from dfact.engine.cluster import watchdog as watch
 from dfact.engine.cluster import worker_shard as shard_module
 from dfact.engine.cluster import workers as workers_module
@@ -36,6 +36,7 @@ from dfact.engine.cluster.certificate_names import require_names_checked
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.meter import FIGURES
 from dfact.engine.cluster.placement import split, tree, without
+from dfact.engine.cluster.rows import WrittenRows
 from dfact.engine.cluster.session import ClusterSession, DistributedExecutor
 from dfact.engine.cluster.transport import packed
 from dfact.engine.cluster.worker_shard import Report, WorkerShard
@@ -48,6 +49,7 @@ from dfact.engine.reduction import TreeSum
 from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.errors import ClusterError, StoreError
+from dfact.storage.array_stream import StreamWriter
 from tests.conftest import free_port
 
 FLOAT32 = np.dtype(np.float32)
@@ -967,6 +969,170 @@ def test_workers_that_cannot_reach_each_other(victim: int, monkeypatch: pytest.M
         assert session._workers.star
         assert (sums, rows_of(session)) == inline(3)
         assert not again(tmp_path)
+
+
+@pytest.mark.faults
+def test_after_a_transient_error_calls_go_down_the_tree_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    call_shard = WorkerShard.call_shard
+    calls, lost = list[tuple[str, str]](), [True]
+
+    async def called(self: WorkerShard, shard: tuple[str, str], call: str, **message: Any) -> Any:
+        calls.append((call, shard[0]))
+        if lost and call == "run":
+            lost.pop()
+            return {"lost": [shard]}  # as an OSError of the connection
+        return await call_shard(self, shard, call, **message)
+
+    monkeypatch.setattr(WorkerShard, "call_shard", called)
+    with inside(4) as client, on(client) as session:
+        sums, between = [], []
+        for number in range(1, 11):
+            calls.clear()
+            sums += take(session, Walk(str(tmp_path)), [number])
+            between.append(len(calls))
+        assert between[0] > 0  # one of these was lost
+        assert between[1:4] == [0, 0, 0]
+        assert between[4:] == [3] * 6  # of four workers three are called by others
+        assert (sums, rows_of(session)) == inline(10)
+
+
+def test_passes_with_direct_calls_double_while_workers_cannot_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def called(_: WorkerShard, shard: tuple[str, str], call: str, **__: Any) -> Any:
+        tried.append(call)
+        return {"lost": [shard]}
+
+    tried = list[str]()
+    monkeypatch.setattr(WorkerShard, "call_shard", called)
+    with inside(2) as client, on(client) as session:
+        when = []
+        for number in range(1, 30):
+            tried.clear()
+            take(session, Walk(), [number])
+            when += [number] if tried else []
+        assert when == [1, 5, 13, 29]
+
+
+_alive = threading.Event()
+
+
+class Long(Walk):
+    """A pass that lasts until the driver has seen that the workers are alive."""
+
+    def step(self, block: Block, state: WalkState, broadcast: Any) -> tuple[WalkState, Sums]:
+        assert _alive.wait(WAIT), "the driver has not seen the workers"
+        return super().step(block, state, broadcast)
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_calls_of_more_workers_than_connections_leave_one_for_queries(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = watch.Watchdog.workers
+
+    async def workers(self: watch.Watchdog) -> dict[str, int] | None:
+        answer = await found(self)
+        if answer and started:
+            _alive.set()
+        return answer
+
+    _alive.clear()
+    started = list[int]()
+    monkeypatch.setattr(watch.Watchdog, "workers", workers)
+    with inside(5) as client:
+        client.rpc.limit = limit  # of 512 by default
+        client.rpc.semaphore = asyncio.Semaphore(limit)
+        with on(client) as session:
+            session._workers._direct = 3  # each pass calls all workers at once
+            session._update_workers()
+            session._next_poll = float("inf")
+            started.append(1)
+            sums = take(session, Long(), [1, 2, 3])
+            assert (sums, rows_of(session)) == inline(3)
+
+
+class SlowStep:
+    """A step of a checkpoint, of a move or of a write that takes three fifths of the progress timeout, by a clock of its own."""
+
+    def __init__(self, timeout: float, *, ends: bool = True) -> None:
+        self.now, self.timeout, self.ends, self.queries, self.taken, self.over = 0.0, timeout, ends, 0, 0.0, False
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self) -> None:
+        """Let the time pass, and return once the driver has asked for progress since."""
+        while True:
+            seen, self.now = self.queries, self.now + 0.6 * self.timeout
+            self.taken += 0.6 * self.timeout
+            until(lambda: self.queries > seen or self.over)  # noqa: B023  (called at once)
+            if self.ends or self.over:
+                return
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> SlowStep:
+    step = SlowStep(5.0, ends=request.param)
+    n_steps = SessionWorkers._n_steps
+
+    async def asked(self: SessionWorkers) -> int:
+        count = await n_steps(self)
+        step.queries += 1
+        return count
+
+    monkeypatch.setattr(SessionWorkers, "_n_steps", asked)
+    monkeypatch.setattr(watch, "time", step)
+    return step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", [True, False], indirect=True)
+@pytest.mark.parametrize("kind", ["save", "restore", "write"])
+def test_long_saves_are_no_hangs(kind: str, slow: SlowStep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints and rows that take twice the progress timeout are written while bytes move, and end with an error if none do."""
+    group = zarr.create_group(tmp_path / "c")
+    with dask.config.set({"dfact.progress-timeout": "5s", "dfact.worker-timeout": "1000h"}), inside(1) as client:
+        with on(client, resident_states=100) as session:
+            take(session, Walk(), [1])
+            saved = session.save(group)
+            n = session._partitions.source.shape[0]
+            target = zarr.create_array(tmp_path / "rows", shape=(n, 2), chunks=(n // 8, 2), dtype="f4")
+            if kind == "save":
+                patch_slow(monkeypatch, StreamWriter, "append", slow)
+                action = lambda: session.save(zarr.create_group(tmp_path / "d"))  # noqa: E731
+            elif kind == "write":
+                patch_slow(monkeypatch, WrittenRows, "write", slow)
+                action = lambda: session.write_rows("x", unchanged, target)  # noqa: E731
+            if kind != "restore":
+                check_slow(action, slow)
+        if kind == "restore":
+            with on(client, resident_states=100) as session:
+                session.restore(saved)
+                patch_slow(monkeypatch, PartitionStates, "put", slow)
+                check_slow(lambda: session.run(Walk(), np.float32(2)), slow)
+
+
+def unchanged(rows: NDArray[Any]) -> NDArray[Any]:
+    return rows
+
+
+def patch_slow(monkeypatch: pytest.MonkeyPatch, kind: Any, name: str, slow: SlowStep) -> None:
+    method, left = getattr(kind, name), [None] * 4  # calls that take long
+
+    def waiting(*arguments: Any, **keywords: Any) -> Any:
+        if left and not slow.over:
+            left.pop()
+            slow.wait()
+        return method(*arguments, **keywords)
+
+    monkeypatch.setattr(kind, name, waiting)
+
+
+def check_slow(action: Callable[[], Any], slow: SlowStep) -> None:
+    if slow.ends:
+        action()
+        assert slow.taken > 2 * slow.timeout
+    else:
+        with pytest.raises(ClusterError, match="for 5 s no worker has processed, read or written anything"):
+            action()
+        slow.over = True
 
 
 def call(client: Client, session: ClusterSession, partition: int, method: str, **message: Any) -> Any:

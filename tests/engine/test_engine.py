@@ -444,6 +444,36 @@ def test_spilled_state_is_read_unchanged(tmp_path: Path, monkeypatch: pytest.Mon
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_spill_file_uses_released_ranges_again(seed: int) -> None:
+    """Partitions move away and come back a hundred times: their states take the space that the largest ones ever took together."""
+    states, rng = PartitionStates(0), np.random.default_rng(seed)
+    sizes = rng.integers(1, 4, 8) * 1000
+    for number, size in enumerate(sizes):
+        states.put(number, [{"x": rng.random((2, size))}])
+    assert states._spill is not None
+    full = states._spill._end
+    for _ in range(100):
+        moved = rng.permutation(8)[: rng.integers(1, 8)]
+        for number in moved:
+            states.drop(int(number))
+        expected = {int(number): rng.random((2, sizes[number])) for number in sorted(moved)}
+        for number, x in sorted(expected.items(), key=lambda item: -item[1].size):
+            states.put(number, [{"x": x}])
+        for number, x in expected.items():
+            np.testing.assert_array_equal(states.take(number, 1)[0]["x"], x)
+    assert states._spill._end == full
+    states.close()
+
+
+def test_a_state_that_has_outgrown_its_range_releases_it() -> None:
+    file = SpillFile()
+    small = file.write([{"x": np.zeros(500)}])
+    file.write([{"x": np.zeros(5000)}], small)
+    assert file.write([{"x": np.zeros(400)}]).offset == small.offset
+    file.close()
+
+
 @pytest.mark.parametrize("resident", [0, 1, 3])
 def test_states_stay_in_memory_or_in_one_file(resident: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

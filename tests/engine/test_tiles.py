@@ -108,6 +108,30 @@ def test_no_more_sums_than_planned_stay_in_memory(monkeypatch: pytest.MonkeyPatc
         assert most == resident
 
 
+@pytest.mark.parametrize("spilled", [(False, False), (True, False), (False, True), (True, True)])
+def test_added_sums_release_both_ranges_of_the_file(spilled: tuple[bool, bool]) -> None:
+    store, rng = tiles.SumsStore(0), np.random.default_rng(5)
+    columns = 3 * tiles._TILE_COLUMNS // 2
+    ends = []
+    for _ in range(20):
+        arrays = rng.random((2, 4, columns))
+        left, right = held = [
+            tiles.HeldSums(store, ColumnSums(array.copy(), np.zeros(columns), np.zeros(1)), ["slope"], columns) for array in arrays
+        ]
+        for sums, moved in zip(held, spilled, strict=True):
+            if moved:
+                sums.spill()
+        left.add(right)
+        store.limit([left, right])  # of which the second one is no more
+        found = np.concatenate([left.tile(number)["slope"] for number in range(2)], axis=-1)
+        np.testing.assert_array_equal(found, arrays.sum(axis=0))
+        left.release()
+        assert store._file is not None
+        ends.append(store._file._end)
+    assert len(set(ends)) == 1
+    store.close()
+
+
 @pytest.mark.usefixtures("_small")
 def test_a_file_of_sums_does_not_grow_from_pass_to_pass() -> None:
     source = ArraySource(values(0))

@@ -18,10 +18,15 @@ import zarr
 
 import dfact
 from dfact.cli.main import main
+from dfact.data.readers.base import Format, ReadOptions
+from dfact.data.readers.formats import formats
 from dfact.data.readers.numpy_files import read_array_file
+from dfact.data.readers.vcf_zarr import VCFZarr
 from dfact.models.persistence import annotate_model
 from dfact.storage.groups import ATTRIBUTE
+from dfact.storage.input_files import InputFolder, open_input
 from tests.conftest import planted_answers
+from tests.data.test_genotypes import write_vcf_zarr
 
 SOURCES = sorted(Path(dfact.__file__).parent.rglob("*.py"))
 N, M = 30, 5
@@ -287,8 +292,47 @@ def test_links_out_of_a_store_are_refused(linked: str, tmp_path: Path) -> None:
         np.asarray(dataset.row_labels)
         dfact.ICQF(2, max_iter=2).fit(dataset)
 
-    with pytest.raises(dfact.StoreError, match="is a link that leads out of the store"):
+    with pytest.raises(dfact.StoreError, match="is a link that leads out of its folder"):
         read_all()
+
+
+def write_folder(kind: str, path: Path) -> list[str]:
+    """Write a folder of this format, and return the names of a file and of a folder in it that a stranger could replace by links."""
+    if kind == "parquet":
+        (path / "wave=1").mkdir(parents=True)
+        pd.DataFrame({"A1": [1.0, 2.0], "A2": [2.0, 3.0]}).to_parquet(path / "wave=1" / "part.parquet")
+        return ["wave=1/part.parquet", "wave=1"]
+    write_vcf_zarr(path, np.zeros((4, 3, 2), np.int8), np.array([["T", "C"]] * 4), 3)
+    return ["sample_id/c/0", "sample_id/zarr.json", "call_genotype"]
+
+
+@pytest.mark.parametrize("each", [each for each in formats() if each.folders], ids=lambda each: each.name)
+def test_links_out_of_a_folder_are_refused_by_every_reader(each: Format, tmp_path: Path) -> None:
+    suffix = each.suffixes[0]
+    for number, linked in enumerate(write_folder(each.name, tmp_path / f"names{suffix}")):
+        folder = tmp_path / f"{number}{suffix}"
+        write_folder(each.name, folder)
+        shutil.move(folder / linked, tmp_path / f"outside{number}")
+        (folder / linked).symlink_to(tmp_path / f"outside{number}")
+        with pytest.raises(
+            dfact.StoreError, match=f"{number}{suffix}/{linked} is a link that leads out of its folder; replace it with a copy"
+        ):
+            each.open(open_input(folder), ReadOptions())
+        (folder / linked).unlink()
+        shutil.move(tmp_path / f"outside{number}", folder / f"kept{number}")
+        (folder / linked).symlink_to(folder / f"kept{number}")
+        each.open(open_input(folder), ReadOptions())
+
+
+def test_links_of_a_vcf_zarr_store_are_checked_again_when_it_is_read(tmp_path: Path) -> None:
+    [label, *_] = write_folder("VCF Zarr", tmp_path / "a.vcz")
+    found = open_input(tmp_path / "a.vcz")
+    (tmp_path / "secret").write_bytes((tmp_path / "a.vcz" / label).read_bytes())
+    (tmp_path / "a.vcz" / label).unlink()
+    (tmp_path / "a.vcz" / label).symlink_to(tmp_path / "secret")
+    assert isinstance(found, InputFolder)
+    with pytest.raises(dfact.StoreError, match="leads out of its folder"):
+        VCFZarr(found)
 
 
 def test_links_to_a_store_and_within_it_are_followed(tmp_path: Path) -> None:

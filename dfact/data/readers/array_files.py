@@ -8,9 +8,9 @@ from math import prod
 from typing import Any, Self
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
+from dfact.data.memory_limit import free_memory
 from dfact.data.sources.base import contiguous
 from dfact.data.sources.dense import DenseSource
 from dfact.errors import DataError, DfactError, ParameterError
@@ -57,9 +57,9 @@ def file_errors(name: str, kind: str) -> Iterator[None]:
 
 def require_memory(name: str, n_bytes: int, remedy: str) -> None:
     """Raise DataError if so many bytes, which are read at once, do not fit in half of the free memory."""
-    free = psutil.virtual_memory().available
-    if n_bytes > free / 2:
-        found = f"{name} takes {n_bytes / 2**30:.1f} GiB of memory, expected at most half of the {free / 2**30:.1f} GiB that are free"
+    free = free_memory()
+    if n_bytes > free.size / 2:
+        found = f"{name} takes {n_bytes / 2**30:.1f} GiB of memory, expected at most half of the {free}"
         raise DataError(f"{found}; {remedy}")
 
 

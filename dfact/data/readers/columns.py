@@ -7,11 +7,11 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dfact.data.memory_limit import free_memory
 from dfact.data.readers.base import Batch, Table, TextInNumbersError, Variable, is_number, to_matrix
 from dfact.errors import DataError, MemoryPlanError
 
@@ -120,7 +120,7 @@ def require_memory(name: str, n_bytes: float, remedy: str) -> None:
 
 def memory_limit() -> float:
     """Return the number of bytes that a file may need which is read as a whole: half of the free memory."""
-    return psutil.virtual_memory().available / 2
+    return free_memory().size / 2
 
 
 class MemoryTable(Table):

@@ -9,7 +9,7 @@ import pandas as pd
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
-from zarr.storage import LocalStore, ObjectStore
+from zarr.storage import ObjectStore
 
 from dfact.data.readers.base import Format
 from dfact.data.readers.genotypes import GenotypeFile, pack, person_labels
@@ -18,7 +18,7 @@ from dfact.kernels.genotypes import MISSING
 from dfact.storage.arrays import member, read_errors
 from dfact.storage.input_files import InputFolder
 from dfact.storage.location import Location
-from dfact.storage.zarr_stores import object_client
+from dfact.storage.zarr_stores import ContainedLocalStore, object_client
 
 _GENOTYPES = "call_genotype"
 _REQUIRED = (_GENOTYPES, "sample_id", "variant_contig", "contig_id", "variant_position", "variant_allele")
@@ -103,7 +103,7 @@ class VCFZarr(GenotypeFile):
 def _open_store(location: Location) -> Store:
     """Open the store for reading; Zarr writes no chunks that hold the fill value alone, so chunks may be missing."""
     if isinstance(location, Path):
-        return LocalStore(location, read_only=True)
+        return ContainedLocalStore(location, read_only=True)
     return ObjectStore(object_client(location), read_only=True)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING
@@ -36,22 +37,20 @@ def connect(address: str, security: "ClusterSecurity") -> Iterator["Client"]:
     expected = int(dask.config.get("dfact.expected-workers", 1))
     timeout = float(parse_timedelta(dask.config.get("dfact.worker-timeout", "60s")))
     try:
-        asyncio.run(probe_scheduler(address, security))
+        with ThreadPoolExecutor(1) as pool:  # this thread may run an event loop already, as those of notebooks do
+            pool.submit(asyncio.run, probe_scheduler(address, security)).result()
     except (OSError, ValueError, TypeError, RuntimeError) as error:  # TLS raises the last two
         raise DfactError(f"no Dask scheduler answers at {address} ({_reason(error)}); {_remedy(address)}") from error
-    with Client(address, set_as_default=False, security=security) as client:
+    with _closing_silently(Client(address, set_as_default=False, security=security)) as client:
         try:
             client.wait_for_workers(expected, timeout=timeout)
         except TimeoutError as error:
             count = f"{len(worker_infos(client))} of {expected}" if expected > 1 else "no"
             raise DfactError(f"the Dask cluster at {address} has {count} workers; start some with: dask worker {address}") from error
-        try:
-            with cluster_errors():
-                if address.startswith("tls://"):
-                    require_names_checked(client)
-                yield client
-        finally:
-            silence_client_logs()
+        with cluster_errors():
+            if address.startswith("tls://"):
+                require_names_checked(client)
+            yield client
 
 
 async def probe_scheduler(address: str, security: "ClusterSecurity") -> None:
@@ -67,10 +66,20 @@ async def probe_scheduler(address: str, security: "ClusterSecurity") -> None:
         comm.abort()
 
 
-def silence_client_logs() -> None:
-    """Silence the loggers of the client's thread, which would log tracebacks of its pending operations when it closes."""
-    for name in ("asyncio", "distributed.client"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+@contextmanager
+def _closing_silently(client: "Client") -> Iterator["Client"]:
+    """Yield the client, and close it without the tracebacks of its pending operations, which its thread logs if it has lost the cluster."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("asyncio", "distributed.client"))}
+    try:
+        with client:
+            try:
+                yield client
+            finally:
+                for logger in levels:
+                    logger.setLevel(logging.CRITICAL)
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 def _reason(error: BaseException) -> str:

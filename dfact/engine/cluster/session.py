@@ -109,6 +109,7 @@ class ClusterSession(CheckpointableSession):
         parts = n_summands(pass_, self._partitions.layout, n)
         sums, report = self._with_recovery(lambda: self._run_passes([self._done + 1], parts))
         self._done += 1
+        self._workers.end_pass()
         self._pending, self._stateless = isinstance(pass_, TiledPass), report.stateless
         if not self._pending:  # lost sums that wait for a step are computed again from the journal
             self._clear_stateless()

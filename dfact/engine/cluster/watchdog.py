@@ -20,8 +20,9 @@ class Watchdog:
     """Waits for the results of a cluster, with timeouts.
 
     ``dask.config`` sets them: ``dfact.worker-timeout`` (60 s) while the cluster has no worker or the scheduler does not
-    answer, ``dfact.progress-timeout`` (10 min) while nothing is finished. The loss of a single worker is no timeout, as the others
-    recompute its partitions; Dask's ``worker-ttl`` determines when a silent worker counts as lost.
+    answer, ``dfact.progress-timeout`` (10 min) while no worker makes a step: a partition of a pass, an array of a state that moves
+    or is saved, a chunk of rows. The loss of a single worker is no timeout, as the others recompute its partitions; Dask's
+    ``worker-ttl`` determines when a silent worker counts as lost.
     """
 
     def __init__(self, client: "Client", *, progress: bool = True) -> None:
@@ -88,7 +89,10 @@ class Watchdog:
                     if count != last_count:
                         last_count, progressed = count, now
                 if progress is not None and now - progressed > self._progress_timeout:
-                    raise ClusterError(f"for {self._progress_timeout:g} s no partition was finished; can the workers reach each other?")
+                    raise ClusterError(
+                        f"for {self._progress_timeout:g} s no worker has processed, read or written anything; can they reach each "
+                        "other and the stores?"
+                    )
             return task.result()
         finally:
             task.cancel()

@@ -1,7 +1,7 @@
 """The worker's side of a session: its shard, and the calls that reach it over the worker's own connections.
 
 The driver opens a shard on each worker, and a task keeps it open. An epoch is an assignment of partitions to workers; calls of
-an earlier one are refused. A reply has one key, or none if there is nothing to tell: a result (``content``, or ``processed`` of
+an earlier one are refused. A reply has one key, or none if there is nothing to tell: a result (``content``, or ``steps`` of
 a status); the ``error`` of a call; the partitions that a shard is ``lacking``; shards that are ``lost``, as their workers could
 not be reached; the ``stale`` epoch of the call; or the key of a shard that is ``unknown`` to the process.
 """
@@ -203,6 +203,7 @@ class WorkerShard:
                     return reply
                 parts = await self._do(unpacked, reply["content"])
             await self._do(add_tiles, totals, parts)
+            self._shard.advance()
         sums = [total.result.arrays if sources else {} for total in totals]
         return {"content": serialized(await self._do(self._step_tiles, content, sums))}
 
@@ -284,6 +285,7 @@ class WorkerShard:
                     return reply
                 parts.append(unpacked(reply["content"]))
             await self._do(written.write, start, stop, pieces[0][2], parts)
+            self._shard.advance()
         return {}
 
     async def save(self, content: bytes, stream: str) -> dict[str, Any]:
@@ -292,8 +294,8 @@ class WorkerShard:
         return {"content": serialized(packed([state.describe() for state in states]))}
 
     async def status(self) -> dict[str, Any]:
-        """Return the number of partitions processed so far, which shows whether there is progress."""
-        return {"processed": self._shard.n_processed}
+        """Return the number of steps so far, which shows whether there is progress."""
+        return {"steps": self._shard.n_steps}
 
     async def close(self) -> dict[str, Any]:
         """Stop the shard, even in a pass, and close it."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _JOIN_TIMEOUT = 10.0  # seconds that a worker may take to join before the others start without it; doubled while none has joined
 _RETRY_SECONDS = 60.0  # seconds before another attempt
+_DIRECT_PASSES, _MAX_DIRECT_PASSES = 4, 256  # number of passes with direct calls before workers call each other again; doubled each time
+_RESERVED = 8  # connections of the client that long calls leave free, for the queries that show whether the cluster is alive
 logger = logging.getLogger("dfact.cluster")
 
 
@@ -72,8 +74,25 @@ class SessionWorkers:
         self._joined: dict[str, SessionWorker] = {}
         self._refused: dict[str, float] = {}
         """Times of the next attempt for workers that could not join."""
-        self.star = False
-        """Whether the driver calls each worker directly, as workers cannot reach each other."""
+        self._direct, self._next_direct = 0, _DIRECT_PASSES
+        """Number of further passes in which the driver calls each worker directly, and that after another failure."""
+        # All calls and queries share the client's connections. If calls took them all, a query could not show that workers are alive.
+        limit = client.rpc.limit
+        self._connections = asyncio.Semaphore(max(1, limit - max(1, min(_RESERVED, limit // 2))))
+
+    @property
+    def star(self) -> bool:
+        """Whether the driver calls each worker directly, as workers could not reach each other."""
+        return self._direct > 0
+
+    def end_pass(self) -> None:
+        """Count a pass: after a few with direct calls workers call each other again, as what kept them apart may have been transient."""
+        if self._direct:
+            self._direct -= 1
+            if not self._direct:
+                logger.info("From the next pass on workers call each other again")
+        else:
+            self._next_direct = max(_DIRECT_PASSES, self._next_direct // 2)
 
     @property
     def all(self) -> list[SessionWorker]:
@@ -171,7 +190,8 @@ class SessionWorkers:
         """Call a worker and return its reply's content. Raises WorkersLost if it, or another one that it calls, is lost."""
         while True:
             try:
-                reply = await self._reach(worker, call, **message)
+                async with self._connections:
+                    reply = await self._reach(worker, call, **message)
             except OSError:
                 reply = {"lost": [worker.shard]}
             if "error" in reply:
@@ -188,8 +208,8 @@ class SessionWorkers:
             await self._examine([self.by_key(key) for _, key in reply["lost"]])
             if call in {"take", "write", "step_tiles"} or (call == "run" and not self.star):
                 # All are alive, so two of them cannot reach each other, but the scheduler reaches all.
-                self.star = True
-                raise Retry("Workers cannot reach each other; the driver calls each of them itself")
+                self._direct, self._next_direct = self._next_direct, min(2 * self._next_direct, _MAX_DIRECT_PASSES)
+                raise Retry(f"Workers cannot reach each other; the driver calls each of them itself, for {self._direct} passes")
 
     async def _examine(self, suspects: Sequence[SessionWorker]) -> None:
         """Wait until it is clear whether workers that could not be reached are lost; raises WorkersLost if they are."""
@@ -216,13 +236,13 @@ class SessionWorkers:
         if lost:
             raise WorkersLost(lost)
 
-    async def _n_processed(self) -> int:
-        """Return the number of partitions processed so far by those workers that answer."""
+    async def _n_steps(self) -> int:
+        """Return the number of steps so far of those workers that answer: partitions of passes, arrays of states, chunks of rows."""
         calls = [asyncio.ensure_future(self._reach(worker, "status")) for worker in self._joined.values()]
         for call in (await asyncio.wait(calls, timeout=POLL_SECONDS))[1] if calls else ():
             call.cancel()
         replies = await asyncio.gather(*calls, return_exceptions=True)
-        return sum(reply.get("processed", 0) for reply in replies if isinstance(reply, dict))
+        return sum(reply.get("steps", 0) for reply in replies if isinstance(reply, dict))
 
     def call(self, worker: SessionWorker, call: str, **message: Any) -> Any:
         """Call a worker; returns its reply."""
@@ -248,5 +268,5 @@ class SessionWorkers:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
         with cluster_errors():
-            replies = self._client.sync(self._watch.wait, call_workers(), self._n_processed, self._check_joined)
+            replies = self._client.sync(self._watch.wait, call_workers(), self._n_steps, self._check_joined)
         return dict(zip(messages, replies, strict=True))
