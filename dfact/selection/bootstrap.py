@@ -96,8 +96,8 @@ def bootstrap(
 
     Impact and effects of confounders are identified by the anchor of :func:`dfact.linalg.anchor.anchor`, refit by refit. Their
     estimates are those without the penalty's shrinkage, which would leave most effects at 0: the differences of the residuals between
-    the groups are added to those of the loadings. Their intervals are basic ones: percentiles of the refits, of rank (B + 1)·α,
-    reflected at the estimate.
+    the groups are added to those of the loadings. Their intervals are, as those of penalized loadings, the estimate less its
+    bias over the refits ± t·se.
 
     For the CP decomposition of a tensor the rows are the slices of mode 1, and the result is a :class:`TensorStability`.
     Its components are matched so that the sum of |Π_n cos| of their vectors of modes 2 to N is largest, and each vector gets the

@@ -97,16 +97,14 @@ def at_bound(samples: NDArray[Any]) -> NDArray[np.bool_]:
 def summarize_samples(samples: Array, estimate: Array | None, level: float, variance: Variance) -> tuple[Array, Array, Array, Array]:
     """Return means, both ends of intervals about an ``estimate``, and standard errors, from its values in refits (B, …).
 
-    Replicates give intervals of ± t·se. Independent resamples give basic intervals, which reflect the percentiles at the estimate: items
-    with effects draw the anchor to their side, in the refits once more than in the estimate, and percentiles would have that bias
-    twice. Without an estimate the mean over the refits takes its place.
+    They are intervals of ± t·se. As those of penalized loadings, they are centred at the estimate less its bias over independent resamples:
+    items with effects draw the anchor to their side, in the refits once more than in the estimate. Without an estimate the mean over
+    the refits takes its place.
     """
     mean = samples.mean(axis=0)
     centre = mean if estimate is None else estimate
     se = variance.standard_error(samples, centre)
-    if variance.scales is not None:
-        half = variance.quantile(level, len(samples)) * se
-        return mean, centre - half, centre + half, se
-    # Of B refits, the order statistics (B + 1)·α: interpolation between them by B − 1 would make the intervals too short.
-    low, high = 2 * centre - np.quantile(samples, [(1 + level) / 2, (1 - level) / 2], axis=0, method="weibull")
-    return mean, low, high, se
+    half = variance.quantile(level, len(samples)) * se
+    if variance.scales is None:
+        centre = 2 * centre - mean
+    return mean, centre - half, centre + half, se
