@@ -137,7 +137,7 @@ def compare(model: Any, answers: Any, by: Any, **settings: Any) -> Comparison:
     """Compare the groups as a user does, but with two draws for the factors in place of 30 or more: the items do not depend on them."""
     with warnings.catch_warnings(), patch("dfact.selection.groups._LEAST_RESAMPLES", 2):
         warnings.simplefilter("ignore")  # of draws that cannot be fitted, or anchors that are weak
-        return dfact.selection.compare_groups(model, answers, by, n_resamples=2, n_permutations=0, random_state=0, **settings)
+        return dfact.selection.compare_groups(model, answers, by, n_resamples=2, test=False, random_state=0, **settings)
 
 
 def letters(group: NDArray[np.int64]) -> pd.Series:

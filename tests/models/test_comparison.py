@@ -31,8 +31,8 @@ def comparison(effect: Any, smd: Any) -> Comparison:
     tests = ItemTests(effect, effect, 0.02 * one, one, one.astype(np.int64), np.zeros((1, 1)), np.ones((1, 1)), np.zeros(3, np.int64), 59)
     chi_square = np.where(np.isnan(smd), np.nan, (smd / 0.02) ** 2)
     mantel = np.stack([200 * one, chi_square, smd, np.nan * one, one, chi_square, smd, one, np.nan * one])
-    factors = [np.ones((1, 1))] * 4
-    return Comparison("g", ["a", "b"], np.array([100, 100]), *factors, 0.95, 30, 0, ["x", "y", "z"], ["s"] * 3, tests, "", mantel, "")
+    factors, of_items = np.ones((1, 1)), (["x", "y", "z"], ["s"] * 3, tests, "", mantel, "")
+    return Comparison("g", ["a", "b"], np.array([100, 100]), *[factors] * 4, 0.95, 30, factors, None, factors, "", *of_items)
 
 
 def test_findings_are_flagged_by_both_tests_where_both_are_possible() -> None:

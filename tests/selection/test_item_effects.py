@@ -42,9 +42,8 @@ def compared(model: Any, answers: Array, by: Any, frame: pd.DataFrame | None = N
     factors = np.ones((len(groups.levels) - 1, len(model.components_)))
     labels = [str(label) for label in model.column_labels_]
     sizes = np.bincount(groups.labels)
-    return Comparison(
-        groups.by, list(groups.levels), sizes, *[factors] * 4, 0.95, 30, 0, labels, scales, tests, untested, mantel, unscreened
-    )
+    of_items = labels, scales, tests, untested, mantel, unscreened
+    return Comparison(groups.by, list(groups.levels), sizes, *[factors] * 4, 0.95, 30, factors, None, factors, "", *of_items)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -145,6 +144,6 @@ def test_a_comparison_does_not_depend_on_the_seed_in_its_items() -> None:
     model = dfact.FactorAnalysis(1, executor="inline").fit(answers)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        one, two = (compare_groups(model, answers, letters(group), n_resamples=30, n_permutations=0, random_state=s) for s in (0, 1))
+        one, two = (compare_groups(model, answers, letters(group), n_resamples=30, test=False, random_state=s) for s in (0, 1))
     assert one.effects is not None
     pd.testing.assert_frame_equal(one.effects, two.effects)

@@ -36,7 +36,10 @@ def assert_same_fit(found: Any, expected: Any) -> None:
                 np.testing.assert_array_equal(np.asarray(other_part), np.asarray(part), err_msg=name)
         elif is_dataclass(value):
             for part in fields(value):
-                np.testing.assert_array_equal(getattr(other, part.name), getattr(value, part.name), err_msg=f"{name}.{part.name}")
+                of_value, of_other = getattr(value, part.name), getattr(other, part.name)
+                pairs = zip(of_other, of_value, strict=True) if isinstance(of_value, tuple) else [(of_other, of_value)]
+                for found_part, expected_part in pairs:
+                    np.testing.assert_array_equal(found_part, expected_part, err_msg=f"{name}.{part.name}")
         elif isinstance(value, (bool, int, float)):
             assert other == value or (value != value and other != other), name  # NaN
 

@@ -25,7 +25,7 @@ from dfact.models.estimator import Factorization
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.measurements import Measurements
 from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, RowStart, SurrogatePass, original_units
-from dfact.models.expectile.sampled_entries import record_crossings, runaway_share
+from dfact.models.expectile.sampled_entries import record_crossings, root_mean_square
 from dfact.models.expectile.sampled_start import start_on_sample
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -36,7 +36,7 @@ from dfact.progress import Iteration, Reporter, remaining_change
 
 _SPARSE = 0.4  # observed share up to which rows are solved exactly by default: a pass takes longer, but fewer are needed
 _START_TOLERANCE = 0.1  # of the singular vectors of the start
-_RUNAWAY = 1e-3  # share of entries far beyond those of the data that is reported
+_RUNAWAY = 2.0  # times the largest entry of the data: a root mean square of the model that is reported
 
 
 def largest_entry(dataset: Dataset) -> float:
@@ -162,8 +162,8 @@ class ExpectileMF(Factorization):
     Warns
     -----
     UserWarning
-        Rows or columns without any observed entry: their factors are 0. More than one in a thousand of the model's entries (those
-        of ``crossed_``) above twice the largest observed magnitude: the ridge is too small for the noise.
+        Rows or columns without any observed entry: their factors are 0. The root mean square of the model's entries (those of
+        ``crossed_``) is above twice the largest observed magnitude: the ridge is too small for the noise.
 
     References
     ----------
@@ -274,9 +274,9 @@ class ExpectileMF(Factorization):
 
     def _warn_of_runaway_entries(self, dataset: Dataset) -> None:
         largest = largest_entry(dataset)
-        share, extreme = runaway_share(self, largest)
-        if share > _RUNAWAY:
-            found = f"{share:.1%} of the model's entries are above twice the largest of the data, {largest:.4g}, up to {extreme:.3g}"
+        size = root_mean_square(self)
+        if size > _RUNAWAY * largest:
+            found = f"the model's entries have a root mean square of {size:.3g}, and the largest of the data is {largest:.4g}"
             cause = f"{self.n_components} components fit the noise of few entries with a ridge of {self.ridge:g}"
             remedy = "choose the ridge with dfact.selection.select_by_held_out or dfact select emf"
             warnings.warn(f"{found}: {cause}; {remedy}", UserWarning, stacklevel=5)

@@ -47,14 +47,12 @@ def record_crossings(models: Sequence[Fitted]) -> None:
         model.omegas_, model.crossed_ = np.delete(omegas, i), np.delete(shares[i], i)
 
 
-def runaway_share(model: Fitted, largest: float) -> tuple[float, float]:
-    """Return the share of the sampled entries whose magnitude is above twice ``largest``, and their largest magnitude."""
-    beyond, count, extreme = 0, 0, 0.0
+def root_mean_square(model: Fitted) -> float:
+    """Return the root mean square of the sampled entries of a model."""
+    squares, count = 0.0, 0
     for (entries,) in sampled_entries([model]):
-        sizes = np.abs(entries)
-        beyond, count = beyond + int(np.count_nonzero(sizes > 2 * largest)), count + sizes.size
-        extreme = max(extreme, float(sizes.max(initial=0)))
-    return beyond / max(count, 1), extreme
+        squares, count = squares + float(np.square(entries, dtype=np.float64).sum()), count + entries.size
+    return float(np.sqrt(squares / max(count, 1)))
 
 
 def _take(factors: Any, rows: NDArray[np.intp]) -> NDArray[Any]:

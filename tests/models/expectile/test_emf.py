@@ -222,7 +222,7 @@ def test_executors_and_chunks_give_the_same_result(kind: str, client: Client, tm
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.* above twice the largest:UserWarning")  # noise without a ridge
+@pytest.mark.filterwarnings("ignore:the model.s entries have a root mean square:UserWarning")  # noise without a ridge
 def test_dense_and_sparse_data_and_missing_codes_are_equivalent(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     V = rng.integers(0, 9, (80, 30)).astype(float)
@@ -315,7 +315,7 @@ def test_entries_that_run_away_are_warned_of(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     noisy = np.where(rng.random((150, 60)) < 0.1, rng.integers(1, 6, (150, 60)), np.nan)
     noisy[:, 0] = 3
-    warning = r"above twice the largest of the data, 5, .*: 4 components fit the noise .* ridge of 1e-08; choose the ridge"
+    warning = r"root mean square of .*, and the largest of the data is 5: 4 components fit the noise .* ridge of 1e-08; choose the ridge"
     with pytest.warns(UserWarning, match=warning):
         model = dfact.ExpectileMF(4, max_iter=20).fit(noisy)
     assert np.abs(model.row_factors_ @ model.components_).max() > 10
