@@ -375,7 +375,8 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert main(["demo", "--output", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "Don't mind being the center of attention." in printed
-    assert "intercept:" in printed
+    assert "How the factors and items differ by age and gender" in printed
+    assert "28 of 40 items carry the anchor" in printed
     assert "converged after" in printed
     assert sorted(path.name for path in folder.iterdir()) == ["answers.csv", "answers.zarr", "factors.csv", "factors4.model", "items.csv"]
     factors = pd.read_csv(folder / "factors.csv")

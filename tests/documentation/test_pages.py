@@ -280,7 +280,7 @@ def copy_earlier(name: str, folder: Path) -> None:
     shutil.copytree(_made(name).name, folder, dirs_exist_ok=True)
 
 
-OLD, NEW = slice(0, 120), slice(120, 180)
+OLD, NEW = slice(0, 500), slice(500, 560)
 SETTLED, NEWCOMERS, FEW = slice(0, 140), slice(140, 160), 500
 READERS_FILES: dict[str, Callable[[Path], None]] = {
     "cohort.bed": lambda path: cohort(path, SETTLED),
