@@ -216,6 +216,16 @@ class TensorStability:
         return len(self.similarity)
 
     @property
+    def resampling(self) -> str:
+        """Data of the refits: always "bootstrap" samples of the slices of mode 1."""
+        return "bootstrap"
+
+    @property
+    def sparse(self) -> bool:
+        """Whether any penalized refit has a loading of exactly 0."""
+        return bool((self.selected < 1).any())
+
+    @property
     def factor_match_scores(self) -> NDArray[np.float64]:
         """Factor match score of each refit (B,): the mean of the similarities of its components."""
         return np.asarray(np.nanmean(self.similarity, axis=1))
