@@ -54,6 +54,8 @@ def describe_columns(comparison: Comparison) -> str:
 
 def _describe_draws(comparison: Comparison) -> str:
     """Return what the intervals and the tests of the factors are, and what they cannot show."""
+    if comparison.rotated is None and comparison.centred is None:  # of an earlier version, whose draws say nothing of the figures left
+        return f"no intervals and no test of the factors: {comparison.factors_untested}"
     undetermined = np.isnan(comparison.low) | np.isnan(comparison.high)
     texts = [f"{comparison.n_resamples} draws"]
     if not undetermined.all():
