@@ -226,7 +226,7 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
         dfact.open_dataset(data).fingerprint,
         f"numpy {np.__version__}",
         "icqf0: strong for",
-        "intercept:",
+        "age: impact icqf0",
     ):
         assert expected in text
 
@@ -375,7 +375,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert main(["demo", "--output", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "Don't mind being the center of attention." in printed
-    assert "intercept:" in printed
+    assert "age: impact icqf0" in printed
     assert "converged after" in printed
     assert sorted(path.name for path in folder.iterdir()) == ["answers.csv", "answers.zarr", "factors.csv", "factors4.model", "items.csv"]
     factors = pd.read_csv(folder / "factors.csv")
