@@ -35,7 +35,7 @@ class FreeMemory:
     size: int
     """Bytes."""
     source: str
-    """What leaves no more: the machine, or the file with the limit of a control group."""
+    """The machine, or the file with the limit of a control group, that leaves no more."""
 
     def __str__(self) -> str:
         return f"{self.size / 2**30:.1f} GiB that {self.source} leaves"

@@ -79,7 +79,7 @@ class WorkerResources:
     baseline: int
     """Bytes that a process uses already."""
     free: str = ""
-    """Where the limit comes from if nobody stated it: the free memory, and what limits it."""
+    """Source of a limit that was not stated: the free memory, and what limits it."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Plan:
 
     @property
     def _origin(self) -> str:
-        """What the limit follows from, to be put after it; empty if it was stated."""
+        """Source of the limit, as text that follows it; empty if it was stated."""
         return f", which follows from the {self.workers.free}" if self.workers.free else ""
 
     def __str__(self) -> str:

@@ -216,6 +216,16 @@ class TensorStability:
         return len(self.similarity)
 
     @property
+    def resampling(self) -> str:
+        """Data of the refits: always "bootstrap" samples of the slices of mode 1."""
+        return "bootstrap"
+
+    @property
+    def sparse(self) -> bool:
+        """Whether any penalized refit has a loading of exactly 0."""
+        return bool((self.selected < 1).any())
+
+    @property
     def factor_match_scores(self) -> NDArray[np.float64]:
         """Factor match score of each refit (B,): the mean of the similarities of its components."""
         return np.asarray(np.nanmean(self.similarity, axis=1))
@@ -235,6 +245,8 @@ class TensorStability:
 MANTEL = ("n", "chi_square", "smd", "alpha", "in_total", "first_chi_square", "first_smd", "sd", "alpha_se")
 """Figures of Mantel's test: participants; χ², mean difference and odds ratio with purified totals; whether the item counts in them; χ² and
 mean difference with totals of all items; standard deviation of the item within strata's groups; standard error of the log odds ratio."""
+FORMER_TEST = "the comparison was stored by an earlier version, whose test has been replaced; run dfact compare again"
+"""The reason why a comparison of an earlier version has no intervals and no p values of the factors."""
 _FORMER = "the comparison was stored by an earlier version, whose tests of items have been replaced; run dfact compare again"
 
 
@@ -407,10 +419,9 @@ def _upgrade_factors(values: dict[str, Any]) -> dict[str, Any]:
     """
     if "n_permutations" not in values:
         return values
-    former = "the comparison was stored by an earlier version, whose test has been replaced; run dfact compare again"
     undetermined = {name: np.full(np.shape(values["congruence"]), np.nan) for name in ("population", "low", "high", "p")}
     current = {name: value for name, value in values.items() if name != "n_permutations"}
-    return current | undetermined | {"rotated": None, "centred": None, "factors_untested": former}
+    return current | undetermined | {"rotated": None, "centred": None, "factors_untested": FORMER_TEST}
 
 
 def _numbers_or_texts(values: "pd.Series[Any]") -> list[float] | list[str]:

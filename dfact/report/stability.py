@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
-from dfact.models.provenance import STABLE, Stability
+from dfact.models.provenance import STABLE, Stability, TensorStability
 from dfact.report.component_order import ComponentOrder
 
 _WHAT = {
@@ -17,7 +17,7 @@ _WHAT = {
 }
 
 
-def resamples_text(stability: Stability, rows: str) -> str:
+def resamples_text(stability: Stability | TensorStability, rows: str) -> str:
     """Describe what the refits are of, such as "100 refits to bootstrap samples of the participants"."""
     what = _WHAT.get(stability.resampling, stability.resampling).format(rows=rows)
     return f"{stability.n_refits} refits {'to' if stability.resampling in _WHAT else 'with'} {what}"
@@ -25,8 +25,10 @@ def resamples_text(stability: Stability, rows: str) -> str:
 
 def remarks(model: Any) -> list[str]:
     """Return sentences on the intervals and selection frequencies of ``model.stability_``, each of its own."""
-    result: Stability = model.stability_
+    result: Stability | TensorStability = model.stability_
     loading = model.traits.vocabulary.loading
+    if isinstance(result, TensorStability):
+        return _tensor_remarks(model, result, loading)
     lines = []
     if result.resampling == "earlier":
         lines.append("The intervals are percentiles, computed by an earlier version; run dfact stability again.")
@@ -46,6 +48,18 @@ def remarks(model: Any) -> list[str]:
         if bound == bound:
             lines.append(f"At most {bound:.1f} selected {loading}s are expected by chance (Meinshausen & Bühlmann 2010).")
     return lines + selection_remarks(model)
+
+
+def _tensor_remarks(model: Any, result: TensorStability, loading: str) -> list[str]:
+    lines = [
+        f"An interval covers the weight or {loading} of a decomposition of the same size in the population, without penalties and "
+        "constraints. It is NaN for a component that refits often lose."
+    ]
+    if result.sparse:
+        lines.append(f"The selection frequency of a {loading} is the share of the penalized refits in which it is not 0.")
+    if hasattr(model, "selection_"):
+        lines.append("The number of components and the penalty were chosen on the same data; the refits do not repeat that choice.")
+    return lines
 
 
 def selection_remarks(model: Any) -> list[str]:

@@ -226,7 +226,7 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
         dfact.open_dataset(data).fingerprint,
         f"numpy {np.__version__}",
         "icqf0: strong for",
-        "intercept:",
+        "age: impact icqf0",
     ):
         assert expected in text
 

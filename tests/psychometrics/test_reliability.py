@@ -513,7 +513,7 @@ def test_command_prints_and_writes_the_tables(survey: Path, capsys: pytest.Captu
     assert cells[1][names.index("r_drop")].value == pytest.approx(description.items["r_drop"].iloc[0])
     page = (folder / "t.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
-    assert "Bartlett" in page
+    assert "Steiger" in page
     assert main(["describe", str(survey), str(folder / "t.csv")]) == 1
     assert main(["describe", str(survey), str(folder / "t.csv"), "--table", "scales", "--overwrite"]) == 0
     assert list(pd.read_csv(folder / "t.csv")["scale"]) == ["calm", "open"]

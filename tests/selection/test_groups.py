@@ -197,13 +197,15 @@ def test_comparisons_of_earlier_versions_lose_their_p_values_with_a_word() -> No
     M, groups = traits(0, 200)
     model = dfact.FactorAnalysis(2, executor="inline").fit(M)
     current = vars(compare_groups(model, M, groups, n_resamples=30, test=False, random_state=0))
-    old = {name: value for name, value in current.items() if name not in ("rotated", "centred", "population", "factors_untested")}
+    added = ("rotated", "centred", "population", "factors_untested", "item_tests", "untested", "unscreened")
+    old = {name: value for name, value in current.items() if name not in added}
     found = Comparison(**Comparison.upgrade(old | {"n_permutations": 200, "p": np.full((1, 2), 0.01), "mantel": None}))
     assert np.isnan(found.p).all()
     assert np.isnan(found.low).all()
     assert_array_equal(found.congruence, current["congruence"])
     text = comparison_text(found, ["one", "two"])
     assert "no intervals and no test of the factors: the comparison was stored by an earlier version" in text
+    assert "draws" not in text
     assert "0.010" not in text
     assert Comparison.upgrade(current) == current
 

@@ -220,7 +220,7 @@ def test_commands_store_print_export_and_report_it(tmp_path: Path, capsys: pytes
     model = fitted("elastic", dataset)
     dfact.save_model(model, path)
     assert main(["stability", path, str(tmp_path / "z.zarr"), "--resamples", "19", "--seed", "1"]) == 0
-    assert "19 refits, intervals of 95%" in capsys.readouterr().out
+    assert "19 refits to bootstrap samples of the slices of mode 1, intervals of 95%" in capsys.readouterr().out
     loaded = dfact.load_model(path)
     assert same(loaded.stability_, bootstrap(model, dataset, 19, random_state=1))
     assert main(["info", path]) == 0

@@ -51,7 +51,7 @@ _select_icqf = SelectSpec(
     | dict.fromkeys(("solver", "init"), "the fits to the folds have their own")
     | dict.fromkeys(("confounders", "stratify"), "the dataset has its confounders")
     | {"sample_weight": "the dataset has its weights"}
-    | {"in_memory": "the memory limit decides"},
+    | {"groups": "a dataset has no labels of copies or households", "in_memory": "the memory limit decides"},
 )
 
 SPECS = (

@@ -3,6 +3,7 @@
 import base64
 import re
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, ClassVar
@@ -32,6 +33,8 @@ _STYLE: dict[str, Any] = {
 _RASTER_DPI = 144  # of collections with many marks
 _MAX_MARKS = 200  # marks of one collection drawn as vectors; larger collections are rasterized
 _FONTS = re.compile(r"font: ((?:\w+ )*)([\d.]+px) [^;\"]+")
+_TAG = re.compile(r"<[^>]*>")
+_INLINE_STYLE = re.compile(r' style="([^"]*)"')
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # characters that XML forbids
 
 
@@ -68,9 +71,23 @@ def render(drawing: Drawing) -> Picture:
         # savefig would draw twice: the first time only for the layout, which drawing includes.
         FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None})
     svg = _CONTROL.sub("", out.getvalue().decode("utf-8", "replace"))
-    svg = _FONTS.sub(r"font: \1\2 system-ui, sans-serif", svg[svg.index("<svg") :])
+    svg = _share_styles(_FONTS.sub(r"font: \1\2 system-ui, sans-serif", svg[svg.index("<svg") :]))
     width, height = figure.get_size_inches() * 96
     return Picture(_data_uri(svg, _LIGHT), _data_uri(svg, _DARK), round(width), round(height), drawing.alt, drawing.caption)
+
+
+def _share_styles(svg: str) -> str:
+    """Replace styles that several elements repeat by classes: the marks of a figure have one style, written for each of them."""
+    counts = Counter(style for tag in _TAG.findall(svg) for style in _INLINE_STYLE.findall(tag))
+    names = {style: f"s{number}" for number, style in enumerate(style for style, count in counts.items() if count > 2)}
+
+    def with_class(found: re.Match[str]) -> str:
+        return f' class="{names[found[1]]}"' if found[1] in names else found[0]
+
+    svg = _TAG.sub(lambda tag: _INLINE_STYLE.sub(with_class, tag[0]), svg)
+    rules = "".join(f".{name}{{{style}}}" for style, name in names.items())
+    start = svg.index(">") + 1
+    return f"{svg[:start]}<style>{rules}</style>{svg[start:]}" if rules else svg
 
 
 def _plain_logarithms(axis: Any) -> None:

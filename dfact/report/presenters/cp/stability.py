@@ -37,7 +37,7 @@ def stability_section(presenter: Presenter[CPModel]) -> Section:
     caption = f"Vectors of modes 2 to N at length 1, without penalties, with their {level} intervals"
     table = with_intervals(make_table(presenter.with_texts(estimate), caption, shaded=names), low, high, number_format(result.estimate))
     blocks: list[Block] = [Text(about), drawing, summary, table]
-    if (result.selected < 1).any():
+    if result.sparse:
         caption = "Selection frequency of each entry: the share of the penalized refits in which it is not 0"
         blocks.append(make_table(presenter.with_texts(selected), caption, formats=dict.fromkeys(names, "{:.0%}")))
     return Section("stability", "Stability", blocks)
