@@ -33,7 +33,9 @@ differ in other confounders, equal totals do not mean equal factors, and the tes
 
 The *impact* is the difference of the factors themselves. Its unit is the standard deviation within the groups, which is a matter of
 definition where ordered answers have other variances in one group; and a rotation of factors whose items load on several of them finds
-other factors than those that were planted. Its coverage is therefore measured for equal variances and simple structure.
+other factors than those that were planted. Its coverage is therefore measured for equal variances and simple structure. In a first run
+of the same method, on 50 data sets for each condition, it was 90.0 % for 200 people a group, 98.7 % without impact and with three
+categories, and 88.7 % with cross-loadings; the rates below are those of a second run, on 120.
 """
 
 ANCHORED = Statement(
