@@ -30,7 +30,7 @@ from dfact.report import row_statistics
 from dfact.report.apa.loadings import write_apa_loadings
 from dfact.report.document import make_table, number_format
 from dfact.report.figures import order_by_similarity
-from dfact.report.html.images import COLORS
+from dfact.report.html.images import COLORS, _share_styles
 from dfact.report.presenters.base import find_presenter
 from dfact.report.presenters.expectile import BinErrors
 from dfact.report.presenters.sections import selection as selection_section
@@ -665,6 +665,13 @@ def test_a_report_of_a_thousand_items_is_small(tmp_path: Path) -> None:
     model.stability_ = stability(model, 50)
     dfact.write_report(model, tmp_path / "r.html", M)
     assert (tmp_path / "r.html").stat().st_size < 3e6
+
+
+def test_styles_that_marks_share_are_written_once() -> None:
+    mark, label = '<use x="1" style="fill: red"/>', '<text>a style="fill: red"</text>'
+    assert _share_styles(f"<svg>{mark * 2}{label}</svg>") == f"<svg>{mark * 2}{label}</svg>"
+    shared = '<use x="1" class="s0"/>' * 3
+    assert _share_styles(f"<svg>{mark * 3}{label}</svg>") == f"<svg><style>.s0{{fill: red}}</style>{shared}{label}</svg>"
 
 
 @pytest.mark.slow
