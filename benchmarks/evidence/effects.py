@@ -26,7 +26,9 @@ With a continuous confounder, the two groups differ in age, too: one factor rise
 
 The intervals are the estimate less its bias over the refits ± t standard errors. Two others were measured first, on 40 of the same data
 sets. Percentiles of the refits covered the effect 0 in 97.2 to 98.5 % of items, an effect in 93.1 to 96.9 %, and the impact in 95.0 to
-98.1 %. Basic bootstrap intervals covered 95.1 to 97.8 %, 90.6 to 94.4 % and 91.2 to 95.0 %.
+98.1 %. Basic bootstrap intervals covered 95.1 to 97.8 %, 90.6 to 94.4 % and 91.2 to 95.0 %. None of the three meets the bar in all
+conditions. Today's are too short with 500 people of whom answers are missing, and, for the impact, with groups of 4 : 1: they cover 90 to
+92 %, and have no bar there.
 """
 _NEGLIGIBLE = 0.1  # points, as in the trials before anchoring
 _REFITS = 100
@@ -209,7 +211,13 @@ def _true_impact(model: Any, questionnaire: Questionnaire, gaps: Array) -> Array
     return impact
 
 
+_SHORT = [
+    (EFFECT.name, "n = 500, effects, 20 % missing"),
+    (FACTORS.name, "n = 500, effects, 20 % missing"),
+    (FACTORS.name, "n = 1,000, effects, groups 4 : 1"),
+]
+"""Intervals that are known to miss their level, in conditions without a bar."""
 EXPERIMENTS = [
     Experiment([BEFORE, AFTER, GAP, IMPACT, SHOWN_BEFORE, SHOWN, INVARIANCE], list(SIZES), simulate_anchor, 20),
-    Experiment([NO_EFFECT, EFFECT, FACTORS], list(CONDITIONS), simulate_intervals, 60),
+    Experiment([NO_EFFECT, EFFECT, FACTORS], list(CONDITIONS), simulate_intervals, 60, _SHORT),
 ]
