@@ -326,7 +326,7 @@ def indicators(data: Location, destination: Location, items: tuple[str, ...], li
     """Give each category of nominal items a column of 0 and 1.
 
     The column Q3=2 of DEST is 1 for participants who answered 2 to Q3, else 0, and missing where the answer is. Models that take
-    answers as counts or as ordered, such as gom, then describe each category by itself. Other items stay as they are.
+    answers as counts or as ordered, such as gom, then describe each category separately. Other items stay as they are.
     """
     from dfact.cli.info import dataset_text
     from dfact.data.ingest.indicators import expand_categories

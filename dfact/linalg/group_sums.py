@@ -87,7 +87,7 @@ class ResidualsPass(Pass[BlockState, tuple[Array, Array], ResidualSums]):
     dtype: np.dtype[Any]
     n_groups: int
     parts: tuple[int, int] | None
-    """The range of parts whose sums are taken, each by itself; None for all rows as one part."""
+    """The range of parts whose sums are taken separately; None for all rows as one part."""
     complete: bool
     """Whether no answer is missing."""
 

@@ -35,7 +35,7 @@ def expand_categories(
     """Write a dataset with a column of 0 and 1 for each category of its nominal items, and its other items as they are.
 
     The column ``Q3=2`` is 1 for participants whose answer to Q3 is 2, else 0, and missing where the answer is. Models of counts or
-    of ordered answers, such as :class:`dfact.GradeOfMembership`, then describe each category by itself. An answer of 0 is a
+    of ordered answers, such as :class:`dfact.GradeOfMembership`, then describe each category separately. An answer of 0 is a
     category like others, so that everyone who answered has a response. The rows keep labels, confounders and weights. Two reads
     of the dataset, of which memory holds one chunk.
 

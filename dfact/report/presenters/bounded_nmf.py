@@ -84,7 +84,7 @@ class ICQFPresenter(BoundedNMFPresenter[ICQF]):
         about = (
             "Each level of a confounder less its first one, and the highest value of a continuous one less the lowest, adjusted for the "
             "other confounders. Impact is the difference of the factors; an effect is the difference of an item's answers, in points, "
-            "between participants with equal factors. The two are told apart by the anchor: most items have no effect (least absolute "
+            "between participants with equal factors. The anchor separates the two: most items have no effect (least absolute "
             f"deviations). {anchor_rule(model)} {ADJUSTED}"
         )
         for name, count in encoding.missing_counts().items():
