@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.demand import demand
 from dfact.engine.cluster.journal import Journal
-from dfact.engine.cluster.placement import Tree, split, tree, without
+from dfact.engine.cluster.placement import Tree, overlaps, split, tree, without
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, marker
 from dfact.engine.cluster.transport import Pickled, packed, unpacked
 from dfact.engine.cluster.watchdog import Watchdog
@@ -190,8 +190,8 @@ class ClusterSession(CheckpointableSession):
 
     def _rows(self, name: str, first: int, count: int) -> tuple[int, NDArray[Any]]:
         """Return the number of partitions fetched, all of one worker and at most ``count``, and their rows."""
-        worker, run = next((m, run) for m in self._workers.all for run in m.runs if first in run)
-        last = min(first + count, run.stop)
+        part, worker = overlaps(range(first, first + count), self._workers.pieces)[0]
+        last = part.stop
         return last - first, unpacked(self._workers.call(worker, "rows", name=name, first=first, last=last))
 
     def write_rows(self, name: str, convert: Callable[[NDArray[Any]], NDArray[Any]], target: zarr.Array[Any]) -> bool:
@@ -205,16 +205,16 @@ class ClusterSession(CheckpointableSession):
         probe = {"content": packed((rows.target, marker_name))}
         if self._workers.star or not all(map(unpacked, self._workers.call_all("reaches", dict.fromkeys(owners, probe)).values())):
             return False
-        pieces = sorted(((run.start, run.stop, worker) for worker in owners for run in worker.runs), key=lambda piece: piece[0])
+        pieces = self._workers.pieces
         n, step, size = rows.target.shape[0], rows.target.chunks[0], rows.partition_rows
         chunks: dict[SessionWorker, list[ChunkOfRows]] = {}
         for start in range(0, n, step):
             stop = min(start + step, n)
-            first, last = start // size, -(-stop // size)
-            sources = [(*worker.shard, max(a, first), min(b, last)) for a, b, worker in pieces if a < last and first < b]
-            chunks.setdefault(next(worker for a, b, worker in pieces if a <= first < b), []).append((start, stop, sources))
+            owned = overlaps(range(start // size, -(-stop // size)), pieces)
+            sources = [(*worker.shard, part.start, part.stop) for part, worker in owned]
+            chunks.setdefault(owned[0][1], []).append((start, stop, sources))
         content = packed(rows)
-        self._workers.call_all("write", {worker: {"content": content, "chunks": owned} for worker, owned in chunks.items()})
+        self._workers.call_all("write", {worker: {"content": content, "chunks": own} for worker, own in chunks.items()})
         return True
 
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
@@ -303,10 +303,11 @@ class ClusterSession(CheckpointableSession):
         lacking = {worker: share * weight - worker.load for worker, weight in zip(workers, weights, strict=True)}
         workers = [worker for worker in workers if lacking[worker] > 0]
         shares = split(orphans, [lacking[worker] for worker in workers], self._unit)
+        saved = sorted(((range(state.first, state.last), state) for state in self._saved), key=lambda piece: piece[0].start)
         self._start_epoch()
         self._behind = True
         calls = {
-            worker: [{"epoch": self._epoch, "content": packed(self._initial_state(run))} for run in share]
+            worker: [{"epoch": self._epoch, "content": packed(self._initial_state(run, saved))} for run in share]
             for worker, share in zip(workers, shares, strict=True)
             if share
         }
@@ -329,10 +330,11 @@ class ClusterSession(CheckpointableSession):
         self._epoch += 1
         self._sent = b""
 
-    def _initial_state(self, run: range) -> tuple[Partitions, int, list[CheckpointedState]]:
+    def _initial_state(
+        self, run: range, saved: Sequence[tuple[range, CheckpointedState]]
+    ) -> tuple[Partitions, int, list[CheckpointedState]]:
         """Return partitions, the number of the pass before the journal's first, and their states after that pass."""
-        overlaps = [(max(s.first, run.start), min(s.last, run.stop), s) for s in self._saved]
-        states = [state.part(first, last) for first, last, state in overlaps if first < last]
+        states = [state.part(part.start, part.stop) for part, state in overlaps(run, saved)]
         return self._partitions.part(run.start, run.stop), self._journal.base, states
 
     # Balance
@@ -400,21 +402,16 @@ class ClusterSession(CheckpointableSession):
 
     def _move(self, workers: Sequence[SessionWorker], shares: Sequence[list[range]]) -> None:
         """Move partitions with their states, so that each worker has its share."""
+        pieces = self._workers.pieces
         moves = {
-            worker: [
-                (source, range(max(owned.start, run.start), min(owned.stop, run.stop)))
-                for run in without(share, worker.runs)
-                for source in workers
-                for owned in source.runs
-                if source is not worker and owned.start < run.stop and run.start < owned.stop
-            ]
+            worker: [taken for run in without(share, worker.runs) for taken in overlaps(run, pieces)]
             for worker, share in zip(workers, shares, strict=True)
         }
         self._start_epoch()
         calls = {
             worker: [
                 {"epoch": self._epoch, "content": packed((self._partitions.part(run.start, run.stop), self._done)), "source": source.shard}
-                for source, run in taken
+                for run, source in taken
             ]
             for worker, taken in moves.items()
             if taken

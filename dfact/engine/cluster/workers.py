@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from dfact.engine.cluster.meter import session_steps
 from dfact.engine.cluster.placement import without
 from dfact.engine.cluster.transport import unpacked
 from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors
@@ -71,7 +72,11 @@ class SessionWorkers:
         of the groups whose tiled sums it may keep.
         """
         self._client, self._size, self._watch = client, size, Watchdog(client)
+        self._key, self._steps = f"dfact-shard-{uuid4().hex}", (0, 0.0)
+        """The beginning of the shards' keys, and the steps of the shards with the age of this figure."""
         self._joined: dict[str, SessionWorker] = {}
+        self._keys: dict[str, SessionWorker] = {}
+        """The same by the keys of their shards."""
         self._refused: dict[str, float] = {}
         """Times of the next attempt for workers that could not join."""
         self._direct, self._next_direct = 0, _DIRECT_PASSES
@@ -104,8 +109,13 @@ class SessionWorkers:
         """The workers with partitions, in the order of their partitions."""
         return sorted((worker for worker in self._joined.values() if worker.runs), key=lambda worker: worker.runs[0].start)
 
+    @property
+    def pieces(self) -> list[tuple[range, SessionWorker]]:
+        """The runs of partitions with their owners, in ascending order."""
+        return sorted(((run, worker) for worker in self._joined.values() for run in worker.runs), key=lambda piece: piece[0].start)
+
     def by_key(self, key: str) -> SessionWorker:
-        return next(worker for worker in self._joined.values() if worker.key == key)
+        return self._keys[key]
 
     def available(self) -> dict[str, int]:
         """Return the addresses of the cluster's workers with their threads; empty if the scheduler does not answer."""
@@ -117,10 +127,11 @@ class SessionWorkers:
         timeout = _JOIN_TIMEOUT if timeout is None else timeout
         now, refused = time.monotonic(), ""
         joining = sorted(w for w in available.keys() - self._joined.keys() if self._refused.get(w, 0) <= now)
-        new = [SessionWorker(address, available[address], f"dfact-shard-{uuid4().hex}") for address in joining]
+        new = [SessionWorker(address, available[address], f"{self._key}-{uuid4().hex}") for address in joining]
 
         async def join(worker: SessionWorker) -> SessionWorker:
-            await asyncio.wait_for(self._client.run(open_shard, worker.key, *self._size, workers=[worker.address]), timeout)
+            async with self._connections:  # the time of the workers that wait for others does not count
+                await asyncio.wait_for(self._client.run(open_shard, worker.key, *self._size, workers=[worker.address]), timeout)
             return worker
 
         async def join_all() -> list[SessionWorker | BaseException]:
@@ -130,7 +141,7 @@ class SessionWorkers:
             if isinstance(worker, SessionWorker):
                 where = {"workers": [worker.address], "allow_other_workers": False, "pure": False, "key": worker.key}
                 worker.task = self._client.submit(keep_shard, worker.key, priority=10, **where)
-                self._joined[worker.address] = worker
+                self._joined[worker.address] = self._keys[worker.key] = worker
             else:
                 refused = f"{candidate.address}: {str(worker) or type(worker).__name__}"
                 logger.warning("A worker cannot join: %s", refused)
@@ -143,6 +154,7 @@ class SessionWorkers:
             logger.warning("Worker %s is lost; the others recompute its partitions", worker.address)
             if self._joined.pop(worker.address, None) is not None and worker.task is not None:
                 worker.task.release()
+            self._keys.pop(worker.key, None)
 
     def remove_missing(self, available: dict[str, int]) -> None:
         """Remove the workers that are no longer ``available``. Without any, the scheduler did not answer."""
@@ -236,13 +248,13 @@ class SessionWorkers:
         if lost:
             raise WorkersLost(lost)
 
-    async def _n_steps(self) -> int:
-        """Return the number of steps so far of those workers that answer: partitions of passes, arrays of states, chunks of rows."""
-        calls = [asyncio.ensure_future(self._reach(worker, "status")) for worker in self._joined.values()]
-        for call in (await asyncio.wait(calls, timeout=POLL_SECONDS))[1] if calls else ():
-            call.cancel()
-        replies = await asyncio.gather(*calls, return_exceptions=True)
-        return sum(reply.get("steps", 0) for reply in replies if isinstance(reply, dict))
+    async def _n_steps(self) -> tuple[int, float]:
+        """Return the number of steps so far by the workers' heartbeats (partitions of passes, arrays of states, chunks of rows), and
+        the age of this figure in seconds. If the scheduler does not answer, the last figure.
+        """
+        with suppress(OSError, TimeoutError):
+            self._steps = await asyncio.wait_for(self._client.run_on_scheduler(session_steps, self._key), POLL_SECONDS)
+        return self._steps
 
     def call(self, worker: SessionWorker, call: str, **message: Any) -> Any:
         """Call a worker; returns its reply."""
