@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.process import BaseProcess
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, ClassVar, Self
 from uuid import uuid4
@@ -153,11 +154,12 @@ def _run_scheduler(connection: Any, messages: Any) -> None:
     asyncio.run(run())
 
 
-def _run_workers(address: str, connection: Any) -> None:
+def _run_workers(address: str, folder: str, connection: Any) -> None:
     """Start and close workers on request, each with a name. Requests are answered by the number of workers."""
 
     async def run() -> None:
         settings: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
+        settings["local_directory"] = folder
         workers: dict[Any, Worker] = {}
         while request := await asyncio.get_running_loop().run_in_executor(None, connection.recv):
             for name in request.get("start", ()):
@@ -206,6 +208,7 @@ class IdleCluster:
         """Number of messages that the scheduler has sent and received."""
         self.scheduler = FORKSERVER.Process(target=_run_scheduler, args=(theirs, self.messages), daemon=True)
         self.scheduler.start()
+        self._folder = TemporaryDirectory()
         self.processes: list[BaseProcess] = []
         self._pipes: list[Any] = []
         self.names: list[list[str]] = []
@@ -224,11 +227,12 @@ class IdleCluster:
         for process in (*self.processes, self.scheduler):
             process.kill()
             process.join()
+        self._folder.cleanup()
 
     def host(self) -> Any:
         """Start a process for workers, without any, and return the connection over which it starts and closes them."""
         ours, theirs = FORKSERVER.Pipe()
-        self.processes.append(FORKSERVER.Process(target=_run_workers, args=(self.address, theirs), daemon=True))
+        self.processes.append(FORKSERVER.Process(target=_run_workers, args=(self.address, self._folder.name, theirs), daemon=True))
         self.processes[-1].start()
         self._pipes.append(ours)
         self.names.append([])
@@ -240,8 +244,8 @@ class IdleCluster:
         for part in np.array_split(np.arange(new), min(processes or new, new)) if new else ():
             self.host()
             self.start(len(self.processes) - 1, len(part))
-        if new:
-            self.client.wait_for_workers(workers, timeout=900)
+        while len(self.client.nthreads()) < workers:  # Dask's own wait asks for all that is known of all workers
+            time.sleep(0.05)
 
     def start(self, process: int, count: int) -> None:
         """Start further workers in a process."""
@@ -264,7 +268,7 @@ class IdleCluster:
         """Kill all processes of workers but the first, and wait until the scheduler has noticed."""
         while len(self.processes) > 1:
             self.kill(1)
-        while len(self.client.scheduler_info(n_workers=-1)["workers"]) > 1:
+        while len(self.client.nthreads()) > 1:
             time.sleep(0.05)
 
     def usage(self) -> Usage:

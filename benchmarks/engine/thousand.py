@@ -19,13 +19,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
-import psutil
 import zarr
 from distributed import Client
 from distributed.deploy import ProcessInterface, SpecCluster
@@ -202,7 +202,7 @@ class Bench:
         row |= {"driver ms": 1e3 * used.driver / count, "scheduler ms": 1e3 * used.scheduler / count}
         row |= {"driver messages": used.driver_messages / count, "scheduler messages": used.scheduler_messages / count}
         pids = {"driver": os.getpid(), "scheduler": self.cluster.scheduler.pid}
-        row |= {f"{name} connections": len(psutil.Process(pid).net_connections("tcp")) for name, pid in pids.items()}
+        row |= {f"{name} connections": _connections(pid) for name, pid in pids.items()}
         row |= {f"{name} MiB": peak_bytes(pid) / 2**20 for name, pid in pids.items()}
         self.rows.append(row)
         texts = [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()]
@@ -226,6 +226,16 @@ class Bench:
     def has(self, workers: int) -> bool:
         """Return whether this number of workers has joined, and partitions have been placed with regard to all."""
         return len(self.session._workers.all) == workers and all(worker.placed for worker in self.session._workers.all)
+
+
+def _connections(pid: int) -> int:
+    """Return the number of sockets of a process."""
+    count = 0
+    with os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # it has just been closed
+                count += str(Path(entry.path).readlink()).startswith("socket:")
+    return count
 
 
 def passes(n_workers: int, n_passes: int, minutes: float) -> Thresholds:
@@ -389,7 +399,7 @@ def adaptive(n_workers: int) -> Thresholds:
                 usual = bench.measure("pass", lambda: bench.passes(5), 5)
                 logger.removeHandler(records)
             bench.measure("back to none", lambda: _until_none(client))
-            left = len(client.scheduler_info(n_workers=-1)["workers"])
+            left = len(client.nthreads())
     false = records.false(set())
     for message in false[:10]:
         print(f"false cause: {message}")
@@ -406,7 +416,7 @@ def adaptive(n_workers: int) -> Thresholds:
 
 def _until_none(client: Client) -> None:
     end = time.monotonic() + _PATIENCE
-    while client.scheduler_info(n_workers=-1)["workers"] and time.monotonic() < end:
+    while client.nthreads() and time.monotonic() < end:
         time.sleep(0.5)
 
 

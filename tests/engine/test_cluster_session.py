@@ -1305,6 +1305,33 @@ def test_workers_that_cannot_join(monkeypatch: pytest.MonkeyPatch) -> None:
             take(session, Walk(), [1])
 
 
+class Instant(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next thing that is due."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def _run_once(self) -> None:
+        due = [handle.when() for handle in self._scheduled if not handle.cancelled()]
+        if due and not self._ready:
+            self.now = max(self.now, min(due))
+        super()._run_once()
+
+
+def test_calls_end_once_none_has_finished_for_a_while() -> None:
+    async def call(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        if seconds == 3:
+            raise ValueError("three")
+        return seconds
+
+    with asyncio.Runner(loop_factory=Instant) as runner:
+        found = runner.run(watch.until_silent([call(seconds) for seconds in (4, 20, 1, 3, 7.5, 12.6)], 5))
+    assert list(map(str, found)) == ["4", "no answer for 5 s", "1", "three", "7.5", "no answer for 5 s"]
+
+
 @pytest.mark.faults
 def test_slow_workers_join_later(monkeypatch: pytest.MonkeyPatch) -> None:
     open_shard = workers_module.open_shard

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -125,6 +125,26 @@ class Watchdog:
         except (OSError, TimeoutError):
             return None
         return workers
+
+
+async def until_silent(calls: Sequence[Coroutine[Any, Any, T]], timeout: float) -> list[T | BaseException]:
+    """Return the calls' results or errors: a TimeoutError for those that are left once none has finished for ``timeout`` seconds.
+
+    A thousand calls take longer than one, so each that finishes shows that the others only wait for their turn.
+    """
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    done, left = set[asyncio.Task[T]](), set(tasks)
+    try:
+        while left:
+            done, left = await asyncio.wait(left, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+    finally:
+        for task in left:
+            task.cancel()
+    results: list[T | BaseException] = await asyncio.gather(*tasks, return_exceptions=True)
+    late = TimeoutError(f"no answer for {timeout:g} s")
+    return [late if task in left else result for task, result in zip(tasks, results, strict=True)]
 
 
 @contextmanager

@@ -12,14 +12,15 @@ from uuid import uuid4
 from dfact.engine.cluster.meter import session_steps
 from dfact.engine.cluster.placement import without
 from dfact.engine.cluster.transport import unpacked
-from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors
+from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors, until_silent
 from dfact.engine.cluster.worker_shard import OPERATION, ShardAddress, as_message, keep_shard, open_shard
 from dfact.errors import ClusterError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-_JOIN_TIMEOUT = 10.0  # seconds that a worker may take to join before the others start without it; doubled while none has joined
+# Seconds without a further worker that joins before the others start without those that are left; doubled while none has joined.
+_JOIN_TIMEOUT = 10.0
 _RETRY_SECONDS = 60.0  # seconds before another attempt
 _DIRECT_PASSES, _MAX_DIRECT_PASSES = 4, 256  # number of passes with direct calls before workers call each other again; doubled each time
 _RESERVED = 8  # connections of the client that long calls leave free, for the queries that show whether the cluster is alive
@@ -130,12 +131,12 @@ class SessionWorkers:
         new = [SessionWorker(address, available[address], f"{self._key}-{uuid4().hex}") for address in joining]
 
         async def join(worker: SessionWorker) -> SessionWorker:
-            async with self._connections:  # the time of the workers that wait for others does not count
-                await asyncio.wait_for(self._client.run(open_shard, worker.key, *self._size, workers=[worker.address]), timeout)
+            async with self._connections:
+                await self._client.run(open_shard, worker.key, *self._size, workers=[worker.address])
             return worker
 
         async def join_all() -> list[SessionWorker | BaseException]:
-            return await asyncio.gather(*map(join, new), return_exceptions=True)
+            return await until_silent(list(map(join, new)), timeout)
 
         for candidate, worker in zip(new, self._client.sync(join_all) if new else (), strict=True):
             if isinstance(worker, SessionWorker):
