@@ -1329,6 +1329,9 @@ def test_calls_end_once_none_has_finished_for_a_while() -> None:
 
     with asyncio.Runner(loop_factory=Instant) as runner:
         found = runner.run(watch.until_silent([call(seconds) for seconds in (4, 20, 1, 3, 7.5, 12.6)], 5))
+        many = runner.run(watch.until_silent([call(seconds) for seconds in (*[15] * 200, 19, 24.1)], 5))
+    assert many[:-1] == [15] * 200 + [19]
+    assert str(many[-1]) == "no answer for 5 s"
     assert list(map(str, found)) == ["4", "no answer for 5 s", "1", "three", "7.5", "no answer for 5 s"]
 
 

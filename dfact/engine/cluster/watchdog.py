@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 T = TypeVar("T")
+_FEW = 50  # number of simultaneous calls up to which one takes no longer than alone
 POLL_SECONDS = 5.0  # maximum time between two queries of the scheduler during a wait
 
 
@@ -130,13 +131,14 @@ class Watchdog:
 async def until_silent(calls: Sequence[Coroutine[Any, Any, T]], timeout: float) -> list[T | BaseException]:
     """Return the calls' results or errors: a TimeoutError for those that are left once none has finished for ``timeout`` seconds.
 
-    A thousand calls take longer than one, so each that finishes shows that the others only wait for their turn.
+    A thousand calls take longer than one: each that finishes shows that the others only wait for their turn, and while many are
+    left, the first of them takes longer too.
     """
     tasks = [asyncio.ensure_future(call) for call in calls]
     done, left = set[asyncio.Task[T]](), set(tasks)
     try:
         while left:
-            done, left = await asyncio.wait(left, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            done, left = await asyncio.wait(left, timeout=timeout * max(1.0, len(left) / _FEW), return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 break
     finally:
