@@ -383,6 +383,7 @@ def adaptive(n_workers: int) -> Thresholds:
     count_messages(messages)
     logger = logging.getLogger("dfact.cluster")
     with IdleCluster() as cluster:
+        cluster.client.close()  # the adaptive cluster has its own, and stops the scheduler
         hosts = [cluster.host() for _ in range(-(-n_workers // 150))]
         spec = {"cls": _HostedWorker, "options": {"hosts": hosts}}
         with (
