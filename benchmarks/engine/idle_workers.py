@@ -168,7 +168,7 @@ def _run_workers(address: str, folder: str, connection: Any) -> None:
             connection.send(len(workers))
 
     _allow_connections()
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)  # Dask reports calls of workers that are being closed
     with config.set(_QUIET):
         asyncio.run(run())
 

@@ -7,7 +7,8 @@ python -m benchmarks.engine.thousand adaptive         one part: passes, adaptive
 
 Scheduler, driver and workers are real, and so are their connections; many workers share each process. The data has the layout of 10⁹ rows
 of 100 columns, but nothing is read: a row has one byte of state, and each pass returns the sums of 20 factors. So scheduler and driver do
-what they do in a large fit. The table has their processor time beyond that of an idle session (heartbeats), the messages that they send
+what they do in a large fit. All workers share the cores of this machine, so their speeds say nothing, and no partitions move because of
+them. The table has their processor time beyond that of an idle session (heartbeats), the messages that they send
 and receive, likewise, and their connections and peak memory. Sums and rows are compared with what they must be.
 """
 
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import numpy as np
 import zarr
@@ -37,6 +39,7 @@ from benchmarks.faults.fits import FORKSERVER
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import DenseSource
 from dfact.engine.block_state import BlockState
+from dfact.engine.cluster import session as session_module
 from dfact.engine.cluster.session import ClusterSession
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import Partitions
@@ -245,7 +248,7 @@ def passes(n_workers: int, n_passes: int, minutes: float) -> Thresholds:
     logger = logging.getLogger("dfact.cluster")
     logger.addHandler(records)
     few = max(1, round(_PREEMPTED * n_workers))
-    with IdleCluster() as cluster, tempfile.TemporaryDirectory() as folder:
+    with IdleCluster() as cluster, tempfile.TemporaryDirectory() as folder, patch.object(session_module, "_MIN_GAIN_SECONDS", np.inf):
         cluster.grow(1)
         cluster.grow(1 + few, processes=1)
         cluster.grow(n_workers, processes=-(-n_workers // 150))
@@ -382,7 +385,7 @@ def adaptive(n_workers: int) -> Thresholds:
     messages, records = SimpleNamespace(value=0), Records()
     count_messages(messages)
     logger = logging.getLogger("dfact.cluster")
-    with IdleCluster() as cluster:
+    with IdleCluster() as cluster, patch.object(session_module, "_MIN_GAIN_SECONDS", np.inf):
         cluster.client.close()  # the adaptive cluster has its own, and stops the scheduler
         hosts = [cluster.host() for _ in range(-(-n_workers // 150))]
         spec = {"cls": _HostedWorker, "options": {"hosts": hosts}}

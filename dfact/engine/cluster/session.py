@@ -52,7 +52,7 @@ _PARTITIONS_PER_THREAD = 4  # an adaptive cluster is asked for one thread per th
 # longer, in this number of consecutive passes. Speeds measured in passes shorter than these seconds are not used.
 _IMBALANCE, _MIN_GAIN_SECONDS, _MIN_PASSES = 1.25, 0.02, 3
 _SMOOTHING = 0.25  # weight of the last pass in a worker's speed: other load on its machine varies
-_COOLDOWN = 10  # minimum number of passes between two moves
+_COOLDOWN = 10  # minimum number of passes between two moves on up to 100 workers; in proportion on more, as each gets a message
 logger = logging.getLogger("dfact.cluster")
 
 
@@ -72,6 +72,8 @@ class ClusterSession(CheckpointableSession):
         self._done = self._epoch = 0
         self._sent = b""
         """The pickled pass that all workers have received."""
+        self._trees: tuple[bool, list[Tree[Share]]] | None = None
+        """Whether the driver calls each worker itself, and the tree, or trees, of calls under the current assignment."""
         self._behind = False
         """Whether passes must be repeated for some partitions."""
         self._uneven_passes = self._cooldown = 0
@@ -239,21 +241,27 @@ class ClusterSession(CheckpointableSession):
         With 0 ``parts`` no sums are wanted.
         """
         sums, report = TreeSum[Any](parts), Report({}, stateless=True)
-        shares: list[Share] = [(*worker.shard, [(run.start, run.stop) for run in worker.runs]) for worker in self._workers.owners]
-        firsts = [runs[0][0] for *_, runs in shares]
-        trees: list[Tree[Share]] = [(share, []) for share in shares] if self._workers.star else [tree(shares, firsts)]
         entries = [self._journal[pass_number] for pass_number in pass_numbers]
         sent = [self._sent, *(pass_ for pass_, _ in entries)]
         message: dict[str, Any] = {"epoch": self._epoch, "pass_numbers": list(pass_numbers), "parts": parts}
         message["passes"] = [None if pass_ == previous else pass_ for (pass_, _), previous in zip(entries, sent, strict=False)]
         message["broadcasts"] = [broadcast for _, broadcast in entries]
-        calls = {self._workers.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in trees}
+        calls = {self._workers.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in self._calls()}
         for reply in self._workers.call_all("run", calls).values():
             nodes, worker_report = unpacked(reply)
             sums.update(nodes)
             report.update(worker_report)
         self._sent = sent[-1]
         return sums, report
+
+    def _calls(self) -> list[Tree[Share]]:
+        """Return the workers that the driver calls, each with the trees of those that it calls in turn."""
+        star = self._workers.star
+        if self._trees is None or self._trees[0] != star:
+            shares: list[Share] = [(*worker.shard, [(run.start, run.stop) for run in worker.runs]) for worker in self._workers.owners]
+            firsts = [runs[0][0] for *_, runs in shares]
+            self._trees = star, [(share, []) for share in shares] if star else [tree(shares, firsts)]
+        return self._trees[1]
 
     # Recovery
 
@@ -328,7 +336,7 @@ class ClusterSession(CheckpointableSession):
     def _start_epoch(self) -> None:
         """Start a new assignment of partitions; workers ignore calls that were sent under an earlier one."""
         self._epoch += 1
-        self._sent = b""
+        self._sent, self._trees = b"", None
 
     def _initial_state(
         self, run: range, saved: Sequence[tuple[range, CheckpointedState]]
@@ -358,8 +366,8 @@ class ClusterSession(CheckpointableSession):
 
         So measured speeds, which vary, move no partition to a worker that is not needed.
         """
-        self._uneven_passes, self._cooldown = 0, _COOLDOWN
         workers, weights = self._weights()
+        self._uneven_passes, self._cooldown = 0, _COOLDOWN * max(100, len(workers)) // 100
         shares = split([range(len(self._partitions))], weights, self._unit)
         owned = ([worker.load for worker in workers], [sum(map(len, share)) for share in shares])
         present, future = (max(map(self._seconds, workers, weights, loads)) for loads in owned)

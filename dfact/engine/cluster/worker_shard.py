@@ -394,11 +394,10 @@ def as_message(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Wrap the bytes, or lists of bytes, among the arguments of a call so that Dask sends them without a copy."""
 
     def wrap(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [wrap(item) for item in value]
         return serialized(value) if isinstance(value, (bytes, bytearray, memoryview)) else value
 
-    return {name: wrap(value) for name, value in arguments.items()}
+    # Not any deeper: the tree of a thousand workers holds no bytes, and is long.
+    return {name: [wrap(item) for item in value] if isinstance(value, (list, tuple)) else wrap(value) for name, value in arguments.items()}
 
 
 async def handle(key: str, call: str, message: Mapping[str, Any]) -> dict[str, Any]:

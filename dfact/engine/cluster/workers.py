@@ -239,7 +239,9 @@ class SessionWorkers:
                     break
 
     def _check_scheduler(self) -> None:
-        released = any(worker.task is not None and worker.task.status == "cancelled" for worker in self._joined.values())
+        # A client that has lost its scheduler cancels all its tasks at once, so the oldest tells for all.
+        oldest = next(iter(self._joined.values()), None)
+        released = oldest is not None and oldest.task is not None and oldest.task.status == "cancelled"
         if self._client.status != "running" or released:
             raise ClusterError("the Dask scheduler is lost: the connection to it was closed")
 
