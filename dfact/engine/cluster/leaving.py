@@ -73,7 +73,7 @@ async def watch(worker: "Worker", find_shards: Callable[["Worker"], Sequence[Lea
     """Let the worker hand over its shards before it ends. Raises RuntimeError if it leaves already."""
     from distributed import WorkerPlugin
 
-    class HandOver(WorkerPlugin):
+    class HandOver(WorkerPlugin):  # type: ignore[misc]  # Dask's class is not typed
         async def teardown(self, worker: "Worker") -> None:
             await hand_over(worker, find_shards(worker))
 

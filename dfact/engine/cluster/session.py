@@ -2,6 +2,8 @@
 # Long because every call, of passes, tiles, rows and checkpoints, may have to be repeated after the loss of a worker.
 
 import logging
+import os
+import socket
 import sys
 import time
 from collections import Counter
@@ -21,12 +23,13 @@ from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.demand import demand
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.placement import Tree, split, tree, without
+from dfact.engine.cluster.reservation import Reservation, reservations
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, marker
 from dfact.engine.cluster.transport import Pickled, packed, unpacked
-from dfact.engine.cluster.watchdog import Watchdog
+from dfact.engine.cluster.watchdog import Watchdog, cluster_errors
 from dfact.engine.cluster.worker_shard import Report, Share
 from dfact.engine.cluster.workers import Retry, SessionWorker, SessionWorkers, WorkersLost
-from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
+from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers, worker_rest
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass, TiledPass, pass_partitions
 from dfact.engine.reduction import Node, TreeSum
@@ -66,7 +69,9 @@ class ClusterSession(CheckpointableSession):
 
     def __init__(self, client: "Client", partitions: Partitions, plan: Plan) -> None:
         self._client, self._partitions = client, partitions
-        self._workers = SessionWorkers(client, (len(partitions), plan.resident_states, plan.resident_values, plan.resident_sums))
+        holder = f"a fit of {'×'.join(map(str, plan.shape))} of process {os.getpid()} on {socket.gethostname()}"
+        size = len(partitions), plan.resident_states, plan.resident_values, plan.resident_sums
+        self._workers = SessionWorkers(client, size, Reservation(uuid4().hex, plan.reserved, holder))
         self._journal = Journal()
         self._saved: list[CheckpointedState] = []
         self._done = self._epoch = 0
@@ -529,8 +534,18 @@ class DistributedExecutor:
         while not (workers := watchdog.worker_infos()):  # those that have just joined may be lost again
             with demand(self.client, 1):
                 watchdog.some_workers()
-        limits = [worker["memory_limit"] or sys.maxsize for worker in workers.values()]
-        return cluster_workers(limits, max(worker["nthreads"] for worker in workers.values()), memory_limit)
+        limits = {address: worker["memory_limit"] or sys.maxsize for address, worker in workers.items()}
+        with cluster_errors():
+            held = {address: found for address, found in reservations(self.client).items() if found and address in limits}
+        rests = [
+            (
+                worker_rest(limits[address], sum(reservation.size for reservation in found)),
+                f"memory that others hold on worker {address}: {', '.join(map(str, found))}",
+            )
+            for address, found in held.items()
+        ]
+        threads = max(worker["nthreads"] for worker in workers.values())
+        return cluster_workers(list(limits.values()), threads, memory_limit, min(rests, default=None))
 
     def open(self, partitions: Partitions, plan: Plan) -> ClusterSession:
         return ClusterSession(self.client, partitions, plan)

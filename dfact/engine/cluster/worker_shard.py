@@ -22,6 +22,7 @@ from dfact.engine.cluster.leaving import leaves, tell, watch
 from dfact.engine.cluster.memory import keep_freed_memory
 from dfact.engine.cluster.meter import meter_of, show_figures
 from dfact.engine.cluster.placement import Tree
+from dfact.engine.cluster.reservation import Reservation, release, reserve
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reaches
 from dfact.engine.cluster.transport import packed, unpacked
 from dfact.engine.reduction import Node, TreeSum
@@ -323,8 +324,11 @@ class WorkerShard:
             self.closed.set()
             _shards.pop(self.key, None)
             self._shard.stop()
-            await asyncio.get_running_loop().run_in_executor(self._control, self._shard.__exit__)
-            self._control.shutdown(wait=False)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._control, self._shard.__exit__)
+            finally:
+                release(self.worker, self.key)
+                self._control.shutdown(wait=False)
         return {}
 
     # Helpers
@@ -445,13 +449,18 @@ def _packed_error(error: Exception) -> bytes:
     return content
 
 
-async def open_shard(key: str, *size: int, dask_worker: "Worker") -> None:
-    """Open a shard in a worker; Dask runs this on its event loop."""
+async def open_shard(key: str, *size: int, reservation: Reservation, dask_worker: "Worker") -> None:
+    """Open a shard in a worker; Dask runs this on its event loop. Raises MemoryPlanError if other fits hold the memory."""
     await watch(dask_worker, lambda worker: [shard for shard in _shards.values() if shard.worker is worker])
     dask_worker.handlers.setdefault(OPERATION, handle)
     show_figures(dask_worker)
-    shard = WorkerShard(dask_worker, key, size)
-    await shard.open()
+    reserve(dask_worker, key, reservation)
+    try:
+        shard = WorkerShard(dask_worker, key, size)
+        await shard.open()
+    except BaseException:
+        release(dask_worker, key)
+        raise
     expiring = asyncio.ensure_future(shard.expire())
     _expiring.add(expiring)
     expiring.add_done_callback(_expiring.discard)

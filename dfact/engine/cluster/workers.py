@@ -13,6 +13,7 @@ from weakref import WeakSet, WeakValueDictionary
 from dfact import signals
 from dfact.engine.cluster.leaving import TOPIC
 from dfact.engine.cluster.placement import without
+from dfact.engine.cluster.reservation import Reservation
 from dfact.engine.cluster.transport import unpacked
 from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors
 from dfact.engine.cluster.worker_shard import OPERATION, ShardAddress, as_message, keep_shard, open_shard
@@ -84,14 +85,16 @@ class Retry(Exception):  # noqa: N818  # not an error: the call is repeated
 class SessionWorkers:
     """The workers that have joined a session, by their addresses."""
 
-    def __init__(self, client: "Client", size: tuple[int, ...]) -> None:
+    def __init__(self, client: "Client", size: tuple[int, ...], reservation: Reservation) -> None:
         """Initialize; ``size`` is the number of partitions, the numbers of those whose states and values a worker may keep, and that
-        of the groups whose tiled sums it may keep.
+        of the groups whose tiled sums it may keep. The ``reservation`` is that of each worker.
         """
         self._client, self._size, self._watch = client, size, Watchdog(client)
+        self._reservation = reservation
         self._joined: dict[str, SessionWorker] = {}
         self._refused: dict[str, float] = {}
         """Times of the next attempt for workers that could not join."""
+        self._reasons: set[str] = set()
         self._direct, self._next_direct = 0, _DIRECT_PASSES
         """Number of further passes in which the driver calls each worker directly, and that after another failure."""
         # All calls and queries share the client's connections. If calls took them all, a query could not show that workers are alive.
@@ -146,8 +149,8 @@ class SessionWorkers:
     def movable(self) -> list[SessionWorker]:
         """The workers that leave while others stay, to which partitions can move.
 
-        There are none if workers cannot reach each other; then the partitions are recomputed. When the driver itself is stopped, workers often are as well, so all of them
-        finish the pass and write the checkpoint.
+        There are none if workers cannot reach each other; then the partitions are recomputed. When the driver itself is stopped, workers
+        often are as well, so all of them finish the pass and write the checkpoint.
         """
         if self.star or self.end_soon or signals.requested_signal() is not None:
             return []
@@ -191,7 +194,8 @@ class SessionWorkers:
         new = [SessionWorker(address, available[address], f"dfact-shard-{uuid4().hex}") for address in joining]
 
         async def join(worker: SessionWorker) -> SessionWorker:
-            await asyncio.wait_for(self._client.run(open_shard, worker.key, *self._size, workers=[worker.address]), timeout)
+            opening = self._client.run(open_shard, worker.key, *self._size, reservation=self._reservation, workers=[worker.address])
+            await asyncio.wait_for(opening, timeout)
             return worker
 
         async def join_all() -> list[SessionWorker | BaseException]:
@@ -205,7 +209,9 @@ class SessionWorkers:
                 _sessions[worker.key] = self
             else:
                 refused = f"{candidate.address}: {str(worker) or type(worker).__name__}"
-                logger.warning("A worker cannot join: %s", refused)
+                if refused not in self._reasons:  # a session without workers tries again and again
+                    logger.warning("A worker cannot join: %s", refused)
+                self._reasons.add(refused)
                 self._refused[candidate.address] = time.monotonic() + _RETRY_SECONDS
         return refused
 
