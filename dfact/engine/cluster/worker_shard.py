@@ -3,7 +3,8 @@
 The driver opens a shard on each worker, and a task keeps it open. An epoch is an assignment of partitions to workers; calls of
 an earlier one are refused. A reply has one key, or none if there is nothing to tell: a result (``content``, or ``steps`` of
 a status); the ``error`` of a call; the partitions that a shard is ``lacking``; shards that are ``lost``, as their workers could
-not be reached; the ``stale`` epoch of the call; or the key of a shard that is ``unknown`` to the process.
+not be reached; the ``stale`` epoch of the call; or the key of a shard that is ``unknown`` to the process. A status, and a reply
+about lost shards, also tell whether the worker ``leaves``.
 """
 # Long because it holds the worker's end of each of the driver's calls.
 
@@ -351,7 +352,7 @@ class WorkerShard:
         except OSError:
             if self.ended:
                 raise  # this worker's connections are closed, and the other may be alive
-            return {"lost": [shard]}
+            return {"lost": [shard], "leaves": leaves(self.worker)}
         return {"lost": [shard]} if reply is None or "unknown" in reply else reply  # None: another process has the address
 
     def _fetch(self, keys: Sequence[Hashable]) -> Mapping[Hashable, Any]:

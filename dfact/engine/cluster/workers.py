@@ -295,8 +295,8 @@ class SessionWorkers:
                 return reply.get("content")
             unreached = [self.by_key(key) for _, key in reply["lost"]]
             await self._examine(unreached)
-            if any(unreached_one.leaves for unreached_one in unreached):  # the others have closed their connections to it
-                raise Retry(f"Worker {unreached[0].address} was not reached while it leaves")
+            if reply.get("leaves") or any(one.leaves for one in unreached):  # workers close their connections to one that leaves
+                raise Retry(f"Worker {unreached[0].address} was not reached while a worker leaves")
             if call in {"take", "write", "step_tiles"} or (call == "run" and not self.star):
                 # All are alive, so two of them cannot reach each other, but the scheduler reaches all.
                 self._direct, self._next_direct = self._next_direct, min(2 * self._next_direct, _MAX_DIRECT_PASSES)
