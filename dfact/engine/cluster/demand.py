@@ -29,7 +29,8 @@ def demand(client: "Client", threads: int) -> Iterator[None]:
     try:
         yield
     finally:
-        client.cancel(waiting)
+        for task in waiting:
+            task.release()
 
 
 def _never(_: int) -> None:

@@ -54,7 +54,7 @@ async def _is_expected(worker: "Worker", keys: Sequence[str]) -> bool:
     """Return whether a driver still waits for the tasks of these shards; it does not if it is lost, or gave the worker up."""
     try:
         states = await asyncio.wait_for(worker.scheduler.get_task_status(keys=list(keys)), _ANSWER_SECONDS)
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, RuntimeError):  # the last if the worker's connections are closed
         return False
     return any(state is not None for state in states.values())
 

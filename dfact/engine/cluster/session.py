@@ -267,7 +267,10 @@ class ClusterSession(CheckpointableSession):
         message["passes"] = [None if pass_ == previous else pass_ for (pass_, _), previous in zip(entries, sent, strict=False)]
         message["broadcasts"] = [broadcast for _, broadcast in entries]
         calls = {self._workers.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in trees}
-        for reply in self._workers.call_all("run", calls, None if self._pending else self._epoch).values():
+        # Sums that wait for a step are held by their workers, so a tiled pass is not cut short.
+        with nullcontext() if self._pending else self._workers.cuttable(self._epoch):
+            replies = self._workers.call_all("run", calls)
+        for reply in replies.values():
             nodes, worker_report = unpacked(reply)
             sums.update(nodes)
             report.update(worker_report)

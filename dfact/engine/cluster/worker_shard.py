@@ -435,7 +435,7 @@ async def handle(key: str, call: str, message: Mapping[str, Any]) -> dict[str, A
     try:
         reply: dict[str, Any] = await getattr(called, call)(**message)
     except Exception as error:
-        if called.ended:  # for example because a worker that is retired did not stay until the end of the pass
+        if called.ended or leaves(called.worker):  # its connections may be closed; others meet an error of the pass itself again
             return {"unknown": key}
         return {"error": serialized(_packed_error(error))}
     return reply

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -170,6 +170,17 @@ class SessionWorkers:
             cutting = asyncio.gather(*(self._reach(owner, "cut", epoch=self._cuttable) for owner in self.owners), return_exceptions=True)
             _cutting.add(cutting)
             cutting.add_done_callback(_cutting.discard)
+
+    @contextmanager
+    def cuttable(self, epoch: int) -> Iterator[None]:
+        """Let workers that leave cut short the pass that is called within, under this epoch. Raises Retry if one leaves already."""
+        self._cuttable = epoch
+        try:
+            if any(worker.runs for worker in self.movable):  # noted since the last move
+                raise Retry("A worker leaves; its partitions move first")
+            yield
+        finally:
+            self._cuttable = None
 
     async def _answers(self, worker: SessionWorker) -> bool:
         """Return whether a worker that the scheduler has removed still answers and leaves, rather than being lost."""
@@ -339,31 +350,21 @@ class SessionWorkers:
         """Call a worker; returns its reply."""
         return self.call_all(call, {worker: message})[worker]
 
-    def call_all(self, call: str, messages: dict[SessionWorker, dict[str, Any]], cuttable: int | None = None) -> dict[SessionWorker, Any]:
+    def call_all(self, call: str, messages: dict[SessionWorker, dict[str, Any]]) -> dict[SessionWorker, Any]:
         """Call several workers, each with its message; returns their replies."""
-        each = self.call_each(call, {m: [message] for m, message in messages.items()}, cuttable)
-        return {m: replies[0] for m, replies in each.items()}
+        return {m: replies[0] for m, replies in self.call_each(call, {m: [message] for m, message in messages.items()}).items()}
 
-    def call_each(
-        self, call: str, messages: dict[SessionWorker, list[dict[str, Any]]], cuttable: int | None = None
-    ) -> dict[SessionWorker, list[Any]]:
-        """Call several workers, each with its messages one after the other; returns their replies.
-
-        ``cuttable`` is the epoch of a pass that workers may cut short if they leave. Raises Retry if one leaves already.
-        """
+    def call_each(self, call: str, messages: dict[SessionWorker, list[dict[str, Any]]]) -> dict[SessionWorker, list[Any]]:
+        """Call several workers, each with its messages one after the other; returns their replies."""
 
         async def call_one(worker: SessionWorker) -> list[Any]:
             return [await self._call(worker, call, message) for message in messages[worker]]
 
         async def call_workers() -> list[list[Any]]:
-            if cuttable is not None and any(worker.runs for worker in self.movable):  # noted since the last move
-                raise Retry("A worker leaves; its partitions move first")
-            self._cuttable = cuttable
             tasks = [asyncio.ensure_future(call_one(worker)) for worker in messages]
             try:
                 return await asyncio.gather(*tasks)
             finally:
-                self._cuttable = None
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
