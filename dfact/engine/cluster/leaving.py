@@ -101,13 +101,14 @@ def leave_on_sigterm(worker: "Worker") -> None:
     ):
         return
     _with_handler.add(worker)
-    loop = asyncio.get_running_loop()
+    loop, begun = asyncio.get_running_loop(), threading.Event()
 
     def handle(*_: object) -> None:
         loop.call_soon_threadsafe(begin)
 
     def begin() -> None:
-        if not leaves(worker):  # a batch system may send the signal twice
+        if not begun.is_set():  # a batch system may send the signal twice
+            begun.set()
             ending = asyncio.ensure_future(_leave(worker))
             _ending.add(ending)
             ending.add_done_callback(_ending.discard)
