@@ -26,7 +26,7 @@ class Reservation:
     """Unique name of the session: a worker that joins again replaces its own reservation."""
     size: int
     holder: str
-    """What the memory is for, and where the driver runs."""
+    """The fit, with the process and the host of its driver."""
 
     def __str__(self) -> str:
         return f"{format_bytes(self.size)} by {self.holder}"

@@ -182,7 +182,7 @@ class SessionWorkers:
         finally:
             self._cuttable = None
 
-    async def _answers(self, worker: SessionWorker) -> bool:
+    async def _still_replies(self, worker: SessionWorker) -> bool:
         """Return whether a worker that the scheduler has removed still answers and leaves, rather than being lost."""
         try:
             reply = await asyncio.wait_for(self._reach(worker, "status"), POLL_SECONDS)
@@ -240,7 +240,7 @@ class SessionWorkers:
 
     async def _lost(self, available: dict[str, int]) -> list[SessionWorker]:
         missing = [worker for worker in self.all if worker.address not in available]
-        answers = await asyncio.gather(*map(self._answers, missing))
+        answers = await asyncio.gather(*map(self._still_replies, missing))
         return [worker for worker, answer in zip(missing, answers, strict=True) if not answer]
 
     def wait_for_some(self) -> list[SessionWorker]:
@@ -320,7 +320,7 @@ class SessionWorkers:
                 await asyncio.sleep(0.1)  # the scheduler may not have detected the loss yet
                 self._check_scheduler()
                 available = await self._watch.workers()
-                if available is not None and worker.address not in available and not await self._answers(worker):
+                if available is not None and worker.address not in available and not await self._still_replies(worker):
                     raise WorkersLost([worker])
                 with suppress(OSError):
                     if "unknown" in await self._reach(worker, "status"):
