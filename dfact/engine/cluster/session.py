@@ -332,7 +332,9 @@ class ClusterSession(CheckpointableSession):
             began = time.monotonic()
             for worker in owners:
                 worker.attempts += 1
-            sums = self._workers.call_all("sums", {worker: {"pass_number": self._done + 1} for worker in owners})
+            self._start_epoch()  # a pass that was requested before, and is still on its way, must not add to the sums
+            message = {"epoch": self._epoch, "pass_number": self._done + 1}
+            sums = self._workers.call_all("sums", dict.fromkeys(owners, message))
             workers, shares = self._fill([run for worker in owners for run in worker.runs])
             kept = [
                 consecutive(partition for run in [*w.runs, *share] for partition in run) for w, share in zip(workers, shares, strict=True)

@@ -151,8 +151,10 @@ class WorkerShard:
             self._shard.cut()
         return {}
 
-    async def sums(self, pass_number: int) -> dict[str, Any]:
+    async def sums(self, epoch: int, pass_number: int) -> dict[str, Any]:
         """Return the sums of this shard alone in the pass with this number, even if it was cut short; none if it has not begun."""
+        if not self._is_current(epoch):
+            return {"stale": epoch}
         return {"content": serialized(await self._do(lambda: packed(self._shard.sums(pass_number))))}
 
     def _run(self, epoch: int, entries: Sequence[tuple[int, bytes | None, bytes]], runs: Sequence[tuple[int, int]], parts: int) -> Any:

@@ -167,9 +167,13 @@ class SessionWorkers:
         worker.leaves = True
         logger.warning("Worker %s leaves", worker.address)
         if self._cuttable is not None and worker.runs and worker in self.movable:
-            cutting = asyncio.gather(*(self._reach(owner, "cut", epoch=self._cuttable) for owner in self.owners), return_exceptions=True)
+            cutting = asyncio.gather(*(self._cut(owner, self._cuttable) for owner in self.owners), return_exceptions=True)
             _cutting.add(cutting)
             cutting.add_done_callback(_cutting.discard)
+
+    async def _cut(self, worker: SessionWorker, epoch: int) -> None:
+        async with self._connections:
+            await self._reach(worker, "cut", epoch=epoch)
 
     @contextmanager
     def cuttable(self, epoch: int) -> Iterator[None]:
