@@ -277,7 +277,7 @@ def _job(job: Manifest, manifests: list[Manifest]) -> Iterator[str]:
     disrupted = [
         rule["action"] for rule in rules for condition in rule.get("onPodConditions", []) if condition["type"] == "DisruptionTarget"
     ]
-    grace, stay = of_pod.get("terminationGracePeriodSeconds", 30), int(pod.settings.get("DFACT_GRACE_SECONDS", 0))
+    grace, stay = of_pod.get("terminationGracePeriodSeconds", 30), parse_timedelta(pod.settings.get("DASK_DFACT__LEAVE_TIMEOUT", "25s"))
     checks = {
         "is not indexed": spec.get("completionMode") == "Indexed",
         "its size is not that of the settings": spec["completions"]
@@ -293,6 +293,7 @@ def _job(job: Manifest, manifests: list[Manifest]) -> Iterator[str]:
             rule["onExitCodes"].get("containerName") == container["name"] for rule in rules if "onExitCodes" in rule
         ),
         "never ends": spec.get("activeDeadlineSeconds", 0) > 0 and "ttlSecondsAfterFinished" in spec,
+        "a worker that is stopped hands nothing over": pod.settings.get("DASK_DISTRIBUTED__WORKER__PRELOAD") == PRELOAD,
         "no time for a checkpoint": grace >= 300 and grace - 60 <= stay <= grace - 20,  # without workers no pass ends
         "waits for ever for a scheduler": float(pod.settings.get("DFACT_DEATH_TIMEOUT", 600)) <= 3600,
         "host names are too long": len(f"{name}-{spec['completions'] - 1}") <= 63,

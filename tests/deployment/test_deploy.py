@@ -24,6 +24,7 @@ import dfact
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.jobs.kubernetes import PlannedWorkers
+from dfact.storage.folder_owners import host, is_abandoned, process_start
 from tests.conftest import planted_answers
 from tests.deployment.manifest_rules import DEPLOY, VERSIONS, Manifest, operator_schemas, pods, problems, render, schema_problems
 
@@ -122,7 +123,8 @@ BROKEN: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
     "other container": ("Job", _put("spec", "podFailurePolicy", "rules", 1, "onExitCodes", "containerName", "x"), "not there"),
     "no deadline": ("Job", _drop("spec", "activeDeadlineSeconds"), "never ends"),
     "grace": ("Job", _put(*POD, "terminationGracePeriodSeconds", 30), "time for a checkpoint"),
-    "workers leave first": ("ConfigMap", _put("data", "DFACT_GRACE_SECONDS", "60"), "time for a checkpoint"),
+    "workers leave first": ("ConfigMap", _put("data", "DASK_DFACT__LEAVE_TIMEOUT", "60s"), "time for a checkpoint"),
+    "workers end at once": ("ConfigMap", _drop("data", "DASK_DISTRIBUTED__WORKER__PRELOAD"), "hands nothing over"),
     "no limit of the disk": ("Job", _drop(*BOX, "resources", "limits", "ephemeral-storage"), "not promised"),
     "volume without limit": ("Job", _put(*POD, "volumes", 1, "emptyDir", {}), "tmp may fill the node's disk"),
     "readable key": ("Job", _put(*POD, "volumes", 2, "secret", "defaultMode", 0o444), "others can read the secret tls"),
@@ -415,7 +417,7 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
     given = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "a[1-2]", "SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "1"}
     given |= {"SLURM_MEM_PER_CPU": "2048", "SLURM_SUBMIT_DIR": str(tmp_path / "source"), "DFACT_BIN": str(Path(sys.executable).parent)}
-    given |= {"PATH": f"{tools}:{os.environ['PATH']}", "DFACT_GRACE_SECONDS": str(PATIENCE)}
+    given |= {"PATH": f"{tools}:{os.environ['PATH']}", "DASK_DFACT__LEAVE_TIMEOUT": f"{PATIENCE}s"}
 
     started: list[subprocess.Popen[bytes]] = []
 
@@ -489,6 +491,8 @@ exit 137
 def test_batch_script(driver: str, restarts: str, requeued: bool, slurm: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
     (tmp_path / "tools" / "srun").write_text(_RECORDED_SRUN)
     (tmp_path / "job.toml").write_text("")
+    for folder in (f".dfact-{os.getpid()}-abcdef", ".dfact-1-abcdef"):  # of a script that was killed
+        (tmp_path / folder).mkdir()
     batch = slurm(tmp_path / "job.toml", DRIVER_CODE=driver, SLURM_RESTART_COUNT=restarts, SLURM_CPUS_PER_TASK="4")
     assert batch.wait(timeout=PATIENCE) == int(driver), (tmp_path / "batch.log").read_text()  # the killed worker does not count
     assert (tmp_path / "requeued").exists() is requeued
@@ -500,45 +504,75 @@ def test_batch_script(driver: str, restarts: str, requeued: bool, slurm: Callabl
     settings = dict(line.split("=", 1) for line in (tmp_path / "settings").read_text().splitlines() if "=" in line)
     assert settings["DASK_SCHEDULER_ADDRESS"].startswith("tls://")
     assert settings["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] == "true"
-    assert not list(tmp_path.glob(".dfact*"))
+    assert list(tmp_path.glob(".dfact*")) == [tmp_path / ".dfact-1-abcdef"]  # of another job
 
 
 _DASK = """#!/bin/sh
-# Stands in for dask worker: ends with 0 when it is told to, or on SIGTERM.
+# Stands in for dask worker: ends with 0 a while after SIGTERM, as one that hands its partitions over.
 stat -c %a "$TMPDIR" > "$REPORTS/mode"
 echo "$TMPDIR" > "$REPORTS/folder"
-trap 'touch "$REPORTS/stopped"; exit 0' TERM
+trap 'touch "$REPORTS/stopped"' TERM
 touch "$REPORTS/started"
 until [ -e "$REPORTS/end" ]; do sleep 0.02; done
 """
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("grace", ["1000", "0"])
-def test_stopped_worker_stays_for_the_driver(grace: str, tmp_path: Path) -> None:
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
+    """Start the entry point of a worker, with the stand-in."""
     (tmp_path / "dask").write_text(_DASK)
     (tmp_path / "dask").chmod(0o755)
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
     given = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
-    given |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DFACT_GRACE_SECONDS": grace, "REPORTS": str(tmp_path), "TMPDIR": str(tmp_path)}
-    worker = subprocess.Popen([str(DEPLOY / "container" / "node-entrypoint"), "job.toml"], env=known | given, start_new_session=True)
-    try:
+    given |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REPORTS": str(tmp_path), "TMPDIR": str(tmp_path)}
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> "subprocess.Popen[bytes]":
+        (tmp_path / "started").unlink(missing_ok=True)
+        command = [str(DEPLOY / "container" / "node-entrypoint"), "job.toml"]
+        started.append(subprocess.Popen(command, env=known | given, start_new_session=True))
         _until((tmp_path / "started").exists)
-        worker.send_signal(signal.SIGTERM)
-        if grace == "0":
-            _until((tmp_path / "stopped").exists)
-        else:
-            _until(lambda: "sleep 1000" in _group(worker.pid))
-            (tmp_path / "end").touch()  # as when the scheduler is lost
-        assert worker.wait(timeout=PATIENCE) == 75
-        assert (tmp_path / "stopped").exists() is (grace == "0")
-        _until(lambda: not _group(worker.pid))  # neither the worker nor the sleep is left
-        assert (tmp_path / "mode").read_text().strip() == "700"
-        assert not Path((tmp_path / "folder").read_text().strip()).exists()
-    finally:
+        return started[-1]
+
+    yield start
+    for process in started:
         with suppress(ProcessLookupError):
-            os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.process
+def test_a_stopped_worker_is_told_at_once(worker: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
+    process = worker()
+    process.send_signal(signal.SIGUSR1)  # the time limit of a batch job: the driver stops, and needs the worker
+    process.send_signal(signal.SIGTERM)
+    _until((tmp_path / "stopped").exists)
+    assert process.poll() is None  # it waits for the worker to hand its partitions over
+    (tmp_path / "end").touch()
+    assert process.wait(timeout=PATIENCE) == 75
+    _until(lambda: not _group(process.pid))
+    assert (tmp_path / "mode").read_text().strip() == "700"
+    assert not Path((tmp_path / "folder").read_text().strip()).exists()
+
+
+@pytest.mark.process
+def test_what_killed_tasks_have_left_is_removed(worker: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
+    killed = worker()
+    left = Path((tmp_path / "folder").read_text().strip())
+    (left / "dfact-state-x").mkdir()
+    assert not is_abandoned(left.name)  # both know each other's names
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert is_abandoned(left.name)
+    here = os.getpid()
+    others = [tmp_path / left.name.replace(f"-{host()}.", "-node7.x.1."), tmp_path / f"dfact-task-{host()}.{here}.{process_start(here)}.x"]
+    for folder in others:
+        folder.mkdir()
+    linked = tmp_path / left.name.replace(left.suffix, ".link")
+    linked.symlink_to(others[0])
+    worker()
+    own = Path((tmp_path / "folder").read_text().strip())
+    assert sorted(tmp_path.glob("dfact-task-*")) == sorted([*others, linked, own])
 
 
 def _until(condition: Callable[[], object]) -> None:
