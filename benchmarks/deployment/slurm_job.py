@@ -24,7 +24,7 @@ from benchmarks.common import exit_code, report
 from benchmarks.faults.cluster_of_hosts import Certificates
 from benchmarks.faults.namespaces import Hosts
 from benchmarks.faults.namespaces import available as namespaces_available
-from tests.deployment.manifest_rules import DEPLOY
+from tests.deployment.manifest_rules import MANIFESTS
 
 _TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "unshare")
 _PATIENCE = 1200  # seconds after which a step hangs, on a busy machine as well
@@ -132,7 +132,7 @@ class Slurm:
         """Submit the batch script as a user does; returns the number of the job."""
         size = ["--ntasks=3", "--nodes=2", "--cpus-per-task=2", "--mem-per-cpu=1G", "--time=30", f"--output={log}"]
         given = f"--export=ALL,DFACT_BIN={Path(sys.executable).parent}"
-        said = self.ask("sbatch", "--parsable", *size, given, str(DEPLOY / "slurm" / "job.sbatch"), str(job))
+        said = self.ask("sbatch", "--parsable", *size, given, str(MANIFESTS / "slurm" / "job.sbatch"), str(job))
         if not said.strip().isdigit():
             raise RuntimeError(f"sbatch: {said}")
         return said.strip()

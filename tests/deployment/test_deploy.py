@@ -25,7 +25,7 @@ from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.jobs.kubernetes import PlannedWorkers
 from tests.conftest import planted_answers
-from tests.deployment.manifest_rules import DEPLOY, VERSIONS, Manifest, operator_schemas, pods, problems, render, schema_problems
+from tests.deployment.manifest_rules import DEPLOY, MANIFESTS, VERSIONS, Manifest, operator_schemas, pods, problems, render, schema_problems
 
 FOLDERS = ("overlays/example-s3", "overlays/example-pvc", "daskjob")
 IMAGE = "registry.example.com/dfact:0.1.0"
@@ -423,7 +423,7 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
     (tmp_path / "held" / "sitecustomize.py").write_text(_HELD)
 
     def start(job: Path, **settings: str) -> "subprocess.Popen[bytes]":
-        command = ["bash", str(DEPLOY / "slurm" / "job.sbatch"), str(job)]
+        command = ["bash", str(MANIFESTS / "slurm" / "job.sbatch"), str(job)]
         with (tmp_path / "batch.log").open("ab") as log:
             environment = known | given | settings
             started.append(subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True))
@@ -521,7 +521,7 @@ def test_stopped_worker_stays_for_the_driver(grace: str, tmp_path: Path) -> None
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
     given = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
     given |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DFACT_GRACE_SECONDS": grace, "REPORTS": str(tmp_path), "TMPDIR": str(tmp_path)}
-    worker = subprocess.Popen([str(DEPLOY / "container" / "node-entrypoint"), "job.toml"], env=known | given, start_new_session=True)
+    worker = subprocess.Popen([str(MANIFESTS / "node-entrypoint"), "job.toml"], env=known | given, start_new_session=True)
     try:
         _until((tmp_path / "started").exists)
         worker.send_signal(signal.SIGTERM)
@@ -561,7 +561,7 @@ def _group(leader: int) -> list[str]:
 @pytest.mark.process
 @pytest.mark.faults
 def test_workers_without_a_scheduler_fail() -> None:
-    entrypoint = DEPLOY / "container" / "node-entrypoint"
+    entrypoint = MANIFESTS / "node-entrypoint"
     environment = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DFACT_DEATH_TIMEOUT": "1"}
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_"))}
