@@ -59,6 +59,7 @@ from dfact.jobs.kustomization import Deployment, write_manifests
 @click.pass_context
 def deploy(
     context: click.Context,
+    /,
     job: Path,
     folder: Path,
     workers: int,

@@ -29,6 +29,7 @@ from tests.deployment.manifest_rules import (
     COMPONENT,
     DEPLOY,
     MANIFESTS,
+    ROOT,
     VERSIONS,
     Manifest,
     operator_schemas,
@@ -210,27 +211,48 @@ def test_manifest_that_kubernetes_refuses_or_prunes_is_reported(
         assert message in "\n".join(schema_problems(manifests, version, operator))
 
 
-def test_lock_file_pins_all_dependencies_of_the_image() -> None:
-    lock = (DEPLOY / "container" / "requirements.lock").read_text()
-    pinned = {name.lower().replace("_", "-") for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
-    declared = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["dependencies"]
-    project = [re.match(r"[\w.-]+", requirement)[0] for requirement in declared]  # type: ignore[index]  # each begins with a name
-    assert {*project, "obstore", "setuptools"} <= pinned
-    assert lock.count("==") - lock.count("python_version ==") <= lock.count("--hash=sha256:")
+CONTAINERFILE = (DEPLOY / "container" / "Containerfile").read_text()
+
+
+def _pinned(name: str) -> set[str]:
+    """Return the packages of a lock file, all of which have hashes, for the image's Python."""
+    lock = (DEPLOY / "container" / name).read_text()
+    assert "--python-version 3.13" in lock.splitlines()[1]
+    packages = re.split(r"^(?=[\w.-]+==)", lock, flags=re.MULTILINE)[1:]
+    assert all("--hash=sha256:" in package for package in packages)
+    return {package.partition("==")[0].lower().replace("_", "-") for package in packages}
+
+
+def test_lock_files_pin_all_dependencies_of_the_image_for_its_python() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    declared = [re.match(r"[\w.-]+", requirement)[0] for requirement in project["project"]["dependencies"]]  # type: ignore[index]  # each begins with a name
+    assert {*declared, "obstore"} <= _pinned("requirements.lock")
+    backend = [re.match(r"[\w.-]+", requirement)[0] for requirement in project["build-system"]["requires"]]  # type: ignore[index]
+    assert {*backend, "pip", "cyclonedx-bom"} <= _pinned("build.lock")
+    assert "sys.version_info[:2] == (3, 13)" in CONTAINERFILE
+
+
+def test_image_is_pinned_and_trusts_no_shared_folder() -> None:
+    assert "ARG BASE\n\nFROM ${BASE}" in CONTAINERFILE, "no default that could move"
+    assert re.search(r'case "\$BASE" in \*@sha256:\*\) ;; .*exit 1', CONTAINERFILE)
+    installed = re.findall(r"^\s+(ca-certificates.*?) \\$", CONTAINERFILE, re.MULTILINE)
+    assert [all("=" in package for package in line.split()) for line in installed] == [True]
+    environment = dict(re.findall(r"(\w+)=(\S+)", CONTAINERFILE.rpartition("ENV ")[2].partition("USER")[0]))
+    assert [name for name, value in environment.items() if value.startswith("/tmp")] == ["HOME"], "Apptainer replaces HOME alone"
+    assert environment["DFACT_COMPILED_KERNELS"].startswith("/opt/")
+    assert CONTAINERFILE.rpartition("FROM ")[2].count("pip") == 0
 
 
 def test_context_of_the_image_has_what_it_copies_and_nothing_else() -> None:
-    lines = (DEPLOY.parent / ".dockerignore").read_text().splitlines()
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
-    copies = re.findall(
-        r"^COPY (?:--chmod=\S+ )?((?!--from)[^-].*) \S+$", (DEPLOY / "container" / "Containerfile").read_text(), re.MULTILINE
-    )
+    copies = re.findall(r"^COPY (?:--chmod=\S+ )?((?!--from)[^-].*) \S+$", CONTAINERFILE, re.MULTILINE)
     copied = {Path(source) for sources in copies for source in sources.split()}
     included = {Path(pattern[1:]) for pattern in patterns if pattern.startswith("!")}
     assert patterns[0] == "*", "what is not listed is left out"
     assert all(any(path.is_relative_to(folder) for folder in included) for path in copied)
     assert all(any(path.is_relative_to(folder) for path in copied) for folder in included)
-    assert all((DEPLOY.parent / path).exists() for path in copied)
+    assert all((ROOT / path).exists() for path in copied)
 
 
 # dfact deploy
