@@ -70,7 +70,20 @@ def build_image(folder: Path) -> None:
     digest = _run("podman", "image", "inspect", "--format", "{{.Digest}}", BASE)
     wheels = folder / "wheels"
     version = _run("podman", "run", "--rm", "--network", "none", BASE, "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(wheels), "--only-binary", ":all:", "--python-version", version]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(wheels),
+        "--only-binary",
+        ":all:",
+        "--python-version",
+        version,
+    ]
     for lock in ("requirements.lock", "build.lock"):
         _run(*pip, "--require-hashes", "--requirement", str(DEPLOY / "container" / lock))
     revision = _run("git", "-C", str(ROOT), "rev-parse", "HEAD")

@@ -1,4 +1,4 @@
-"""The kustomization of a job: what a user chooses for its pods, as patches of the manifests in this package."""
+"""The kustomization of a job: the choices for its pods, as patches of the manifests in this package."""
 
 import re
 import shutil
@@ -30,13 +30,13 @@ _JOB, _POD = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "dfa
 
 @dataclass(frozen=True)
 class Deployment:
-    """What a user chooses for the pods of a job."""
+    """The choices of a user for the pods of a job."""
 
     image: str
     name: str
     namespace: str
     workers: PlannedWorkers
-    """As many as there are at most, with cores, bytes of memory, and bytes of ``/tmp`` of each."""
+    """The full number of workers, with cores, bytes of memory, and bytes of ``/tmp`` of each."""
     min_workers: int
     """Number of workers with which the driver starts."""
     driver: tuple[int, int] | None

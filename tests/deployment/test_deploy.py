@@ -558,7 +558,6 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "deploy").symlink_to(DEPLOY)
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
     given = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "a[1-2]", "SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "1"}
     given |= {"SLURM_MEM_PER_CPU": "2048", "SLURM_SUBMIT_DIR": str(tmp_path / "source"), "DFACT_BIN": str(Path(sys.executable).parent)}
