@@ -520,11 +520,12 @@ _SRUN = """#!/bin/sh
 while [ "${1#--}" != "$1" ]; do shift; done
 number=0 highest=0 tasks=""
 while [ "$number" -lt "$SLURM_NTASKS" ]; do
-    SLURM_PROCID=$number "$@" > "$SLURM_SUBMIT_DIR/../task-$number.log" 2>&1 & tasks="$tasks $!"
+    SLURM_PROCID=$number DFACT_LOST_SCHEDULER_EXIT=75 "$@" > "$SLURM_SUBMIT_DIR/../task-$number.log" 2>&1 & tasks="$tasks $!"
     number=$((number + 1))
 done
 for task in $tasks; do
     wait "$task"; code=$?
+    echo "$code" >> "$SLURM_SUBMIT_DIR/../codes"
     [ "$code" -gt "$highest" ] && highest=$code
 done
 exit "$highest"
@@ -607,7 +608,10 @@ def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]
     assert batch.wait(timeout=PATIENCE) == 143, driver.read_text()
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
     assert "stopped" in driver.read_text()
-    assert slurm(job).wait(timeout=PATIENCE) == 0, driver.read_text()
+    assert (tmp_path / "codes").read_text().split() == ["143", "75"]
+    (tmp_path / "codes").unlink()
+    assert slurm(job, DFACT_DISMISS_WORKERS="true").wait(timeout=PATIENCE) == 0, driver.read_text()
+    assert (tmp_path / "codes").read_text().split() == ["0", "0"], "the worker has been dismissed"
     assert "Resuming from step" in driver.read_text()
     found, expected = (
         dfact.load_model(tmp_path / "icqf.model"),
