@@ -195,6 +195,7 @@ def story(slurm: Slurm, study: Path, log: Path) -> list[dict[str, Any]]:
     until(lambda: slurm.state(number).get("Restarts") == "1", "the job is queued again", log)
     left = [str(path) for path in (*private, *folders) if path.exists()]
     tell("stopped before its time limit, queued again; files that are left", left, not left)
+    time.sleep(3)  # Slurm revokes credentials by whole seconds: a job that starts again at once is killed
     slurm.ask("scontrol", "update", f"JobId={number}", "StartTime=now")  # Slurm would wait for two minutes
     until(lambda: "Resuming from step" in log.read_text(), "the job resumes", log)
     driver = held(number)
