@@ -24,7 +24,7 @@ from tests.deployment.manifest_rules import DEPLOY, ROOT, Manifest
 BASE, IMAGE = "localhost/dfact-base:trixie", "localhost/dfact:0.1.0"
 _TOOLS = ("podman", "buildah", "runc", "debootstrap", "kubectl")
 _SPACE = 8 << 30  # for base, wheels, layers and image
-_PATIENCE = 1800  # seconds after which a job hangs: each pod compiles its kernels, which takes minutes on a busy machine
+_PATIENCE = 1800  # seconds after which a job hangs: on a busy machine the imports alone take minutes
 _CONFIGURATION = """\
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]

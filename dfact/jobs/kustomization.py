@@ -4,7 +4,6 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -79,7 +78,7 @@ class Deployment:
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "namespace": _matching("--namespace", self.namespace, _NAME, "a name of the characters a-z, 0-9 and -"),
-            "nameSuffix": f"-{self._checked_name}",
+            "nameSuffix": f"-{_check_name(self.name)}",
             "labels": [{"pairs": {"app.kubernetes.io/instance": self.name}, "includeSelectors": True}],
             "resources": ["base"],
             "components": [f"components/{component}" for component in components],
@@ -96,14 +95,6 @@ class Deployment:
     def tls_name(self) -> str:
         """Name on the certificates of this job."""
         return f"dfact-{self.name}"
-
-    @cached_property
-    def _checked_name(self) -> str:
-        if not re.fullmatch(_NAME, self.name) or len(self.name) > _MAX_NAME:
-            raise click.UsageError(
-                f"--name is {self.name!r}, expected at most {_MAX_NAME} of the characters a-z, 0-9 and -, the first and the last not a -"
-            )
-        return self.name
 
     def _pods(self, stores: Sequence[str]) -> dict[str, Any]:
         """Return the patch of all pods."""
@@ -189,6 +180,14 @@ def _matching(option: str, value: str, pattern: str, expected: str) -> str:
     if not re.fullmatch(pattern, value) or len(value.rpartition("/")[2]) > 63:
         raise click.UsageError(f"{option} is {value!r}, expected {expected}")
     return value
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(_NAME, name) or len(name) > _MAX_NAME:
+        raise click.UsageError(
+            f"--name is {name!r}, expected at most {_MAX_NAME} of the characters a-z, 0-9 and -, the first and the last not a -"
+        )
+    return name
 
 
 def _parse_variable(text: str) -> tuple[str, str]:
