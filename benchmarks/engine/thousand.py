@@ -50,10 +50,11 @@ _SHAPE, _FACTORS = (10**9, 100), 20
 _PASS_MS, _MEMORY = 50.0, 2 << 30
 _PREEMPTED = 0.05
 """Share of the workers that are preempted, and of those that are killed together."""
-_NOTICE_SECONDS = 30.0
 _IDLE_SECONDS = 20.0
 _PATIENCE = 900.0
-_LOST = re.compile(r"Worker (\S+) is lost")
+_GONE = re.compile(r"Worker (\S+) (?:is lost|leaves)")
+_LEAVING = ("A worker leaves", "A worker has left", "partitions moved from workers that leave")
+"""What the driver says of workers that leave, without their names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +126,7 @@ def _session(client: Client, workers: int) -> ClusterSession:
 
 
 def give_notice(client: Client, workers: Sequence[str]) -> None:
-    """Tell the cluster that some workers end in half a minute: those that manage leave in good order."""
+    """Tell some workers that they end; they hand their partitions over within ``dfact.leave-timeout``, which is less than half a minute."""
     client.retire_workers(list(workers))
 
 
@@ -155,8 +156,9 @@ class Records(logging.Handler):
 
     def false(self, gone: set[str]) -> list[str]:
         """Return the messages that name no cause, or one that is not true: only these workers are ``gone``."""
-        causes = [(message, _LOST.match(message)) for message in self.messages]
-        return [message for message, lost in causes if lost is None or lost[1] not in gone]
+        found = [(message, _GONE.match(message)) for message in self.messages]
+        unnamed = [message for message, named in found if named is None and not (gone and any(text in message for text in _LEAVING))]
+        return [message for message, named in found if named is not None and named[1] not in gone] + unnamed
 
 
 @dataclass
