@@ -137,7 +137,8 @@ def _preempt(address: str, count: int, seconds: float, preempted: Any) -> None:
         began = time.monotonic()
         for i in range(count):
             time.sleep(max(0.0, began + (i + 0.5) * seconds / count - time.monotonic()))
-            found = client.scheduler_info(n_workers=-1)["workers"]
+            while not (found := client.scheduler_info(n_workers=-1)["workers"]):  # on a busy machine the scheduler may answer late
+                time.sleep(1.0)
             worker = sorted(found)[rng.integers(len(found))]
             preempted.send((found[worker]["name"], worker))
             give_notice(client, [worker])
@@ -324,6 +325,7 @@ def _preemption(bench: Bench, count: int, minutes: float) -> set[str]:
     gone, ended = set[str](), list[None]()
 
     def reached() -> bool:
+        assert process.exitcode in (None, 0), "the process that preempts workers has failed"
         while ours.poll():
             if (preempted := ours.recv()) is None:
                 ended.append(None)
