@@ -9,6 +9,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from dfact.monitoring import figures
+
 _WINDOW = 5
 _SLOWEST = 0.9  # largest ratio of a change to the one before; with more, rounding errors would look like a long way to go
 
@@ -37,6 +39,8 @@ class Reporter:
     def __init__(self, callbacks: Iterable[Callable[[Iteration], None]], limit: int) -> None:
         self._callbacks, self._limit, self._began = tuple(callbacks), limit, time.perf_counter()
         self._number = 0
+        self._first: tuple[int, float] | None = None
+        """Number and end of the first step; it includes compilation, and steps that a resumed fit repeats without reading data."""
 
     def iteration(self, history: Sequence[float], step: str = "") -> None:
         """Report an iteration, with the last objective of the history."""
@@ -58,7 +62,14 @@ class Reporter:
         self._notify(float("nan"), float("nan"), f"pass {len(history)} over a sample of the rows")
 
     def _notify(self, objective: float, change: float, step: str) -> None:
-        iteration = Iteration(self._number, self._limit, objective, change, time.perf_counter() - self._began, step)
+        now = time.perf_counter()
+        iteration = Iteration(self._number, self._limit, objective, change, now - self._began, step)
+        figures.put(iteration=self._number, iteration_limit=self._limit, objective=objective)
+        if self._first is None:
+            self._first = self._number, now
+        elif self._number > self._first[0]:
+            left = (self._limit - self._number) * (now - self._first[1]) / (self._number - self._first[0])
+            figures.put(estimated_end_timestamp_seconds=time.time() + left)
         for callback in self._callbacks:
             callback(iteration)
 

@@ -18,6 +18,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, ObjectStore
 
 from dfact.errors import StoreError
+from dfact.monitoring import figures
 from dfact.storage.location import SCHEMES, Location
 
 _METADATA = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")  # Zarr probes for these, so they may be missing
@@ -59,11 +60,14 @@ class ContainedLocalStore(LocalStore):
 
     async def get(self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None) -> Buffer | None:
         self._require_inside(key)
-        return await super().get(key, prototype, byte_range)
+        value = await super().get(key, prototype, byte_range)
+        figures.add(store_read_bytes=len(value or ()))
+        return value
 
     async def set(self, key: str, value: Buffer) -> None:
         self._require_inside(key)
         await super().set(key, value)
+        figures.add(store_written_bytes=len(value))
 
     def _require_inside(self, key: str) -> None:
         # Each access comes here, and to resolve a deep folder takes many calls of the system.
@@ -112,6 +116,7 @@ class StrictObjectStore(ObjectStore[Any]):
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         with self.object_errors(key):
             value = await super().get(key, prototype, byte_range)
+        figures.add(store_read_bytes=len(value or ()))
         if value is None and self.read_only:
             _require_metadata(key)
         return value

@@ -1,0 +1,57 @@
+"""Lines of logs: one format of text and one of JSON, for driver, scheduler and workers."""
+
+import json
+import logging
+import time
+
+from dfact.monitoring.run_id import run_id
+from dfact.text import escape_control
+
+
+def utc_now() -> str:
+    """Return the current time in ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+class JSONLines(logging.Formatter):
+    """Format a record as a line of JSON, the same keys in every process.
+
+    ``step`` and ``command`` are those of a job; 0 and empty in processes that run none, such as schedulers and workers.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": utc_now(),
+            "level": record.levelname.lower(),
+            "run_id": run_id(),
+            "logger": record.name,
+            "step": getattr(record, "step", 0),
+            "command": getattr(record, "command", ""),
+            "message": escape_control(self.message_of(record)),
+        }
+        return json.dumps(fields, ensure_ascii=False)
+
+    def message_of(self, record: logging.LogRecord) -> str:
+        """Return the message with the traceback of its error, if it has one."""
+        return f"{record.getMessage()}\n{self.formatException(record.exc_info)}" if record.exc_info else record.getMessage()
+
+
+class TextLines(JSONLines):
+    """Format a record of a job as a line of text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        step = f"step {getattr(record, 'step', 0)} ({getattr(record, 'command', '')})"
+        return f"{utc_now()} {record.levelname.lower():<7} {step} {escape_control(self.message_of(record))}"
+
+
+def log_as_dask_does() -> None:
+    """Write dfact's log lines of a Dask process in Dask's format, with their level, unless handlers are configured already."""
+    logger = logging.getLogger("dfact")
+    if logger.hasHandlers():
+        return
+    import dask
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(dask.config.get("distributed.admin.log-format")))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
