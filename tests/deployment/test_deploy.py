@@ -151,6 +151,10 @@ BROKEN: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
     "key elsewhere": ("ConfigMap", _put("data", "DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY", "/etc/tls/tls.key"), "nothing is mounted"),
     "no name": ("ConfigMap", _drop("data", "DASK_DFACT__TLS_NAME"), "names on certificates are not checked"),
     "worker's port": ("ConfigMap", _put("data", "DFACT_WORKER_PORT", "0"), "nobody may reach them"),
+    "metrics for all": ("NetworkPolicy", _put("spec", "ingress", 1, "from", [{"namespaceSelector": {}}]), "metrics to all"),
+    "pages": ("NetworkPolicy", _put("spec", "ingress", 1, "ports", [{"port": 8787}]), "more than metrics is open"),
+    "port of metrics": ("ConfigMap", _put("data", "DASK_DFACT__METRICS_PORT", "9090"), "nobody can read its metrics"),
+    "no run": ("Job", _drop(*ENV, 5), "no id of the run"),
     "claim": ("PersistentVolumeClaim", _put("metadata", "name", "other"), "claims that are made and mounted differ"),
     "mode of a claim": ("PersistentVolumeClaim", _put("spec", "accessModes", ["ReadWriteAll"]), "accessModes is ReadWriteAll"),
 }  # fmt: skip
