@@ -124,11 +124,12 @@ metrics_option = click.option(
 @contextmanager
 def served_metrics(*, announced: bool = True) -> Iterator[None]:
     """Serve the metrics of this process if --metrics-port or Dask's configuration names a port."""
+    from dfact.monitoring.run_id import running
     from dfact.monitoring.server import serving
 
     context = click.get_current_context(silent=True)
     port = None if context is None else context.meta.get(_METRICS_PORT)
-    with serving(port) as url:
+    with running(), serving(port) as url:
         if port is not None and announced:
             click.echo(f"Metrics are served at {url}.", err=True)
         yield

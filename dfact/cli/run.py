@@ -19,7 +19,10 @@ from dfact.storage.location import parse_location
 @click.option("--dry-run", is_flag=True, help="Check the job, print its pending steps with their memory and estimated time, and exit.")
 @click.option("--log", "log_format", type=click.Choice(["text", "json"]), default="text", help="Format of the log lines on stderr.")
 @click.option(
-    "--run-id", metavar="TEXT", help="Id of this run in logs, metrics and the record of the job.", show_default="DASK_DFACT__RUN_ID, else new"
+    "--run-id",
+    metavar="TEXT",
+    help="Id of the run in logs, metrics and the record.",
+    show_default="DASK_DFACT__RUN_ID, else new",
 )
 @metrics_option
 @click.pass_context

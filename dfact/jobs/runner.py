@@ -16,9 +16,8 @@ from dfact.jobs.record import Record, output_exists
 from dfact.monitoring import figures
 from dfact.monitoring.logs import JSONLines, TextLines
 
-
 _WHOLE_JOB = {"step": 0, "command": "job"}
-"""What a line of the log says instead of a step."""
+"""The step and command of lines about the job itself."""
 
 
 def find_problems(steps: Sequence[Step], record: Record) -> Iterator[Problem]:
@@ -55,7 +54,7 @@ def run_steps(steps: Sequence[Step], record: Record, log: "logging.LoggerAdapter
         start = time.monotonic()
         try:
             record.begin(step)
-            with _redirected_to(log), click.Context(step.command, info_name=step.name) as context:
+            with redirected_to(log), click.Context(step.command, info_name=step.name) as context:
                 context.meta.update(step.meta)
                 context.invoke(step.command, **record.parameters(step))
             record.finish(step)
@@ -101,7 +100,7 @@ def job_log(log_format: str) -> Iterator["logging.LoggerAdapter[Any]"]:
 
 
 @contextmanager
-def _redirected_to(log: "logging.LoggerAdapter[Any]") -> Iterator[None]:
+def redirected_to(log: "logging.LoggerAdapter[Any]") -> Iterator[None]:
     """Send the output of commands to the log, line by line."""
     with redirect_stdout(_LogStream(log)), redirect_stderr(_LogStream(log)):
         yield

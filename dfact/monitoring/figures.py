@@ -42,7 +42,7 @@ FIGURES = (
     Figure("iteration", "gauge", "Iteration of the fit that reported last."),
     Figure("iteration_limit", "gauge", "Maximum number of iterations of the fit that reported last."),
     Figure("objective", "gauge", "Objective of the fit that reported last; NaN in a step that minimises none."),
-    Figure("estimated_end_timestamp_seconds", "gauge", "Time by which the fit that reported last ends at its present rate, if not earlier."),
+    Figure("estimated_end_timestamp_seconds", "gauge", "Time by which the fit that reported last ends at its present rate."),
     Figure("checkpoint_timestamp_seconds", "gauge", "Time at which the last version of a checkpoint was complete."),
     Figure("checkpoints", "counter", "Versions of checkpoints that this driver has written."),
     Figure("workers", "gauge", "Workers that take part in the fits of this driver."),

@@ -2,10 +2,12 @@
 
 import json
 import logging
+import sys
 import time
+from types import TracebackType
 
 from dfact.monitoring.run_id import run_id
-from dfact.text import escape_control
+from dfact.text import escape_control, escape_lines
 
 
 def utc_now() -> str:
@@ -27,7 +29,7 @@ class JSONLines(logging.Formatter):
             "logger": record.name,
             "step": getattr(record, "step", 0),
             "command": getattr(record, "command", ""),
-            "message": escape_control(self.message_of(record)),
+            "message": escape_lines(self.message_of(record)),
         }
         return json.dumps(fields, ensure_ascii=False)
 
@@ -44,14 +46,26 @@ class TextLines(JSONLines):
         return f"{utc_now()} {record.levelname.lower():<7} {step} {escape_control(self.message_of(record))}"
 
 
-def log_as_dask_does() -> None:
-    """Write dfact's log lines of a Dask process in Dask's format, with their level, unless handlers are configured already."""
-    logger = logging.getLogger("dfact")
-    if logger.hasHandlers():
-        return
-    import dask
+def complete_logging() -> None:
+    """Log in a process of Dask's what would go to stderr without a level: dfact's warnings, those of libraries, uncaught errors.
 
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(dask.config.get("distributed.admin.log-format")))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    Where the root logger has a handler, as with ``DASK_LOGGING`` in the batch jobs, that is the one; else dfact's lines get Dask's format.
+    """
+    library = logging.getLogger("dfact")
+    if not library.hasHandlers():
+        import dask
+
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter(dask.config.get("distributed.admin.log-format")))
+        library.addHandler(handler)
+        library.setLevel(logging.INFO)
+    if logging.getLogger().hasHandlers():
+        logging.captureWarnings(True)
+        sys.excepthook = _log_uncaught
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    logging.getLogger("dfact").critical("The process ends with an error: %s", error, exc_info=(kind, error, trace))

@@ -72,7 +72,7 @@ def _registry() -> "CollectorRegistry":
     from prometheus_client import CollectorRegistry, ProcessCollector
 
     registry = CollectorRegistry()
-    registry.register(_FiguresCollector())  # type: ignore[arg-type]  # it has the method of a collector
+    registry.register(_FiguresCollector())
     ProcessCollector(registry=registry)  # memory, processor time and open files of the process
     return registry
 

@@ -208,7 +208,7 @@ def test_lock_file_pins_all_dependencies_of_the_image() -> None:
     pinned = {name.lower().replace("_", "-") for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
     declared = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["dependencies"]
     project = [re.match(r"[\w.-]+", requirement)[0] for requirement in declared]  # type: ignore[index]  # each begins with a name
-    assert {*project, "obstore", "setuptools"} <= pinned
+    assert {*project, "obstore", "prometheus-client", "setuptools"} <= pinned
     assert lock.count("==") - lock.count("python_version ==") <= lock.count("--hash=sha256:")
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from dfact.engine.cluster.certificate_names import check_names
 from dfact.monitoring import figures
-from dfact.monitoring.logs import log_as_dask_does
+from dfact.monitoring.logs import complete_logging
 from dfact.monitoring.server import serving
 
 check_names()
-log_as_dask_does()
+complete_logging()
 _stack = ExitStack()
 
 
