@@ -64,12 +64,13 @@ class Reporter:
     def _notify(self, objective: float, change: float, step: str) -> None:
         now = time.perf_counter()
         iteration = Iteration(self._number, self._limit, objective, change, now - self._began, step)
-        figures.put(iteration=self._number, iteration_limit=self._limit, objective=objective)
+        shown: dict[str, float] = {"iteration": self._number, "iteration_limit": self._limit, "objective": objective}
         if self._first is None:
             self._first = self._number, now
         elif self._number > self._first[0]:
             left = (self._limit - self._number) * (now - self._first[1]) / (self._number - self._first[0])
-            figures.put(estimated_end_timestamp_seconds=time.time() + left)
+            shown["estimated_end_timestamp_seconds"] = time.time() + left
+        figures.put(**shown)
         for callback in self._callbacks:
             callback(iteration)
 

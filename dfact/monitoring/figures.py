@@ -64,21 +64,22 @@ _OF_FITS = (
 )
 """Gauges without a meaning when no fit runs."""
 _lock = threading.Lock()
-_values: dict[str, float] = dict.fromkeys(_COUNTERS, 0)
+_values: dict[str, float] = dict.fromkeys([*_COUNTERS, "fits", "workers", "direct_calls"], 0)
 
 
 def add(**amounts: float) -> None:
     """Add to counters, or to gauges that count what is there now."""
     with _lock:
         for name, amount in amounts.items():
-            _values[name] = _known(name, _values.get(name, 0) + amount)
+            _values[name] += amount
 
 
 def put(**values: float) -> None:
     """Set gauges."""
+    if not values.keys() <= _GAUGES:
+        raise KeyError(*sorted(values.keys() - _GAUGES))
     with _lock:
-        for name, value in values.items():
-            _values[name] = _known(name, value)
+        _values.update(values)
 
 
 def values() -> dict[str, float]:
@@ -98,9 +99,3 @@ def fit() -> Iterator[None]:
         with _lock:
             for name in _OF_FITS if not _values["fits"] else ():
                 _values.pop(name, None)
-
-
-def _known(name: str, value: float) -> float:
-    if name not in _COUNTERS and name not in _GAUGES:
-        raise KeyError(name)
-    return value

@@ -35,10 +35,8 @@ def scraped(url: str) -> dict[str, float]:
     """Return the samples that a process serves, by name; of those with labels, the labels too."""
     with urlopen(url, timeout=PATIENCE) as answer:
         families = text_string_to_metric_families(answer.read().decode())
-        samples = [sample for family in families for sample in family.samples]
-    return {
-        " ".join([sample.name, *(f"{key}={value}" for key, value in sorted(sample.labels.items()))]): sample.value for sample in samples
-    }
+        found = [sample for family in families for sample in family.samples]
+    return {" ".join([sample.name, *(f"{key}={value}" for key, value in sorted(sample.labels.items()))]): sample.value for sample in found}
 
 
 @dataclass

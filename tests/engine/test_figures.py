@@ -81,6 +81,8 @@ def test_spilled_state_checkpoints_and_stores_are_counted(tmp_path: Path, monkey
 def test_an_unknown_figure_is_a_mistake() -> None:
     with pytest.raises(KeyError):
         figures.add(pases=1)
+    with pytest.raises(KeyError, match="itration"):
+        figures.put(itration=1)
 
 
 # The server

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
@@ -341,7 +342,7 @@ def test_messages_of_libraries_have_their_level_and_step(log_format: str, capsys
             logging.getLogger("dfact.cluster").warning("Worker %s is lost", "a")
             logging.getLogger("dfact.cluster").info("workers call each other again")
             logging.getLogger("another.library").error("stream closed")
-            print("4 of 5")
+            click.echo("4 of 5")
     logging.getLogger("dfact.cluster").info("after the job")
     lines = capsys.readouterr().err.splitlines()
     levels = ("warning", "info", "error", "info")
