@@ -465,6 +465,7 @@ def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]
     assert batch.wait(timeout=PATIENCE) == 143, driver.read_text()
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
     assert "stopped" in driver.read_text()
+    assert f'"run_id": "slurm-{os.getpid()}"' in driver.read_text()
     assert slurm(job).wait(timeout=PATIENCE) == 0, driver.read_text()
     assert "Resuming from step" in driver.read_text()
     found, expected = (

@@ -1,5 +1,6 @@
 """Figures of fits in this process, and the server that Prometheus reads them from."""
 
+import logging
 import re
 import socket
 import sys
@@ -17,6 +18,7 @@ import dfact
 from dfact.cli.main import main
 from dfact.errors import DfactError, ParameterError
 from dfact.monitoring import figures
+from dfact.monitoring.logs import complete_logging
 from dfact.monitoring.run_id import run_id, running
 from dfact.monitoring.server import serving
 from dfact.progress import Iteration
@@ -172,3 +174,18 @@ def test_the_id_of_a_run_is_given_configured_or_new() -> None:
         with running("mine"):
             assert run_id() == "mine"
     assert not run_id()
+
+
+# Logs of a process of Dask's
+
+
+def test_warnings_in_a_process_of_dasks_have_their_level(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    library = logging.getLogger("dfact")
+    for logger in (logging.getLogger(), library):
+        monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(library, "level", logging.NOTSET)
+    complete_logging()
+    complete_logging()  # a process may have a worker and a nanny
+    logging.getLogger("dfact.cluster").warning("refused %s", "tcp://a")
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r".* - dfact.cluster - WARNING - refused tcp://a", line)
