@@ -41,7 +41,11 @@ def level_name(value: object) -> str:
 
 def as_levels(values: pd.Series) -> pd.Series:
     """Convert the series to strings, None for missing."""
-    return values.map(level_name, na_action="ignore").astype(object).where(values.notna(), None)
+    if values.dtype == object:  # may hold 1 and True, which are equal
+        return values.map(level_name, na_action="ignore").where(values.notna(), None)
+    codes, distinct = pd.factorize(values)
+    names = np.array([*map(level_name, distinct), None], np.object_)
+    return pd.Series(names[codes], values.index, name=values.name)  # the code of a missing value is −1
 
 
 def normalize(frame: pd.DataFrame, kinds: Mapping[str, Kind] | None = None) -> pd.DataFrame:

@@ -16,6 +16,7 @@ import dfact
 from benchmarks.faults.fits import in_forked_process
 from dfact import DataError, ParameterError, StoreError, import_table
 from dfact.data.examples import ipip_ascado
+from dfact.data.ingest import participants
 from dfact.data.readers import delimited
 from dfact.data.statistics import as_float
 
@@ -515,7 +516,9 @@ def test_kinds_of_confounders(tmp_path):
 
 
 @pytest.mark.slow
-def test_missing_confounders(tmp_path):
+@pytest.mark.parametrize("rows", [1, 4, 1 << 20])
+def test_missing_confounders(tmp_path, monkeypatch, rows):
+    monkeypatch.setattr(participants, "_PARSED_ROWS", rows)
     text = 'Q1,a,b\n0,0,x\n1,1.0,\n2,1,NA\n3,-9," "\n4,nan,NaN\n5,,y\n'
     ds = imported(tmp_path, text, confounders=["a", "b"], missing=[5], confounder_missing=[-9, "NA"], empty_rows="drop")
     assert ds.confounders["a"].astype(object).where(ds.confounders["a"].notna(), None).tolist() == ["0", "1", "1", None, None]

@@ -19,6 +19,8 @@ from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.weights import check_weights
 from dfact.errors import DataError, ParameterError
 
+_PARSED_ROWS = 1 << 20  # rows whose texts are parsed at once: pandas makes an object of each
+
 
 def confounder_kinds(confounders: Sequence[str] | Mapping[str, Kind | None]) -> dict[str, Kind | None]:
     """Return the kind of each confounder, None where it is inferred."""
@@ -80,13 +82,13 @@ def row_weights(
     """Return the weights of all rows, None without a column ``name``; raise DataError for an invalid one that is not of a dropped row."""
     if name is None:
         return None
-    text, variable = texts[name].to_pandas().str.strip(), variables.get(name, Variable(name))
+    text, variable = texts[name].to_pandas(), variables.get(name, Variable(name))
     numbers, is_missing = _parse_numbers(text, variable, (), DEFAULT_MISSING if default_missing else ())
     kept = np.delete(np.arange(len(text)), dropped)
     words = kept[(numbers.isna() & ~is_missing).to_numpy()[kept]]
     if words.size:
         row = f"{table.name}: {table.row_position(int(words[0]))}, weight {name!r}"
-        raise DataError(f"{row} holds {text.iloc[words[0]]!r}, expected a finite number of at least 0; correct it")
+        raise DataError(f"{row} holds {text.iloc[words[0]].strip()!r}, expected a finite number of at least 0; correct it")
     weights = numbers.mask(is_missing).rename(name)
     named = weights.iloc[kept].rename(f"{table.name}: the weight {name!r}")
     check_weights(named, lambda i: table.row_position(int(kept[i])))
@@ -146,12 +148,17 @@ def _parse_numbers(
 ) -> tuple["pd.Series[float]", "pd.Series[bool]"]:
     """Return the cells as numbers, NaN for texts, and whether each is missing, by the codes of the file and those given."""
     declared = variable.missing
-    numbers = pd.to_numeric(text, errors="coerce").astype(np.float64)
-    is_missing = text.isna() | (text == "") | (text.str.lower() == "nan") | text.isin([*missing_texts, *map(str, declared.values)])
-    is_missing |= numbers.isin([*missing_numbers, *(code for code in declared.values if not isinstance(code, str))])
-    for low, high in declared.ranges:
-        is_missing |= (numbers >= low) & (numbers <= high)
-    return numbers, is_missing
+    words, codes = {*missing_texts, *map(str, declared.values)}, [*missing_numbers, *(c for c in declared.values if not isinstance(c, str))]
+    numbers, is_missing = np.empty(len(text)), np.empty(len(text), np.bool_)
+    for start in range(0, len(text), _PARSED_ROWS):
+        part = slice(start, start + _PARSED_ROWS)
+        cells = text.iloc[part].str.strip()
+        values = pd.to_numeric(cells, errors="coerce").astype(np.float64)
+        absent = cells.isna() | (cells == "") | (cells.str.lower() == "nan") | cells.isin(words) | values.isin(codes)
+        for low, high in declared.ranges:
+            absent |= (values >= low) & (values <= high)
+        numbers[part], is_missing[part] = values, absent
+    return pd.Series(numbers, text.index), pd.Series(is_missing, text.index)
 
 
 def _confounder(
@@ -163,7 +170,7 @@ def _confounder(
     missing_texts: Sequence[str],
 ) -> "pd.Series[Any]":
     """Return numbers if all values are, otherwise the text."""
-    name, text = variable.name, text.str.strip()
+    name = variable.name
     numbers, is_missing = _parse_numbers(text, variable, missing_numbers, missing_texts)
     if is_missing.all():
         raise DataError(f"{table.name}: confounder {name!r} has no value, expected at least one; leave it out")
@@ -177,5 +184,5 @@ def _confounder(
     if kind == "continuous" or (kind is None and not is_categorical(numbers)):
         row = f"{table.name}: {table.row_position(int(nonnumeric[0]))}, confounder {name!r}"
         remedy = f"declare it in confounder_missing=, or the kind with confounders={{{name!r}: 'categorical'}}"
-        raise DataError(f"{row} holds {text.iloc[nonnumeric[0]]!r}, expected a finite number; {remedy}")
-    return text.mask(is_missing)
+        raise DataError(f"{row} holds {text.iloc[nonnumeric[0]].strip()!r}, expected a finite number; {remedy}")
+    return text.str.strip().mask(is_missing)
