@@ -1,5 +1,6 @@
 """Options that several commands share, the connection to a cluster, and datasets."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -122,15 +123,15 @@ metrics_option = click.option(
 
 
 @contextmanager
-def served_metrics(*, announced: bool = True) -> Iterator[None]:
-    """Serve the metrics of this process if --metrics-port or Dask's configuration names a port."""
+def served_metrics(default: int | None = None) -> Iterator[None]:
+    """Serve the metrics of this process if --metrics-port, ``default`` or Dask's configuration names a port."""
     from dfact.monitoring.run_id import running
     from dfact.monitoring.server import serving
 
     context = click.get_current_context(silent=True)
-    port = None if context is None else context.meta.get(_METRICS_PORT)
+    port = default if context is None else context.meta.get(_METRICS_PORT, default)
     with running(), serving(port) as url:
-        if port is not None and announced:
+        if port is not None and not logging.getLogger("dfact").isEnabledFor(logging.INFO):  # else the log of a job has it
             click.echo(f"Metrics are served at {url}.", err=True)
         yield
 

@@ -72,7 +72,7 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str, run_i
                 if not print_estimate(steps, record.pending(steps), cluster):
                     raise click.ClickException(f"{job} would fail, for the reasons above; correct them and check again.")
                 return
-            with running(run_id), job_log(log_format) as log, served_metrics(announced=False):
+            with running(run_id), job_log(log_format) as log, served_metrics(settings.get("metrics-port")):
                 run_steps(steps, record, log)
     except JobError as error:
         raise click.UsageError(str(error)) from error

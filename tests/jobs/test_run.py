@@ -325,12 +325,14 @@ def test_steps_run_again_if_the_model_they_read_has_changed(seed: str, tmp_path:
 
 @pytest.mark.slow
 def test_log_lines_as_json(finished_job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    finished_job.write_text(JOB.replace("max-iter = 30", "max-iter = 31"))
-    assert main(["run", str(finished_job), "--log", "json"]) == 0
+    finished_job.write_text(JOB.replace("max-iter = 30", "max-iter = 31").replace("[job]", "[job]\nmetrics-port = 0"))
+    assert main(["run", str(finished_job), "--log", "json", "--run-id", "mine"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert {line["step"] for line in lines} == {0, 1, 2, 3, 4, 5, 6}
     assert {"time", "level", "run_id", "logger", "step", "command", "message"} == set(lines[0])
-    assert len({line["run_id"] for line in lines}) == 1
+    assert {line["run_id"] for line in lines} == {"mine"}
+    served = [line for line in lines if line["message"].startswith("Metrics are served at http://127.0.0.1:")]
+    assert [(line["logger"], line["step"]) for line in served] == [("dfact.metrics", 0)]  # for the whole job
     assert lines[-1]["message"].startswith("all 6 steps are done")
 
 
