@@ -74,7 +74,7 @@ def run_steps(steps: Sequence[Step], record: Record, log: "logging.LoggerAdapter
 
 @contextmanager
 def job_log(log_format: str) -> Iterator["logging.LoggerAdapter[Any]"]:
-    """Yield a logger that writes lines of text or JSON to stderr, in the same way as those of dfact's and Dask's loggers meanwhile."""
+    """Yield a logger that writes lines of text or JSON to stderr. Messages of all libraries go there too meanwhile, with their levels."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONLines() if log_format == "json" else TextLines())
     logger = logging.Logger("dfact.run", logging.INFO)

@@ -29,21 +29,22 @@ class JSONLines(logging.Formatter):
             "logger": record.name,
             "step": getattr(record, "step", 0),
             "command": getattr(record, "command", ""),
-            "message": escape_lines(self.message_of(record)),
+            "message": escape_lines(_message(self, record)),
         }
         return json.dumps(fields, ensure_ascii=False)
 
-    def message_of(self, record: logging.LogRecord) -> str:
-        """Return the message with the traceback of its error, if it has one."""
-        return f"{record.getMessage()}\n{self.formatException(record.exc_info)}" if record.exc_info else record.getMessage()
 
-
-class TextLines(JSONLines):
+class TextLines(logging.Formatter):
     """Format a record of a job as a line of text."""
 
     def format(self, record: logging.LogRecord) -> str:
         step = f"step {getattr(record, 'step', 0)} ({getattr(record, 'command', '')})"
-        return f"{utc_now()} {record.levelname.lower():<7} {step} {escape_control(self.message_of(record))}"
+        return f"{utc_now()} {record.levelname.lower():<7} {step} {escape_control(_message(self, record))}"
+
+
+def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """Return the message of a record with the traceback of its error, if it has one."""
+    return f"{record.getMessage()}\n{formatter.formatException(record.exc_info)}" if record.exc_info else record.getMessage()
 
 
 def complete_logging() -> None:

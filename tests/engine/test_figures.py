@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -15,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import dfact
+from dfact import progress
 from dfact.cli.main import main
 from dfact.errors import DfactError, ParameterError
 from dfact.monitoring import figures
@@ -78,6 +80,19 @@ def test_spilled_state_checkpoints_and_stores_are_counted(tmp_path: Path, monkey
     before = figures.values()
     fit(executor="inline", checkpoint=tmp_path / "fit.checkpoint", checkpoint_every=2)
     assert grown(before, "store_read_bytes") > 0.5 * stored
+
+
+def test_the_estimated_end_forgets_steps_that_a_resumed_fit_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock.now, time=lambda: 1e9 + clock.now))
+    reporter, history = progress.Reporter([], 1000), [1.0]
+    for _ in range(500):  # repeated at once
+        reporter.iteration(history)
+    for _ in range(60):
+        clock.now += 2.0
+        reporter.iteration(history)
+    left = figures.values()["estimated_end_timestamp_seconds"] - 1e9 - clock.now
+    assert left == pytest.approx(2.0 * 440, rel=0.01)
 
 
 def test_an_unknown_figure_is_a_mistake() -> None:
