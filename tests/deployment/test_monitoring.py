@@ -22,7 +22,7 @@ import dfact
 from dfact.monitoring import figures
 from dfact.monitoring.server import serving
 from tests.conftest import free_port, planted_answers
-from tests.deployment.manifest_rules import DEPLOY
+from tests.deployment.manifest_rules import DEPLOY, MANIFESTS
 
 PATIENCE = 400  # seconds after which a process hangs: on a busy machine the imports alone take minutes
 RUN_ID = "study-0d1f"
@@ -48,13 +48,13 @@ class Job:
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def start(self) -> None:
-        manifests = DEPLOY / "kubernetes" / "base" / "settings.env"
+        manifests = MANIFESTS / "kubernetes" / "base" / "settings.env"
         settings = dict(line.split("=", 1) for line in manifests.read_text().splitlines() if line and not line.startswith("#"))
         settings |= {"DASK_DFACT__METRICS_HOST": "127.0.0.1", "DFACT_WORKER_PORT": "0", "DFACT_THREADS": "1", "DFACT_MEMORY": "2GiB"}
         settings |= {"DASK_SCHEDULER_ADDRESS": f"tcp://127.0.0.1:{self.ports[3]}", "DASK_DFACT__RUN_ID": RUN_ID, "TMPDIR": str(self.folder)}
         known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
         settings["PATH"] = f"{Path(sys.executable).parent}:{known['PATH']}"
-        command = [str(DEPLOY / "container" / "node-entrypoint"), str(self.folder / "job.toml")]
+        command = [str(MANIFESTS / "node-entrypoint"), str(self.folder / "job.toml")]
         for number in range(3):
             own = {"JOB_COMPLETION_INDEX": str(number), "DASK_DFACT__METRICS_PORT": str(self.ports[number])}
             with self.log(number).open("wb") as log:
@@ -182,7 +182,7 @@ def test_an_uncaught_error_is_a_line_of_json(tmp_path: Path) -> None:
     settings = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "ftp://127.0.0.1:9"}
     settings |= {"DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB", "DASK_DISTRIBUTED__WORKER__PRELOAD": "dfact.engine.cluster.preload"}
     settings |= {"PATH": f"{Path(sys.executable).parent}:{known['PATH']}", "TMPDIR": str(tmp_path)}
-    entrypoint = str(DEPLOY / "container" / "node-entrypoint")
+    entrypoint = str(MANIFESTS / "node-entrypoint")
     done = subprocess.run([entrypoint, "job.toml"], env=known | settings, capture_output=True, text=True, timeout=PATIENCE, check=False)
     last = json.loads(done.stderr.splitlines()[-1])
     assert (last["level"], last["logger"]) == ("critical", "dfact")
@@ -211,7 +211,7 @@ def test_the_board_shows_metrics_that_exist() -> None:
 
 def test_the_example_of_a_pod_monitor_names_the_port_of_the_pods() -> None:
     monitor = yaml.safe_load((DEPLOY / "monitoring" / "podmonitor.yaml").read_text())
-    job = yaml.safe_load((DEPLOY / "kubernetes" / "base" / "job.yaml").read_text())
+    job = yaml.safe_load((MANIFESTS / "kubernetes" / "base" / "job" / "job.yaml").read_text())
     template = job["spec"]["template"]
     ports = {port["name"]: port["containerPort"] for port in template["spec"]["containers"][0]["ports"]}
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
@@ -220,7 +220,7 @@ def test_the_example_of_a_pod_monitor_names_the_port_of_the_pods() -> None:
 
 
 def test_the_operators_pods_log_as_the_jobs_do() -> None:
-    entrypoint = (DEPLOY / "container" / "node-entrypoint").read_text()
+    entrypoint = (MANIFESTS / "node-entrypoint").read_text()
     expected = " ".join(re.search(r"json_lines='([^']*)'", entrypoint)[1].split())  # type: ignore[index]  # it is there
     cluster = yaml.safe_load((DEPLOY / "kubernetes" / "daskjob" / "daskjob.yaml").read_text())["spec"]["cluster"]["spec"]
     for part in ("worker", "scheduler"):
