@@ -10,7 +10,9 @@ import dfact
 ROOT = Path(dfact.__file__).parent
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("signals", "progress", "text", "code_cache"),
+    ("signals", "text", "code_cache"),
+    ("monitoring",),
+    ("progress",),
     ("kernels",),
     ("storage",),
     ("data",),

@@ -50,6 +50,7 @@ from dfact.engine.reduction import TreeSum
 from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.errors import ClusterError, StoreError
+from dfact.monitoring import figures
 from dfact.storage.array_stream import StreamWriter
 from tests.conftest import free_port
 
@@ -1015,7 +1016,7 @@ def test_passes_with_direct_calls_double_while_workers_cannot_reach_each_other(m
         tried.append(call)
         return {"lost": [shard]}
 
-    tried = list[str]()
+    tried, shown = list[str](), list[float]()
     monkeypatch.setattr(WorkerShard, "call_shard", called)
     with inside(2) as client, on(client) as session:
         when = []
@@ -1023,7 +1024,11 @@ def test_passes_with_direct_calls_double_while_workers_cannot_reach_each_other(m
             tried.clear()
             take(session, Walk(), [number])
             when += [number] if tried else []
+            shown.append(figures.values()["direct_calls"])
         assert when == [1, 5, 13, 29]
+    # The last of the passes with direct calls also ends them.
+    assert [number for number, direct in enumerate(shown, 1) if not direct] == [4, 12, 28]
+    assert figures.values()["direct_calls"] == 0
 
 
 _alive = threading.Event()
@@ -1427,9 +1432,13 @@ with Client({processes.address!r}) as client, on(client) as session:
 
 
 def test_metrics_of_the_workers() -> None:
+    before = figures.values()
     with inside(2) as client, on(client) as session:
         take(session, Walk(), [1, 2])
         found = client.run(metrics).values()
+        counted = {name: figures.values()[name] - before[name] for name in ("passes", "partitions", "fit_passes")}
+        assert counted == {"passes": 4, "partitions": 2 * N_PARTITIONS, "fit_passes": 2}  # both workers are in this process
+        assert figures.values()["workers"] == 2
         assert all(set(FIGURES) <= set(measured) for measured in found)
         assert [measured["dfact passes"] for measured in found] == [2, 2]
         assert sum(measured["dfact partitions"] for measured in found) == 2 * N_PARTITIONS

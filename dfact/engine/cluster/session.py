@@ -38,6 +38,7 @@ from dfact.engine.shard import consecutive
 from dfact.engine.threads import single_threaded
 from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, group_partitions, n_columns, n_groups, n_summands, tile_total
 from dfact.errors import ClusterError
+from dfact.monitoring import figures
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -96,6 +97,7 @@ class ClusterSession(CheckpointableSession):
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            stack.enter_context(figures.fit())
             stack.enter_context(self._journal)
             # The driver's own matrix products would give other bits with more threads.
             stack.enter_context(single_threaded())
@@ -126,6 +128,7 @@ class ClusterSession(CheckpointableSession):
         parts = n_summands(pass_, self._partitions.layout, n)
         sums, report = self._with_recovery(lambda: self._run_passes([self._done + 1], parts))
         self._done += 1
+        figures.add(fit_passes=1)
         self._workers.end_pass()
         self._stateless = report.stateless
         if not self._pending:  # lost sums that wait for a step are computed again from the journal
@@ -327,6 +330,8 @@ class ClusterSession(CheckpointableSession):
             orphans = without(everything, [run for worker in self._workers.all for run in worker.runs])
         if orphans:
             self._assign(orphans)
+            if self._done:
+                figures.add(partitions_recovered=sum(map(len, orphans)))
         if self._behind:
             for pass_numbers in self._journal.batches(self._done):
                 self._run_passes(pass_numbers, 0)

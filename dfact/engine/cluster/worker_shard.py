@@ -171,11 +171,11 @@ class WorkerShard:
                 self._pass = unpacked(pass_)
             if self._shard.lags(pass_number):
                 self._shard.run(pass_number, self._pass, unpacked(broadcast), wanted=parts > 0)
+                self._meter.passes += 1
             cut = self._shard.lags(pass_number)
             if cut:
                 break
         processed = self._shard.n_processed - previous
-        self._meter.passes += len(entries)
         self._meter.partitions += processed
         self._meter.rows_per_second = self._shard.rows_per_second
         nodes = self._shard.sums(entries[-1][0]) if parts else {}

@@ -19,6 +19,7 @@ from dfact.engine.cluster.transport import unpacked
 from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors, until_silent
 from dfact.engine.cluster.worker_shard import OPERATION, ShardAddress, as_message, keep_shard, open_shard
 from dfact.errors import ClusterError
+from dfact.monitoring import figures
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -122,6 +123,7 @@ class SessionWorkers:
         if self._direct:
             self._direct -= 1
             if not self._direct:
+                figures.add(direct_calls=-1)
                 logger.info("From the next pass on workers call each other again")
         else:
             self._next_direct = max(_DIRECT_PASSES, self._next_direct // 2)
@@ -232,6 +234,7 @@ class SessionWorkers:
                 where = {"workers": [worker.address], "allow_other_workers": False, "pure": False, "key": worker.key}
                 worker.task = self._client.submit(keep_shard, worker.key, priority=10, **where)
                 self._joined[worker.address] = self._keys[worker.key] = worker
+                figures.add(workers=1)
                 _sessions[worker.key] = self
             else:
                 refused = f"{candidate.address}: {str(worker) or type(worker).__name__}"
@@ -245,8 +248,10 @@ class SessionWorkers:
         """Remove lost workers."""
         for worker in workers:
             logger.warning("Worker %s is lost; the others recompute its partitions", worker.address)
-            if self._joined.pop(worker.address, None) is not None and worker.task is not None:
-                worker.task.release()
+            if self._joined.pop(worker.address, None) is not None:
+                figures.add(workers=-1, workers_lost=1)
+                if worker.task is not None:
+                    worker.task.release()
             self._keys.pop(worker.key, None)
 
     def remove_missing(self, available: dict[str, int]) -> None:
@@ -274,10 +279,13 @@ class SessionWorkers:
         return list(self._joined.values())
 
     def close(self) -> None:
+        figures.add(direct_calls=-self.star)
+        self._direct = 0
         self.release(self.all)
 
     def release(self, workers: Sequence[SessionWorker]) -> None:
         """Close the shards of workers that are no longer needed."""
+        figures.add(workers=-len(workers))
         for worker in workers:
             del self._joined[worker.address], self._keys[worker.key]
 
@@ -326,6 +334,7 @@ class SessionWorkers:
                 raise Retry(f"Worker {unreached[0].address} was not reached while a worker leaves")
             if call in {"take", "write", "step_tiles"} or (call == "run" and not self.star):
                 # All are alive, so two of them cannot reach each other, but the scheduler reaches all.
+                figures.add(direct_calls=not self.star)
                 self._direct, self._next_direct = self._next_direct, min(2 * self._next_direct, _MAX_DIRECT_PASSES)
                 raise Retry(f"Workers cannot reach each other; the driver calls each of them itself, for {self._direct} passes")
 
