@@ -12,10 +12,11 @@ from weakref import WeakSet, WeakValueDictionary
 
 from dfact import signals
 from dfact.engine.cluster.leaving import TOPIC
+from dfact.engine.cluster.meter import session_steps
 from dfact.engine.cluster.placement import without
 from dfact.engine.cluster.reservation import Reservation
 from dfact.engine.cluster.transport import unpacked
-from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors
+from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors, until_silent
 from dfact.engine.cluster.worker_shard import OPERATION, ShardAddress, as_message, keep_shard, open_shard
 from dfact.errors import ClusterError
 from dfact.monitoring import figures
@@ -23,7 +24,8 @@ from dfact.monitoring import figures
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-_JOIN_TIMEOUT = 10.0  # seconds that a worker may take to join before the others start without it; doubled while none has joined
+# Seconds without a further worker that joins before the others start without those that are left; doubled while none has joined.
+_JOIN_TIMEOUT = 10.0
 _RETRY_SECONDS = 60.0  # seconds before another attempt
 _DIRECT_PASSES, _MAX_DIRECT_PASSES = 4, 256  # number of passes with direct calls before workers call each other again; doubled each time
 _MAX_ATTEMPTS = 3  # to move the partitions of a worker that leaves
@@ -92,7 +94,11 @@ class SessionWorkers:
         """
         self._client, self._size, self._watch = client, size, Watchdog(client)
         self._reservation = reservation
+        self._key, self._steps = f"dfact-shard-{uuid4().hex}", (0, 0.0)
+        """The beginning of the shards' keys, and the steps of the shards with the age of this figure."""
         self._joined: dict[str, SessionWorker] = {}
+        self._keys: dict[str, SessionWorker] = {}
+        """The same by the keys of their shards."""
         self._refused: dict[str, float] = {}
         """Times of the next attempt for workers that could not join."""
         self._reasons: set[str] = set()
@@ -132,8 +138,13 @@ class SessionWorkers:
         """The workers with partitions, in the order of their partitions."""
         return sorted((worker for worker in self._joined.values() if worker.runs), key=lambda worker: worker.runs[0].start)
 
+    @property
+    def pieces(self) -> list[tuple[range, SessionWorker]]:
+        """The runs of partitions with their owners, in ascending order."""
+        return sorted(((run, worker) for worker in self._joined.values() for run in worker.runs), key=lambda piece: piece[0].start)
+
     def by_key(self, key: str) -> SessionWorker:
-        return next(worker for worker in self._joined.values() if worker.key == key)
+        return self._keys[key]
 
     @property
     def staying(self) -> list[SessionWorker]:
@@ -208,21 +219,21 @@ class SessionWorkers:
         timeout = _JOIN_TIMEOUT if timeout is None else timeout
         now, refused = time.monotonic(), ""
         joining = sorted(w for w in available.keys() - self._joined.keys() if self._refused.get(w, 0) <= now)
-        new = [SessionWorker(address, available[address], f"dfact-shard-{uuid4().hex}") for address in joining]
+        new = [SessionWorker(address, available[address], f"{self._key}-{uuid4().hex}") for address in joining]
 
         async def join(worker: SessionWorker) -> SessionWorker:
-            opening = self._client.run(open_shard, worker.key, *self._size, reservation=self._reservation, workers=[worker.address])
-            await asyncio.wait_for(opening, timeout)
+            async with self._connections:
+                await self._client.run(open_shard, worker.key, *self._size, reservation=self._reservation, workers=[worker.address])
             return worker
 
         async def join_all() -> list[SessionWorker | BaseException]:
-            return await asyncio.gather(*map(join, new), return_exceptions=True)
+            return await until_silent(list(map(join, new)), timeout)
 
         for candidate, worker in zip(new, self._client.sync(join_all) if new else (), strict=True):
             if isinstance(worker, SessionWorker):
                 where = {"workers": [worker.address], "allow_other_workers": False, "pure": False, "key": worker.key}
                 worker.task = self._client.submit(keep_shard, worker.key, priority=10, **where)
-                self._joined[worker.address] = worker
+                self._joined[worker.address] = self._keys[worker.key] = worker
                 figures.add(workers=1)
                 _sessions[worker.key] = self
             else:
@@ -241,6 +252,7 @@ class SessionWorkers:
                 figures.add(workers=-1, workers_lost=1)
                 if worker.task is not None:
                     worker.task.release()
+            self._keys.pop(worker.key, None)
 
     def remove_missing(self, available: dict[str, int]) -> None:
         """Remove the workers that are no longer ``available`` and do not answer. Without any, the scheduler did not answer."""
@@ -275,7 +287,7 @@ class SessionWorkers:
         """Close the shards of workers that are no longer needed."""
         figures.add(workers=-len(workers))
         for worker in workers:
-            del self._joined[worker.address]
+            del self._joined[worker.address], self._keys[worker.key]
 
         async def close() -> None:
             calls = [asyncio.ensure_future(self._reach(worker, "close")) for worker in workers]
@@ -341,7 +353,9 @@ class SessionWorkers:
                     break
 
     def _check_scheduler(self) -> None:
-        released = any(worker.task is not None and worker.task.status == "cancelled" for worker in self._joined.values())
+        # A client that has lost its scheduler cancels all its tasks at once, so the oldest tells for all.
+        oldest = next(iter(self._joined.values()), None)
+        released = oldest is not None and oldest.task is not None and oldest.task.status == "cancelled"
         if self._client.status != "running" or released:
             raise ClusterError("the Dask scheduler is lost: the connection to it was closed")
 
@@ -351,13 +365,13 @@ class SessionWorkers:
         if lost:
             raise WorkersLost(lost)
 
-    async def _n_steps(self) -> int:
-        """Return the number of steps so far of those workers that answer: partitions of passes, arrays of states, chunks of rows."""
-        calls = [asyncio.ensure_future(self._reach(worker, "status")) for worker in self._joined.values()]
-        for call in (await asyncio.wait(calls, timeout=POLL_SECONDS))[1] if calls else ():
-            call.cancel()
-        replies = await asyncio.gather(*calls, return_exceptions=True)
-        return sum(reply.get("steps", 0) for reply in replies if isinstance(reply, dict))
+    async def _n_steps(self) -> tuple[int, float]:
+        """Return the number of steps so far by the workers' heartbeats (partitions of passes, arrays of states, chunks of rows), and
+        the age of this figure in seconds. If the scheduler does not answer, the last figure.
+        """
+        with suppress(OSError, TimeoutError):
+            self._steps = await asyncio.wait_for(self._client.run_on_scheduler(session_steps, self._key), POLL_SECONDS)
+        return self._steps
 
     def call(self, worker: SessionWorker, call: str, **message: Any) -> Any:
         """Call a worker; returns its reply."""
