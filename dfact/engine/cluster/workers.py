@@ -280,7 +280,6 @@ class SessionWorkers:
 
     def close(self) -> None:
         figures.add(direct_calls=-self.star)
-        self._direct = 0
         self.release(self.all)
 
     def release(self, workers: Sequence[SessionWorker]) -> None:
