@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from numba.core.caching import IndexDataCacheFile
+from dfact.internals.numba import IndexDataCacheFile, cache_file, set_cache_file
 
 logger = logging.getLogger("dfact.kernels")
 
@@ -62,6 +62,6 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no type
 
 def store_by_signature(compiled: Any, decorators: str) -> Any:
     """Make a function that Numba compiles with a cache use :class:`_CacheFile`, and return it; ``decorators`` is their module's file."""
-    if (stored := getattr(compiled, "_cache", None)) is not None:  # there is none where NUMBA_DISABLE_JIT is set
-        stored._cache_file = _CacheFile(stored._cache_file, Path(decorators).parent)
+    if (numbered := cache_file(compiled)) is not None:
+        set_cache_file(compiled, _CacheFile(numbered, Path(decorators).parent))
     return compiled

@@ -129,8 +129,8 @@ class Watchdog:
 def cluster_errors() -> Iterator[None]:
     """Raise ClusterError for the exceptions by which Dask reports a lost cluster."""
     from distributed import KilledWorker
-    from distributed.client import CancelledError, ClosedClientError
-    from distributed.comm import CommClosedError
+
+    from dfact.internals.distributed import CancelledError, ClosedClientError, CommClosedError
 
     try:
         yield
