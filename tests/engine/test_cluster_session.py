@@ -1234,9 +1234,9 @@ def test_workers_that_cannot_join(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_slow_workers_join_later(monkeypatch: pytest.MonkeyPatch) -> None:
     open_shard = workers_module.open_shard
 
-    async def open_late(*arguments: Any, dask_worker: Any) -> None:
+    async def open_late(*arguments: Any, dask_worker: Any, **options: Any) -> Any:
         await asyncio.sleep(0.5)  # more than the first attempts last
-        await open_shard(*arguments, dask_worker=dask_worker)
+        return await open_shard(*arguments, dask_worker=dask_worker, **options)
 
     monkeypatch.setattr(workers_module, "open_shard", open_late)
     monkeypatch.setattr(workers_module, "_JOIN_TIMEOUT", 0.05)

@@ -3,6 +3,7 @@
 connection    the driver's client of a running cluster
 certificate_names, preload   names on certificates, checked at both ends of a connection
 session       passes, recovery of lost workers, balance; the executor
+handshake     the same versions on all processes, and a statement where bits may differ
 workers       the workers of a session: joining, calls, losses
 worker_shard  the worker's side: its shard, and the calls that reach it
 placement     the owners of partitions, and the tree of calls

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from dfact.engine.cluster.handshake import Processes, driver_fields, refusal
 from dfact.engine.cluster.placement import without
 from dfact.engine.cluster.transport import unpacked
 from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors
@@ -70,10 +71,17 @@ class SessionWorkers:
         """Initialize; ``size`` is the number of partitions, the numbers of those whose states and values a worker may keep, and that
         of the groups whose tiled sums it may keep.
         """
+        from dfact.internals.distributed import check_client
+
+        check_client(client)
         self._client, self._size, self._watch = client, size, Watchdog(client)
         self._joined: dict[str, SessionWorker] = {}
         self._refused: dict[str, float] = {}
         """Times of the next attempt for workers that could not join."""
+        self._reported: set[str] = set()
+        """Refusals that have been logged."""
+        self.processes = Processes()
+        """The environments of the driver and of all workers that have joined."""
         self._direct, self._next_direct = 0, _DIRECT_PASSES
         """Number of further passes in which the driver calls each worker directly, and that after another failure."""
         # All calls and queries share the client's connections. If calls took them all, a query could not show that workers are alive.
@@ -119,22 +127,30 @@ class SessionWorkers:
         joining = sorted(w for w in available.keys() - self._joined.keys() if self._refused.get(w, 0) <= now)
         new = [SessionWorker(address, available[address], f"dfact-shard-{uuid4().hex}") for address in joining]
 
-        async def join(worker: SessionWorker) -> SessionWorker:
-            await asyncio.wait_for(self._client.run(open_shard, worker.key, *self._size, workers=[worker.address]), timeout)
-            return worker
+        async def join(worker: SessionWorker) -> dict[str, str]:
+            where = {"workers": [worker.address], "driver": driver_fields()}
+            replies: dict[str, dict[str, str]] = await asyncio.wait_for(
+                self._client.run(open_shard, worker.key, *self._size, **where), timeout
+            )
+            return replies[worker.address]
 
-        async def join_all() -> list[SessionWorker | BaseException]:
+        async def join_all() -> list[dict[str, str] | BaseException]:
             return await asyncio.gather(*map(join, new), return_exceptions=True)
 
-        for candidate, worker in zip(new, self._client.sync(join_all) if new else (), strict=True):
-            if isinstance(worker, SessionWorker):
+        environments: dict[str, dict[str, str]] = {}
+        for worker, reply in zip(new, self._client.sync(join_all) if new else (), strict=True):
+            if not isinstance(reply, BaseException):
+                environments[worker.address] = reply
                 where = {"workers": [worker.address], "allow_other_workers": False, "pure": False, "key": worker.key}
                 worker.task = self._client.submit(keep_shard, worker.key, priority=10, **where)
                 self._joined[worker.address] = worker
             else:
-                refused = f"{candidate.address}: {str(worker) or type(worker).__name__}"
-                logger.warning("A worker cannot join: %s", refused)
-                self._refused[candidate.address] = time.monotonic() + _RETRY_SECONDS
+                refused = f"{worker.address}: {refusal(reply)}"
+                if refused not in self._reported:
+                    logger.warning("A worker cannot join: %s", refused)
+                self._reported.add(refused)
+                self._refused[worker.address] = time.monotonic() + _RETRY_SECONDS
+        self.processes.add(environments)
         return refused
 
     def remove(self, workers: Sequence[SessionWorker]) -> None:
