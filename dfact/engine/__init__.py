@@ -1,6 +1,7 @@
 """Engine: run passes over row blocks in one process or on a Dask cluster, within a memory plan.
 
-Imports data and everything below it. Beside ``internals`` it is the only layer that imports ``distributed``. It knows how passes run, never which.
+Imports data and everything below it. Beside ``internals`` it is the only layer that imports ``distributed``. It knows how passes
+run, never which.
 Sums are added in the order of a fixed tree over the partitions, so every executor returns the same bits.
 
     passes          the contract: a block, a pass, sums that add up
