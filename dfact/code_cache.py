@@ -1,13 +1,18 @@
 """Code cache: compiled kernels on disk, stored and loaded by several processes at once."""
 
+import inspect
 import logging
+import os
+import stat
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from dfact.internals.numba import IndexDataCacheFile, cache_file, set_cache_file
+from dfact.internals.numba import IndexDataCacheFile, NullCache, cache_of, cached_files, compiled_before, set_cache, set_cache_file
 
+COMPILED = "DFACT_COMPILED_KERNELS"
+"""Environment variable: a folder of kernels compiled before, such as those of the container image. They are only read."""
 logger = logging.getLogger("dfact.kernels")
 
 
@@ -29,11 +34,19 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no type
     as a kernel contains the functions of other modules that are inlined into it.
 
     Code that cannot be read or written, because a file is damaged or the disk is full, is compiled again by the next process.
+
+    ``compiled`` is a folder of code that was compiled before, which is looked up first. Numba's index holds the processor, so that
+    code for another one is not found there.
     """
 
-    def __init__(self, numbered: IndexDataCacheFile, folder: Path) -> None:
+    def __init__(self, numbered: IndexDataCacheFile, folder: Path, compiled: Path | None) -> None:
         base, stamp = numbered._index_name.removesuffix(".nbi"), (numbered._source_stamp, sources(folder))
         super().__init__(cache_path=numbered._cache_path, filename_base=base, source_stamp=stamp)
+        self._compiled = IndexDataCacheFile(cache_path=str(compiled), filename_base=base, source_stamp=stamp) if compiled else None
+
+    def load(self, key: Any) -> Any:
+        found = self._compiled.load(key) if self._compiled else None
+        return super().load(key) if found is None else found
 
     def save(self, key: Any, data: Any) -> None:
         try:
@@ -60,8 +73,39 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no type
             raise OSError(f"{name} is damaged") from error  # Numba compiles again
 
 
+@cache
+def _intruder(folder: Path, owner: int) -> Path | None:
+    """Return the folder, or its parent, if another user can put files there; ``owner`` of the sources is trusted as they are."""
+    for path in (folder, folder.parent):
+        status = path.stat()
+        is_shared = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+        if is_shared or status.st_uid not in (0, os.geteuid(), owner):
+            return path
+    return None
+
+
 def store_by_signature(compiled: Any, decorators: str) -> Any:
-    """Make a function that Numba compiles with a cache use :class:`_CacheFile`, and return it; ``decorators`` is their module's file."""
-    if (numbered := cache_file(compiled)) is not None:
-        set_cache_file(compiled, _CacheFile(numbered, Path(decorators).parent))
+    """Make a function that Numba compiles with a cache use :class:`_CacheFile`, and return it; ``decorators`` is their module's file.
+
+    Code is unpickled, and runs. So where another user could plant it, in a folder of ``NUMBA_CACHE_DIR``, none is read or stored.
+    """
+    if (stored := cache_of(compiled)) is None:
+        return compiled
+    source = inspect.getfile(compiled.py_func)
+    if (found := _intruder(Path(stored.cache_path), Path(source).stat().st_uid)) is not None:
+        _warn_of(found)
+        set_cache(compiled, NullCache())
+        return compiled
+    given = os.environ.get(COMPILED)
+    before = Path(given) / compiled_before(stored, source) if given else None
+    set_cache_file(compiled, _CacheFile(cached_files(stored), Path(decorators).parent, before))
     return compiled
+
+
+@cache
+def _warn_of(folder: Path) -> None:
+    logger.warning(
+        "other users can write to %s, expected a folder of your own (mode 0700) for compiled code; change NUMBA_CACHE_DIR. "
+        "Until then every process compiles it",
+        folder,
+    )

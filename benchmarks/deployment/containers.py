@@ -19,12 +19,12 @@ from typing import Any, Self
 
 from benchmarks.faults.namespaces import Hosts
 from benchmarks.faults.namespaces import available as namespaces_available
-from tests.deployment.manifest_rules import DEPLOY, Manifest
+from tests.deployment.manifest_rules import DEPLOY, ROOT, Manifest
 
-BASE, IMAGE = "localhost/dfact-base:bookworm", "localhost/dfact:0.1.0"
+BASE, IMAGE = "localhost/dfact-base:trixie", "localhost/dfact:0.1.0"
 _TOOLS = ("podman", "buildah", "runc", "debootstrap", "kubectl")
 _SPACE = 8 << 30  # for base, wheels, layers and image
-_PATIENCE = 1800  # seconds after which a job hangs: each pod compiles its kernels, which takes minutes on a busy machine
+_PATIENCE = 1800  # seconds after which a job hangs: on a busy machine the imports alone take minutes
 _CONFIGURATION = """\
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
@@ -64,14 +64,30 @@ def build_image(folder: Path) -> None:
     _configure(folder)
     if subprocess.run(["podman", "image", "exists", BASE], check=False, capture_output=True).returncode != 0:
         root = folder / "root"
-        _run("debootstrap", "--variant=minbase", "--include=ca-certificates,python3,python3-venv,tini", "bookworm", str(root))
+        _run("debootstrap", "--variant=minbase", "--include=ca-certificates,python3,tini", "trixie", str(root))
         _run("sh", "-c", f"tar -C {root} -c . | podman import - {BASE}")
         shutil.rmtree(root)
-    wheels, lock = folder / "wheels", DEPLOY / "container" / "requirements.lock"
+    digest = _run("podman", "image", "inspect", "--format", "{{.Digest}}", BASE)
+    wheels = folder / "wheels"
     version = _run("podman", "run", "--rm", "--network", "none", BASE, "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(wheels), "--only-binary", ":all:", "--python-version", version]
-    _run(*pip, "--require-hashes", "--requirement", str(lock))
-    arguments = [f"BASE={BASE}", "PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(wheels),
+        "--only-binary",
+        ":all:",
+        "--python-version",
+        version,
+    ]
+    for lock in ("requirements.lock", "build.lock"):
+        _run(*pip, "--require-hashes", "--requirement", str(DEPLOY / "container" / lock))
+    revision = _run("git", "-C", str(ROOT), "rev-parse", "HEAD")
+    arguments = [f"BASE={BASE.rpartition(':')[0]}@{digest}", "PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels", f"REVISION={revision}"]
     build = [
         "buildah",
         "bud",
@@ -86,7 +102,7 @@ def build_image(folder: Path) -> None:
         f"{wheels}:/wheels:ro",
     ]
     given = [part for argument in arguments for part in ("--build-arg", argument)]
-    _run(*build, *given, "--tag", IMAGE, "--file", str(DEPLOY / "container" / "Containerfile"), str(DEPLOY.parent))
+    _run(*build, *given, "--tag", IMAGE, "--file", str(DEPLOY / "container" / "Containerfile"), str(ROOT))
 
 
 @dataclass

@@ -9,6 +9,7 @@ benchmarks/deployment/containers.py.
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from benchmarks.common import answers, exit_code, report
 from benchmarks.deployment.containers import IMAGE, Job, available, build_image
 from benchmarks.faults.cluster_of_hosts import Certificates
 from benchmarks.faults.namespaces import Hosts
-from tests.deployment.manifest_rules import DEPLOY, problems, render
+from tests.deployment.manifest_rules import DEPLOY, ROOT, problems, render
 
 _CACHE = Path("/var/tmp/dfact-containers")
 _KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
@@ -46,6 +47,7 @@ model = "s3://studies/eqsq/gom4.model"
 components = 4
 seed = 0
 """
+_LABELS = ("title", "version", "revision", "base.name")
 _CREATE_BUCKET = """
 import sys, time, urllib.request as u
 for wait in range(600):
@@ -90,9 +92,9 @@ def local(folder: Path) -> list[str]:
         "--volume",
         f"{folder}:/data:ro",
         "--volume",
-        f"{DEPLOY.parent / 'benchmarks'}:/opt/benchmarks:ro",
+        f"{ROOT / 'benchmarks'}:/opt/benchmarks:ro",
         "--volume",
-        f"{DEPLOY.parent / 'tests'}:/opt/tests:ro",
+        f"{ROOT / 'tests'}:/opt/tests:ro",
         *(f"--env={name}={value}" for name, value in ({"PYTHONPATH": "/opt"} | _KERNELS).items()),
     ]
     run = ["podman", "run", "--rm", "--network", "none", *mounts, "--entrypoint", json.dumps(["python", "-c", code]), IMAGE]
@@ -100,6 +102,47 @@ def local(folder: Path) -> list[str]:
     if done.returncode != 0:
         raise RuntimeError(done.stderr[-2000:])
     return list(json.loads(done.stdout.split("DIGESTS")[1]))
+
+
+_INSIDE = """
+import importlib.util, json, os, sys
+from importlib.metadata import distributions
+import numba, numpy as np
+import dfact
+found = {"python": "%d.%d" % sys.version_info[:2], "packages": {d.name.lower().replace("_", "-"): d.version for d in distributions()}}
+found["pip"] = importlib.util.find_spec("pip") is not None
+sbom = json.load(open("/opt/dfact/sbom.cdx.json"))
+found["sbom"] = {part["name"].lower().replace("_", "-"): part["version"] for part in sbom["components"]}
+data = dfact.import_array(np.random.default_rng(0).integers(0, 4, (500, 20)).astype(np.float32), "/tmp/answers.zarr")
+dfact.ICQF(3, max_iter=3).fit(data)
+kernels = [value for module in list(sys.modules.values()) if getattr(module, "__name__", "").startswith("dfact.kernels.")
+           for value in vars(module).values() if isinstance(value, numba.core.dispatcher.Dispatcher) and value.signatures]
+found["loaded"] = sum(sum(kernel.stats.cache_hits.values()) for kernel in kernels)
+found["compiled"] = sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels)
+print("FOUND" + json.dumps(found))
+"""
+
+
+def image_facts() -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
+    """Check what the image contains: the locked packages, its parts list, labels, no installer, and kernels that are compiled."""
+    hardened = ["--read-only", "--read-only-tmpfs=false", "--tmpfs", "/tmp:rw,size=1g,mode=1777", "--network", "none"]
+    run = ["podman", "run", "--rm", *hardened, "--entrypoint", json.dumps(["python", "-c", _INSIDE]), IMAGE]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr[-2000:])
+    found = json.loads(done.stdout.split("FOUND")[1])
+    lock = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (DEPLOY / "container" / "requirements.lock").read_text(), re.MULTILINE))
+    own = {name: text for name, text in found["packages"].items() if name != "dfact"}
+    inspected = subprocess.run(["podman", "image", "inspect", IMAGE], capture_output=True, text=True, check=True)
+    labels = json.loads(inspected.stdout)[0]["Labels"]
+    text = f"Python {found['python']}, {len(own)} packages, {found['loaded']} kernels loaded, {found['compiled']} compiled"
+    return [{"what": "image", "then": text}], [
+        ("the image's packages are those of the lock", own.items() <= lock.items() and len(own) > 30),
+        ("its parts list names them", own.items() <= found["sbom"].items()),
+        ("it has no pip", not found["pip"] and "pip" not in own),
+        ("a fit compiles no kernel", found["compiled"] == 0 < found["loaded"]),
+        ("its labels name version, revision and base", all(labels.get(f"org.opencontainers.image.{n}") for n in _LABELS)),
+    ]
 
 
 class Desk:
@@ -130,7 +173,7 @@ def story(hosts: Hosts, data: Path) -> list[dict[str, Any]]:
     manifests = _deploy(desk)
     own = Certificates.make(hosts.folder / "certificates")
     files = {"ca.crt": own.authority, "tls.crt": own.certificate, "tls.key": own.key}
-    secrets = {"dfact-tls": {name: Path(file).read_text() for name, file in files.items()}, "dfact-s3": _KEYS}
+    secrets = {"dfact-tls-eqsq": {name: Path(file).read_text() for name, file in files.items()}, "dfact-s3-eqsq": _KEYS}
     rows = []
     with Job(manifests, hosts, secrets) as job:
         began = time.monotonic()
@@ -157,7 +200,7 @@ def _deploy(desk: Desk) -> Any:
     """Return the checked manifests that `dfact deploy` writes."""
     folder = desk.hosts.folder / "deployed"
     settings = [part for name, value in desk.settings.items() for part in ("--env", f"{name}={value}")]
-    size = ["--workers", "2", "--cpu", "1", "--image", IMAGE, "--manifests", str(DEPLOY / "kubernetes")]
+    size = ["--workers", "2", "--cpu", "1", "--image", IMAGE]
     print(desk.run(sys.executable, "-m", "dfact.cli.main", "deploy", str(desk.hosts.folder / "eqsq.toml"), str(folder), *size, *settings))
     manifests = render(folder)
     if found := problems(manifests):
@@ -184,6 +227,8 @@ def main() -> None:
     began = time.monotonic()
     build_image(_CACHE)
     print(f"built {IMAGE} in {time.monotonic() - began:.0f} s", flush=True)
+    facts, held = image_facts()
+    print(facts, held, flush=True)
     import dfact
 
     with Hosts(["store", "desk", "0", "1", "2"]) as hosts:
@@ -204,8 +249,8 @@ def main() -> None:
         (f"{name}: the result equals the local one", one == other)
         for name, one, other in zip(("icqf", "gom"), rows.pop()["digests"], expected, strict=True)
     ]
-    thresholds = [("the pods are hardened", safe), *equal]
-    report("job_in_containers", [{"what": row["what"], "then": row["then"]} for row in rows], thresholds)
+    thresholds = [*held, ("the pods are hardened", safe), *equal]
+    report("job_in_containers", [{"what": row["what"], "then": row["then"]} for row in [*facts, *rows]], thresholds)
     sys.exit(exit_code(thresholds))
 
 

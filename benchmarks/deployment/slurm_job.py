@@ -24,7 +24,7 @@ from benchmarks.common import exit_code, report
 from benchmarks.faults.cluster_of_hosts import Certificates
 from benchmarks.faults.namespaces import Hosts
 from benchmarks.faults.namespaces import available as namespaces_available
-from tests.deployment.manifest_rules import DEPLOY
+from tests.deployment.manifest_rules import MANIFESTS
 
 _TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "unshare")
 _PATIENCE = 1200  # seconds after which a step hangs, on a busy machine as well
@@ -132,7 +132,7 @@ class Slurm:
         """Submit the batch script as a user does; returns the number of the job."""
         size = ["--ntasks=3", "--nodes=2", "--cpus-per-task=2", "--mem-per-cpu=1G", "--time=30", f"--output={log}"]
         given = f"--export=ALL,DFACT_BIN={Path(sys.executable).parent}"
-        said = self.ask("sbatch", "--parsable", *size, given, str(DEPLOY / "slurm" / "job.sbatch"), str(job))
+        said = self.ask("sbatch", "--parsable", *size, given, str(MANIFESTS / "slurm" / "job.sbatch"), str(job))
         if not said.strip().isdigit():
             raise RuntimeError(f"sbatch: {said}")
         return said.strip()
@@ -195,6 +195,7 @@ def story(slurm: Slurm, study: Path, log: Path) -> list[dict[str, Any]]:
     until(lambda: slurm.state(number).get("Restarts") == "1", "the job is queued again", log)
     left = [str(path) for path in (*private, *folders) if path.exists()]
     tell("stopped before its time limit, queued again; files that are left", left, not left)
+    time.sleep(3)  # Slurm revokes credentials by whole seconds: a job that starts again at once is killed
     slurm.ask("scontrol", "update", f"JobId={number}", "StartTime=now")  # Slurm would wait for two minutes
     until(lambda: "Resuming from step" in log.read_text(), "the job resumes", log)
     driver = held(number)

@@ -1,16 +1,17 @@
 """``dfact deploy``: Kubernetes manifests for a job file, with memory from the plan."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from dfact.cli.options import example, overwrite_option
 from dfact.cli.types import path_type
-from dfact.errors import StoreError
+from dfact.errors import ParameterError, StoreError
 from dfact.jobs.job_file import JobError, read_job
-from dfact.jobs.kubernetes import PlannedWorkers, find_deployment_problems, make_kustomization, pod_memory, write_manifests
+from dfact.jobs.kubernetes import LEAST_MEMORY, PlannedWorkers, find_deployment_problems, pod_memory
+from dfact.jobs.kustomization import Deployment, write_manifests
 
 
 @click.command(
@@ -20,6 +21,12 @@ from dfact.jobs.kubernetes import PlannedWorkers, find_deployment_problems, make
 @click.argument("folder", type=path_type)
 @click.option("--image", required=True, help="Container image with its version or digest; see deploy/container/Containerfile.")
 @click.option("--workers", type=click.IntRange(min=1), default=2, help="Number of worker pods, beside one pod for scheduler and driver.")
+@click.option(
+    "--min-workers",
+    type=click.IntRange(min=1),
+    help="Number of workers that have joined when the driver starts; the others join the fit later.",
+    show_default="--workers",
+)
 @click.option("--cpu", type=click.IntRange(min=1), default=2, help="Number of cores of each pod; workers run as many threads.")
 @click.option(
     "--memory",
@@ -27,8 +34,14 @@ from dfact.jobs.kubernetes import PlannedWorkers, find_deployment_problems, make
     help="Memory of each pod, such as 8GiB.",
     show_default="the plan's, if this machine can read the data",
 )
+@click.option("--disk", metavar="SIZE", default="20GiB", help="Disk of each pod, for state that exceeds its memory.")
+@click.option("--driver-cpu", type=click.IntRange(min=1), help="Number of cores of the driver's pod.", show_default="--cpu")
+@click.option("--driver-memory", metavar="SIZE", help="Memory of the driver's pod.", show_default="--memory")
 @click.option(
-    "--volume-claim", metavar="NAME", help="PersistentVolumeClaim that all pods mount at /data; the job's paths must lie below /data."
+    "--volume-claim",
+    "claim",
+    metavar="NAME",
+    help="PersistentVolumeClaim that all pods mount at /data; the job's paths must lie below /data.",
 )
 @click.option(
     "--env", "environment", multiple=True, metavar="NAME=VALUE", help="Environment variable of the pods, such as AWS_REGION=eu-central-1."
@@ -36,62 +49,78 @@ from dfact.jobs.kubernetes import PlannedWorkers, find_deployment_problems, make
 @click.option("--namespace", default="default", help="Kubernetes namespace of the job.")
 @click.option("--name", help="Name of the job, unique in its namespace.", show_default="name of the job file")
 @click.option("--no-tls", is_flag=True, help="Connect the pods without encryption, for clusters with a private network.")
-@click.option(
-    "--manifests", type=path_type, default=Path("deploy/kubernetes"), help="Folder of dfact's source with the manifests to build on."
-)
+@click.option("--node-selector", multiple=True, metavar="KEY=VALUE", help="Label of the nodes that pods may run on.")
+@click.option("--toleration", "tolerations", multiple=True, metavar="TAINT", help="Taint that pods tolerate, such as spot=true:NoSchedule.")
+@click.option("--priority-class", "priority", metavar="NAME", help="PriorityClass of the pods.")
+@click.option("--spread", multiple=True, metavar="KEY", help="Label of nodes over which pods are spread, such as kubernetes.io/hostname.")
+@click.option("--pull-secret", metavar="NAME", help="Secret with the password of the image's registry.")
+@click.option("--queue", metavar="NAME", help="LocalQueue of Kueue, which starts the job when there is room for it.")
 @overwrite_option
 @click.pass_context
 def deploy(
     context: click.Context,
+    /,
     job: Path,
     folder: Path,
-    image: str,
     workers: int,
+    min_workers: int | None,
     cpu: int,
     memory: str | None,
-    volume_claim: str | None,
-    environment: Sequence[str],
-    namespace: str,
+    disk: str,
+    driver_cpu: int | None,
+    driver_memory: str | None,
+    claim: str | None,
     name: str | None,
     no_tls: bool,
-    manifests: Path,
     overwrite: bool,
+    **settings: Any,
 ) -> None:
     """Write Kubernetes manifests that run a job file.
 
     Writes a kustomization with a copy of the job file JOB to FOLDER: one pod runs scheduler and driver, the others are
-    workers. Pods can read and write URLs (s3://…, gs://…) and, with --volume-claim, paths below /data. If this machine can
-    read the data, the memory of the pods is taken from the plan, and a job that cannot fit is refused.
+    workers. Pods can read and write URLs (s3://…, gs://…, az://…) and, with --volume-claim, paths below /data. If this machine
+    can read the data, the memory of the pods is taken from the plan, and a job that cannot fit is refused.
     """
-    if not (manifests / "base" / "kustomization.yaml").is_file():
-        raise click.UsageError(f"--manifests is {manifests}, expected the folder deploy/kubernetes of dfact's source")
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file, expected an empty folder or none; choose another one")
     if folder.exists() and any(folder.iterdir()) and not overwrite:
         raise StoreError(f"{folder} is not empty, expected an empty folder or none; choose another one or pass --overwrite")
+    least = min_workers or workers
+    if least > workers:
+        raise click.UsageError(f"--min-workers is {least}, expected at most {workers}, as --workers; lower it or raise --workers")
     commands = context.find_root().command
     assert isinstance(commands, click.Group), "dfact's commands"
     try:
         steps, table = read_job(job, commands)
-        if problems := [*find_deployment_problems(steps, table, volume_claim)]:
+        if problems := [*find_deployment_problems(steps, table, claim)]:
             raise JobError(job, problems)
     except JobError as error:
         raise click.UsageError(str(error)) from error
-    pods = PlannedWorkers(workers, cpu, 0)
-    pods = replace(pods, memory=pod_memory(steps, pods, memory))
-    files = make_kustomization(
-        steps,
-        table,
-        folder,
-        manifests,
-        pods,
-        image=image,
-        namespace=namespace,
-        name=name or job.stem,
-        claim=volume_claim,
-        environment=environment,
-        tls=not no_tls,
+    pods = PlannedWorkers(least, cpu, 0, _size("--disk", disk))  # the plan must hold for those that are there
+    pods = replace(pods, memory=pod_memory(steps, pods, memory), count=workers)
+    driver = None
+    if driver_cpu or driver_memory:
+        driver = driver_cpu or cpu, _size("--driver-memory", driver_memory) if driver_memory else pods.memory
+    deployment = Deployment(name=name or job.stem, workers=pods, min_workers=least, driver=driver, claim=claim, tls=not no_tls, **settings)
+    components = deployment.components(steps, table)
+    write_manifests(folder, job, components, deployment.kustomization(components))
+    cores, size = driver or (cpu, pods.memory)
+    click.echo(
+        f"Wrote to {folder} the manifests of a driver with {cores} cores and {size >> 20} MiB, "
+        f"and {workers} workers with {cpu} cores and {pods.memory >> 20} MiB each."
     )
-    write_manifests(folder, job, files)
-    click.echo(f"Wrote the manifests of 1 + {workers} pods with {cpu} cores and {pods.memory >> 20} MiB each to {folder}.")
+    if deployment.tls:
+        click.echo(f"The job needs the Secret dfact-tls-{deployment.name}, of certificates with the DNS name {deployment.tls_name}.")
     click.echo(f"Review and apply them:\n  kubectl kustomize {folder}\n  kubectl apply -k {folder}")
+
+
+def _size(option: str, text: str) -> int:
+    from dfact.data.memory_limit import parse_bytes
+
+    try:
+        size = parse_bytes(text)
+    except ParameterError as error:
+        raise click.UsageError(f"{option} is {text!r}, expected a size such as 8GiB") from error
+    if size < LEAST_MEMORY:
+        raise click.UsageError(f"{option} is {text!r}, expected 1GiB or more")
+    return size

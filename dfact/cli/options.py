@@ -155,6 +155,10 @@ def executor_for(executor: str | None, scheduler: str | None) -> Iterator["str |
 @contextmanager
 def cluster(address: str | None) -> Iterator["Client | None"]:
     """Yield a client of the running cluster; None without an address."""
+    if (address or "").startswith("gateway://"):
+        raise click.UsageError(
+            f"--scheduler is {address}, which only the client of dask-gateway reaches; fit in Python, with an active client of its cluster."
+        )
     files = _tls_files(address)
     if address is None:
         yield None

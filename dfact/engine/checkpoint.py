@@ -81,7 +81,8 @@ def unpack(packed: Mapping[str, Any], arrays: list[NDArray[Any]]) -> Any:
 
 
 class CheckpointedSession(Session):
-    """A session that records its passes in a checkpoint at ``path``, and writes a version after ``every`` new steps.
+    """A session that records its passes in a checkpoint at ``path``, and writes a version after ``every`` new steps,
+    and after each step while the session is about to end.
 
     ``identity`` maps the names of everything that determines the fit to their values. A checkpoint with another identity is refused.
     """
@@ -238,7 +239,7 @@ class CheckpointedSession(Session):
         if self._pending:
             return
         stop = signals.requested_signal()
-        if len(self._new) >= self._every or (stop is not None and self._new):
+        if len(self._new) >= self._every or ((stop is not None or self._session.ends_soon) and self._new):
             self._save()
         if stop is not None:
             raise StoppedError(

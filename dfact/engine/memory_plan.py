@@ -79,7 +79,7 @@ class WorkerResources:
     baseline: int
     """Bytes that a process uses already."""
     free: str = ""
-    """Source of a limit that was not stated: the free memory, and what limits it."""
+    """Source of a limit that was not stated: the free memory, and what limits it or who holds the rest."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,11 @@ class Plan:
     def peak(self) -> int:
         """Bytes of the largest process."""
         return self.workers.baseline + self.working + self.driver + self.resident
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that the fit adds to each Dask worker."""
+        return self.working + self.resident
 
     @property
     def spilled(self) -> int:
@@ -254,12 +259,29 @@ def local_workers(kind: str, threads: int, memory_limit: int | str | None) -> Wo
     return WorkerResources(kind, 1, threads, baseline + int(0.8 * free.size), baseline, str(free))
 
 
-def cluster_workers(limits: list[int], threads: int, memory_limit: int | str | None) -> WorkerResources:
-    """Return the resources of Dask workers: the memory below which the smallest one does not spill, or ``memory_limit`` if less."""
-    limit = int(_DASK_TARGET * min(limits))
+def cluster_workers(
+    limits: list[int], threads: int, memory_limit: int | str | None, rest: tuple[int, str] | None = None
+) -> WorkerResources:
+    """Return the resources of Dask workers: the memory below which the smallest one does not spill, or ``memory_limit`` if less.
+
+    ``rest`` is what other fits leave of a worker, in bytes, and the statement of what they hold.
+    """
+    limit, origin = worker_limit(min(limits)), ""
     if memory_limit is not None:
         limit = min(limit, parse_bytes(memory_limit))
-    return WorkerResources("distributed", len(limits), threads, limit, _WORKER_BASELINE)
+    if rest is not None and rest[0] + _WORKER_BASELINE < limit:
+        limit, origin = rest[0] + _WORKER_BASELINE, rest[1]
+    return WorkerResources("distributed", len(limits), threads, limit, _WORKER_BASELINE, origin)
+
+
+def worker_limit(memory: int) -> int:
+    """Return the bytes that fits may use on a Dask worker with this limit of memory, together with what it uses without them."""
+    return int(_DASK_TARGET * memory)
+
+
+def worker_rest(memory: int, reserved: int) -> int:
+    """Return the bytes that a further fit may reserve on a Dask worker with this limit of memory."""
+    return worker_limit(memory) - _WORKER_BASELINE - reserved
 
 
 def _return_free_memory() -> None:

@@ -102,6 +102,11 @@ class CheckpointableSession(Session, Protocol):
         ...
 
     @property
+    def ends_soon(self) -> bool:
+        """Whether all processes that hold the state are about to end, so that it should be saved."""
+        return False
+
+    @property
     def tile_states(self) -> TileStates:
         """The state of the tiles of columns."""
         ...

@@ -81,7 +81,7 @@ class Shard:
         self._counting = threading.Lock()
         self.rows_per_second = 0.0
         """Speed of the last pass that processed any rows."""
-        self._stopped = threading.Event()
+        self._stopped, self._cut = threading.Event(), threading.Event()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -117,9 +117,10 @@ class Shard:
         self._runs.sort(key=lambda run: run.partitions.first)
         self._done |= dict.fromkeys(partitions.numbers, done)
 
-    def put(self, partition: int, blocks: BlockStates) -> None:
-        """Set the states of a partition's blocks."""
+    def put(self, partition: int, done: int, blocks: BlockStates) -> None:
+        """Set the states of a partition's blocks, after its last pass with the number ``done``."""
         self._states.put(partition, blocks)
+        self._done[partition] = done
         self.advance()
 
     def restore(self, saved: CheckpointedState) -> None:
@@ -172,7 +173,7 @@ class Shard:
         """Run the pass with this number on the partitions on which it has not run yet.
 
         An earlier pass may be repeated for the partitions of a lost worker; its sums are not kept. A sampled pass that does not change
-        the states is skipped unless its sums are ``wanted``.
+        the states is skipped unless its sums are ``wanted``. After :meth:`cut` the pass ends early, unless it is tiled.
         """
         if isinstance(pass_, TiledPass):
             self._run_tiled(pass_number, pass_, broadcast)
@@ -196,7 +197,7 @@ class Shard:
         # The next item's chunk is read while the current one is processed. Items of several chunks prefetch their own chunks; those
         # of a sample are short and read as a whole.
         read = pass_.dtype is not None and any(item.partitions.source.chunk_rows is not None for item in todo)
-        self._run_items(work, todo, partial(self._load, sampled=sample is not None) if read else None)
+        self._run_items(work, todo, partial(self._load, sampled=sample is not None) if read else None, cut=self._cut)
         self._finish_pass(todo, began)
 
     def _finish_pass(self, todo: Sequence[_WorkItem], began: float) -> None:
@@ -316,6 +317,8 @@ class Shard:
         partitions = item.partitions if pass_.dtype is None else self._fetch_chunks(item.partitions)
         with closing(partitions.blocks(pass_.dtype, self._workspace())) as blocks:  # type: ignore[type-var]  # declared as an iterator, is a generator with close()
             for i in partitions.numbers:
+                if self._cut.is_set():
+                    return
                 n_blocks = partitions.n_blocks(i)
                 new: BlockStates = []
                 total = reduce_blocks(islice(blocks, n_blocks), pass_, broadcast, self._states.take(i, n_blocks), new.append)
@@ -343,15 +346,21 @@ class Shard:
         if any(len(run.partitions) > 1 and run.partitions.source.chunk_rows is None for run in self._runs):
             self._runs = [_ReadRun(p, run.resident) for run in self._runs for p in run.partitions.read_runs()]
 
-    def _run_items(self, work: Callable[[Any], None], items: Sequence[T], prepare: Callable[[T], T] | None = None) -> None:
-        """Call ``work`` for each item on the shard's threads; items start in their order.
+    def _run_items(
+        self,
+        work: Callable[[Any], None],
+        items: Sequence[T],
+        prepare: Callable[[T], T] | None = None,
+        cut: threading.Event | None = None,
+    ) -> None:
+        """Call ``work`` for each item on the shard's threads; items start in their order, and none once ``cut`` is set.
 
         With ``prepare``, each thread's next item is prepared while the thread works on the current one.
         """
         following, stopped, lock = iter(items), threading.Event(), threading.Lock()
 
         def claim() -> Iterator[T]:
-            while not stopped.is_set():
+            while not (stopped.is_set() or (cut is not None and cut.is_set())):
                 self._check_stopped()
                 with lock:
                     item = next(following, None)
@@ -383,6 +392,14 @@ class Shard:
         """Stop a running pass, from another thread."""
         self._stopped.set()
 
+    def cut(self) -> None:
+        """End a running pass, from another thread, once each thread has finished its partition; later passes end at once."""
+        self._cut.set()
+
+    def uncut(self) -> None:
+        """Run complete passes again."""
+        self._cut.clear()
+
     def _check_stopped(self) -> None:
         if self._stopped.is_set():
             raise InterruptedError("the session has ended")
@@ -392,13 +409,12 @@ class Shard:
         self.advance()
         return self._states.rows(name, range(first, last))
 
-    def states(self, first: int, last: int) -> Iterator[tuple[int, BlockStates]]:
-        """Yield the numbers and block states of those of the partitions ``first`` to ``last`` − 1 that have a state."""
+    def states(self, first: int, last: int) -> Iterator[tuple[int, int, BlockStates]]:
+        """Yield the partitions ``first`` to ``last`` − 1: number, number of the last pass, block states (none if there is no state)."""
         for partition in range(first, last):
             blocks = self._states.block_states(partition)
             self.advance()
-            if blocks:
-                yield partition, blocks
+            yield partition, self._done[partition], blocks
 
     def save(self, group: zarr.Group, stream: str) -> list[CheckpointedState]:
         """Copy the states of all partitions to a checkpoint, as a few streams with this prefix."""

@@ -4,12 +4,22 @@ from typing import Any
 
 import llvmlite.binding
 import numba
-from numba.core.caching import IndexDataCacheFile
+from numba.core.caching import IndexDataCacheFile, NullCache
 
 from dfact.internals.checks import lacks, require, require_attributes
 
-__all__ = ["IndexDataCacheFile", "cache_file", "compiler_target", "host_features", "set_cache_file"]
-_METHODS = ("save", "_load_index", "_save_index", "_load_data", "_save_data", "_data_name", "_open_for_write")
+__all__ = [
+    "IndexDataCacheFile",
+    "NullCache",
+    "cache_of",
+    "cached_files",
+    "compiled_before",
+    "compiler_target",
+    "host_features",
+    "set_cache",
+    "set_cache_file",
+]
+_METHODS = ("load", "save", "_load_index", "_save_index", "_load_data", "_save_data", "_data_name", "_open_for_write")
 require("numba", *(f"numba.core.caching:IndexDataCacheFile.{name}" for name in _METHODS))
 require("numba", "numba.core.config:CPU_NAME", "numba.core.config:CPU_FEATURES", "numba.core.config:DISABLE_JIT")
 require_attributes(
@@ -17,18 +27,34 @@ require_attributes(
 )
 
 
-def cache_file(compiled: Any) -> IndexDataCacheFile | None:
+def cache_of(compiled: Any) -> Any:
     """Return the cache of a function that Numba compiles with one; None where NUMBA_DISABLE_JIT is set."""
     if numba.config.DISABLE_JIT:
         return None
-    file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
-    if not isinstance(file, IndexDataCacheFile):  # without this check Numba's own numbers of the files would stay
+    cache = getattr(compiled, "_cache", None)
+    if not isinstance(getattr(cache, "_cache_file", None), IndexDataCacheFile):  # without this check Numba's own file names would stay
         raise lacks("numba", ["Dispatcher._cache._cache_file"])
-    return file
+    require_attributes("numba", cache, "cache_path", "_impl.locator.get_suitable_cache_subpath")
+    return cache
+
+
+def cached_files(cache: Any) -> IndexDataCacheFile:
+    """Return the files of a cache."""
+    return cache._cache_file
+
+
+def compiled_before(cache: Any, source: str) -> str:
+    """Return the folder of the compiled code of a module within one of compiled code."""
+    return str(cache._impl.locator.get_suitable_cache_subpath(source))
+
+
+def set_cache(compiled: Any, cache: Any) -> None:
+    """Replace the cache of a compiled function."""
+    compiled._cache = cache
 
 
 def set_cache_file(compiled: Any, file: IndexDataCacheFile) -> None:
-    """Replace the cache of a compiled function."""
+    """Replace the files of the cache of a compiled function."""
     compiled._cache._cache_file = file
 
 

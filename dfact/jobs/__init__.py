@@ -7,5 +7,6 @@ A step is a command of the command line. What takes long to import is imported i
     runner        the loop over the steps, and the log
     record        which steps are done, and why one has to run again
     estimate      memory and time of a job before it runs
-    kubernetes    manifests that run a job on a cluster
+    kubernetes    checks of a job that runs on Kubernetes, and the memory of its pods
+    kustomization manifests that run a job on Kubernetes
 """

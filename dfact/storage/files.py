@@ -1,6 +1,5 @@
 """Files that are complete or absent, and temporary folders."""
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -13,33 +12,25 @@ from typing import Any
 
 from dfact.errors import StoreError
 from dfact.signals import shield
+from dfact.storage.folder_owners import is_abandoned, owner
 from dfact.storage.groups import partial_path
 from dfact.storage.replacement import absent_parents, remove_empty, sync
 
 _PREFIX = "dfact-"
-_LOCK = "in-use"  # locked by the process that uses the folder; the system releases the lock when that process ends
-
 _PRIVATE = 0o600  # for the user alone
 
 
 class TemporaryFolder:
-    """A new folder in TMPDIR for its user alone, locked while its process lives."""
+    """A new folder in TMPDIR for its user alone. If its process is killed, a later one of the same host removes it."""
 
     def __init__(self, purpose: str) -> None:
-        _remove_stale()
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
-        unlocked = self.path / f"{_LOCK}-soon"
-        self._lock: int | None = os.open(unlocked, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _PRIVATE)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        unlocked.rename(self.path / _LOCK)  # renamed once locked: another process would take an unlocked folder for a stale one
+        _remove_abandoned()
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-{owner()}."))
 
     def remove(self) -> None:
-        """Delete the folder and release its lock."""
+        """Delete the folder."""
         with shield():  # runs in a finalizer, where an exception of a signal handler would only interrupt the deletion
             shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock is not None:  # close once: the system may since have given the descriptor to another file
-            os.close(self._lock)
-            self._lock = None
 
     def remove_with(self, owner: Any) -> None:
         """Delete the folder when ``owner`` is collected or the process ends."""
@@ -50,19 +41,14 @@ class TemporaryFolder:
         return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
 
 
-def _remove_stale() -> None:
+def _remove_abandoned() -> None:
+    """Remove the folders that killed processes of this host and user have left in TMPDIR."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        # An OSError: the folder is in use or already removed.
-        with suppress(OSError):
+        with suppress(OSError):  # already removed
             status = folder.lstat()
-            if not S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-                continue  # a folder or link of another user could lead anywhere
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder)
-            finally:
-                os.close(lock)
+            # A folder or link of another user could lead anywhere.
+            if is_abandoned(folder.name) and S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

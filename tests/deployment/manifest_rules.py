@@ -17,11 +17,14 @@ from dask.utils import parse_timedelta
 
 from dfact.engine.cluster.certificate_names import PRELOAD
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY, MANIFESTS = ROOT / "deploy", ROOT / "dfact" / "jobs" / "manifests"
 OPERATOR = "dask-kubernetes==2026.3.0"
 VERSIONS = ("1.33", "1.37")
 """Of Kubernetes: the least that the Job needs, and the newest that kubernetes-validate knows."""
 PORT = 8786
+COMPONENT = "app.kubernetes.io/component"
+"""Label of a Job of workers alone."""
 
 Manifest = dict[str, Any]
 
@@ -119,7 +122,8 @@ def pods(manifests: list[Manifest]) -> list[Pod]:
         labels = manifest["metadata"].get("labels", {})
         if manifest["kind"] == "Job":
             template = manifest["spec"]["template"]
-            found.append(("Job", template["spec"], template["metadata"]["labels"], manifest["spec"]["completions"]))
+            name = "Job" if manifest["metadata"]["labels"].get(COMPONENT) is None else "Job of workers"
+            found.append((name, template["spec"], template["metadata"]["labels"], manifest["spec"]["completions"]))
         elif manifest["kind"] == "DaskJob":
             spec = manifest["spec"]
             own = labels | {"dask.org/cluster-name": manifest["metadata"]["name"]}
@@ -201,6 +205,8 @@ def _disruptions(manifests: list[Manifest]) -> Iterator[str]:
         yield "no PodDisruptionBudget of all pods: a drain may stop them at once"
         return
     least, count = kept[0].get("minAvailable"), sum(pod.count for pod in found)
+    if any(pod.name == "Job" for pod in found):
+        count = 1 + int(found[0].settings.get("DASK_DFACT__EXPECTED_WORKERS", -1))  # further workers may be missing
     if least != count - 1:
         yield f"the PodDisruptionBudget keeps {least} of {count} pods, expected all but one"
     if kept[0].get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
@@ -270,20 +276,25 @@ def _settings(pod: Pod) -> Iterator[str]:
 
 def _job(job: Manifest, manifests: list[Manifest]) -> Iterator[str]:
     spec, name = job["spec"], job["metadata"]["name"]
-    pod = next(pod for pod in pods(manifests) if pod.name == "Job")
-    of_pod, container = pod.spec, pod.container
+    apart = {found.name: found for found in pods(manifests) if found.name.startswith("Job")}
+    of_workers = COMPONENT in job["metadata"]["labels"]
+    pod = apart["Job of workers" if of_workers else "Job"]
+    of_pod, container, own = pod.spec, pod.container, {entry["name"]: entry for entry in pod.container["env"]}
     rules = spec.get("podFailurePolicy", {}).get("rules", [])
     codes = {code: rule["action"] for rule in rules if "onExitCodes" in rule for code in rule["onExitCodes"]["values"]}
     disrupted = [
         rule["action"] for rule in rules for condition in rule.get("onPodConditions", []) if condition["type"] == "DisruptionTarget"
     ]
-    grace, stay = of_pod.get("terminationGracePeriodSeconds", 30), int(pod.settings.get("DFACT_GRACE_SECONDS", 0))
+    grace, stay = of_pod.get("terminationGracePeriodSeconds", 30), parse_timedelta(pod.settings.get("DASK_DFACT__LEAVE_TIMEOUT", "25s"))
+    least = int(pod.settings.get("DASK_DFACT__EXPECTED_WORKERS", -1))
+    size = spec["completions"] if of_workers else spec["completions"] - 1 if len(apart) == 1 else apart["Job of workers"].count
+    tries = str(spec.get("backoffLimitPerIndex"))
+    driver = name if not of_workers else own["JOB_NAME"].get("value")
     checks = {
         "is not indexed": spec.get("completionMode") == "Indexed",
-        "its size is not that of the settings": spec["completions"]
-        == spec["parallelism"]
-        == 1 + int(pod.settings.get("DASK_DFACT__EXPECTED_WORKERS", -1)),
-        "does not end with its driver": spec.get("successPolicy") == {"rules": [{"succeededIndexes": "0"}]},
+        "its size is not that of the settings": spec["completions"] == spec["parallelism"] and 1 <= least <= size,
+        "does not end with its driver": spec.get("successPolicy")
+        == {"rules": [{"succeededCount": 1} if of_workers else {"succeededIndexes": "0"}]},
         "has no limit of tries": spec.get("backoffLimitPerIndex", 0) > 0 and spec.get("maxFailedIndexes") == 0,
         "may have two drivers": spec.get("podReplacementPolicy") == "Failed" and of_pod.get("restartPolicy") == "Never",
         "a lost node counts as a failure": disrupted == ["Ignore"],
@@ -293,13 +304,18 @@ def _job(job: Manifest, manifests: list[Manifest]) -> Iterator[str]:
             rule["onExitCodes"].get("containerName") == container["name"] for rule in rules if "onExitCodes" in rule
         ),
         "never ends": spec.get("activeDeadlineSeconds", 0) > 0 and "ttlSecondsAfterFinished" in spec,
+        "a worker that is stopped hands nothing over": pod.settings.get("DASK_DISTRIBUTED__WORKER__PRELOAD") == PRELOAD,
         "no time for a checkpoint": grace >= 300 and grace - 60 <= stay <= grace - 20,  # without workers no pass ends
         "waits for ever for a scheduler": float(pod.settings.get("DFACT_DEATH_TIMEOUT", 600)) <= 3600,
         "host names are too long": len(f"{name}-{spec['completions'] - 1}") <= 63,
+        "has workers that would be drivers": not of_workers or own.get("DFACT_ROLE", {}).get("value") == "worker",
+        "has workers that wait for ever for a driver": not of_workers or own.get("DFACT_DEATH_EXIT", {}).get("value", "75") != "75",
+        "has workers that nobody dismisses": of_workers or ("DFACT_DISMISS_WORKERS" in own) is (len(apart) == 2),
+        "counts its tries otherwise than its driver": own.get("DFACT_MAX_FAILURES", {"value": tries})["value"] == tries,
     }
     yield from (problem for problem, holds in checks.items() if not holds)
     service = next((m for m in manifests if m["kind"] == "Service" and m["metadata"]["name"] == of_pod.get("subdomain")), None)
-    if service is None or service["metadata"]["name"] != name:
+    if service is None or service["metadata"]["name"] != driver:
         yield "no Service gives the pods their names"
         return
     ports = {port["name"] for port in container.get("ports", [])}
@@ -371,7 +387,8 @@ _ENUMS = {
     "completionMode": {"Indexed", "NonIndexed"},
     "podReplacementPolicy": {"Failed", "TerminatingOrFailed"},
     "action": {"Ignore", "FailJob", "FailIndex", "Count"},
-    "operator": {"In", "NotIn"},
+    "operator": {"In", "NotIn", "Exists", "Equal"},
+    "effect": {"NoSchedule", "PreferNoSchedule", "NoExecute"},
     "protocol": {"TCP", "UDP"},
     "fsGroupChangePolicy": {"OnRootMismatch", "Always"},
     "policyTypes": {"Ingress", "Egress"},

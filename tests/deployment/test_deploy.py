@@ -24,8 +24,21 @@ import dfact
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.jobs.kubernetes import PlannedWorkers
+from dfact.storage.folder_owners import host, is_abandoned, process_start
 from tests.conftest import planted_answers
-from tests.deployment.manifest_rules import DEPLOY, VERSIONS, Manifest, operator_schemas, pods, problems, render, schema_problems
+from tests.deployment.manifest_rules import (
+    COMPONENT,
+    DEPLOY,
+    MANIFESTS,
+    ROOT,
+    VERSIONS,
+    Manifest,
+    operator_schemas,
+    pods,
+    problems,
+    render,
+    schema_problems,
+)
 
 FOLDERS = ("overlays/example-s3", "overlays/example-pvc", "daskjob")
 IMAGE = "registry.example.com/dfact:0.1.0"
@@ -122,7 +135,8 @@ BROKEN: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
     "other container": ("Job", _put("spec", "podFailurePolicy", "rules", 1, "onExitCodes", "containerName", "x"), "not there"),
     "no deadline": ("Job", _drop("spec", "activeDeadlineSeconds"), "never ends"),
     "grace": ("Job", _put(*POD, "terminationGracePeriodSeconds", 30), "time for a checkpoint"),
-    "workers leave first": ("ConfigMap", _put("data", "DFACT_GRACE_SECONDS", "60"), "time for a checkpoint"),
+    "workers leave first": ("ConfigMap", _put("data", "DASK_DFACT__LEAVE_TIMEOUT", "60s"), "time for a checkpoint"),
+    "workers end at once": ("ConfigMap", _drop("data", "DASK_DISTRIBUTED__WORKER__PRELOAD"), "hands nothing over"),
     "no limit of the disk": ("Job", _drop(*BOX, "resources", "limits", "ephemeral-storage"), "not promised"),
     "volume without limit": ("Job", _put(*POD, "volumes", 1, "emptyDir", {}), "tmp may fill the node's disk"),
     "readable key": ("Job", _put(*POD, "volumes", 2, "secret", "defaultMode", 0o444), "others can read the secret tls"),
@@ -199,27 +213,48 @@ def test_manifest_that_kubernetes_refuses_or_prunes_is_reported(
         assert message in "\n".join(schema_problems(manifests, version, operator))
 
 
-def test_lock_file_pins_all_dependencies_of_the_image() -> None:
-    lock = (DEPLOY / "container" / "requirements.lock").read_text()
-    pinned = {name.lower().replace("_", "-") for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
-    declared = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["dependencies"]
-    project = [re.match(r"[\w.-]+", requirement)[0] for requirement in declared]  # type: ignore[index]  # each begins with a name
-    assert {*project, "obstore", "setuptools"} <= pinned
-    assert lock.count("==") - lock.count("python_version ==") <= lock.count("--hash=sha256:")
+CONTAINERFILE = (DEPLOY / "container" / "Containerfile").read_text()
+
+
+def _pinned(name: str) -> set[str]:
+    """Return the packages of a lock file, all of which have hashes, for the image's Python."""
+    lock = (DEPLOY / "container" / name).read_text()
+    assert "--python-version 3.13" in lock.splitlines()[1]
+    packages = re.split(r"^(?=[\w.-]+==)", lock, flags=re.MULTILINE)[1:]
+    assert all("--hash=sha256:" in package for package in packages)
+    return {package.partition("==")[0].lower().replace("_", "-") for package in packages}
+
+
+def test_lock_files_pin_all_dependencies_of_the_image_for_its_python() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    declared = [re.match(r"[\w.-]+", requirement)[0] for requirement in project["project"]["dependencies"]]  # type: ignore[index]  # each begins with a name
+    assert {*declared, "obstore"} <= _pinned("requirements.lock")
+    backend = [re.match(r"[\w.-]+", requirement)[0] for requirement in project["build-system"]["requires"]]  # type: ignore[index]
+    assert {*backend, "pip", "cyclonedx-bom"} <= _pinned("build.lock")
+    assert "sys.version_info[:2] == (3, 13)" in CONTAINERFILE
+
+
+def test_image_is_pinned_and_trusts_no_shared_folder() -> None:
+    assert "ARG BASE\n\nFROM ${BASE}" in CONTAINERFILE, "no default that could move"
+    assert re.search(r'case "\$BASE" in \*@sha256:\*\) ;; .*exit 1', CONTAINERFILE)
+    installed = re.findall(r"^\s+(ca-certificates.*?) \\$", CONTAINERFILE, re.MULTILINE)
+    assert [all("=" in package for package in line.split()) for line in installed] == [True]
+    environment = dict(re.findall(r"(\w+)=(\S+)", CONTAINERFILE.rpartition("ENV ")[2].partition("USER")[0]))
+    assert [name for name, value in environment.items() if value.startswith("/tmp")] == ["HOME"], "Apptainer replaces HOME alone"
+    assert environment["DFACT_COMPILED_KERNELS"].startswith("/opt/")
+    assert CONTAINERFILE.rpartition("FROM ")[2].count("pip") == 0
 
 
 def test_context_of_the_image_has_what_it_copies_and_nothing_else() -> None:
-    lines = (DEPLOY.parent / ".dockerignore").read_text().splitlines()
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
-    copies = re.findall(
-        r"^COPY (?:--chmod=\S+ )?((?!--from)[^-].*) \S+$", (DEPLOY / "container" / "Containerfile").read_text(), re.MULTILINE
-    )
+    copies = re.findall(r"^COPY (?:--chmod=\S+ )?((?!--from)[^-].*) \S+$", CONTAINERFILE, re.MULTILINE)
     copied = {Path(source) for sources in copies for source in sources.split()}
     included = {Path(pattern[1:]) for pattern in patterns if pattern.startswith("!")}
     assert patterns[0] == "*", "what is not listed is left out"
     assert all(any(path.is_relative_to(folder) for folder in included) for path in copied)
     assert all(any(path.is_relative_to(folder) for path in copied) for folder in included)
-    assert all((DEPLOY.parent / path).exists() for path in copied)
+    assert all((ROOT / path).exists() for path in copied)
 
 
 # dfact deploy
@@ -238,7 +273,7 @@ def job(tmp_path: Path) -> Path:
 
 def deploy(job: Path, *options: str) -> tuple[int, Path]:
     folder = job.parent / "deployed"
-    return main(["deploy", str(job), str(folder), "--image", IMAGE, "--manifests", str(DEPLOY / "kubernetes"), *options]), folder
+    return main(["deploy", str(job), str(folder), "--image", IMAGE, *options]), folder
 
 
 @pytest.mark.process
@@ -258,7 +293,7 @@ def test_deploy_writes_the_manifests_of_a_job(job: Path) -> None:
     assert found["PodDisruptionBudget"]["spec"]["minAvailable"] == 7
     pod = pods(manifests)[0]
     assert pod.container["image"] == IMAGE
-    assert pod.container["resources"]["limits"] == {"cpu": "4", "memory": str(6 << 30), "ephemeral-storage": "22Gi"}
+    assert pod.container["resources"]["limits"] == {"cpu": "4", "memory": str(6 << 30), "ephemeral-storage": str(22 << 30)}
     assert {"claimName": "shared"} in [volume.get("persistentVolumeClaim") for volume in pod.spec["volumes"]]
     assert "TMPDIR" not in pod.settings, "what does not fit into memory lies in the pod's own /tmp"
     assert pod.settings["DASK_SCHEDULER_ADDRESS"].startswith("tls://")
@@ -272,23 +307,127 @@ def test_deploy_writes_the_manifests_of_a_job(job: Path) -> None:
 def test_two_jobs_in_a_namespace_are_separate(job: Path) -> None:
     found = []
     for name in ("one", "two"):
-        _, folder = deploy(job, "--volume-claim", "shared", "--memory", "2GiB", "--name", name, "--overwrite", "--no-tls")
+        _, folder = deploy(job, *SIZED, "--name", name, "--overwrite", "--driver-cpu", "1")
         found.append(render(folder))
         assert problems(found[-1]) == []
     names = [{(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests} for manifests in found]
     assert not names[0] & names[1]
-    assert (
-        len(problems([*(m for m in found[0] if m["kind"] != "NetworkPolicy"), *(m for m in found[1] if m["kind"] == "NetworkPolicy")])) == 2
-    )
+    policies = [[m for m in manifests if m["kind"] == "NetworkPolicy"] for manifests in found]
+    unprotected = problems([*(m for m in found[0] if m["kind"] != "NetworkPolicy"), *policies[1]])
+    assert len(unprotected) == 4, "in both Jobs and directions, as the policies of one job do not select the pods of the other"
+    secrets = [_named(manifests, "secretName") | _named(manifests, "secretRef") for manifests in found]
+    assert secrets == [{f"dfact-tls-{name}", f"dfact-s3-{name}"} for name in ("one", "two")]
+    assert [pods(manifests)[0].settings["DASK_DFACT__TLS_NAME"] for manifests in found] == ["dfact-one", "dfact-two"]
+
+
+def _named(value: Any, key: str) -> set[str]:
+    """Return the names of the references with a key, at any depth."""
+    if isinstance(value, list):
+        return set().union(*(_named(entry, key) for entry in value))
+    if not isinstance(value, dict):
+        return set()
+    own = {value[key]["name"] if isinstance(value[key], dict) else value[key]} if key in value else set()
+    return own.union(*(_named(entry, key) for entry in value.values()))
+
+
+CHOSEN: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    # name: (options, part of the pods' spec that follows)
+    "node": (("--node-selector", "pool=batch", "--node-selector", "a.b/c="), {"nodeSelector": {"pool": "batch", "a.b/c": ""}}),
+    "tolerations": (
+        ("--toleration", "spot:NoSchedule", "--toleration", "for=dfact", "--toleration", "any"),
+        {
+            "tolerations": [
+                {"effect": "NoSchedule", "key": "spot", "operator": "Exists"},
+                {"key": "for", "operator": "Equal", "value": "dfact"},
+                {"key": "any", "operator": "Exists"},
+            ]
+        },
+    ),
+    "priority": (("--priority-class", "batch-low"), {"priorityClassName": "batch-low"}),
+    "spread": (
+        ("--spread", "kubernetes.io/hostname"),
+        {
+            "topologySpreadConstraints": [
+                {
+                    "labelSelector": {"matchLabels": {"app.kubernetes.io/instance": "study"}},
+                    "maxSkew": 1,
+                    "topologyKey": "kubernetes.io/hostname",
+                    "whenUnsatisfiable": "ScheduleAnyway",
+                }
+            ]
+        },
+    ),
+    "registry": (("--pull-secret", "registry.login"), {"imagePullSecrets": [{"name": "registry.login"}]}),
+}
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@needs_kubectl
+@pytest.mark.parametrize("apart", [(), ("--driver-cpu", "8", "--driver-memory", "12GiB")])
+def test_choices_reach_all_pods(apart: tuple[str, ...], job: Path) -> None:
+    job.write_text(job.read_text().replace("s3://studies", "az://studies"))
+    options = [option for chosen, _ in CHOSEN.values() for option in chosen]
+    sizes = ("--workers", "9", "--min-workers", "4", "--disk", "100GiB", "--queue", "lab")
+    code, folder = deploy(job, *SIZED, *apart, *options, *sizes)
+    assert code == 0
+    manifests = render(folder)
+    assert problems(manifests) == []
+    for version in VERSIONS:
+        assert list(schema_problems(manifests, version, {})) == []
+    found = pods(manifests)
+    for pod in found:
+        for _, part in CHOSEN.values():
+            assert {key: pod.spec[key] for key in part} == part
+        assert pod.container["resources"]["limits"]["ephemeral-storage"] == str(102 << 30)
+        assert {"sizeLimit": str(100 << 30)} in [volume.get("emptyDir") for volume in pod.spec["volumes"]]
+        assert pod.labels["azure.workload.identity/use"] == "true"
+        assert pod.settings["DASK_DFACT__EXPECTED_WORKERS"] == "4"
+    limits = [(pod.count, pod.container["resources"]["limits"]["cpu"], pod.container["resources"]["limits"]["memory"]) for pod in found]
+    assert limits == ([(1, "8", str(12 << 30)), (9, "2", str(2 << 30))] if apart else [(10, "2", str(2 << 30))])
+    for manifest in manifests:
+        if manifest["kind"] == "Job":
+            assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "lab"
+            least = {"kueue.x-k8s.io/job-min-parallelism": "5", "kueue.x-k8s.io/job-completions-equal-parallelism": "true"}
+            assert manifest["metadata"].get("annotations", {}) == ({} if apart else least)
+
+
+BROKEN_APART: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
+    # name: (label of the broken Job, change that breaks it, expected message)
+    "driver among workers": ("workers", lambda job: job["spec"]["template"]["spec"]["containers"][0]["env"].pop(4), "would be drivers"),
+    "endless workers": ("workers", lambda job: job["spec"]["template"]["spec"]["containers"][0]["env"].pop(5), "for ever for a driver"),
+    "other scheduler": ("workers", _put(*ENV, 0, {"name": "JOB_NAME", "value": "other"}), "no Service"),
+    "success of all": ("workers", _drop("spec", "successPolicy"), "end with its driver"),
+    "not dismissed": ("driver", lambda job: job["spec"]["template"]["spec"]["containers"][0]["env"].pop(4), "nobody dismisses"),
+    "other limit of tries": ("driver", _put("spec", "backoffLimitPerIndex", 3), "counts its tries"),
+    "fewer workers": ("workers", lambda job: job["spec"].update(completions=1, parallelism=1), "size"),
+}  # fmt: skip
+
+
+@pytest.mark.process
+@needs_kubectl
+def test_broken_pair_of_jobs_is_reported(job: Path) -> None:
+    _, folder = deploy(job, *SIZED, "--driver-memory", "3GiB")
+    rendered = render(folder)
+    assert problems(rendered) == []
+    for what, (which, change, message) in BROKEN_APART.items():
+        manifests = copy.deepcopy(rendered)
+        for manifest in manifests:
+            if manifest["kind"] == "Job" and manifest["metadata"]["labels"].get(COMPONENT, "driver") == which:
+                change(manifest)
+        assert message in "\n".join(problems(manifests)), what
+
+
+SIZED = ("--volume-claim", "c", "--memory", "2GiB")
 
 
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (("", ""), [], "pods cannot reach it, expected a URL s3://… or gs://…, or a path below /data with --volume-claim"),
+        (("", ""), [], "pods cannot reach it, expected a URL s3://… or gs://… or az://…, or a path below /data with --volume-claim"),
         (("/data/a.csv", "a.csv"), ["--volume-claim", "c"], ":4: step 1 (import): a.csv: pods cannot reach it"),
         (("/data/a.csv", "/data/../etc/a.csv"), ["--volume-claim", "c"], "pods cannot reach it"),
-        (("s3:", "az:"), ["--volume-claim", "c"], "az://studies/icqf.model: pods cannot reach it"),
+        (("s3://studies/icqf.model", "other/icqf.model"), ["--volume-claim", "c"], "icqf.model: pods cannot reach it"),
         (('state = "/data/state"', ""), ["--volume-claim", "c"], "[job] has no 'state'"),
         (('[job]', '[job]\nscheduler = "tcp://a:1"'), ["--volume-claim", "c"], "'scheduler' is set by the manifests"),
         (("", ""), ["--volume-claim", "c"], "--memory is missing"),
@@ -297,7 +436,16 @@ def test_two_jobs_in_a_namespace_are_separate(job: Path) -> None:
         (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--name", "My_job"], "of the characters a-z, 0-9 and -"),
         (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--env", "AWS_SECRET_ACCESS_KEY=x"], "looks like a credential"),
         (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--env", "here"], "expected NAME=VALUE"),
-        (("", ""), ["--manifests", "elsewhere"], "expected the folder deploy/kubernetes"),
+        (("", ""), [*SIZED, "--workers", "2", "--min-workers", "3"], "--min-workers is 3, expected at most 2"),
+        (("", ""), [*SIZED, "--disk", "huge"], "--disk is 'huge', expected a size such as 8GiB"),
+        (("", ""), [*SIZED, "--driver-memory", "1MiB"], "--driver-memory is '1MiB', expected 1GiB or more"),
+        (("", ""), [*SIZED, "--node-selector", "pool"], "--node-selector is 'pool', expected KEY=VALUE"),
+        (("", ""), [*SIZED, "--toleration", "spot:Never"], "--toleration is 'spot:Never', expected the taint KEY=VALUE:EFFECT"),
+        (("", ""), [*SIZED, "--priority-class", "High"], "--priority-class is 'High', expected a PriorityClass's name"),
+        (("", ""), [*SIZED, "--spread", "a b"], "--spread is 'a b', expected a label of nodes"),
+        (("", ""), [*SIZED, "--pull-secret", "My"], "--pull-secret is 'My', expected a Secret's name"),
+        (("", ""), [*SIZED, "--queue", "a/b"], "--queue is 'a/b', expected the name of a LocalQueue"),
+        (("", ""), [*SIZED, "--namespace", "A"], "--namespace is 'A', expected a name"),
         (('components', 'componens'), ["--volume-claim", "c"], ""),
     ],
 )  # fmt: skip
@@ -354,14 +502,15 @@ def test_pods_get_the_memory_of_the_plan(job: Path, monkeypatch: pytest.MonkeyPa
     assert 2 << 30 < many < few
     for workers, memory in ((2, few), (16, many)):  # the memory suffices and half of it does not
         planned = [
-            dfact.plan(dfact.ICQF(solver="admm", executor=PlannedWorkers(workers, 2, part)), dataset) for part in (memory, memory // 2)
+            dfact.plan(dfact.ICQF(solver="admm", executor=PlannedWorkers(workers, 2, part, 20 << 30)), dataset)
+            for part in (memory, memory // 2)
         ]
         assert [plan.fits and not plan.spilled for plan in planned] == [True, False]
     assert size("--memory", "2GiB", "--workers", "16") == 2 << 30, "the rest of the state lies on the pods' disks"
-    monkeypatch.setattr("dfact.jobs.kubernetes._DISK", 1 << 20)
-    assert deploy(job, "--overwrite", "--memory", "2GiB", "--workers", "16")[0] == 1
+    assert size("--workers", "16", "--min-workers", "2") == few, "the plan holds when the job starts with two"
+    assert deploy(job, "--overwrite", "--memory", "2GiB", "--workers", "2", "--disk", "1GiB")[0] == 1
     message = capfd.readouterr().err
-    assert "of its state do not fit into 16 pods of 2.00 GiB, nor on their disks of 1.0 MiB; raise --memory or --workers" in message
+    assert "of its state do not fit into 2 pods of 2.00 GiB, nor on 0.80 GiB of the disk of each; raise --memory, --disk or" in message
     assert deploy(job, "--overwrite", "--memory", "1GiB", "--cpu", "64")[0] == 1
     assert "fit icqf): --memory is 1.00 GiB, expected " in capfd.readouterr().err
 
@@ -373,11 +522,12 @@ _SRUN = """#!/bin/sh
 while [ "${1#--}" != "$1" ]; do shift; done
 number=0 highest=0 tasks=""
 while [ "$number" -lt "$SLURM_NTASKS" ]; do
-    SLURM_PROCID=$number "$@" > "$SLURM_SUBMIT_DIR/../task-$number.log" 2>&1 & tasks="$tasks $!"
+    SLURM_PROCID=$number DFACT_LOST_SCHEDULER_EXIT=75 "$@" > "$SLURM_SUBMIT_DIR/../task-$number.log" 2>&1 & tasks="$tasks $!"
     number=$((number + 1))
 done
 for task in $tasks; do
     wait "$task"; code=$?
+    echo "$code" >> "$SLURM_SUBMIT_DIR/../codes"
     [ "$code" -gt "$highest" ] && highest=$code
 done
 exit "$highest"
@@ -411,11 +561,10 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "deploy").symlink_to(DEPLOY)
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
     given = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "a[1-2]", "SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "1"}
     given |= {"SLURM_MEM_PER_CPU": "2048", "SLURM_SUBMIT_DIR": str(tmp_path / "source"), "DFACT_BIN": str(Path(sys.executable).parent)}
-    given |= {"PATH": f"{tools}:{os.environ['PATH']}", "DFACT_GRACE_SECONDS": str(PATIENCE)}
+    given |= {"PATH": f"{tools}:{os.environ['PATH']}", "DASK_DFACT__LEAVE_TIMEOUT": f"{PATIENCE}s"}
 
     started: list[subprocess.Popen[bytes]] = []
 
@@ -423,7 +572,7 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
     (tmp_path / "held" / "sitecustomize.py").write_text(_HELD)
 
     def start(job: Path, **settings: str) -> "subprocess.Popen[bytes]":
-        command = ["bash", str(DEPLOY / "slurm" / "job.sbatch"), str(job)]
+        command = ["bash", str(MANIFESTS / "slurm" / "job.sbatch"), str(job)]
         with (tmp_path / "batch.log").open("ab") as log:
             environment = known | given | settings
             started.append(subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True))
@@ -461,7 +610,10 @@ def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]
     assert batch.wait(timeout=PATIENCE) == 143, driver.read_text()
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
     assert "stopped" in driver.read_text()
-    assert slurm(job).wait(timeout=PATIENCE) == 0, driver.read_text()
+    assert (tmp_path / "codes").read_text().split() == ["143", "75"]
+    (tmp_path / "codes").unlink()
+    assert slurm(job, DFACT_DISMISS_WORKERS="true").wait(timeout=PATIENCE) == 0, driver.read_text()
+    assert (tmp_path / "codes").read_text().split() == ["0", "0"], "the worker has been dismissed"
     assert "Resuming from step" in driver.read_text()
     found, expected = (
         dfact.load_model(tmp_path / "icqf.model"),
@@ -489,6 +641,8 @@ exit 137
 def test_batch_script(driver: str, restarts: str, requeued: bool, slurm: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
     (tmp_path / "tools" / "srun").write_text(_RECORDED_SRUN)
     (tmp_path / "job.toml").write_text("")
+    for folder in (f".dfact-{os.getpid()}-abcdef", ".dfact-1-abcdef"):  # of a script that was killed
+        (tmp_path / folder).mkdir()
     batch = slurm(tmp_path / "job.toml", DRIVER_CODE=driver, SLURM_RESTART_COUNT=restarts, SLURM_CPUS_PER_TASK="4")
     assert batch.wait(timeout=PATIENCE) == int(driver), (tmp_path / "batch.log").read_text()  # the killed worker does not count
     assert (tmp_path / "requeued").exists() is requeued
@@ -500,45 +654,75 @@ def test_batch_script(driver: str, restarts: str, requeued: bool, slurm: Callabl
     settings = dict(line.split("=", 1) for line in (tmp_path / "settings").read_text().splitlines() if "=" in line)
     assert settings["DASK_SCHEDULER_ADDRESS"].startswith("tls://")
     assert settings["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] == "true"
-    assert not list(tmp_path.glob(".dfact*"))
+    assert list(tmp_path.glob(".dfact*")) == [tmp_path / ".dfact-1-abcdef"]  # of another job
 
 
 _DASK = """#!/bin/sh
-# Stands in for dask worker: ends with 0 when it is told to, or on SIGTERM.
+# Stands in for dask worker: ends with 0 a while after SIGTERM, as one that hands its partitions over.
 stat -c %a "$TMPDIR" > "$REPORTS/mode"
 echo "$TMPDIR" > "$REPORTS/folder"
-trap 'touch "$REPORTS/stopped"; exit 0' TERM
+trap 'touch "$REPORTS/stopped"' TERM
 touch "$REPORTS/started"
 until [ -e "$REPORTS/end" ]; do sleep 0.02; done
 """
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("grace", ["1000", "0"])
-def test_stopped_worker_stays_for_the_driver(grace: str, tmp_path: Path) -> None:
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
+    """Start the entry point of a worker, with the stand-in."""
     (tmp_path / "dask").write_text(_DASK)
     (tmp_path / "dask").chmod(0o755)
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
     given = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
-    given |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DFACT_GRACE_SECONDS": grace, "REPORTS": str(tmp_path), "TMPDIR": str(tmp_path)}
-    worker = subprocess.Popen([str(DEPLOY / "container" / "node-entrypoint"), "job.toml"], env=known | given, start_new_session=True)
-    try:
+    given |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REPORTS": str(tmp_path), "TMPDIR": str(tmp_path)}
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> "subprocess.Popen[bytes]":
+        (tmp_path / "started").unlink(missing_ok=True)
+        command = [str(MANIFESTS / "node-entrypoint"), "job.toml"]
+        started.append(subprocess.Popen(command, env=known | given, start_new_session=True))
         _until((tmp_path / "started").exists)
-        worker.send_signal(signal.SIGTERM)
-        if grace == "0":
-            _until((tmp_path / "stopped").exists)
-        else:
-            _until(lambda: "sleep 1000" in _group(worker.pid))
-            (tmp_path / "end").touch()  # as when the scheduler is lost
-        assert worker.wait(timeout=PATIENCE) == 75
-        assert (tmp_path / "stopped").exists() is (grace == "0")
-        _until(lambda: not _group(worker.pid))  # neither the worker nor the sleep is left
-        assert (tmp_path / "mode").read_text().strip() == "700"
-        assert not Path((tmp_path / "folder").read_text().strip()).exists()
-    finally:
+        return started[-1]
+
+    yield start
+    for process in started:
         with suppress(ProcessLookupError):
-            os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.process
+def test_a_stopped_worker_is_told_at_once(worker: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
+    process = worker()
+    process.send_signal(signal.SIGUSR1)  # the time limit of a batch job: the driver stops, and needs the worker
+    process.send_signal(signal.SIGTERM)
+    _until((tmp_path / "stopped").exists)
+    assert process.poll() is None  # it waits for the worker to hand its partitions over
+    (tmp_path / "end").touch()
+    assert process.wait(timeout=PATIENCE) == 75
+    _until(lambda: not _group(process.pid))
+    assert (tmp_path / "mode").read_text().strip() == "700"
+    assert not Path((tmp_path / "folder").read_text().strip()).exists()
+
+
+@pytest.mark.process
+def test_what_killed_tasks_have_left_is_removed(worker: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
+    killed = worker()
+    left = Path((tmp_path / "folder").read_text().strip())
+    (left / "dfact-state-x").mkdir()
+    assert not is_abandoned(left.name)  # both know each other's names
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert is_abandoned(left.name)
+    here = os.getpid()
+    others = [tmp_path / left.name.replace(f"-{host()}.", "-node7.x.1."), tmp_path / f"dfact-task-{host()}.{here}.{process_start(here)}.x"]
+    for folder in others:
+        folder.mkdir()
+    linked = tmp_path / left.name.replace(left.suffix, ".link")
+    linked.symlink_to(others[0])
+    worker()
+    own = Path((tmp_path / "folder").read_text().strip())
+    assert sorted(tmp_path.glob("dfact-task-*")) == sorted([*others, linked, own])
 
 
 def _until(condition: Callable[[], object]) -> None:
@@ -558,12 +742,68 @@ def _group(leader: int) -> list[str]:
     return found
 
 
+_ENDING = """#!/bin/sh
+# Stands in for dask worker, dask scheduler and dfact run: all that is known of them is how they end.
+case "${0##*/} $1" in
+    "dask worker") [ -z "$DISMISSED" ] || touch "$TMPDIR/dismissed"; exit "$CODE" ;;
+    "dask scheduler") while [ "$1" != --scheduler-file ]; do shift; done; touch "$2"; exec sleep 1000 ;;
+    "dfact run") exit "$CODE" ;;
+    "python -m") echo "$2 $DASK_SCHEDULER_ADDRESS" > "$REPORTS/dismissal" ;;
+esac
+"""
+
+
+@pytest.fixture
+def ending(tmp_path: Path) -> Callable[..., int]:
+    """Run ``node-entrypoint`` with processes that end with a code; returns its own."""
+    for name in ("dask", "dfact", "python"):
+        (tmp_path / name).write_text(_ENDING)
+        (tmp_path / name).chmod(0o755)
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
+    given = {"DASK_SCHEDULER_ADDRESS": "tls://dfact-0.dfact:8786", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB", "DISMISSED": ""}
+    given |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REPORTS": str(tmp_path), "TMPDIR": str(tmp_path)}
+
+    def run(code: int, **settings: str) -> int:
+        command = [str(MANIFESTS / "node-entrypoint"), "job.toml"]
+        environment = known | given | {"CODE": str(code)} | settings
+        return subprocess.run(command, env=environment, timeout=PATIENCE, check=False).returncode
+
+    return run
+
+
+@pytest.mark.process
+def test_workers_do_not_decide_whether_the_job_has_failed(ending: Callable[..., int]) -> None:
+    worker = {"JOB_COMPLETION_INDEX": "1"}
+    assert [ending(code, **worker) for code in (0, 1, 2, 137, 139)] == [75, 75, 2, 75, 75]
+    assert ending(0, DFACT_LOST_SCHEDULER_EXIT="0", **worker) == 0, "under SLURM"
+    apart = {"JOB_COMPLETION_INDEX": "0", "DFACT_ROLE": "worker", "DFACT_DEATH_EXIT": "69"}
+    assert [ending(code, **apart) for code in (0, 1, 2, 137)] == [75, 69, 2, 75]
+    assert ending(0, DISMISSED="yes", **apart) == 0, "the driver is done, and with it the Job of the workers"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("code", "failures", "told"), [(0, "0", True), (1, "0", False), (1, "6", True), (2, "0", True), (143, "6", False), (137, "5", False)]
+)
+def test_driver_that_does_not_come_again_dismisses_its_workers(
+    code: int, failures: str, told: bool, ending: Callable[..., int], tmp_path: Path
+) -> None:
+    apart = {"DFACT_DISMISS_WORKERS": "true", "DFACT_MAX_FAILURES": "6", "DFACT_FAILURES": failures}
+    assert ending(code, JOB_COMPLETION_INDEX="0", **apart) == code
+    assert (tmp_path / "dismissal").exists() is told
+    if told:
+        assert (tmp_path / "dismissal").read_text() == "dfact.engine.cluster.dismissal tls://127.0.0.1:8786\n"
+        (tmp_path / "dismissal").unlink()
+    assert ending(code, JOB_COMPLETION_INDEX="0") == code
+    assert not (tmp_path / "dismissal").exists(), "workers of the same Job end with it"
+
+
 @pytest.mark.process
 @pytest.mark.faults
-def test_workers_without_a_scheduler_fail() -> None:
-    entrypoint = DEPLOY / "container" / "node-entrypoint"
+def test_workers_without_a_scheduler_end_with_a_code_that_counts_as_no_try() -> None:
+    entrypoint = MANIFESTS / "node-entrypoint"
     environment = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DFACT_DEATH_TIMEOUT": "1"}
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_"))}
     done = subprocess.run([str(entrypoint), "job.toml"], env=known | environment | path, capture_output=True, timeout=400, check=False)
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 75, done.stderr

@@ -161,11 +161,11 @@ def test_a_worker_of_another_version_is_refused_by_name(
     with cluster(2) as (_, client):
         victim = min(client.scheduler_info(n_workers=-1)["workers"])
 
-        async def with_other_version(key: str, *size: int, dask_worker: Any, driver: dict[str, str]) -> dict[str, str]:
+        async def with_other_version(key: str, *size: int, dask_worker: Any, driver: Any, **settings: Any) -> dict[str, str]:
             if dask_worker.address == victim:
                 fields = asdict(current) | {"dfact": "0.0.9", "numpy": "2.1.0"}
                 raise ClusterError(f"it {handshake.version_mismatch(fields, driver)}")
-            return await shard_module.open_shard(key, *size, dask_worker=dask_worker, driver=driver)
+            return await shard_module.open_shard(key, *size, dask_worker=dask_worker, driver=driver, **settings)
 
         monkeypatch.setattr(workers_module, "open_shard", with_other_version)
         assert bits(fit(client)) == bits(inline), "the other worker computes alone"

@@ -118,3 +118,39 @@ def test_code_that_cannot_be_stored_is_used(tmp_path: Path, monkeypatch: pytest.
     [record] = caplog.records
     assert record.getMessage().endswith("No space left on device; every process will compile it")
     assert not list(Path(total._cache.cache_path).glob("*.nb?"))
+
+
+def test_code_that_was_compiled_before_is_used_and_left_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "image"))
+    assert new_process(tmp_path)(np.arange(5)) == 10
+    stored = {path: path.read_bytes() for path in (tmp_path / "image").rglob("*.nb?")}
+    assert len(stored) == 2
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "own"))
+    monkeypatch.setenv(code_cache.COMPILED, str(tmp_path / "image"))
+    found = new_process(tmp_path)
+    assert found(np.arange(5)) == 10
+    assert sum(found.stats.cache_hits.values()) == 1
+    assert not list((tmp_path / "own").rglob("*.nb?"))
+    assert found(np.arange(5.0)) == 10, "what was not compiled before is compiled here"
+    assert list((tmp_path / "own").rglob("*.nbc"))
+    assert {path: path.read_bytes() for path in (tmp_path / "image").rglob("*.nb?")} == stored
+    monkeypatch.setattr("numba.config.CPU_NAME", "another")
+    elsewhere = new_process(tmp_path)
+    assert elsewhere(np.arange(5)) == 10
+    assert not elsewhere.stats.cache_hits, "code for another processor is not used"
+
+
+@pytest.mark.parametrize("shared", ["numba", "numba/kernels"])
+def test_code_that_others_could_plant_is_not_read(
+    shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "numba"))
+    kernel = new_process(tmp_path)
+    assert kernel(np.arange(5)) == 10
+    planted = Path(kernel._cache.cache_path) if "/" in shared else tmp_path / "numba"
+    planted.chmod(0o777)
+    code_cache._intruder.cache_clear()
+    later = new_process(tmp_path)
+    assert later(np.arange(5)) == 10
+    assert not later.stats.cache_hits
+    assert f"other users can write to {planted}, expected a folder of your own" in caplog.text

@@ -18,6 +18,7 @@ from dfact.engine.block_state import SpillFile
 from dfact.engine.cluster.journal import Journal
 from dfact.errors import StoreError
 from dfact.models.row_factors import gather_rows
+from dfact.storage import folder_owners
 from dfact.storage.files import TemporaryFolder, atomic_file
 from dfact.storage.groups import create_group, scratch_store
 
@@ -66,7 +67,7 @@ def test_temporary_files_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert len(folders) == 3
         assert {stat.S_IMODE(folder.lstat().st_mode) for folder in folders} == {0o700}
         files = [file for folder in folders for file in folder.iterdir() if file.is_file()]
-        assert {file.name for file in files} == {"in-use", "blocks.state", "passes"}
+        assert {file.name for file in files} == {"blocks.state", "passes"}
         assert {stat.S_IMODE(file.lstat().st_mode) for file in files} == {0o600}
     state.close()
     del rows
@@ -84,24 +85,48 @@ def test_a_new_temporary_file_follows_no_link(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
-def test_links_and_folders_of_others_are_not_taken_for_stale_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def abandoned_name(purpose: str) -> str:
+    """The name of a folder whose process has ended: a process with the id of this one, that began earlier."""
+    here = folder_owners.host()
+    return f"dfact-{purpose}-{here}.{os.getpid()}.1.abc"
+
+
+def test_links_and_folders_of_other_users_are_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for name in ("target", "dfact-of-another", "dfact-with-a-link"):
-        (tmp_path / name).mkdir()
-    for name in ("target", "dfact-of-another"):
-        (tmp_path / name / "in-use").touch()
-    (tmp_path / "dfact-link").symlink_to(tmp_path / "target")
-    (tmp_path / "dfact-with-a-link" / "in-use").symlink_to(tmp_path / "target" / "in-use")
+    others, link, target = tmp_path / abandoned_name("state"), tmp_path / abandoned_name("link"), tmp_path / "target"
+    others.mkdir()
+    target.mkdir()
+    (target / "file").touch()
+    link.symlink_to(target)
     own, found = os.geteuid(), Path.lstat
-    of_another = os.stat_result([*(tmp_path / "dfact-of-another").lstat()[:4], own + 1, *(tmp_path / "dfact-of-another").lstat()[5:]])
-    monkeypatch.setattr(Path, "lstat", lambda path: of_another if path.name == "dfact-of-another" else found(path))
-    before = sorted(tmp_path.rglob("*"))
+    of_another = os.stat_result([*others.lstat()[:4], own + 1, *others.lstat()[5:]])
+    with monkeypatch.context() as context:
+        context.setattr(Path, "lstat", lambda path: of_another if path == others else found(path))
+        before = sorted(tmp_path.rglob("*"))
+        TemporaryFolder("state").remove()
+        assert sorted(tmp_path.rglob("*")) == before
     TemporaryFolder("state").remove()
-    assert sorted(tmp_path.rglob("*")) == before
-    monkeypatch.undo()
+    assert sorted(tmp_path.rglob("*")) == [link, target, target / "file"], "an abandoned folder of one's own is removed"
+
+
+def test_folders_of_other_hosts_boots_and_containers_are_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system that nodes share, whether or not its locks work: theirs are in use as far as this host can tell."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    TemporaryFolder("state").remove()
-    assert not (tmp_path / "dfact-of-another").exists(), "a stale folder of one's own is removed"
+    name, (host, boot, space) = abandoned_name("state"), folder_owners.host().rsplit(".", 2)
+    others = [
+        name.replace(f"-{host}.", "-node7."),
+        name.replace(f"-{host}.", f"-my-{host}.x."),
+        name.replace(boot, "5a1f3f0e-0000-4000-8000-000000000000"),
+        name.replace(f".{space}.", ".4026539999."),
+        name.replace(f".{os.getpid()}.1.", f".{os.getpid()}.{folder_owners.process_start(os.getpid())}."),
+        "dfact-state-abcdefgh",
+    ]
+    for other in others:
+        (tmp_path / other).mkdir()
+    (tmp_path / name).mkdir()
+    with (tmp_path / others[0] / "in-use").open("w"):  # not locked, as on a file system that pretends to lock
+        TemporaryFolder("state").remove()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
 @pytest.mark.parametrize("exists", [True, False])

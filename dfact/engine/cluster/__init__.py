@@ -1,10 +1,13 @@
 """Passes on a Dask cluster: a shard on each worker, and the driver's session that coordinates them.
 
 connection    the driver's client of a running cluster
-certificate_names, preload   names on certificates, checked at both ends of a connection
+certificate_names   names on certificates, checked at both ends of a connection
+preload       what the processes of a cluster load at their start
 session       passes, recovery of lost workers, balance; the executor
 handshake     the same versions on all processes, and a statement where bits may differ
 workers       the workers of a session: joining, calls, losses
+leaving       workers that hand their partitions over before they end
+reservation   the memory that fits hold on the workers
 worker_shard  the worker's side: its shard, and the calls that reach it
 placement     the owners of partitions, and the tree of calls
 journal       the passes since the last checkpoint, to recompute lost partitions

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from dfact.engine.cluster.certificate_names import ClusterSecurity
 
+logger = logging.getLogger("dfact.cluster")
 _CONNECT_SECONDS = 10
 
 
@@ -42,15 +44,34 @@ def connect(address: str, security: "ClusterSecurity") -> Iterator["Client"]:
     except (OSError, ValueError, TypeError, RuntimeError) as error:  # TLS raises the last two
         raise DfactError(f"no Dask scheduler answers at {address} ({_reason(error)}); {_remedy(address)}") from error
     with _closing_silently(Client(address, set_as_default=False, security=security)) as client:
-        try:
-            client.wait_for_workers(expected, timeout=timeout)
-        except TimeoutError as error:
-            count = f"{len(worker_infos(client))} of {expected}" if expected > 1 else "no"
-            raise DfactError(f"the Dask cluster at {address} has {count} workers; start some with: dask worker {address}") from error
+        _wait_for_workers(client, address, expected, timeout)
         with cluster_errors():
             if address.startswith("tls://"):
                 require_names_checked(client)
             yield client
+
+
+def _wait_for_workers(client: "Client", address: str, expected: int, seconds: float) -> None:
+    """Wait for the expected workers, and log what the wait is for."""
+    deadline, joined = time.monotonic() + seconds, -1
+    while (count := _n_running(client)) < expected:
+        if count > joined:
+            logger.info(
+                "%d of %d workers have joined; waiting up to %g s for the others (dfact.expected-workers)", count, expected, seconds
+            )
+            joined = count
+        try:  # Dask would wait for ever without a time
+            client.wait_for_workers(count + 1, timeout=max(deadline - time.monotonic(), 0.1))
+        except TimeoutError as error:
+            found = f"{_n_running(client)} of {expected}" if expected > 1 else "no"
+            fewer = "; to start the fit with fewer, lower dfact.expected-workers" if expected > 1 else ""
+            raise DfactError(
+                f"the Dask cluster at {address} has {found} workers after {seconds:g} s; start some with: dask worker {address}{fewer}"
+            ) from error
+
+
+def _n_running(client: "Client") -> int:
+    return sum(info["status"] == "running" for info in worker_infos(client).values())
 
 
 async def probe_scheduler(address: str, security: "ClusterSecurity") -> None:

@@ -13,25 +13,24 @@ _MAX_TASKS = 2000  # the demand for some 200 threads
 
 @contextmanager
 def demand(client: "Client", threads: int) -> Iterator[None]:
-    """Show an adaptive cluster work for this number of threads.
+    """Show the scheduler work for this number of threads.
 
-    Adaptive scaling counts waiting tasks, and passes are not tasks. Therefore tasks that no worker can run are submitted, and
-    released at the end. A cluster of a fixed size gets none.
+    What scales a cluster asks the scheduler's ``adaptive_target``, often from another process, so a driver cannot know whether a cluster
+    adapts. The target counts tasks that wait, and passes are not tasks. Therefore tasks that no worker can run are submitted, and released
+    at the end. A cluster of a fixed size does nothing about them.
     """
-    if getattr(client.cluster, "_adaptive", None) is None:
-        yield
-        return
     from dask import config
     from dask.utils import parse_timedelta
 
     duration = parse_timedelta(config.get("distributed.adaptive.target-duration"))
     each = parse_timedelta(config.get("distributed.scheduler.unknown-task-duration"))
     count = min(_MAX_TASKS, max(1, round(threads * duration / each)))
-    waiting = client.map(_never, range(count), resources={_RESOURCE: 1}, pure=False)
+    waiting = client.map(_never, range(count), resources={_RESOURCE: 1}, pure=False, key="dfact-demand")
     try:
         yield
     finally:
-        client.cancel(waiting)
+        for task in waiting:
+            task.release()
 
 
 def _never(_: int) -> None:

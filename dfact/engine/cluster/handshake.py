@@ -35,9 +35,20 @@ def answer(driver: Mapping[str, str] | None) -> dict[str, str]:
     return fields
 
 
+def answer_in_task(driver: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the same in a task of a worker, by the worker's address, which the error names."""
+    from distributed import get_worker
+
+    address = get_worker().address
+    try:
+        return {address: answer(driver)}
+    except ClusterError as error:
+        raise ClusterError(f"worker {address} cannot run a task: {error}") from error
+
+
 def refusal(error: BaseException) -> str:
     """Return why a worker could not join; one whose dfact does not know the handshake fails at its argument."""
-    if isinstance(error, TypeError) and "'driver'" in str(error):
+    if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
         expected = current_environment().dfact
         return f"its dfact is older than that of the driver and does not state its version, expected dfact {expected}; {_REMEDY}"
     return str(error) or type(error).__name__

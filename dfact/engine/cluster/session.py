@@ -2,6 +2,8 @@
 # Long because every call, of passes, tiles, rows and checkpoints, may have to be repeated after the loss of a worker.
 
 import logging
+import os
+import socket
 import sys
 import time
 from collections import Counter
@@ -19,19 +21,20 @@ from numpy.typing import NDArray
 
 from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.demand import demand
-from dfact.engine.cluster.handshake import Processes, answer, driver_fields
+from dfact.engine.cluster.handshake import Processes, answer_in_task, driver_fields
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.placement import Tree, split, tree, without
+from dfact.engine.cluster.reservation import Reservation, reservations
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, marker
 from dfact.engine.cluster.transport import Pickled, packed, unpacked
-from dfact.engine.cluster.watchdog import Watchdog
+from dfact.engine.cluster.watchdog import Watchdog, cluster_errors
 from dfact.engine.cluster.worker_shard import Report, Share
 from dfact.engine.cluster.workers import Retry, SessionWorker, SessionWorkers, WorkersLost
 from dfact.engine.environment import Environment
-from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
+from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers, worker_rest
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass, TiledPass, pass_partitions
-from dfact.engine.reduction import TreeSum
+from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.session import CheckpointableSession
 from dfact.engine.shard import consecutive
 from dfact.engine.threads import single_threaded
@@ -68,7 +71,9 @@ class ClusterSession(CheckpointableSession):
 
     def __init__(self, client: "Client", partitions: Partitions, plan: Plan) -> None:
         self._client, self._partitions = client, partitions
-        self._workers = SessionWorkers(client, (len(partitions), plan.resident_states, plan.resident_values, plan.resident_sums))
+        holder = f"a fit of {'×'.join(map(str, plan.shape))} of process {os.getpid()} on {socket.gethostname()}"
+        size = len(partitions), plan.resident_states, plan.resident_values, plan.resident_sums
+        self._workers = SessionWorkers(client, size, Reservation(uuid4().hex, plan.reserved, holder))
         self._journal = Journal()
         self._saved: list[CheckpointedState] = []
         self._done = self._epoch = 0
@@ -76,6 +81,10 @@ class ClusterSession(CheckpointableSession):
         """The pickled pass that all workers have received."""
         self._behind = False
         """Whether passes must be repeated for some partitions."""
+        self._handed: dict[str, dict[Node, PartialSums]] = {}
+        """Sums that workers handed over when they left in the current pass, by the keys of their shards."""
+        self._summands: Sequence[int] = ()
+        """The partitions of the current pass, in the order of its sums."""
         self._uneven_passes = self._cooldown = 0
         self._next_poll = 0.0
         self._unit = 1
@@ -104,15 +113,21 @@ class ClusterSession(CheckpointableSession):
 
     def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
         self._update_workers()
-        if isinstance(pass_, TiledPass):
+        if self.ends_soon and self._saved and self._journal.base == self._done:
+            logger.warning("All workers leave; the checkpoint holds their state, and the fit waits for other workers")
+            self._workers.release(self._workers.all)
+        # Sums that wait for a step cannot move, and a worker that leaves stays for it.
+        self._pending = isinstance(pass_, TiledPass)
+        if self._pending:
             self._align_groups()
         self._journal.append(packed(pass_), packed(self._tiles.resolve(broadcast)))
-        n = len(pass_partitions(pass_, len(self._partitions)))
+        self._summands, self._handed = pass_partitions(pass_, len(self._partitions)), {}
+        n = len(self._summands)
         parts = n_summands(pass_, self._partitions.layout, n)
         sums, report = self._with_recovery(lambda: self._run_passes([self._done + 1], parts))
         self._done += 1
         self._workers.end_pass()
-        self._pending, self._stateless = isinstance(pass_, TiledPass), report.stateless
+        self._stateless = report.stateless
         if not self._pending:  # lost sums that wait for a step are computed again from the journal
             self._clear_stateless()
         if n == len(self._partitions):
@@ -187,6 +202,10 @@ class ClusterSession(CheckpointableSession):
     def environments(self) -> list[Environment]:
         return self._workers.processes.environments
 
+    @property
+    def ends_soon(self) -> bool:
+        return self._workers.end_soon
+
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         first, count = 0, 1
         while first < len(self._partitions):
@@ -254,10 +273,18 @@ class ClusterSession(CheckpointableSession):
         message["passes"] = [None if pass_ == previous else pass_ for (pass_, _), previous in zip(entries, sent, strict=False)]
         message["broadcasts"] = [broadcast for _, broadcast in entries]
         calls = {self._workers.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in trees}
-        for reply in self._workers.call_all("run", calls).values():
+        # Sums that wait for a step are held by their workers, so a tiled pass is not cut short.
+        with nullcontext() if self._pending else self._workers.cuttable(self._epoch):
+            replies = self._workers.call_all("run", calls)
+        for reply in replies.values():
             nodes, worker_report = unpacked(reply)
             sums.update(nodes)
             report.update(worker_report)
+        if report.cut:
+            self._start_epoch()  # if the partitions cannot move after all, the pass goes on under the new epoch
+            raise Retry("A worker has left a pass; the others continue it")
+        for nodes in self._handed.values() if parts else ():  # these are copied, as the pass may be requested again
+            sums.update({node: part.accumulator() for node, part in nodes.items()})
         self._sent = sent[-1]
         return sums, report
 
@@ -290,7 +317,12 @@ class ClusterSession(CheckpointableSession):
         for worker in self._workers.all:
             if any(run.start % self._unit or (run.stop % self._unit and run.stop != len(self._partitions)) for run in worker.runs):
                 worker.runs = []  # its partitions could not be moved to form complete groups
+        if not self._pending:
+            self._evacuate()
         orphans = without(everything, [run for worker in self._workers.all for run in worker.runs])
+        if orphans and self._handed:
+            self._forget_handed(orphans)
+            orphans = without(everything, [run for worker in self._workers.all for run in worker.runs])
         if orphans:
             self._assign(orphans)
         if self._behind:
@@ -298,17 +330,60 @@ class ClusterSession(CheckpointableSession):
                 self._run_passes(pass_numbers, 0)
             self._behind = False
 
-    def _assign(self, orphans: list[range]) -> None:
-        """Divide partitions among the workers that have less than their share."""
-        self._workers.wait_for_some()
+    def _evacuate(self) -> None:
+        """Move the partitions of workers that leave to those that stay, with their sums of an unfinished pass, and let them go."""
+        leaving = self._workers.movable
+        owners = [worker for worker in leaving if worker.runs]
+        if owners:
+            began = time.monotonic()
+            for worker in owners:
+                worker.attempts += 1
+            self._start_epoch()  # a pass that was requested before, and is still on its way, must not add to the sums
+            message = {"epoch": self._epoch, "pass_number": self._done + 1}
+            sums = self._workers.call_all("sums", dict.fromkeys(owners, message))
+            workers, shares = self._fill([run for worker in owners for run in worker.runs])
+            kept = [
+                consecutive(partition for run in [*w.runs, *share] for partition in run) for w, share in zip(workers, shares, strict=True)
+            ]
+            if not self._move([*workers, *owners], [*kept, *([] for _ in owners)]):
+                return
+            self._handed |= {worker.key: unpacked(nodes) for worker, nodes in sums.items()}
+            logger.info(
+                "%d partitions moved from workers that leave, in %.1f s",
+                sum(len(run) for s in shares for run in s),
+                time.monotonic() - began,
+            )
+        if leaving:
+            self._workers.release(leaving)
+
+    def _forget_handed(self, lost: list[range]) -> None:
+        """Forget sums handed over that contain any of these partitions, which will be added again; so other partitions of such a sum
+        lose their owners too.
+        """
+        partitions = {partition for run in lost for partition in run}
+        for nodes in self._handed.values():
+            for level, index in list(nodes):
+                summed = self._summands[index << level : (index + 1) << level]
+                if not partitions.isdisjoint(summed):
+                    del nodes[level, index]
+                    for worker in self._workers.all:
+                        worker.runs = without(worker.runs, consecutive(summed))
+
+    def _fill(self, runs: list[range]) -> tuple[list[SessionWorker], list[list[range]]]:
+        """Divide partitions among the workers that have less than their share; returns these workers and what each gets."""
         workers, weights = self._weights()
-        if not self._workers.owners:
-            for worker in workers:
-                worker.placed = True
         share = len(self._partitions) / sum(weights)
         lacking = {worker: share * weight - worker.load for worker, weight in zip(workers, weights, strict=True)}
         workers = [worker for worker in workers if lacking[worker] > 0]
-        shares = split(orphans, [lacking[worker] for worker in workers], self._unit)
+        return workers, split(runs, [lacking[worker] for worker in workers], self._unit)
+
+    def _assign(self, orphans: list[range]) -> None:
+        """Give partitions without an owner to the workers that have less than their share."""
+        self._workers.wait_for_some()
+        if not self._workers.owners:
+            for worker in self._workers.all:
+                worker.placed = True
+        workers, shares = self._fill(orphans)
         self._start_epoch()
         self._behind = True
         calls = {
@@ -404,13 +479,13 @@ class ClusterSession(CheckpointableSession):
         uneven = slowest > max(_IMBALANCE * ideal, ideal + single, ideal + _MIN_GAIN_SECONDS)
         self._uneven_passes = self._uneven_passes + 1 if uneven else 0
 
-    def _move(self, workers: Sequence[SessionWorker], shares: Sequence[list[range]]) -> None:
-        """Move partitions with their states, so that each worker has its share."""
+    def _move(self, workers: Sequence[SessionWorker], shares: Sequence[list[range]]) -> bool:
+        """Move partitions with their states, so that each worker has its share. Returns whether they have moved."""
         moves = {
             worker: [
                 (source, range(max(owned.start, run.start), min(owned.stop, run.stop)))
                 for run in without(share, worker.runs)
-                for source in workers
+                for source in self._workers.all
                 for owned in source.runs
                 if source is not worker and owned.start < run.stop and run.start < owned.stop
             ]
@@ -429,27 +504,33 @@ class ClusterSession(CheckpointableSession):
             self._workers.call_each("take", calls)
         except WorkersLost as lost:
             self._workers.remove(lost.workers)
-            return
+            return False
         except Retry as error:
             logger.warning("%s; partitions do not move", error)  # the next pass drops those that have been copied
+            moved = False
         else:
+            moved = True
+            for worker in self._workers.all:  # also those that take part as sources alone
+                worker.runs = without(worker.runs, [run for share in shares for run in share])
             for worker, share in zip(workers, shares, strict=True):
                 worker.runs = share
         for worker in workers:
             worker.placed = True
+        return moved
 
     def _weights(self) -> tuple[list[SessionWorker], list[float]]:
         """Return the workers in the order of their partitions, and their speeds; workers without partitions are in the middle,
         where they displace the fewest. In short passes the speeds are the numbers of threads.
         """
-        workers = self._workers.owners
+        staying = self._workers.staying
+        workers = [worker for worker in self._workers.owners if worker in staying]
         middle = len(workers) // 2
         known = [worker for worker in workers if not np.isnan(worker.speed)]
         longest = max((self._seconds(worker, worker.speed, worker.load) for worker in known), default=0.0)
-        workers[middle:middle] = [worker for worker in self._workers.all if not worker.runs]
+        workers[middle:middle] = [worker for worker in staying if not worker.runs]
         if longest < _MIN_GAIN_SECONDS:
             return workers, [float(worker.threads) for worker in workers]
-        median = float(np.median([worker.speed / worker.threads for worker in workers if not np.isnan(worker.speed)]))
+        median = float(np.median([worker.speed / worker.threads for worker in known]))
         return workers, [worker.threads * median if np.isnan(worker.speed) else worker.speed for worker in workers]
 
 
@@ -464,8 +545,18 @@ class DistributedExecutor:
         while not (workers := watchdog.worker_infos()):  # those that have just joined may be lost again
             with demand(self.client, 1):
                 watchdog.some_workers()
-        limits = [worker["memory_limit"] or sys.maxsize for worker in workers.values()]
-        return cluster_workers(limits, max(worker["nthreads"] for worker in workers.values()), memory_limit)
+        limits = {address: worker["memory_limit"] or sys.maxsize for address, worker in workers.items()}
+        with cluster_errors():
+            held = {address: found for address, found in reservations(self.client).items() if found and address in limits}
+        rests = [
+            (
+                worker_rest(limits[address], sum(reservation.size for reservation in found)),
+                f"memory that others hold on worker {address}: {', '.join(map(str, found))}",
+            )
+            for address, found in held.items()
+        ]
+        threads = max(worker["nthreads"] for worker in workers.values())
+        return cluster_workers(list(limits.values()), threads, memory_limit, min(rests, default=None))
 
     def open(self, partitions: Partitions, plan: Plan) -> ClusterSession:
         return ClusterSession(self.client, partitions, plan)
@@ -499,13 +590,6 @@ def _run_task(
     driver: dict[str, str], work: Pickled[tuple[Callable[[T, D], Iterable[R]], T, Callable[[], AbstractContextManager[object]]]], data: D
 ) -> tuple[dict[str, dict[str, str]], list[R]]:
     """Return the environment of this worker by its address, and the results."""
-    from distributed import get_worker
-
-    address = get_worker().address
-    try:
-        environment = answer(driver)
-    except ClusterError as error:
-        raise ClusterError(f"worker {address} cannot run a task: {error}") from error
-    function, task, context = work.value
+    environment, (function, task, context) = answer_in_task(driver), work.value
     with context():
-        return {address: environment}, list(function(task, data))
+        return environment, list(function(task, data))

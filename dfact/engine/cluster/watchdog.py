@@ -65,7 +65,7 @@ class Watchdog:
         self,
         work: Awaitable[T],
         progress: Callable[[], Awaitable[int]] | None = None,
-        check: Callable[[dict[str, int]], None] | None = None,
+        check: Callable[[dict[str, int]], Awaitable[None]] | None = None,
     ) -> T:
         """Return the result of the work, unless the cluster is lost or ``progress`` stays the same for too long, or ``check`` of
         the workers raises an error.
@@ -79,7 +79,7 @@ class Watchdog:
                 interval *= 2  # early losses are noticed soon, and long passes are not disturbed
                 workers, now = await self.workers(), time.monotonic()
                 if workers is not None and check is not None:
-                    check(workers)
+                    await check(workers)
                 if workers:
                     with_workers = now
                 if now - with_workers > self.worker_timeout:

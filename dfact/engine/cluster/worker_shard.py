@@ -3,7 +3,8 @@
 The driver opens a shard on each worker, and a task keeps it open. An epoch is an assignment of partitions to workers; calls of
 an earlier one are refused. A reply has one key, or none if there is nothing to tell: a result (``content``, or ``steps`` of
 a status); the ``error`` of a call; the partitions that a shard is ``lacking``; shards that are ``lost``, as their workers could
-not be reached; the ``stale`` epoch of the call; or the key of a shard that is ``unknown`` to the process.
+not be reached; the ``stale`` epoch of the call; or the key of a shard that is ``unknown`` to the process. A status, and a reply
+about lost shards, also tell whether the worker ``leaves``.
 """
 # Long because it holds the worker's end of each of the driver's calls.
 
@@ -19,9 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.handshake import answer
+from dfact.engine.cluster.leaving import leaves, tell, watch
 from dfact.engine.cluster.memory import keep_freed_memory
 from dfact.engine.cluster.meter import meter_of, show_figures
 from dfact.engine.cluster.placement import Tree
+from dfact.engine.cluster.reservation import Reservation, release, reserve
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reaches
 from dfact.engine.cluster.transport import packed, unpacked
 from dfact.engine.reduction import Node, TreeSum
@@ -52,10 +55,13 @@ class Report:
     """Number of partitions processed in the pass and seconds taken, by key of the shard."""
     stateless: bool
     """Whether no partition has a state after the pass."""
+    cut: bool = False
+    """Whether a worker that leaves has cut the pass short, so that sums are missing."""
 
     def update(self, other: "Report") -> None:
         self.seconds |= other.seconds
         self.stateless &= other.stateless
+        self.cut |= other.cut
 
 
 class WorkerShard:
@@ -72,7 +78,7 @@ class WorkerShard:
         n_partitions, states, values, sums = size
         self._shard = Shard(n_partitions, worker.state.nthreads, states, values, sums, self._fetch)
         self._pass: Any = None
-        self._epoch = 0
+        self._epoch, self._cut_epoch = 0, -1
         self._meter = meter_of(worker)
         self.closed = threading.Event()
         self.task_started = False
@@ -111,7 +117,7 @@ class WorkerShard:
         """
         if not self._is_current(epoch):
             return {"stale": epoch}
-        work = partial(self._run, list(zip(pass_numbers, passes, broadcasts, strict=True)), runs, parts)
+        work = partial(self._run, epoch, list(zip(pass_numbers, passes, broadcasts, strict=True)), runs, parts)
         if not below:
             return await self._do(lambda: self._finish(work()))
         message: dict[str, Any] = {"epoch": epoch, "pass_numbers": pass_numbers, "passes": passes, "broadcasts": broadcasts, "parts": parts}
@@ -139,23 +145,41 @@ class WorkerShard:
         self._epoch = max(epoch, self._epoch)
         return epoch == self._epoch
 
-    def _run(self, entries: Sequence[tuple[int, bytes | None, bytes]], runs: Sequence[tuple[int, int]], parts: int) -> Any:
+    async def cut(self, epoch: int) -> dict[str, Any]:
+        """Cut passes short under this assignment of partitions, as the driver is about to move those of this worker."""
+        if self._is_current(epoch):
+            self._cut_epoch = epoch
+            self._shard.cut()
+        return {}
+
+    async def sums(self, epoch: int, pass_number: int) -> dict[str, Any]:
+        """Return the sums of this shard alone in the pass with this number, even if it was cut short; none if it has not begun."""
+        if not self._is_current(epoch):
+            return {"stale": epoch}
+        return {"content": serialized(await self._do(lambda: packed(self._shard.sums(pass_number))))}
+
+    def _run(self, epoch: int, entries: Sequence[tuple[int, bytes | None, bytes]], runs: Sequence[tuple[int, int]], parts: int) -> Any:
         """Run passes on the shard. Returns its sums by node of the tree over the partitions, with a report; or a reply if it lacks some."""
+        if epoch > self._cut_epoch:
+            self._shard.uncut()
         lacking = self._shard.retain([range(*run) for run in runs])
         if lacking:
             return {"lacking": [self.key, [(run.start, run.stop) for run in lacking]]}
-        began, previous = time.perf_counter(), self._shard.n_processed
+        began, previous, cut = time.perf_counter(), self._shard.n_processed, False
         for pass_number, pass_, broadcast in entries:
             if pass_ is not None:
                 self._pass = unpacked(pass_)
             if self._shard.lags(pass_number):
                 self._shard.run(pass_number, self._pass, unpacked(broadcast), wanted=parts > 0)
+            cut = self._shard.lags(pass_number)
+            if cut:
+                break
         processed = self._shard.n_processed - previous
         self._meter.passes += len(entries)
         self._meter.partitions += processed
         self._meter.rows_per_second = self._shard.rows_per_second
         nodes = self._shard.sums(entries[-1][0]) if parts else {}
-        return nodes, Report({self.key: (processed, time.perf_counter() - began)}, self._shard.stateless)
+        return nodes, Report({self.key: (processed, time.perf_counter() - began)}, self._shard.stateless, cut)
 
     def _combine(self, combined: tuple[TreeSum[Any], Report] | None, reply: Any, parts: int) -> tuple[TreeSum[Any], Report]:
         """Add the sums of this shard, or of one below, to those collected so far."""
@@ -246,8 +270,8 @@ class WorkerShard:
 
     def _put(self, content: bytes) -> int:
         states, last = unpacked(content)
-        for partition, blocks in states:
-            self._shard.put(partition, blocks)
+        for partition, done, blocks in states:
+            self._shard.put(partition, done, blocks)
         return int(last)
 
     async def give(self, first: int, last: int) -> dict[str, Any]:
@@ -259,7 +283,7 @@ class WorkerShard:
         for partition in range(first, last):
             added = list(self._shard.states(partition, partition + 1))
             states += added
-            size += sum(array.nbytes for _, blocks in added for state in blocks for array in state.values())
+            size += sum(array.nbytes for *_, blocks in added for state in blocks for array in state.values())
             if size >= _STATES_BYTES:
                 return serialized(packed((states, partition + 1)))
         return serialized(packed((states, last)))
@@ -295,8 +319,8 @@ class WorkerShard:
         return {"content": serialized(packed([state.describe() for state in states]))}
 
     async def status(self) -> dict[str, Any]:
-        """Return the number of steps so far, which shows whether there is progress."""
-        return {"steps": self._shard.n_steps}
+        """Return the number of steps so far, which shows whether there is progress, and whether the worker leaves."""
+        return {"steps": self._shard.n_steps, "leaves": leaves(self.worker)}
 
     async def close(self) -> dict[str, Any]:
         """Stop the shard, even in a pass, and close it."""
@@ -304,8 +328,11 @@ class WorkerShard:
             self.closed.set()
             _shards.pop(self.key, None)
             self._shard.stop()
-            await asyncio.get_running_loop().run_in_executor(self._control, self._shard.__exit__)
-            self._control.shutdown(wait=False)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._control, self._shard.__exit__)
+            finally:
+                release(self.worker, self.key)
+                self._control.shutdown(wait=False)
         return {}
 
     # Helpers
@@ -315,9 +342,9 @@ class WorkerShard:
         return await asyncio.get_running_loop().run_in_executor(self._control, function, *arguments)
 
     @property
-    def leaving(self) -> bool:
-        """Whether the shard or its worker is being closed, so that an error may not come from the pass."""
-        return self.closed.is_set() or self.worker.status.name in {"closing", "closed"}
+    def ended(self) -> bool:
+        """Whether the shard is closed or its worker has ended, so that an error may not come from the pass."""
+        return self.closed.is_set() or self.worker.status.name == "closed"
 
     async def call_shard(self, shard: ShardAddress, call: str, **message: Any) -> dict[str, Any]:
         """Call another worker. If it cannot be reached, the reply names it as lost."""
@@ -326,9 +353,9 @@ class WorkerShard:
         try:
             reply: dict[str, Any] | None = await getattr(self.worker.rpc(address), OPERATION)(key=key, call=call, message=content)
         except OSError:
-            if self.leaving:
+            if self.ended:
                 raise  # this worker's connections are closed, and the other may be alive
-            return {"lost": [shard]}
+            return {"lost": [shard], "leaves": leaves(self.worker)}
         return {"lost": [shard]} if reply is None or "unknown" in reply else reply  # None: another process has the address
 
     def _fetch(self, keys: Sequence[Hashable]) -> Mapping[Hashable, Any]:
@@ -355,12 +382,15 @@ class WorkerShard:
 
         worker, task = get_worker(), get_worker().get_current_task()
         secede()
-        self.task_started = True
+        self.task_started, told = True, False
         with _unprofiled(worker):
             while not self.closed.wait(0.5):
+                if leaves(worker) and not told:  # the scheduler moves the results of tasks before it closes the worker
+                    tell(worker, self.key)
+                    told = True
                 state = worker.state.tasks.get(task)
                 wanted = state is not None and state.state in ("executing", "long-running")
-                if not wanted or worker.status.name not in ("running", "paused"):
+                if not (wanted or leaves(worker)) or worker.status.name == "closed":
                     closing = self.close()
                     try:
                         asyncio.run_coroutine_threadsafe(closing, worker.loop.asyncio_loop)
@@ -408,7 +438,7 @@ async def handle(key: str, call: str, message: Mapping[str, Any]) -> dict[str, A
     try:
         reply: dict[str, Any] = await getattr(called, call)(**message)
     except Exception as error:
-        if called.leaving:  # for example because the worker is retired during a pass
+        if called.ended or leaves(called.worker):  # its connections may be closed; others meet an error of the pass itself again
             return {"unknown": key}
         return {"error": serialized(_packed_error(error))}
     return reply
@@ -423,19 +453,28 @@ def _packed_error(error: Exception) -> bytes:
     return content
 
 
-async def open_shard(key: str, *size: int, dask_worker: "Worker", driver: Mapping[str, str] | None = None) -> dict[str, str]:
+async def open_shard(
+    key: str, *size: int, dask_worker: "Worker", driver: Mapping[str, str] | None = None, reservation: Reservation | None = None
+) -> dict[str, str]:
     """Open a shard in a worker, and return the worker's environment; Dask runs this on its event loop.
 
-    Raises ClusterError if the versions are not those of the driver.
+    Raises ClusterError if the versions are not those of the driver, MemoryPlanError if other fits hold the memory.
     """
     from dfact.internals.distributed import check_worker
 
     environment = answer(driver)
     check_worker(dask_worker)
+    assert reservation is not None, "a driver of this version sends one"
+    await watch(dask_worker, lambda worker: [shard for shard in _shards.values() if shard.worker is worker])
     dask_worker.handlers.setdefault(OPERATION, handle)
     show_figures(dask_worker)
-    shard = WorkerShard(dask_worker, key, size)
-    await shard.open()
+    reserve(dask_worker, key, reservation)
+    try:
+        shard = WorkerShard(dask_worker, key, size)
+        await shard.open()
+    except BaseException:
+        release(dask_worker, key)
+        raise
     expiring = asyncio.ensure_future(shard.expire())
     _expiring.add(expiring)
     expiring.add_done_callback(_expiring.discard)

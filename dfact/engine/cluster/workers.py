@@ -3,14 +3,18 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+from weakref import WeakSet, WeakValueDictionary
 
+from dfact import signals
 from dfact.engine.cluster.handshake import Processes, driver_fields, refusal
+from dfact.engine.cluster.leaving import TOPIC
 from dfact.engine.cluster.placement import without
+from dfact.engine.cluster.reservation import Reservation
 from dfact.engine.cluster.transport import unpacked
 from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors
 from dfact.engine.cluster.worker_shard import OPERATION, ShardAddress, as_message, keep_shard, open_shard
@@ -22,8 +26,19 @@ if TYPE_CHECKING:
 _JOIN_TIMEOUT = 10.0  # seconds that a worker may take to join before the others start without it; doubled while none has joined
 _RETRY_SECONDS = 60.0  # seconds before another attempt
 _DIRECT_PASSES, _MAX_DIRECT_PASSES = 4, 256  # number of passes with direct calls before workers call each other again; doubled each time
+_MAX_ATTEMPTS = 3  # to move the partitions of a worker that leaves
 _RESERVED = 8  # connections of the client that long calls leave free, for the queries that show whether the cluster is alive
+_sessions: "WeakValueDictionary[str, SessionWorkers]" = WeakValueDictionary()  # by the keys of their shards
+_subscribed: "WeakSet[Client]" = WeakSet()
+_cutting: set[Any] = set()  # strong references: the event loop holds tasks weakly
 logger = logging.getLogger("dfact.cluster")
+
+
+def _note(event: tuple[float, dict[str, Any]]) -> None:
+    """Pass the event of a worker that leaves on to its session; Dask's client calls this on its event loop."""
+    key = event[1]["key"]
+    if (session := _sessions.get(key)) is not None:
+        session.note_leaving(key)
 
 
 @dataclass(eq=False)
@@ -41,6 +56,10 @@ class SessionWorker:
     """Recent speed in partitions per second with all threads busy."""
     placed: bool = False
     """Whether the partitions have been distributed with regard to it since it joined."""
+    leaves: bool = False
+    """Whether it has a notice: it ends once its partitions have moved, or its time is up."""
+    attempts: int = 0
+    """Number of attempts to move its partitions since then."""
 
     @property
     def shard(self) -> ShardAddress:
@@ -67,19 +86,19 @@ class Retry(Exception):  # noqa: N818  # not an error: the call is repeated
 class SessionWorkers:
     """The workers that have joined a session, by their addresses."""
 
-    def __init__(self, client: "Client", size: tuple[int, ...]) -> None:
+    def __init__(self, client: "Client", size: tuple[int, ...], reservation: Reservation) -> None:
         """Initialize; ``size`` is the number of partitions, the numbers of those whose states and values a worker may keep, and that
-        of the groups whose tiled sums it may keep.
+        of the groups whose tiled sums it may keep. The ``reservation`` is that of each worker.
         """
         from dfact.internals.distributed import check_client
 
         check_client(client)
         self._client, self._size, self._watch = client, size, Watchdog(client)
+        self._reservation = reservation
         self._joined: dict[str, SessionWorker] = {}
         self._refused: dict[str, float] = {}
         """Times of the next attempt for workers that could not join."""
-        self._reported: set[str] = set()
-        """Refusals that have been logged."""
+        self._reasons: set[str] = set()
         self.processes = Processes()
         """The environments of the driver and of all workers that have joined."""
         self._direct, self._next_direct = 0, _DIRECT_PASSES
@@ -87,6 +106,11 @@ class SessionWorkers:
         # All calls and queries share the client's connections. If calls took them all, a query could not show that workers are alive.
         limit = client.rpc.limit
         self._connections = asyncio.Semaphore(max(1, limit - max(1, min(_RESERVED, limit // 2))))
+        self._cuttable: int | None = None
+        """The epoch of a running pass, if workers that leave may cut it short."""
+        if client not in _subscribed:
+            client.subscribe_topic(TOPIC, _note)
+            _subscribed.add(client)
 
     @property
     def star(self) -> bool:
@@ -115,6 +139,69 @@ class SessionWorkers:
     def by_key(self, key: str) -> SessionWorker:
         return next(worker for worker in self._joined.values() if worker.key == key)
 
+    @property
+    def staying(self) -> list[SessionWorker]:
+        """The workers without a notice; all workers if each has one."""
+        workers = self.all
+        return [worker for worker in workers if not worker.leaves] or workers
+
+    @property
+    def end_soon(self) -> bool:
+        """Whether all workers leave."""
+        workers = self.all
+        return bool(workers) and all(worker.leaves for worker in workers)
+
+    @property
+    def movable(self) -> list[SessionWorker]:
+        """The workers that leave while others stay, to which partitions can move.
+
+        There are none if workers cannot reach each other; then the partitions are recomputed. When the driver itself is stopped, workers
+        often are as well, so all of them finish the pass and write the checkpoint.
+        """
+        if self.star or self.end_soon or signals.requested_signal() is not None:
+            return []
+        return [worker for worker in self.all if worker.leaves and worker.attempts < _MAX_ATTEMPTS]
+
+    def note_leaving(self, key: str) -> None:
+        """Note that the worker with this shard leaves. A running pass ends at the next partitions, and goes on once its own have moved.
+
+        This is called on the client's event loop.
+        """
+        worker = next((worker for worker in self.all if worker.key == key), None)
+        if worker is None or worker.leaves:
+            return
+        worker.leaves = True
+        logger.warning("Worker %s leaves", worker.address)
+        if self._cuttable is not None and worker.runs and worker in self.movable:
+            cutting = asyncio.gather(*(self._cut(owner, self._cuttable) for owner in self.owners), return_exceptions=True)
+            _cutting.add(cutting)
+            cutting.add_done_callback(_cutting.discard)
+
+    async def _cut(self, worker: SessionWorker, epoch: int) -> None:
+        async with self._connections:
+            await self._reach(worker, "cut", epoch=epoch)
+
+    @contextmanager
+    def cuttable(self, epoch: int) -> Iterator[None]:
+        """Let workers that leave cut short the pass that is called within, under this epoch. Raises Retry if one leaves already."""
+        self._cuttable = epoch
+        try:
+            if any(worker.runs for worker in self.movable):  # noted since the last move
+                raise Retry("A worker leaves; its partitions move first")
+            yield
+        finally:
+            self._cuttable = None
+
+    async def _still_replies(self, worker: SessionWorker) -> bool:
+        """Return whether a worker that the scheduler has removed still answers and leaves, rather than being lost."""
+        try:
+            reply = await asyncio.wait_for(self._reach(worker, "status"), POLL_SECONDS)
+        except (OSError, TimeoutError):
+            return False
+        if reply.get("leaves"):
+            self.note_leaving(worker.key)
+        return bool(reply.get("leaves"))
+
     def available(self) -> dict[str, int]:
         """Return the addresses of the cluster's workers with their threads; empty if the scheduler does not answer."""
         workers: dict[str, int] | None = self._client.sync(self._watch.workers)
@@ -128,10 +215,9 @@ class SessionWorkers:
         new = [SessionWorker(address, available[address], f"dfact-shard-{uuid4().hex}") for address in joining]
 
         async def join(worker: SessionWorker) -> dict[str, str]:
-            where = {"workers": [worker.address], "driver": driver_fields()}
-            replies: dict[str, dict[str, str]] = await asyncio.wait_for(
-                self._client.run(open_shard, worker.key, *self._size, **where), timeout
-            )
+            settings = {"driver": driver_fields(), "reservation": self._reservation, "workers": [worker.address]}
+            opening = self._client.run(open_shard, worker.key, *self._size, **settings)
+            replies: dict[str, dict[str, str]] = await asyncio.wait_for(opening, timeout)
             return replies[worker.address]
 
         async def join_all() -> list[dict[str, str] | BaseException]:
@@ -144,11 +230,12 @@ class SessionWorkers:
                 where = {"workers": [worker.address], "allow_other_workers": False, "pure": False, "key": worker.key}
                 worker.task = self._client.submit(keep_shard, worker.key, priority=10, **where)
                 self._joined[worker.address] = worker
+                _sessions[worker.key] = self
             else:
                 refused = f"{worker.address}: {refusal(reply)}"
-                if refused not in self._reported:
+                if refused not in self._reasons:  # a session without workers tries again and again
                     logger.warning("A worker cannot join: %s", refused)
-                self._reported.add(refused)
+                self._reasons.add(refused)
                 self._refused[worker.address] = time.monotonic() + _RETRY_SECONDS
         self.processes.add(environments)
         return refused
@@ -161,9 +248,14 @@ class SessionWorkers:
                 worker.task.release()
 
     def remove_missing(self, available: dict[str, int]) -> None:
-        """Remove the workers that are no longer ``available``. Without any, the scheduler did not answer."""
+        """Remove the workers that are no longer ``available`` and do not answer. Without any, the scheduler did not answer."""
         if available:
-            self.remove([worker for address, worker in self._joined.items() if address not in available])
+            self.remove(self._client.sync(self._lost, available))
+
+    async def _lost(self, available: dict[str, int]) -> list[SessionWorker]:
+        missing = [worker for worker in self.all if worker.address not in available]
+        answers = await asyncio.gather(*map(self._still_replies, missing))
+        return [worker for worker, answer in zip(missing, answers, strict=True) if not answer]
 
     def wait_for_some(self) -> list[SessionWorker]:
         """Return all workers that have joined; without any, wait for workers that join, at most for the watchdog's ``worker_timeout``."""
@@ -180,7 +272,12 @@ class SessionWorkers:
         return list(self._joined.values())
 
     def close(self) -> None:
-        workers, self._joined = list(self._joined.values()), {}
+        self.release(self.all)
+
+    def release(self, workers: Sequence[SessionWorker]) -> None:
+        """Close the shards of workers that are no longer needed."""
+        for worker in workers:
+            del self._joined[worker.address]
 
         async def close() -> None:
             calls = [asyncio.ensure_future(self._reach(worker, "close")) for worker in workers]
@@ -221,7 +318,10 @@ class SessionWorkers:
                 raise Retry(f"Worker {lacking.address} lacks {sum(len(range(*run)) for run in runs)} of its partitions")
             if "lost" not in reply:
                 return reply.get("content")
-            await self._examine([self.by_key(key) for _, key in reply["lost"]])
+            unreached = [self.by_key(key) for _, key in reply["lost"]]
+            await self._examine(unreached)
+            if reply.get("leaves") or any(one.leaves for one in unreached):  # workers close their connections to one that leaves
+                raise Retry(f"Worker {unreached[0].address} was not reached while a worker leaves")
             if call in {"take", "write", "step_tiles"} or (call == "run" and not self.star):
                 # All are alive, so two of them cannot reach each other, but the scheduler reaches all.
                 self._direct, self._next_direct = self._next_direct, min(2 * self._next_direct, _MAX_DIRECT_PASSES)
@@ -234,7 +334,7 @@ class SessionWorkers:
                 await asyncio.sleep(0.1)  # the scheduler may not have detected the loss yet
                 self._check_scheduler()
                 available = await self._watch.workers()
-                if available is not None and worker.address not in available:
+                if available is not None and worker.address not in available and not await self._still_replies(worker):
                     raise WorkersLost([worker])
                 with suppress(OSError):
                     if "unknown" in await self._reach(worker, "status"):
@@ -246,9 +346,9 @@ class SessionWorkers:
         if self._client.status != "running" or released:
             raise ClusterError("the Dask scheduler is lost: the connection to it was closed")
 
-    def _check_joined(self, available: dict[str, int]) -> None:
+    async def _check_joined(self, available: dict[str, int]) -> None:
         self._check_scheduler()
-        lost = [worker for address, worker in self._joined.items() if address not in available]
+        lost = await self._lost(available)
         if lost:
             raise WorkersLost(lost)
 

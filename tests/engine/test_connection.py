@@ -1,0 +1,52 @@
+"""What a driver waits for before it starts, and what it tells its workers when it is done."""
+
+import logging
+import tempfile
+from pathlib import Path
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+from dfact.engine.cluster.certificate_names import ClusterSecurity
+from dfact.engine.cluster.connection import connect
+from dfact.engine.cluster.dismissal import FILE, dismiss_workers
+from dfact.errors import DfactError
+
+
+def test_driver_starts_with_the_expected_workers(cluster: LocalCluster, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.INFO, "dfact.cluster"),
+        dask.config.set({"dfact.expected-workers": 2}),
+        connect(cluster.scheduler_address, ClusterSecurity()) as client,
+    ):
+        assert len(client.scheduler_info(n_workers=-1)["workers"]) == 2
+    assert not [record for record in caplog.records if "waiting" in record.getMessage()]
+
+
+def test_driver_says_what_it_waits_for(cluster: LocalCluster, caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"dfact.expected-workers": 3, "dfact.worker-timeout": "200ms"}
+    with (
+        caplog.at_level(logging.INFO, "dfact.cluster"),
+        dask.config.set(settings),
+        pytest.raises(DfactError, match=r"has 2 of 3 workers after 0\.2 s; start some with: dask worker .*fewer, lower dfact.expected-w"),
+        connect(cluster.scheduler_address, ClusterSecurity()),
+    ):
+        pass
+    [waiting] = [record.getMessage() for record in caplog.records if "waiting" in record.getMessage()]
+    assert waiting == "2 of 3 workers have joined; waiting up to 0.2 s for the others (dfact.expected-workers)"
+
+
+def test_dismissed_workers_leave_a_file_in_their_temporary_folder(cluster: LocalCluster, client: Client) -> None:
+    def found() -> bool:
+        path = Path(tempfile.gettempdir()) / FILE
+        return path.exists()
+
+    def removed() -> None:
+        (Path(tempfile.gettempdir()) / FILE).unlink(missing_ok=True)
+
+    try:
+        assert dismiss_workers(cluster.scheduler_address) == 2
+        assert set(client.run(found).values()) == {True}
+    finally:
+        client.run(removed)
