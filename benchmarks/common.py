@@ -96,9 +96,9 @@ class Peak:
         self._thread.join()
 
 
-def peak_bytes() -> int:
-    """Return the peak of this process's resident memory since it began; Linux only."""
-    status = Path("/proc/self/status").read_text()
+def peak_bytes(pid: int | None = None) -> int:
+    """Return the peak of a process's resident memory since it began, by default of this one; Linux only."""
+    status = Path(f"/proc/{pid or 'self'}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) << 10
 
 

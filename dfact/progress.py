@@ -9,7 +9,10 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from dfact.monitoring import figures
+
 _WINDOW = 5
+_SMOOTHING = 0.1  # weight of the last step in the pace
 _SLOWEST = 0.9  # largest ratio of a change to the one before; with more, rounding errors would look like a long way to go
 
 
@@ -37,6 +40,10 @@ class Reporter:
     def __init__(self, callbacks: Iterable[Callable[[Iteration], None]], limit: int) -> None:
         self._callbacks, self._limit, self._began = tuple(callbacks), limit, time.perf_counter()
         self._number = 0
+        self._last: tuple[int, float] | None = None
+        """Number and end of the last step."""
+        self._pace: float | None = None
+        """Recent seconds per step."""
 
     def iteration(self, history: Sequence[float], step: str = "") -> None:
         """Report an iteration, with the last objective of the history."""
@@ -58,7 +65,16 @@ class Reporter:
         self._notify(float("nan"), float("nan"), f"pass {len(history)} over a sample of the rows")
 
     def _notify(self, objective: float, change: float, step: str) -> None:
-        iteration = Iteration(self._number, self._limit, objective, change, time.perf_counter() - self._began, step)
+        now = time.perf_counter()
+        iteration = Iteration(self._number, self._limit, objective, change, now - self._began, step)
+        shown: dict[str, float] = {"iteration": self._number, "iteration_limit": self._limit, "objective": objective}
+        if self._last is not None and self._number > self._last[0]:
+            pace = (now - self._last[1]) / (self._number - self._last[0])
+            # Smoothed, since steps vary; the steps that a resumed fit repeats without reading data take no time and are soon forgotten.
+            self._pace = pace if self._pace is None else self._pace + _SMOOTHING * (pace - self._pace)
+            shown["estimated_end_timestamp_seconds"] = time.time() + (self._limit - self._number) * self._pace
+        self._last = self._number, now
+        figures.put(**shown)
         for callback in self._callbacks:
             callback(iteration)
 

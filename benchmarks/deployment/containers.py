@@ -22,6 +22,7 @@ from benchmarks.faults.namespaces import available as namespaces_available
 from tests.deployment.manifest_rules import DEPLOY, ROOT, Manifest
 
 BASE, IMAGE = "localhost/dfact-base:trixie", "localhost/dfact:0.1.0"
+_UID = "3f0c9d5e-0d1f-4a52-9f0e-6b1d2c7a8e90"  # as the API would give the Job
 _TOOLS = ("podman", "buildah", "runc", "debootstrap", "kubectl")
 _SPACE = 8 << 30  # for base, wheels, layers and image
 _PATIENCE = 1800  # seconds after which a job hangs: on a busy machine the imports alone take minutes
@@ -201,7 +202,8 @@ class Job:
             if "resourceFieldRef" in source:
                 value = str(box["resources"]["limits"][source["resourceFieldRef"]["resource"].split(".")[1]])
             elif "fieldRef" in source:
-                value = {"metadata.labels['batch.kubernetes.io/job-name']": self.name}[source["fieldRef"]["fieldPath"]]
+                labels = {"batch.kubernetes.io/job-name": self.name, "batch.kubernetes.io/controller-uid": _UID}
+                value = {f"metadata.labels['{name}']": label for name, label in labels.items()}[source["fieldRef"]["fieldPath"]]
             else:
                 value = re.sub(r"\$\((\w+)\)", lambda name: own.get(name[1], name[0]), entry["value"])
             own[entry["name"]] = value

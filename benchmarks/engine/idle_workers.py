@@ -6,19 +6,22 @@ time is the overhead of passes.
 
 import asyncio
 import logging
-import os
+import resource
 import threading
 import time
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.process import BaseProcess
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, ClassVar, Self
+from uuid import uuid4
 
 import numpy as np
 import psutil
 from dask import config
 from distributed import Client, Scheduler, Worker
+from distributed.comm.tcp import TCP
 from numpy.typing import NDArray
 
 from benchmarks.faults.fits import FORKSERVER
@@ -31,8 +34,15 @@ from dfact.engine.partitions import Partitions
 from dfact.engine.passes import Block, PartialSums, Pass, SampledPass
 from dfact.models.cp.samples import AdamaxState
 
-_QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s", "distributed.admin.tick.limit": "1m"}
-"""Workers of Dask's look at themselves a hundred times a second. A core of its own does not feel that; two cores that a hundred
+_QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.tick.limit": "1m",
+    "distributed.admin.system-monitor.interval": "1m",
+    "distributed.worker.http.routes": [],
+    "distributed.worker.use-file-locking": False,
+}
+"""Workers of Dask's look at themselves a hundred times a second. A core of its own does not feel that; two cores that hundreds of
 workers share are busy with nothing else."""
 _NEXT = 1e-3
 """Seconds within which a partition follows another in the same pass."""
@@ -116,25 +126,57 @@ def slow_down(factor: float) -> None:
     _slowness = factor
 
 
-def _run_scheduler(connection: Any) -> None:
+def count_messages(messages: Any) -> None:
+    """Count the messages that this process sends and receives from now on, in a shared number."""
+    write, read = TCP.write, TCP.read
+
+    async def counted_write(self: TCP, *arguments: Any, **options: Any) -> Any:
+        messages.value += 1
+        return await write(self, *arguments, **options)
+
+    async def counted_read(self: TCP, *arguments: Any, **options: Any) -> Any:
+        found = await read(self, *arguments, **options)
+        messages.value += 1
+        return found
+
+    TCP.write, TCP.read = counted_write, counted_read
+
+
+def _run_scheduler(connection: Any, messages: Any) -> None:
     async def run() -> None:
         async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
             connection.send(scheduler.address)
             await scheduler.finished()
 
+    _allow_connections()
+    count_messages(messages)
     logging.disable(logging.WARNING)
     asyncio.run(run())
 
 
-def _run_workers(address: str, count: int) -> None:
+def _run_workers(address: str, folder: str, connection: Any) -> None:
+    """Start and close workers on request, each with a name. Requests are answered by the number of workers."""
+
     async def run() -> None:
         settings: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
-        workers = [await Worker(address, name=f"{os.getpid()}-{i}", **settings) for i in range(count)]
-        await asyncio.gather(*(worker.finished() for worker in workers))
+        settings["local_directory"] = folder
+        workers: dict[Any, Worker] = {}
+        while request := await asyncio.get_running_loop().run_in_executor(None, connection.recv):
+            for name in request.get("start", ()):
+                workers[name] = await Worker(address, name=name, **settings)
+            await asyncio.gather(*(workers.pop(name).close() for name in request.get("close", ())))
+            connection.send(len(workers))
 
-    logging.disable(logging.WARNING)
+    _allow_connections()
+    logging.disable(logging.ERROR)  # Dask reports calls of workers that are being closed
     with config.set(_QUIET):
         asyncio.run(run())
+
+
+def _allow_connections() -> None:
+    """Raise the limit of open files to the highest that is allowed, as Dask's command lines do."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @dataclass
@@ -162,44 +204,76 @@ class IdleCluster:
 
     def __enter__(self) -> Self:
         ours, theirs = FORKSERVER.Pipe()
-        self._scheduler = FORKSERVER.Process(target=_run_scheduler, args=(theirs,), daemon=True)
-        self._scheduler.start()
+        self.messages = FORKSERVER.Value("q", 0)
+        """Number of messages that the scheduler has sent and received."""
+        self.scheduler = FORKSERVER.Process(target=_run_scheduler, args=(theirs, self.messages), daemon=True)
+        self.scheduler.start()
+        self._folder = TemporaryDirectory()
         self.processes: list[BaseProcess] = []
-        self.workers = 0
-        self._data_uri = ours.recv()
-        self.client = Client(self._data_uri, set_as_default=False)
+        self._pipes: list[Any] = []
+        self.names: list[list[str]] = []
+        """Names of the workers of each process."""
+        self.address = ours.recv()
+        self.client = Client(self.address, set_as_default=False)
         return self
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return sum(map(len, self.names))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.client.close()
-        for process in (*self.processes, self._scheduler):
+        for process in (*self.processes, self.scheduler):
             process.kill()
             process.join()
+        self._folder.cleanup()
+
+    def host(self) -> Any:
+        """Start a process for workers, without any, and return the connection over which it starts and closes them."""
+        ours, theirs = FORKSERVER.Pipe()
+        self.processes.append(FORKSERVER.Process(target=_run_workers, args=(self.address, self._folder.name, theirs), daemon=True))
+        self.processes[-1].start()
+        self._pipes.append(ours)
+        self.names.append([])
+        return ours
 
     def grow(self, workers: int, processes: int | None = None) -> None:
         """Grow to this number of one-thread workers; new workers share a number of new processes, by default one each."""
         new = workers - self.workers
-        counts = [len(part) for part in np.array_split(np.arange(new), min(processes or new, new))] if new else []
-        for count in counts:
-            self.processes.append(FORKSERVER.Process(target=_run_workers, args=(self._data_uri, count), daemon=True))
-            self.processes[-1].start()
-        self.workers = workers
-        if new:
-            self.client.wait_for_workers(workers, timeout=300)
+        for part in np.array_split(np.arange(new), min(processes or new, new)) if new else ():
+            self.host()
+            self.start(len(self.processes) - 1, len(part))
+        while len(self.client.nthreads()) < workers:  # Dask's own wait asks for all that is known of all workers
+            time.sleep(0.05)
+
+    def start(self, process: int, count: int) -> None:
+        """Start further workers in a process."""
+        names = [uuid4().hex for _ in range(count)]
+        self._pipes[process].send({"start": names})
+        self.names[process] += names
+
+    def forget(self, name: str) -> None:
+        """Forget a worker that has been retired."""
+        next(names for names in self.names if name in names).remove(name)
+
+    def kill(self, process: int) -> None:
+        """Kill a process with all its workers."""
+        self.processes[process].kill()
+        self.processes[process].join()
+        for parts in (self.processes, self._pipes, self.names):
+            del parts[process]
 
     def lose_all_but_the_first(self) -> None:
         """Kill all processes of workers but the first, and wait until the scheduler has noticed."""
-        first, *others = self.processes
-        for process in others:
-            process.kill()
-            process.join()
-        self.processes, self.workers = [first], 1
-        while len(self.client.scheduler_info(n_workers=-1)["workers"]) > 1:
+        while len(self.processes) > 1:
+            self.kill(1)
+        while len(self.client.nthreads()) > 1:
             time.sleep(0.05)
 
     def usage(self) -> Usage:
         """Return the usage since the start."""
-        [scheduler] = self.each(self._scheduler)
+        [scheduler] = self.each(self.scheduler)
         return Usage(time.perf_counter(), scheduler, time.process_time(), sum(self.each()))
 
     def each(self, *processes: BaseProcess) -> list[float]:

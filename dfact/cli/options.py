@@ -1,5 +1,6 @@
 """Options that several commands share, the connection to a cluster, and datasets."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ Option = Callable[[Any], Any]
 """A decorator that adds one or more options to a command."""
 _TLS = {"ca_file": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_key"}
 """Names of the options --tls-… and of Dask's settings."""
+_METRICS_PORT = f"{__name__}.metrics_port"
+"""The option's place in a context, as commands need not pass its value on."""
 
 memory_option = click.option(
     "--memory-limit", metavar="SIZE", help="Memory limit of each process, such as 4GiB.", show_default="most of the free memory"
@@ -103,6 +106,36 @@ def _tls_option(name: str, help_text: str) -> Option:
     return click.option(flag, metavar="FILE", type=kind, callback=store, expose_value=False, help=help_text)
 
 
+def _store_port(context: click.Context, _: click.Parameter, value: int | None) -> None:
+    if value is not None:
+        context.meta[_METRICS_PORT] = value
+
+
+metrics_option = click.option(
+    "--metrics-port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    callback=_store_port,
+    expose_value=False,
+    help="Serve metrics of this process for Prometheus at this port, 0 for any free one.",
+    show_default="DASK_DFACT__METRICS_PORT, else none",
+)
+
+
+@contextmanager
+def served_metrics(default: int | None = None) -> Iterator[None]:
+    """Serve the metrics of this process if --metrics-port, ``default`` or Dask's configuration names a port."""
+    from dfact.monitoring.run_id import running
+    from dfact.monitoring.server import serving
+
+    context = click.get_current_context(silent=True)
+    port = default if context is None else context.meta.get(_METRICS_PORT, default)
+    with running(), serving(port) as url:
+        if port is not None and not logging.getLogger("dfact").isEnabledFor(logging.INFO):  # else the log of a job has it
+            click.echo(f"Metrics are served at {url}.", err=True)
+        yield
+
+
 def _configured_scheduler() -> str | None:
     """Return the address in Dask's configuration, which batch systems set for all processes."""
     import dask
@@ -122,6 +155,7 @@ scheduler_option = option_group(
     _tls_option("ca_file", "Certificate of the authority that signed the cluster's certificates; requires --tls-cert and --tls-key."),
     _tls_option("cert", "Your TLS certificate, signed by the same authority."),
     _tls_option("key", "Private key of your TLS certificate."),
+    metrics_option,
 )
 checkpoint_options = option_group(
     click.option(
@@ -148,7 +182,7 @@ def executor_for(executor: str | None, scheduler: str | None) -> Iterator["str |
     """Yield the value of an estimator's ``executor``: a client of the cluster, or the name of a local executor."""
     if executor and scheduler:
         raise click.UsageError("--executor applies to this machine only; remove it or --scheduler.")
-    with cluster(scheduler) as client:
+    with served_metrics(), cluster(scheduler) as client:
         yield client or executor
 
 

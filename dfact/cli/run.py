@@ -5,11 +5,12 @@ from pathlib import Path
 
 import click
 
-from dfact.cli.options import cluster, example
+from dfact.cli.options import cluster, example, metrics_option, served_metrics
 from dfact.cli.types import path_type
 from dfact.jobs.job_file import JobError, read_job
 from dfact.jobs.record import Record
-from dfact.jobs.runner import find_problems, make_logger, run_steps
+from dfact.jobs.runner import find_problems, job_log, run_steps
+from dfact.monitoring.run_id import running
 from dfact.storage.location import parse_location
 
 
@@ -17,8 +18,15 @@ from dfact.storage.location import parse_location
 @click.argument("job", type=path_type)
 @click.option("--dry-run", is_flag=True, help="Check the job, print its pending steps with their memory and estimated time, and exit.")
 @click.option("--log", "log_format", type=click.Choice(["text", "json"]), default="text", help="Format of the log lines on stderr.")
+@click.option(
+    "--run-id",
+    metavar="TEXT",
+    help="Id of the run in logs, metrics and the record.",
+    show_default="DASK_DFACT__RUN_ID, else new",
+)
+@metrics_option
 @click.pass_context
-def run(context: click.Context, job: Path, dry_run: bool, log_format: str) -> None:
+def run(context: click.Context, job: Path, dry_run: bool, log_format: str, run_id: str | None) -> None:
     r"""Run the steps of a job file, JOB.
 
     A job is a TOML file with a table [[step]] for each command. Options have the names they have on the command line.
@@ -64,6 +72,7 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str) -> No
                 if not print_estimate(steps, record.pending(steps), cluster):
                     raise click.ClickException(f"{job} would fail, for the reasons above; correct them and check again.")
                 return
-            run_steps(steps, record, make_logger(log_format))
+            with running(run_id), job_log(log_format) as log, served_metrics(settings.get("metrics-port")):
+                run_steps(steps, record, log)
     except JobError as error:
         raise click.UsageError(str(error)) from error

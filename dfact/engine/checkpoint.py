@@ -9,6 +9,7 @@ holds ``steps-N``, the records of the steps from number N up to the next version
 step N. The attributes of the state are written last and complete the version; older states are then removed.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -28,6 +29,7 @@ from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Session
 from dfact.engine.tiles import TileStep
 from dfact.errors import StoppedError, StoreError
+from dfact.monitoring import figures
 from dfact.storage.array_stream import corruption_errors
 from dfact.storage.groups import open_store
 from dfact.storage.records import Records, RecordWriter, record_attributes, records_of
@@ -264,5 +266,7 @@ class CheckpointedSession(Session):
             environments = [as_fields(environment) for environment in self.environments]
             state.finish(states=[part.describe() for part in saved], tiles=described, steps=self._steps, environments=environments)
             self._state = state.name
+            figures.add(checkpoints=1)
+            figures.put(checkpoint_timestamp_seconds=time.time())
             if previous:
                 self._records.remove(previous)

@@ -7,7 +7,7 @@ so all executors give the same bits.
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -28,6 +28,7 @@ from dfact.engine.session import Arrays, CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.engine.tiles import TileStates, TileStep, n_columns, n_groups, tile_total
 from dfact.errors import ParameterError
+from dfact.monitoring import figures
 
 B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
@@ -47,15 +48,19 @@ class LocalSession(CheckpointableSession):
         self._tiles = TileStates(n_columns(partitions.source))
         self._pending = False
         """Whether the sums of the last pass wait for a step on tiles."""
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self._shard.__enter__()
-        self._shard.add(self._partitions, 0)
+        with ExitStack() as stack:
+            stack.enter_context(figures.fit())
+            stack.callback(self._tiles.close)
+            stack.enter_context(self._shard)
+            self._shard.add(self._partitions, 0)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._shard.__exit__(kind, error, trace)
-        self._tiles.close()
+        self._stack.__exit__(kind, error, trace)
 
     def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
         if (stopped := _stopped.get()) is not None and stopped.is_set():
@@ -63,6 +68,7 @@ class LocalSession(CheckpointableSession):
         self._pass += 1
         self._shard.run(self._pass, pass_, self._tiles.resolve(broadcast))
         self._pending = isinstance(pass_, TiledPass)
+        figures.add(fit_passes=1)
         [total] = self._shard.sums(self._pass).values()
         sums: P = total
         return sums

@@ -22,6 +22,7 @@ from dfact.engine.passes import PartialSums, Pass, SampledPass, TiledPass, Works
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.threads import single_threaded
 from dfact.engine.tiles import HeldSums, SumsStore, group_partitions, n_columns, n_groups
+from dfact.monitoring import figures
 
 B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
@@ -96,11 +97,17 @@ class Shard:
         self._runs, self._done, self._sums = [], {}, TreeSum(self._n)
         self._stack.close()
 
-    def advance(self, *, processed: int = 0) -> None:
-        """Count a step, by which a driver sees that the shard makes progress, and the partitions that it ``processed``."""
+    def advance(self) -> None:
+        """Count a step, by which a driver sees that the shard makes progress."""
         with self._counting:
             self.n_steps += 1
-            self.n_processed += processed
+
+    def _end_partition(self, rows: slice) -> None:
+        """Count a step in which a pass has processed a partition with these rows."""
+        with self._counting:
+            self.n_steps += 1
+            self.n_processed += 1
+        figures.add(partitions=1, rows=rows.stop - rows.start)
 
     @property
     def stateless(self) -> bool:
@@ -203,8 +210,10 @@ class Shard:
     def _finish_pass(self, todo: Sequence[_WorkItem], began: float) -> None:
         self._split_loaded()
         rows = sum(item.partitions.source.shape[0] for item in todo)
+        figures.add(passes=1)
         if rows:
             self.rows_per_second = rows / max(time.perf_counter() - began, 1e-9)
+            figures.put(rows_per_second=self.rows_per_second)
 
     def _run_tiled(self, pass_number: int, pass_: TiledPass[Any, B, P], broadcast: B) -> None:
         """Run a tiled pass on the groups of partitions on which it has not run yet."""
@@ -257,7 +266,7 @@ class Shard:
                         new.append(accumulate_step(pass_, block, old, broadcast, total))
                     self._states.put(i, new)
                     self._done[i] = pass_number
-                    self.advance(processed=1)
+                    self._end_partition(partitions.layout.rows(i, i + 1))
         return total
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -326,7 +335,7 @@ class Shard:
                     self._states.put(i, new)
                 self._done[i] = pass_number
                 sums.add((0, leaves[i]), total)
-                self.advance(processed=1)
+                self._end_partition(partitions.layout.rows(i, i + 1))
 
     def _fetch_chunks(self, partitions: Partitions) -> Partitions:
         """Return the partitions with the chunks of a Dask array fetched to this process; return others unchanged."""

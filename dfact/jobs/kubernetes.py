@@ -16,7 +16,7 @@ from dfact.storage.location import Location, parse_location
 if TYPE_CHECKING:
     from dfact.engine.memory_plan import Plan
 
-POD_OPTIONS = ("scheduler", "executor", "tls-ca-file", "tls-cert", "tls-key")
+POD_OPTIONS = ("scheduler", "executor", "tls-ca-file", "tls-cert", "tls-key", "metrics-port")
 """Options that the manifests set."""
 _MOUNT = PurePosixPath("/data")
 STORES = {"s3": "s3", "gs": "gcs", "az": "azure"}

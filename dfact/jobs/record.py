@@ -6,7 +6,6 @@ the format of checkpoints.
 
 import hashlib
 import json
-import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +14,8 @@ from uuid import uuid4
 
 from dfact.errors import StoreError
 from dfact.jobs.job_file import Step, job_path
+from dfact.monitoring.logs import utc_now
+from dfact.monitoring.run_id import run_id
 from dfact.storage.digests import sealed
 from dfact.storage.location import Location, is_web, parse_location
 
@@ -30,6 +31,7 @@ RUNTIME_OPTIONS = (
     "checkpoint",
     "checkpoint-every",
     "overwrite",
+    "metrics-port",
 )
 """Options that change no result, and which the digest of a step's settings therefore leaves out."""
 
@@ -41,11 +43,6 @@ def output_exists(location: Location) -> bool:
     return exists(location)
 
 
-def utc_now() -> str:
-    """Return the current time in ISO 8601."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
 class Record:
     """The steps of a job that were begun or are done, in the attributes of a Zarr group, keyed by command and first output.
 
@@ -55,7 +52,7 @@ class Record:
     - ``outputs``: their names
     - ``done``: false from the beginning of the step to its end, and again when its output is replaced
     - ``written``: the digest of its outputs, null until it is done
-    - ``time``: of the last change
+    - ``time`` and ``run``: of the last change, and the id of the run that made it
     - ``written_by``: the version of dfact that ran it last
     """
 
@@ -207,6 +204,7 @@ class Record:
             "written": written,
             "time": utc_now(),
             WRITER: version("dfact"),
+            "run": run_id(),
         }
         self._write()
 

@@ -1,6 +1,5 @@
 """Run the steps of a job that are not done, and log them."""
 
-import json
 import logging
 import sys
 import time
@@ -13,8 +12,12 @@ import click
 
 from dfact.errors import DfactError, StoppedError
 from dfact.jobs.job_file import Problem, Step, job_path
-from dfact.jobs.record import Record, output_exists, utc_now
-from dfact.text import escape_control
+from dfact.jobs.record import Record, output_exists
+from dfact.monitoring import figures
+from dfact.monitoring.logs import JSONLines, TextLines
+
+_WHOLE_JOB = {"step": 0, "command": "job"}
+"""The step and command of lines about the job itself."""
 
 
 def find_problems(steps: Sequence[Step], record: Record) -> Iterator[Problem]:
@@ -38,7 +41,9 @@ def run_steps(steps: Sequence[Step], record: Record, log: "logging.LoggerAdapter
     """Run the steps that are not done yet, in order; exit at the first failure."""
     job_start = time.monotonic()
     record.claim()
-    for step in steps:
+    figures.put(job_steps=len(steps))
+    for done, step in enumerate(steps):
+        figures.put(job_steps_done=done)
         log.extra = {"step": step.number, "command": step.name}
         reason = record.why_pending(step)
         if reason is None:
@@ -50,7 +55,7 @@ def run_steps(steps: Sequence[Step], record: Record, log: "logging.LoggerAdapter
         start = time.monotonic()
         try:
             record.begin(step)
-            with _redirected_to(log), click.Context(step.command, info_name=step.name) as context:
+            with redirected_to(log), click.Context(step.command, info_name=step.name) as context:
                 context.meta.update(step.meta)
                 context.invoke(step.command, **record.parameters(step))
             record.finish(step)
@@ -63,35 +68,40 @@ def run_steps(steps: Sequence[Step], record: Record, log: "logging.LoggerAdapter
                 log.error(f"another process has claimed this job in its record {record.location}; this process stops")
             raise click.exceptions.Exit(1) from error  # the log has the message
         log.info(f"finished in {time.monotonic() - start:.1f} s")
-    log.extra = {"step": 0, "command": "job"}
+    figures.put(job_steps_done=len(steps))
+    log.extra = dict(_WHOLE_JOB)
     log.info(f"all {len(steps)} steps are done, in {time.monotonic() - job_start:.1f} s")
 
 
-def make_logger(log_format: str) -> "logging.LoggerAdapter[Any]":
-    """Return a logger that writes lines of text or JSON to stderr."""
+@contextmanager
+def job_log(log_format: str) -> Iterator["logging.LoggerAdapter[Any]"]:
+    """Yield a logger that writes lines of text or JSON to stderr. Messages of all libraries go there too meanwhile, with their levels."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JSONLines() if log_format == "json" else _TextLines())
+    handler.setFormatter(JSONLines() if log_format == "json" else TextLines())
     logger = logging.Logger("dfact.run", logging.INFO)
     logger.addHandler(handler)
-    return logging.LoggerAdapter(logger, {})
+    log = logging.LoggerAdapter(logger, dict(_WHOLE_JOB))
 
+    def add_step(record: logging.LogRecord) -> bool:
+        vars(record).update(log.extra or {})
+        return True
 
-class _JSONLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {"time": utc_now(), "level": record.levelname.lower(), "step": getattr(record, "step", 0)}
-        return json.dumps(
-            fields | {"command": getattr(record, "command", ""), "message": escape_control(record.getMessage())}, ensure_ascii=False
-        )
-
-
-class _TextLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        step = f"step {getattr(record, 'step', 0)} ({getattr(record, 'command', '')})"
-        return f"{utc_now()} {record.levelname.lower():<7} {step} {escape_control(record.getMessage())}"
+    # Python would write their warnings to stderr without a level, which is redirected to this log as output of level info. Dask adds
+    # no handlers of its own where the root logger has one.
+    handler.addFilter(add_step)
+    library, root = logging.getLogger("dfact"), logging.getLogger()
+    level = library.level
+    library.setLevel(logging.INFO)
+    root.addHandler(handler)
+    try:
+        yield log
+    finally:
+        root.removeHandler(handler)
+        library.setLevel(level)
 
 
 @contextmanager
-def _redirected_to(log: "logging.LoggerAdapter[Any]") -> Iterator[None]:
+def redirected_to(log: "logging.LoggerAdapter[Any]") -> Iterator[None]:
     """Send the output of commands to the log, line by line."""
     with redirect_stdout(_LogStream(log)), redirect_stderr(_LogStream(log)):
         yield

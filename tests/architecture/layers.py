@@ -11,7 +11,9 @@ ROOT = Path(dfact.__file__).parent
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("internals",),
-    ("signals", "progress", "text", "code_cache"),
+    ("signals", "text", "code_cache"),
+    ("monitoring",),
+    ("progress",),
     ("kernels",),
     ("storage",),
     ("data",),

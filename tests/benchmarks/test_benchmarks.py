@@ -26,7 +26,7 @@ from benchmarks.cp import paper as cp_paper
 from benchmarks.cp import replicability as cp_replicability
 from benchmarks.cp import speed as cp_speed
 from benchmarks.cp import stochastic as cp_stochastic
-from benchmarks.engine import cluster_scaling, cost_model, dask_arrays, wide_columns
+from benchmarks.engine import cluster_scaling, cost_model, dask_arrays, thousand, wide_columns
 from benchmarks.expectile import paper as emf_paper
 from benchmarks.expectile import speed as emf_speed
 from benchmarks.factor_analysis import describe as describe_benchmark
@@ -353,6 +353,18 @@ def test_cost_of_passes_on_a_cluster(results: Path, monkeypatch: pytest.MonkeyPa
     assert load(results, "cluster_stragglers")["rows"][0]["of ideal"] > 0
     assert load(results, "cluster_recovery")["thresholds"][-1]["held"]
     assert all(threshold["held"] for threshold in load(results, "cluster_joining")["thresholds"][:2])  # the others depend on load too
+
+
+def test_a_thousand_workers_on_a_small_scale(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thousand, "_SHAPE", (10**6, 100))
+    monkeypatch.setattr(thousand, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("sys.argv", ["thousand", "--workers", "6", "--passes", "2", "--minutes", "0.01"])
+    with pytest.raises(SystemExit):  # the exit code depends on the load of this machine
+        thousand.main()
+    for part in ("thousand_passes", "thousand_adaptive"):
+        kept = [threshold for threshold in load(results, part)["thresholds"] if " takes " not in threshold["threshold"]]
+        assert len(kept) >= 3
+        assert all(threshold["held"] for threshold in kept)
 
 
 def test_calls_through_a_tree_of_workers_are_counted() -> None:

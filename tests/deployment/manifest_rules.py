@@ -23,6 +23,7 @@ OPERATOR = "dask-kubernetes==2026.3.0"
 VERSIONS = ("1.33", "1.37")
 """Of Kubernetes: the least that the Job needs, and the newest that kubernetes-validate knows."""
 PORT = 8786
+METRICS_PORT = 9464
 COMPONENT = "app.kubernetes.io/component"
 """Label of a Job of workers alone."""
 
@@ -352,12 +353,25 @@ def _network(pod: Pod, manifests: list[Manifest]) -> Iterator[str]:
             yield f"pods of the job cannot reach each other: {direction}"
         if direction == "Ingress" and (among != {PORT} or any(not rule.get("from") for rule in rules)):
             yield "more than the job's own port is open, or to others"
+        foreign = [rule for rule in rules if any("podSelector" not in peer for peer in rule.get(peers, []))]
+        if direction == "Ingress" and any(
+            [port["port"] for port in rule["ports"]] != [METRICS_PORT]
+            or not all(peer.get("namespaceSelector", {}).get("matchLabels") for peer in rule["from"])
+            for rule in foreign
+        ):
+            yield "more than metrics is open to other pods, or metrics to all"
         if direction == "Egress" and not any(port["port"] == 53 for rule in rules for port in rule.get("ports", [])):
             yield "names cannot be looked up"
         if any(not rule.get("ports") for rule in rules):
             yield f"all ports are open: {direction}"
-    if int(pod.settings.get("DFACT_WORKER_PORT", PORT)) != PORT or any(p["containerPort"] != PORT for p in pod.container.get("ports", [])):
+    ports = {p["containerPort"] for p in pod.container.get("ports", [])}
+    if int(pod.settings.get("DFACT_WORKER_PORT", PORT)) != PORT or not ports <= {PORT, METRICS_PORT}:
         yield "workers listen where nobody may reach them"
+    is_served = pod.labels.get("dask.org/component") != "scheduler"
+    if pod.settings.get("DASK_DFACT__METRICS_PORT") != str(METRICS_PORT) or (is_served and METRICS_PORT not in ports):
+        yield "nobody can read its metrics"
+    if not pod.settings.get("DASK_DFACT__RUN_ID"):
+        yield "its logs have no id of the run"
 
 
 _SECRETIVE = re.compile(

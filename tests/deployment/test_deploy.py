@@ -165,6 +165,10 @@ BROKEN: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
     "key elsewhere": ("ConfigMap", _put("data", "DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY", "/etc/tls/tls.key"), "nothing is mounted"),
     "no name": ("ConfigMap", _drop("data", "DASK_DFACT__TLS_NAME"), "names on certificates are not checked"),
     "worker's port": ("ConfigMap", _put("data", "DFACT_WORKER_PORT", "0"), "nobody may reach them"),
+    "metrics for all": ("NetworkPolicy", _put("spec", "ingress", 1, "from", [{"namespaceSelector": {}}]), "metrics to all"),
+    "pages": ("NetworkPolicy", _put("spec", "ingress", 1, "ports", [{"port": 8787}]), "more than metrics is open"),
+    "port of metrics": ("ConfigMap", _put("data", "DASK_DFACT__METRICS_PORT", "9090"), "nobody can read its metrics"),
+    "no run": ("Job", _drop(*ENV, 5), "no id of the run"),
     "claim": ("PersistentVolumeClaim", _put("metadata", "name", "other"), "claims that are made and mounted differ"),
     "mode of a claim": ("PersistentVolumeClaim", _put("spec", "accessModes", ["ReadWriteAll"]), "accessModes is ReadWriteAll"),
 }  # fmt: skip
@@ -228,7 +232,7 @@ def _pinned(name: str) -> set[str]:
 def test_lock_files_pin_all_dependencies_of_the_image_for_its_python() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     declared = [re.match(r"[\w.-]+", requirement)[0] for requirement in project["project"]["dependencies"]]  # type: ignore[index]  # each begins with a name
-    assert {*declared, "obstore"} <= _pinned("requirements.lock")
+    assert {*declared, "obstore", "prometheus-client"} <= _pinned("requirements.lock")
     backend = [re.match(r"[\w.-]+", requirement)[0] for requirement in project["build-system"]["requires"]]  # type: ignore[index]
     assert {*backend, "pip", "cyclonedx-bom"} <= _pinned("build.lock")
     assert "sys.version_info[:2] == (3, 13)" in CONTAINERFILE
@@ -394,11 +398,11 @@ def test_choices_reach_all_pods(apart: tuple[str, ...], job: Path) -> None:
 
 BROKEN_APART: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
     # name: (label of the broken Job, change that breaks it, expected message)
-    "driver among workers": ("workers", lambda job: job["spec"]["template"]["spec"]["containers"][0]["env"].pop(4), "would be drivers"),
-    "endless workers": ("workers", lambda job: job["spec"]["template"]["spec"]["containers"][0]["env"].pop(5), "for ever for a driver"),
+    "driver among workers": ("workers", lambda job: job["spec"]["template"]["spec"]["containers"][0]["env"].pop(6), "would be drivers"),
+    "endless workers": ("workers", lambda job: job["spec"]["template"]["spec"]["containers"][0]["env"].pop(7), "for ever for a driver"),
     "other scheduler": ("workers", _put(*ENV, 0, {"name": "JOB_NAME", "value": "other"}), "no Service"),
     "success of all": ("workers", _drop("spec", "successPolicy"), "end with its driver"),
-    "not dismissed": ("driver", lambda job: job["spec"]["template"]["spec"]["containers"][0]["env"].pop(4), "nobody dismisses"),
+    "not dismissed": ("driver", lambda job: job["spec"]["template"]["spec"]["containers"][0]["env"].pop(6), "nobody dismisses"),
     "other limit of tries": ("driver", _put("spec", "backoffLimitPerIndex", 3), "counts its tries"),
     "fewer workers": ("workers", lambda job: job["spec"].update(completions=1, parallelism=1), "size"),
 }  # fmt: skip
@@ -610,6 +614,8 @@ def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]
     assert batch.wait(timeout=PATIENCE) == 143, driver.read_text()
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
     assert "stopped" in driver.read_text()
+    assert f'"run_id": "slurm-{os.getpid()}"' in driver.read_text()
+    assert slurm(job).wait(timeout=PATIENCE) == 0, driver.read_text()
     assert (tmp_path / "codes").read_text().split() == ["143", "75"]
     (tmp_path / "codes").unlink()
     assert slurm(job, DFACT_DISMISS_WORKERS="true").wait(timeout=PATIENCE) == 0, driver.read_text()

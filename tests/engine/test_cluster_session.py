@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +36,7 @@ from dfact.engine.cluster import workers as workers_module
 from dfact.engine.cluster.certificate_names import require_names_checked
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.meter import FIGURES
-from dfact.engine.cluster.placement import split, tree, without
+from dfact.engine.cluster.placement import overlaps, split, tree, without
 from dfact.engine.cluster.rows import WrittenRows
 from dfact.engine.cluster.session import ClusterSession, DistributedExecutor
 from dfact.engine.cluster.transport import packed
@@ -49,6 +50,7 @@ from dfact.engine.reduction import TreeSum
 from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.errors import ClusterError, StoreError
+from dfact.monitoring import figures
 from dfact.storage.array_stream import StreamWriter
 from tests.conftest import free_port
 
@@ -338,6 +340,19 @@ def test_runs_without_excluded_partitions() -> None:
     assert without([range(10)], [range(2, 4), range(3, 5), range(9, 12)]) == [range(2), range(5, 9)]
     assert without([range(3), range(5, 7)], []) == [range(3), range(5, 7)]
     assert without([range(3)], [range(3)]) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_pieces_of_a_run(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cuts = np.unique(rng.integers(0, 60, 12)).tolist()
+    pieces = [(range(a, b), i) for i, (a, b) in enumerate(pairwise(cuts)) if i % 3]
+    for _ in range(20):
+        start, size = rng.integers(0, 60), rng.integers(1, 30)
+        run = range(start, start + size)
+        found = overlaps(run, pieces)
+        assert [(n, i) for part, i in found for n in part] == [(n, i) for piece, i in pieces for n in piece if n in run]
+        assert all(len(part) for part, _ in found)
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 5, 6, 21, 100, 401])
@@ -1001,7 +1016,7 @@ def test_passes_with_direct_calls_double_while_workers_cannot_reach_each_other(m
         tried.append(call)
         return {"lost": [shard]}
 
-    tried = list[str]()
+    tried, shown = list[str](), list[float]()
     monkeypatch.setattr(WorkerShard, "call_shard", called)
     with inside(2) as client, on(client) as session:
         when = []
@@ -1009,7 +1024,11 @@ def test_passes_with_direct_calls_double_while_workers_cannot_reach_each_other(m
             tried.clear()
             take(session, Walk(), [number])
             when += [number] if tried else []
+            shown.append(figures.values()["direct_calls"])
         assert when == [1, 5, 13, 29]
+    # The last of the passes with direct calls also ends them.
+    assert [number for number, direct in enumerate(shown, 1) if not direct] == [4, 12, 28]
+    assert figures.values()["direct_calls"] == 0
 
 
 _alive = threading.Event()
@@ -1048,6 +1067,61 @@ def test_calls_of_more_workers_than_connections_leave_one_for_queries(limit: int
             assert (sums, rows_of(session)) == inline(3)
 
 
+def test_workers_join_over_the_connections_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, calls, most = Client.run, Counter[str](), list[int]()
+
+    async def counted(self: Client, *arguments: Any, **options: Any) -> Any:
+        calls["open"] += 1
+        most.append(calls["open"])
+        try:
+            return await run(self, *arguments, **options)
+        finally:
+            calls["open"] -= 1
+
+    with inside(5) as client:
+        client.rpc.limit = 3
+        monkeypatch.setattr(Client, "run", counted)
+        with on(client) as session:
+            assert len(session._workers.all) == 5
+    assert (len(most), max(most)) == (5, 2)
+
+
+def test_the_driver_learns_of_progress_without_a_call_to_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with inside(3) as client:
+        with on(client) as session, on(client, 8) as other:
+            take(session, Walk(), [1, 2])
+            take(other, Walk(), [1])
+            monkeypatch.setattr(SessionWorkers, "_reach", None)
+            client.sync(send_heartbeats, client)
+            for asking, steps in ((session, 2 * N_PARTITIONS), (other, 8)):
+                found, age = client.sync(asking._workers._n_steps)
+                assert (found, age < WAIT) == (steps, True)
+            monkeypatch.undo()
+        client.sync(send_heartbeats, client)
+        assert client.sync(session._workers._n_steps)[0] == 0
+
+
+@pytest.mark.parametrize(("age", "seconds"), [(0, 6), (3, 9), (1000, 11)])
+def test_a_timeout_is_longer_by_the_age_of_the_reports(age: float, seconds: int, monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+
+    async def progress() -> tuple[int, float]:
+        return 7, age
+
+    async def workers(_: watch.Watchdog) -> dict[str, int]:
+        clock.now += 1
+        return {"one": 1}
+
+    monkeypatch.setattr(watch, "time", clock)
+    monkeypatch.setattr(watch, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(watch.Watchdog, "workers", workers)
+    with dask.config.set({"dfact.progress-timeout": "5s"}):
+        watchdog = watch.Watchdog(client)
+    with pytest.raises(ClusterError, match="for 5 s no worker"):
+        client.sync(watchdog.wait, asyncio.sleep(WAIT), progress)
+    assert clock.now == 1 + seconds  # the first query shows that a step has been made before
+
+
 class SlowStep:
     """A step of a checkpoint, of a move or of a write that takes three fifths of the progress timeout, by a clock of its own."""
 
@@ -1067,15 +1141,21 @@ class SlowStep:
                 return
 
 
+async def send_heartbeats(client: Client) -> None:
+    """Let the workers of a cluster within this process report what they have done, however long they wait otherwise."""
+    await asyncio.gather(*(worker.heartbeat() for worker in client.cluster.workers.values()))
+
+
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> SlowStep:
     step = SlowStep(5.0, ends=request.param)
     n_steps = SessionWorkers._n_steps
 
-    async def asked(self: SessionWorkers) -> int:
-        count = await n_steps(self)
+    async def asked(self: SessionWorkers) -> tuple[int, float]:
+        await send_heartbeats(self._client)
+        count, _ = await n_steps(self)
         step.queries += 1
-        return count
+        return count, 0.0
 
     monkeypatch.setattr(SessionWorkers, "_n_steps", asked)
     monkeypatch.setattr(watch, "time", step)
@@ -1230,6 +1310,36 @@ def test_workers_that_cannot_join(monkeypatch: pytest.MonkeyPatch) -> None:
             take(session, Walk(), [1])
 
 
+class Instant(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next thing that is due."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def _run_once(self) -> None:
+        due = [handle.when() for handle in self._scheduled if not handle.cancelled()]
+        if due and not self._ready:
+            self.now = max(self.now, min(due))
+        super()._run_once()
+
+
+def test_calls_end_once_none_has_finished_for_a_while() -> None:
+    async def call(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        if seconds == 3:
+            raise ValueError("three")
+        return seconds
+
+    with asyncio.Runner(loop_factory=Instant) as runner:
+        found = runner.run(watch.until_silent([call(seconds) for seconds in (4, 20, 1, 3, 7.5, 12.6)], 5))
+        many = runner.run(watch.until_silent([call(seconds) for seconds in (*[15] * 200, 19, 24.1)], 5))
+    assert many[:-1] == [15] * 200 + [19]
+    assert str(many[-1]) == "no answer for 5 s"
+    assert list(map(str, found)) == ["4", "no answer for 5 s", "1", "three", "7.5", "no answer for 5 s"]
+
+
 @pytest.mark.faults
 def test_slow_workers_join_later(monkeypatch: pytest.MonkeyPatch) -> None:
     open_shard = workers_module.open_shard
@@ -1322,9 +1432,13 @@ with Client({processes.address!r}) as client, on(client) as session:
 
 
 def test_metrics_of_the_workers() -> None:
+    before = figures.values()
     with inside(2) as client, on(client) as session:
         take(session, Walk(), [1, 2])
         found = client.run(metrics).values()
+        counted = {name: figures.values()[name] - before[name] for name in ("passes", "partitions", "fit_passes")}
+        assert counted == {"passes": 4, "partitions": 2 * N_PARTITIONS, "fit_passes": 2}  # both workers are in this process
+        assert figures.values()["workers"] == 2
         assert all(set(FIGURES) <= set(measured) for measured in found)
         assert [measured["dfact passes"] for measured in found] == [2, 2]
         assert sum(measured["dfact partitions"] for measured in found) == 2 * N_PARTITIONS

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import re
 import shutil
 import signal
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ from benchmarks.faults.commands import Command, reached_by
 from benchmarks.faults.fits import small_partitions
 from dfact.cli.main import main
 from dfact.data.examples import ipip_ascado
+from dfact.jobs.runner import job_log, redirected_to
 from tests.conftest import planted_answers
 
 JOB = """
@@ -322,12 +325,38 @@ def test_steps_run_again_if_the_model_they_read_has_changed(seed: str, tmp_path:
 
 @pytest.mark.slow
 def test_log_lines_as_json(finished_job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    finished_job.write_text(JOB.replace("max-iter = 30", "max-iter = 31"))
-    assert main(["run", str(finished_job), "--log", "json"]) == 0
+    finished_job.write_text(JOB.replace("max-iter = 30", "max-iter = 31").replace("[job]", "[job]\nmetrics-port = 0"))
+    assert main(["run", str(finished_job), "--log", "json", "--run-id", "mine"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert {line["step"] for line in lines} == {0, 1, 2, 3, 4, 5, 6}
-    assert {"time", "level", "step", "command", "message"} == set(lines[0])
+    assert {"time", "level", "run_id", "logger", "step", "command", "message"} == set(lines[0])
+    assert {line["run_id"] for line in lines} == {"mine"}
+    served = [line for line in lines if line["message"].startswith("Metrics are served at http://127.0.0.1:")]
+    assert [(line["logger"], line["step"]) for line in served] == [("dfact.metrics", 0)]  # for the whole job
     assert lines[-1]["message"].startswith("all 6 steps are done")
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_messages_of_libraries_have_their_level_and_step(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with job_log(log_format) as log:
+        log.extra = {"step": 2, "command": "fit icqf"}
+        with redirected_to(log):
+            logging.getLogger("dfact.cluster").warning("Worker %s is lost", "a")
+            logging.getLogger("dfact.cluster").info("workers call each other again")
+            logging.getLogger("another.library").error("stream closed")
+            click.echo("4 of 5")
+    logging.getLogger("dfact.cluster").info("after the job")
+    lines = capsys.readouterr().err.splitlines()
+    levels = ("warning", "info", "error", "info")
+    messages = ("Worker a is lost", "workers call each other again", "stream closed", "4 of 5")
+    if log_format == "json":
+        found = [json.loads(line) for line in lines]
+        assert [(line["level"], line["message"]) for line in found] == list(zip(levels, messages, strict=True))
+        assert {(line["step"], line["command"]) for line in found} == {(2, "fit icqf")}
+        assert [line["logger"] for line in found] == ["dfact.cluster", "dfact.cluster", "another.library", "dfact.run"]
+    else:
+        said = [f"{level:<7} step 2 (fit icqf) {message}" for level, message in zip(levels, messages, strict=True)]
+        assert [line.split(" ", 1)[1] for line in lines] == said
 
 
 @pytest.mark.slow

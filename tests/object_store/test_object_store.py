@@ -30,6 +30,8 @@ import xarray as xr
 import zarr
 from distributed import Client
 from numpy.typing import NDArray
+from zarr.buffer import default_buffer_prototype
+from zarr.core.sync import sync
 
 import dfact
 from dfact.cli.main import cli, main
@@ -38,6 +40,7 @@ from dfact.errors import StoreError
 from dfact.jobs.job_file import read_job
 from dfact.jobs.record import Record
 from dfact.storage import zarr_stores as stores
+from dfact.storage.array_stream import StreamWriter
 from dfact.storage.groups import ATTRIBUTE, create_group, kind_at, open_store
 from dfact.storage.input_files import InputFolder, open_input, open_input_file
 from dfact.storage.location import parse_location
@@ -104,6 +107,8 @@ class Proxy(ThreadingHTTPServer):
         self.failures: Counter[tuple[str, str]] = Counter()
         self.watched: Callable[[str], None] = lambda _: None
         """Called with the method before each request that is passed on."""
+        self.refused = ""
+        """A part of the paths that are refused for good."""
         self.google = False
         """Whether to answer as Google where moto does not: deletions of missing objects are errors, existing ones may be kept."""
 
@@ -112,6 +117,8 @@ class Proxy(ThreadingHTTPServer):
         with self.lock:
             self.asked += 1
             self.requests.append((request[0], request[1]))
+            if self.refused and self.refused in request[1]:
+                return 403
             if not self.every or self.asked % self.every or (self.every > 1 and self.failures[request] == stores.RETRIES):
                 return None
             self.failures[request] += 1
@@ -584,3 +591,43 @@ out = "factors.csv"
     assert main(["run", str(tmp_path / "job.toml")]) == 0
     assert dfact.load_model(f"{bucket}/job.model").n_components == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["factors.csv", "job.toml"]
+
+
+# requests that write
+
+
+def uploads(port: int, bucket: str) -> int:
+    """Return the number of uploads in parts that were begun and neither completed nor aborted, whose parts are billed."""
+    return send(port, "GET", f"/{bucket.removeprefix('s3://')}?uploads")[2].count(b"<Upload>")
+
+
+def test_a_segment_of_a_checkpoint_is_one_request(bucket: str, proxy: Proxy) -> None:
+    group = zarr.create_group(open_store(f"{bucket}/checkpoint"))
+    proxy.requests.clear()
+    writer = StreamWriter(group, "states")
+    for _ in range(20):
+        writer.append(np.ones(1 << 17))
+    n_segments = len(writer.close())
+    assert n_segments == 3
+    assert [method for method, _ in proxy.requests] == ["PUT"] * n_segments
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_object_in_parts_is_complete_or_aborted(
+    bucket: str, server: int, proxy: Proxy, broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "WHOLE_BYTES", 1 << 20)
+    monkeypatch.setattr(stores, "_PART_BYTES", 5 << 20)  # the least that S3 accepts
+    store, content = open_store(f"{bucket}/large"), default_buffer_prototype().buffer.from_bytes(b"x" * (11 << 20))
+    if broken:
+        proxy.refused = "partNumber=2"
+        with pytest.raises(StoreError, match="object store failed"):
+            sync(store.set("object", content))
+        assert sync(store.get("object", default_buffer_prototype())) is None
+    else:
+        sync(store.set("object", content))
+        assert sync(store.get("object", default_buffer_prototype())) == content
+    sent = Counter(method for method, _ in proxy.requests)
+    assert sent["POST"] == (1 if broken else 2)  # begun, and completed
+    assert sent["DELETE"] == broken
+    assert uploads(server, bucket) == 0

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _RESOURCE = "dfact-demand"  # a resource that no worker has
-_MAX_TASKS = 2000  # the demand for some 200 threads
+_MAX_TASKS = 10_000  # the demand for some 1,000 threads
 
 
 @contextmanager

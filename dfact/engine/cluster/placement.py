@@ -1,7 +1,8 @@
 """The assignment of partitions to workers, and the tree in which workers call each other."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -49,9 +50,23 @@ def _longest(edges: NDArray[Any], weights: Sequence[float]) -> float:
 
 
 def without(runs: Sequence[range], others: Sequence[range]) -> list[range]:
-    """Return the partitions of the runs that are in none of the others."""
-    excluded = {partition for other in others for partition in other}
-    return consecutive(partition for run in runs for partition in run if partition not in excluded)
+    """Return the partitions of the runs that are in none of the others, in ascending order."""
+    left = np.zeros(max((run.stop for run in (*runs, *others)), default=0), bool)
+    for run in runs:
+        left[run.start : run.stop] = True
+    for run in others:
+        left[run.start : run.stop] = False
+    return consecutive(np.flatnonzero(left).tolist())
+
+
+def overlaps(run: range, pieces: Sequence[tuple[range, T]]) -> list[tuple[range, T]]:
+    """Return the parts of a run that lie in the pieces, with what belongs to each; the pieces are disjoint, in ascending order."""
+    found = []
+    for piece, item in islice(pieces, bisect_right(pieces, run.start, key=lambda entry: entry[0].stop), None):
+        if piece.start >= run.stop:
+            break
+        found.append((range(max(run.start, piece.start), min(run.stop, piece.stop)), item))
+    return found
 
 
 def tree(items: Sequence[T], firsts: Sequence[int]) -> Tree[T]:

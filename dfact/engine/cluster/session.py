@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.demand import demand
-from dfact.engine.cluster.handshake import Processes, answer_in_task, driver_fields
+from dfact.engine.cluster.handshake import Processes, driver_fields
 from dfact.engine.cluster.journal import Journal
-from dfact.engine.cluster.placement import Tree, split, tree, without
+from dfact.engine.cluster.placement import Tree, overlaps, split, tree, without
 from dfact.engine.cluster.reservation import Reservation, reservations
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, marker
+from dfact.engine.cluster.tasks import run_task
 from dfact.engine.cluster.transport import Pickled, packed, unpacked
 from dfact.engine.cluster.watchdog import Watchdog, cluster_errors
 from dfact.engine.cluster.worker_shard import Report, Share
@@ -40,6 +41,7 @@ from dfact.engine.shard import consecutive
 from dfact.engine.threads import single_threaded
 from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, group_partitions, n_columns, n_groups, n_summands, tile_total
 from dfact.errors import ClusterError
+from dfact.monitoring import figures
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -57,7 +59,7 @@ _PARTITIONS_PER_THREAD = 4  # an adaptive cluster is asked for one thread per th
 # longer, in this number of consecutive passes. Speeds measured in passes shorter than these seconds are not used.
 _IMBALANCE, _MIN_GAIN_SECONDS, _MIN_PASSES = 1.25, 0.02, 3
 _SMOOTHING = 0.25  # weight of the last pass in a worker's speed: other load on its machine varies
-_COOLDOWN = 10  # minimum number of passes between two moves
+_COOLDOWN = 10  # minimum number of passes between two moves on up to 100 workers; in proportion on more, as each gets a message
 logger = logging.getLogger("dfact.cluster")
 
 
@@ -79,6 +81,8 @@ class ClusterSession(CheckpointableSession):
         self._done = self._epoch = 0
         self._sent = b""
         """The pickled pass that all workers have received."""
+        self._trees: tuple[bool, list[Tree[Share]]] | None = None
+        """Whether the driver calls each worker itself, and the tree, or trees, of calls under the current assignment."""
         self._behind = False
         """Whether passes must be repeated for some partitions."""
         self._handed: dict[str, dict[Node, PartialSums]] = {}
@@ -96,6 +100,7 @@ class ClusterSession(CheckpointableSession):
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            stack.enter_context(figures.fit())
             stack.enter_context(self._journal)
             # The driver's own matrix products would give other bits with more threads.
             stack.enter_context(single_threaded())
@@ -126,6 +131,7 @@ class ClusterSession(CheckpointableSession):
         parts = n_summands(pass_, self._partitions.layout, n)
         sums, report = self._with_recovery(lambda: self._run_passes([self._done + 1], parts))
         self._done += 1
+        figures.add(fit_passes=1)
         self._workers.end_pass()
         self._stateless = report.stateless
         if not self._pending:  # lost sums that wait for a step are computed again from the journal
@@ -215,8 +221,8 @@ class ClusterSession(CheckpointableSession):
 
     def _rows(self, name: str, first: int, count: int) -> tuple[int, NDArray[Any]]:
         """Return the number of partitions fetched, all of one worker and at most ``count``, and their rows."""
-        worker, run = next((m, run) for m in self._workers.all for run in m.runs if first in run)
-        last = min(first + count, run.stop)
+        part, worker = overlaps(range(first, first + count), self._workers.pieces)[0]
+        last = part.stop
         return last - first, unpacked(self._workers.call(worker, "rows", name=name, first=first, last=last))
 
     def write_rows(self, name: str, convert: Callable[[NDArray[Any]], NDArray[Any]], target: zarr.Array[Any]) -> bool:
@@ -230,16 +236,16 @@ class ClusterSession(CheckpointableSession):
         probe = {"content": packed((rows.target, marker_name))}
         if self._workers.star or not all(map(unpacked, self._workers.call_all("reaches", dict.fromkeys(owners, probe)).values())):
             return False
-        pieces = sorted(((run.start, run.stop, worker) for worker in owners for run in worker.runs), key=lambda piece: piece[0])
+        pieces = self._workers.pieces
         n, step, size = rows.target.shape[0], rows.target.chunks[0], rows.partition_rows
         chunks: dict[SessionWorker, list[ChunkOfRows]] = {}
         for start in range(0, n, step):
             stop = min(start + step, n)
-            first, last = start // size, -(-stop // size)
-            sources = [(*worker.shard, max(a, first), min(b, last)) for a, b, worker in pieces if a < last and first < b]
-            chunks.setdefault(next(worker for a, b, worker in pieces if a <= first < b), []).append((start, stop, sources))
+            owned = overlaps(range(start // size, -(-stop // size)), pieces)
+            sources = [(*worker.shard, part.start, part.stop) for part, worker in owned]
+            chunks.setdefault(owned[0][1], []).append((start, stop, sources))
         content = packed(rows)
-        self._workers.call_all("write", {worker: {"content": content, "chunks": owned} for worker, owned in chunks.items()})
+        self._workers.call_all("write", {worker: {"content": content, "chunks": own} for worker, own in chunks.items()})
         return True
 
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
@@ -264,15 +270,12 @@ class ClusterSession(CheckpointableSession):
         With 0 ``parts`` no sums are wanted.
         """
         sums, report = TreeSum[Any](parts), Report({}, stateless=True)
-        shares: list[Share] = [(*worker.shard, [(run.start, run.stop) for run in worker.runs]) for worker in self._workers.owners]
-        firsts = [runs[0][0] for *_, runs in shares]
-        trees: list[Tree[Share]] = [(share, []) for share in shares] if self._workers.star else [tree(shares, firsts)]
         entries = [self._journal[pass_number] for pass_number in pass_numbers]
         sent = [self._sent, *(pass_ for pass_, _ in entries)]
         message: dict[str, Any] = {"epoch": self._epoch, "pass_numbers": list(pass_numbers), "parts": parts}
         message["passes"] = [None if pass_ == previous else pass_ for (pass_, _), previous in zip(entries, sent, strict=False)]
         message["broadcasts"] = [broadcast for _, broadcast in entries]
-        calls = {self._workers.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in trees}
+        calls = {self._workers.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in self._calls()}
         # Sums that wait for a step are held by their workers, so a tiled pass is not cut short.
         with nullcontext() if self._pending else self._workers.cuttable(self._epoch):
             replies = self._workers.call_all("run", calls)
@@ -287,6 +290,15 @@ class ClusterSession(CheckpointableSession):
             sums.update({node: part.accumulator() for node, part in nodes.items()})
         self._sent = sent[-1]
         return sums, report
+
+    def _calls(self) -> list[Tree[Share]]:
+        """Return the workers that the driver calls, each with the trees of those that it calls in turn."""
+        star = self._workers.star
+        if self._trees is None or self._trees[0] != star:
+            shares: list[Share] = [(*worker.shard, [(run.start, run.stop) for run in worker.runs]) for worker in self._workers.owners]
+            firsts = [runs[0][0] for *_, runs in shares]
+            self._trees = star, [(share, []) for share in shares] if star else [tree(shares, firsts)]
+        return self._trees[1]
 
     # Recovery
 
@@ -325,6 +337,8 @@ class ClusterSession(CheckpointableSession):
             orphans = without(everything, [run for worker in self._workers.all for run in worker.runs])
         if orphans:
             self._assign(orphans)
+            if self._done:
+                figures.add(partitions_recovered=sum(map(len, orphans)))
         if self._behind:
             for pass_numbers in self._journal.batches(self._done):
                 self._run_passes(pass_numbers, 0)
@@ -384,10 +398,11 @@ class ClusterSession(CheckpointableSession):
             for worker in self._workers.all:
                 worker.placed = True
         workers, shares = self._fill(orphans)
+        saved = sorted(((range(state.first, state.last), state) for state in self._saved), key=lambda piece: piece[0].start)
         self._start_epoch()
         self._behind = True
         calls = {
-            worker: [{"epoch": self._epoch, "content": packed(self._initial_state(run))} for run in share]
+            worker: [{"epoch": self._epoch, "content": packed(self._initial_state(run, saved))} for run in share]
             for worker, share in zip(workers, shares, strict=True)
             if share
         }
@@ -408,12 +423,13 @@ class ClusterSession(CheckpointableSession):
     def _start_epoch(self) -> None:
         """Start a new assignment of partitions; workers ignore calls that were sent under an earlier one."""
         self._epoch += 1
-        self._sent = b""
+        self._sent, self._trees = b"", None
 
-    def _initial_state(self, run: range) -> tuple[Partitions, int, list[CheckpointedState]]:
+    def _initial_state(
+        self, run: range, saved: Sequence[tuple[range, CheckpointedState]]
+    ) -> tuple[Partitions, int, list[CheckpointedState]]:
         """Return partitions, the number of the pass before the journal's first, and their states after that pass."""
-        overlaps = [(max(s.first, run.start), min(s.last, run.stop), s) for s in self._saved]
-        states = [state.part(first, last) for first, last, state in overlaps if first < last]
+        states = [state.part(part.start, part.stop) for part, state in overlaps(run, saved)]
         return self._partitions.part(run.start, run.stop), self._journal.base, states
 
     # Balance
@@ -437,8 +453,8 @@ class ClusterSession(CheckpointableSession):
 
         So measured speeds, which vary, move no partition to a worker that is not needed.
         """
-        self._uneven_passes, self._cooldown = 0, _COOLDOWN
         workers, weights = self._weights()
+        self._uneven_passes, self._cooldown = 0, _COOLDOWN * max(100, len(workers)) // 100
         shares = split([range(len(self._partitions))], weights, self._unit)
         owned = ([worker.load for worker in workers], [sum(map(len, share)) for share in shares])
         present, future = (max(map(self._seconds, workers, weights, loads)) for loads in owned)
@@ -481,21 +497,16 @@ class ClusterSession(CheckpointableSession):
 
     def _move(self, workers: Sequence[SessionWorker], shares: Sequence[list[range]]) -> bool:
         """Move partitions with their states, so that each worker has its share. Returns whether they have moved."""
+        pieces = self._workers.pieces
         moves = {
-            worker: [
-                (source, range(max(owned.start, run.start), min(owned.stop, run.stop)))
-                for run in without(share, worker.runs)
-                for source in self._workers.all
-                for owned in source.runs
-                if source is not worker and owned.start < run.stop and run.start < owned.stop
-            ]
+            worker: [taken for run in without(share, worker.runs) for taken in overlaps(run, pieces)]
             for worker, share in zip(workers, shares, strict=True)
         }
         self._start_epoch()
         calls = {
             worker: [
                 {"epoch": self._epoch, "content": packed((self._partitions.part(run.start, run.stop), self._done)), "source": source.shard}
-                for source, run in taken
+                for run, source in taken
             ]
             for worker, taken in moves.items()
             if taken
@@ -510,8 +521,9 @@ class ClusterSession(CheckpointableSession):
             moved = False
         else:
             moved = True
-            for worker in self._workers.all:  # also those that take part as sources alone
-                worker.runs = without(worker.runs, [run for share in shares for run in share])
+            taken_over = [run for share in shares for run in share]
+            for worker in set(self._workers.all).difference(workers):  # those that take part as sources alone
+                worker.runs = without(worker.runs, taken_over)
             for worker, share in zip(workers, shares, strict=True):
                 worker.runs = share
         for worker in workers:
@@ -523,7 +535,8 @@ class ClusterSession(CheckpointableSession):
         where they displace the fewest. In short passes the speeds are the numbers of threads.
         """
         staying = self._workers.staying
-        workers = [worker for worker in self._workers.owners if worker in staying]
+        found = set(staying)
+        workers = [worker for worker in self._workers.owners if worker in found]
         middle = len(workers) // 2
         known = [worker for worker in workers if not np.isnan(worker.speed)]
         longest = max((self._seconds(worker, worker.speed, worker.load) for worker in known), default=0.0)
@@ -576,7 +589,7 @@ class DistributedExecutor:
             # The data is sent to the workers once, as the task that returns it.
             data = self.client.submit(load, pure=False)
             driver, processes = driver_fields(), Processes()
-            futures = [self.client.submit(_run_task, driver, Pickled((function, task, context)), data, pure=False) for task in tasks]
+            futures = [self.client.submit(run_task, driver, Pickled((function, task, context)), data, pure=False) for task in tasks]
         try:
             for i, (environments, results) in Watchdog(self.client, progress=False).completed(futures):
                 processes.add(environments)
@@ -584,12 +597,3 @@ class DistributedExecutor:
                     on_result(tasks[i], result)
         finally:
             self.client.cancel(futures)
-
-
-def _run_task(
-    driver: dict[str, str], work: Pickled[tuple[Callable[[T, D], Iterable[R]], T, Callable[[], AbstractContextManager[object]]]], data: D
-) -> tuple[dict[str, dict[str, str]], list[R]]:
-    """Return the environment of this worker by its address, and the results."""
-    environment, (function, task, context) = answer_in_task(driver), work.value
-    with context():
-        return environment, list(function(task, data))

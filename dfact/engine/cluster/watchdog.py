@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 T = TypeVar("T")
+_FEW = 50  # number of simultaneous calls up to which one takes no longer than alone
 POLL_SECONDS = 5.0  # maximum time between two queries of the scheduler during a wait
 
 
@@ -22,7 +23,8 @@ class Watchdog:
     ``dask.config`` sets them: ``dfact.worker-timeout`` (60 s) while the cluster has no worker or the scheduler does not
     answer, ``dfact.progress-timeout`` (10 min) while no worker makes a step: a partition of a pass, an array of a state that moves
     or is saved, a chunk of rows. The loss of a single worker is no timeout, as the others recompute its partitions; Dask's
-    ``worker-ttl`` determines when a silent worker counts as lost.
+    ``worker-ttl`` determines when a silent worker counts as lost. Workers report their steps with Dask's heartbeats, so a timeout is
+    longer by the age of the report.
     """
 
     def __init__(self, client: "Client", *, progress: bool = True) -> None:
@@ -56,23 +58,23 @@ class Watchdog:
         return await self._wait(self._client.gather(futures, asynchronous=True), watched)
 
     async def _wait(self, work: Awaitable[T], watched: Sequence["Future"]) -> T:
-        async def finished() -> int:
-            return sum(future.status == "finished" for future in watched)
+        async def finished() -> tuple[int, float]:
+            return sum(future.status == "finished" for future in watched), 0.0
 
         return await self.wait(work, finished)
 
     async def wait(
         self,
         work: Awaitable[T],
-        progress: Callable[[], Awaitable[int]] | None = None,
+        progress: Callable[[], Awaitable[tuple[int, float]]] | None = None,
         check: Callable[[dict[str, int]], Awaitable[None]] | None = None,
     ) -> T:
         """Return the result of the work, unless the cluster is lost or ``progress`` stays the same for too long, or ``check`` of
-        the workers raises an error.
+        the workers raises an error. ``progress`` is a number of steps, with the age of this figure in seconds.
         """
         task = asyncio.ensure_future(work)
         with_workers = progressed = queried = time.monotonic()
-        last_count = -1
+        last_count, age = -1, 0.0
         try:
             interval = 0.5
             while not (await asyncio.wait({task}, timeout=min(interval, POLL_SECONDS, self.worker_timeout / 4)))[0]:
@@ -85,10 +87,11 @@ class Watchdog:
                 if now - with_workers > self.worker_timeout:
                     raise ClusterError(f"for {self.worker_timeout:g} s the Dask cluster has had no worker, or its scheduler did not answer")
                 if progress is not None and now - queried > min(POLL_SECONDS, self._progress_timeout / 4):
-                    count, queried = await progress(), now
+                    (count, age), queried = await progress(), now
                     if count != last_count:
                         last_count, progressed = count, now
-                if progress is not None and now - progressed > self._progress_timeout:
+                # A report that stays old is no excuse: the worker may be silent.
+                if progress is not None and now - progressed > self._progress_timeout + min(age, self._progress_timeout):
                     raise ClusterError(
                         f"for {self._progress_timeout:g} s no worker has processed, read or written anything; can they reach each "
                         "other and the stores?"
@@ -123,6 +126,27 @@ class Watchdog:
         except (OSError, TimeoutError):
             return None
         return workers
+
+
+async def until_silent(calls: Sequence[Coroutine[Any, Any, T]], timeout: float) -> list[T | BaseException]:
+    """Return the calls' results or errors: a TimeoutError for those that are left once none has finished for ``timeout`` seconds.
+
+    A thousand calls take longer than one: each that finishes shows that the others only wait for their turn, and while many are
+    left, the first of them takes longer too.
+    """
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    done, left = set[asyncio.Task[T]](), set(tasks)
+    try:
+        while left:
+            done, left = await asyncio.wait(left, timeout=timeout * max(1.0, len(left) / _FEW), return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+    finally:
+        for task in left:
+            task.cancel()
+    results: list[T | BaseException] = await asyncio.gather(*tasks, return_exceptions=True)
+    late = TimeoutError(f"no answer for {timeout:g} s")
+    return [late if task in left else result for task, result in zip(tasks, results, strict=True)]
 
 
 @contextmanager

@@ -1,10 +1,10 @@
 """The worker's side of a session: its shard, and the calls that reach it over the worker's own connections.
 
 The driver opens a shard on each worker, and a task keeps it open. An epoch is an assignment of partitions to workers; calls of
-an earlier one are refused. A reply has one key, or none if there is nothing to tell: a result (``content``, or ``steps`` of
-a status); the ``error`` of a call; the partitions that a shard is ``lacking``; shards that are ``lost``, as their workers could
-not be reached; the ``stale`` epoch of the call; or the key of a shard that is ``unknown`` to the process. A status, and a reply
-about lost shards, also tell whether the worker ``leaves``.
+an earlier one are refused. A reply has one key, or none if there is nothing to tell: a result (``content``); the ``error`` of a
+call; the partitions that a shard is ``lacking``; shards that are ``lost``, as their workers could not be reached; the ``stale`` epoch
+of the call; or the key of a shard that is ``unknown`` to the process. A status, and a reply about lost shards, also tell whether the
+worker ``leaves``.
 """
 # Long because it holds the worker's end of each of the driver's calls.
 
@@ -89,6 +89,7 @@ class WorkerShard:
         keep_freed_memory()
         await self._do(self._shard.__enter__)
         _shards[self.key] = self
+        self._meter.shards[self.key] = self._shard
 
     async def expire(self) -> None:
         """Close the shard if its task does not start in time, for example because the driver was lost before."""
@@ -171,11 +172,11 @@ class WorkerShard:
                 self._pass = unpacked(pass_)
             if self._shard.lags(pass_number):
                 self._shard.run(pass_number, self._pass, unpacked(broadcast), wanted=parts > 0)
+                self._meter.passes += 1
             cut = self._shard.lags(pass_number)
             if cut:
                 break
         processed = self._shard.n_processed - previous
-        self._meter.passes += len(entries)
         self._meter.partitions += processed
         self._meter.rows_per_second = self._shard.rows_per_second
         nodes = self._shard.sums(entries[-1][0]) if parts else {}
@@ -319,14 +320,15 @@ class WorkerShard:
         return {"content": serialized(packed([state.describe() for state in states]))}
 
     async def status(self) -> dict[str, Any]:
-        """Return the number of steps so far, which shows whether there is progress, and whether the worker leaves."""
-        return {"steps": self._shard.n_steps, "leaves": leaves(self.worker)}
+        """Return whether the worker leaves; any answer shows that the shard is open."""
+        return {"leaves": leaves(self.worker)}
 
     async def close(self) -> dict[str, Any]:
         """Stop the shard, even in a pass, and close it."""
         if not self.closed.is_set():
             self.closed.set()
             _shards.pop(self.key, None)
+            self._meter.shards.pop(self.key, None)
             self._shard.stop()
             try:
                 await asyncio.get_running_loop().run_in_executor(self._control, self._shard.__exit__)
@@ -423,11 +425,10 @@ def as_message(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Wrap the bytes, or lists of bytes, among the arguments of a call so that Dask sends them without a copy."""
 
     def wrap(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [wrap(item) for item in value]
         return serialized(value) if isinstance(value, (bytes, bytearray, memoryview)) else value
 
-    return {name: wrap(value) for name, value in arguments.items()}
+    # Not any deeper: the tree of a thousand workers holds no bytes, and is long.
+    return {name: [wrap(item) for item in value] if isinstance(value, (list, tuple)) else wrap(value) for name, value in arguments.items()}
 
 
 async def handle(key: str, call: str, message: Mapping[str, Any]) -> dict[str, Any]:

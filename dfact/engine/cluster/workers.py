@@ -1,4 +1,5 @@
 """The workers of a session: joining, calls, and the detection of lost ones."""
+# Long because each call must tell a lost worker from one that cannot be reached, is slow, or leaves.
 
 import asyncio
 import logging
@@ -13,17 +14,20 @@ from weakref import WeakSet, WeakValueDictionary
 from dfact import signals
 from dfact.engine.cluster.handshake import Processes, driver_fields, refusal
 from dfact.engine.cluster.leaving import TOPIC
+from dfact.engine.cluster.meter import session_steps
 from dfact.engine.cluster.placement import without
 from dfact.engine.cluster.reservation import Reservation
 from dfact.engine.cluster.transport import unpacked
-from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors
+from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors, until_silent
 from dfact.engine.cluster.worker_shard import OPERATION, ShardAddress, as_message, keep_shard, open_shard
 from dfact.errors import ClusterError
+from dfact.monitoring import figures
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-_JOIN_TIMEOUT = 10.0  # seconds that a worker may take to join before the others start without it; doubled while none has joined
+# Seconds without a further worker that joins before the others start without those that are left; doubled while none has joined.
+_JOIN_TIMEOUT = 10.0
 _RETRY_SECONDS = 60.0  # seconds before another attempt
 _DIRECT_PASSES, _MAX_DIRECT_PASSES = 4, 256  # number of passes with direct calls before workers call each other again; doubled each time
 _MAX_ATTEMPTS = 3  # to move the partitions of a worker that leaves
@@ -95,7 +99,11 @@ class SessionWorkers:
         check_client(client)
         self._client, self._size, self._watch = client, size, Watchdog(client)
         self._reservation = reservation
+        self._key, self._steps = f"dfact-shard-{uuid4().hex}", (0, 0.0)
+        """The beginning of the shards' keys, and the steps of the shards with the age of this figure."""
         self._joined: dict[str, SessionWorker] = {}
+        self._keys: dict[str, SessionWorker] = {}
+        """The same by the keys of their shards."""
         self._refused: dict[str, float] = {}
         """Times of the next attempt for workers that could not join."""
         self._reasons: set[str] = set()
@@ -122,6 +130,7 @@ class SessionWorkers:
         if self._direct:
             self._direct -= 1
             if not self._direct:
+                figures.add(direct_calls=-1)
                 logger.info("From the next pass on workers call each other again")
         else:
             self._next_direct = max(_DIRECT_PASSES, self._next_direct // 2)
@@ -136,8 +145,13 @@ class SessionWorkers:
         """The workers with partitions, in the order of their partitions."""
         return sorted((worker for worker in self._joined.values() if worker.runs), key=lambda worker: worker.runs[0].start)
 
+    @property
+    def pieces(self) -> list[tuple[range, SessionWorker]]:
+        """The runs of partitions with their owners, in ascending order."""
+        return sorted(((run, worker) for worker in self._joined.values() for run in worker.runs), key=lambda piece: piece[0].start)
+
     def by_key(self, key: str) -> SessionWorker:
-        return next(worker for worker in self._joined.values() if worker.key == key)
+        return self._keys[key]
 
     @property
     def staying(self) -> list[SessionWorker]:
@@ -212,16 +226,16 @@ class SessionWorkers:
         timeout = _JOIN_TIMEOUT if timeout is None else timeout
         now, refused = time.monotonic(), ""
         joining = sorted(w for w in available.keys() - self._joined.keys() if self._refused.get(w, 0) <= now)
-        new = [SessionWorker(address, available[address], f"dfact-shard-{uuid4().hex}") for address in joining]
+        new = [SessionWorker(address, available[address], f"{self._key}-{uuid4().hex}") for address in joining]
 
         async def join(worker: SessionWorker) -> dict[str, str]:
             settings = {"driver": driver_fields(), "reservation": self._reservation, "workers": [worker.address]}
-            opening = self._client.run(open_shard, worker.key, *self._size, **settings)
-            replies: dict[str, dict[str, str]] = await asyncio.wait_for(opening, timeout)
+            async with self._connections:
+                replies: dict[str, dict[str, str]] = await self._client.run(open_shard, worker.key, *self._size, **settings)
             return replies[worker.address]
 
         async def join_all() -> list[dict[str, str] | BaseException]:
-            return await asyncio.gather(*map(join, new), return_exceptions=True)
+            return await until_silent(list(map(join, new)), timeout)
 
         environments: dict[str, dict[str, str]] = {}
         for worker, reply in zip(new, self._client.sync(join_all) if new else (), strict=True):
@@ -229,7 +243,8 @@ class SessionWorkers:
                 environments[worker.address] = reply
                 where = {"workers": [worker.address], "allow_other_workers": False, "pure": False, "key": worker.key}
                 worker.task = self._client.submit(keep_shard, worker.key, priority=10, **where)
-                self._joined[worker.address] = worker
+                self._joined[worker.address] = self._keys[worker.key] = worker
+                figures.add(workers=1)
                 _sessions[worker.key] = self
             else:
                 refused = f"{worker.address}: {refusal(reply)}"
@@ -244,8 +259,11 @@ class SessionWorkers:
         """Remove lost workers."""
         for worker in workers:
             logger.warning("Worker %s is lost; the others recompute its partitions", worker.address)
-            if self._joined.pop(worker.address, None) is not None and worker.task is not None:
-                worker.task.release()
+            if self._joined.pop(worker.address, None) is not None:
+                figures.add(workers=-1, workers_lost=1)
+                if worker.task is not None:
+                    worker.task.release()
+            self._keys.pop(worker.key, None)
 
     def remove_missing(self, available: dict[str, int]) -> None:
         """Remove the workers that are no longer ``available`` and do not answer. Without any, the scheduler did not answer."""
@@ -272,12 +290,15 @@ class SessionWorkers:
         return list(self._joined.values())
 
     def close(self) -> None:
+        figures.add(direct_calls=-self.star)
+        self._direct = 0
         self.release(self.all)
 
     def release(self, workers: Sequence[SessionWorker]) -> None:
         """Close the shards of workers that are no longer needed."""
+        figures.add(workers=-len(workers))
         for worker in workers:
-            del self._joined[worker.address]
+            del self._joined[worker.address], self._keys[worker.key]
 
         async def close() -> None:
             calls = [asyncio.ensure_future(self._reach(worker, "close")) for worker in workers]
@@ -324,6 +345,7 @@ class SessionWorkers:
                 raise Retry(f"Worker {unreached[0].address} was not reached while a worker leaves")
             if call in {"take", "write", "step_tiles"} or (call == "run" and not self.star):
                 # All are alive, so two of them cannot reach each other, but the scheduler reaches all.
+                figures.add(direct_calls=not self.star)
                 self._direct, self._next_direct = self._next_direct, min(2 * self._next_direct, _MAX_DIRECT_PASSES)
                 raise Retry(f"Workers cannot reach each other; the driver calls each of them itself, for {self._direct} passes")
 
@@ -342,7 +364,9 @@ class SessionWorkers:
                     break
 
     def _check_scheduler(self) -> None:
-        released = any(worker.task is not None and worker.task.status == "cancelled" for worker in self._joined.values())
+        # A client that has lost its scheduler cancels all its tasks at once, so the oldest tells for all.
+        oldest = next(iter(self._joined.values()), None)
+        released = oldest is not None and oldest.task is not None and oldest.task.status == "cancelled"
         if self._client.status != "running" or released:
             raise ClusterError("the Dask scheduler is lost: the connection to it was closed")
 
@@ -352,13 +376,13 @@ class SessionWorkers:
         if lost:
             raise WorkersLost(lost)
 
-    async def _n_steps(self) -> int:
-        """Return the number of steps so far of those workers that answer: partitions of passes, arrays of states, chunks of rows."""
-        calls = [asyncio.ensure_future(self._reach(worker, "status")) for worker in self._joined.values()]
-        for call in (await asyncio.wait(calls, timeout=POLL_SECONDS))[1] if calls else ():
-            call.cancel()
-        replies = await asyncio.gather(*calls, return_exceptions=True)
-        return sum(reply.get("steps", 0) for reply in replies if isinstance(reply, dict))
+    async def _n_steps(self) -> tuple[int, float]:
+        """Return the number of steps so far by the workers' heartbeats (partitions of passes, arrays of states, chunks of rows), and
+        the age of this figure in seconds. If the scheduler does not answer, the last figure.
+        """
+        with suppress(OSError, TimeoutError):
+            self._steps = await asyncio.wait_for(self._client.run_on_scheduler(session_steps, self._key), POLL_SECONDS)
+        return self._steps
 
     def call(self, worker: SessionWorker, call: str, **message: Any) -> Any:
         """Call a worker; returns its reply."""
