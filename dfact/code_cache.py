@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from numba.core.caching import IndexDataCacheFile, NullCache
+from dfact.internals.numba import IndexDataCacheFile, NullCache, cache_of, cached_files, compiled_before, set_cache, set_cache_file
 
 COMPILED = "DFACT_COMPILED_KERNELS"
 """Environment variable: a folder of kernels compiled before, such as those of the container image. They are only read."""
@@ -89,16 +89,16 @@ def store_by_signature(compiled: Any, decorators: str) -> Any:
 
     Code is unpickled, and runs. So where another user could plant it, in a folder of ``NUMBA_CACHE_DIR``, none is read or stored.
     """
-    if (stored := getattr(compiled, "_cache", None)) is None:  # as where NUMBA_DISABLE_JIT is set
+    if (stored := cache_of(compiled)) is None:
         return compiled
     source = inspect.getfile(compiled.py_func)
     if (found := _intruder(Path(stored.cache_path), Path(source).stat().st_uid)) is not None:
         _warn_of(found)
-        compiled._cache = NullCache()
+        set_cache(compiled, NullCache())
         return compiled
     given = os.environ.get(COMPILED)
-    before = Path(given) / stored._impl.locator.get_suitable_cache_subpath(source) if given else None
-    stored._cache_file = _CacheFile(stored._cache_file, Path(decorators).parent, before)
+    before = Path(given) / compiled_before(stored, source) if given else None
+    set_cache_file(compiled, _CacheFile(cached_files(stored), Path(decorators).parent, before))
     return compiled
 
 

@@ -29,6 +29,10 @@ class ClusterError(DfactError, RuntimeError):
     """A Dask cluster that cannot continue the work: its workers or its scheduler are lost, or it makes no progress."""
 
 
+class DependencyError(DfactError, ImportError):
+    """A release of another library that lacks what dfact uses of it."""
+
+
 class StoppedError(BaseException):
     """A stop requested by a signal.
 

@@ -200,13 +200,14 @@ def _storage(dataset: "Dataset") -> str:
 def stored_model_text(path: Location, top: int) -> str:
     """Describe a model with its parameters and versions."""
     from dfact.models.persistence import load_model, saved_versions
-    from dfact.report.presenters.base import model_text
+    from dfact.report.presenters.base import environments_text, model_text
 
     model = load_model(path)
     parameters = {key: value for key, value in model.get_params().items() if key not in ("executor", "callbacks")}
     lines = (
         ("parameters", ", ".join(f"{key}={'array' if hasattr(value, 'shape') else repr(value)}" for key, value in parameters.items())),
         ("data", f"fingerprint {model.fingerprint_}" if model.fingerprint_ else "no fingerprint: not an unchanged stored dataset"),
+        ("processors", environments_text(model)),
         ("written by", ", ".join(f"{package} {version}" for package, version in saved_versions(path).items())),
     )
     return model_text(model, top, extra=lines)

@@ -30,6 +30,7 @@ def map_rows(array: Any, solve: Solve, model: Any, covariates: Mapping[str, Any]
     import dask
     import dask.array as da
     from dask.highlevelgraph import HighLevelGraph
+    from dask.task_spec import Task, TaskRef
 
     array = rechunk_rows(array, Layout.of(array.shape).block_rows)
     shared_model = dask.delayed(model, traverse=False)
@@ -43,7 +44,8 @@ def map_rows(array: Any, solve: Solve, model: Any, covariates: Mapping[str, Any]
             result=((stop - start, columns), dtype),
             covariates={key: _slice_rows(table, slice(start, stop)) for key, table in covariates.items()},
         )
-        layer[(name, i, 0)] = (task, shared_model.key, (array.name, i, *(0,) * (array.ndim - 1)))
+        key, chunk = (name, i, 0), (array.name, i, *(0,) * (array.ndim - 1))
+        layer[key] = Task(key, task, TaskRef(shared_model.key), TaskRef(chunk))
     graph = HighLevelGraph.from_collections(name, layer, dependencies=[array, shared_model])
     return da.Array(graph, name, chunks=(array.chunks[0], (columns,)), dtype=dtype, meta=np.empty((0, 0), dtype))
 

@@ -1,6 +1,7 @@
 """Engine: run passes over row blocks in one process or on a Dask cluster, within a memory plan.
 
-Imports data and everything below it. It is the only layer that imports ``distributed``. It knows how passes run, never which.
+Imports data and everything below it. Beside ``internals`` it is the only layer that imports ``distributed``. It knows how passes
+run, never which.
 Sums are added in the order of a fixed tree over the partitions, so every executor returns the same bits.
 
     passes          the contract: a block, a pass, sums that add up
@@ -13,6 +14,7 @@ Sums are added in the order of a fixed tree over the partitions, so every execut
     tiles           sums and parameters of many columns, by tiles of them
     block_state     the state of each block: in memory, spilled, or in a checkpoint
     memory_plan     what a fit holds in memory, before it runs
+    environment     versions and processors, on which bits depend
     checkpoint      versions of the state, from which a fit resumes
     cluster         sessions on Dask workers
 """

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from dfact import signals
 from dfact.engine.block_state import CheckpointedState
+from dfact.engine.environment import Environment, as_fields, distinct, environments_from, warn_changed
 from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Session
 from dfact.engine.tiles import TileStep
@@ -97,6 +98,7 @@ class CheckpointedSession(Session):
         self._new: list[dict[str, Any]] = []  # steps since the last version; their arrays are written already
         self._record: RecordWriter | None = None  # holds these arrays
         self._version = 0
+        self._earlier: list[Environment] = []  # of the processes that have taken part before this one resumed
         self._steps: list[str] = []  # names of all records of steps
         self._state = ""  # name of the record of the state
         self._pending = False  # whether sums wait for a step on tiles: a version would not contain them
@@ -148,6 +150,10 @@ class CheckpointedSession(Session):
         self._pending = False
         self._save_if_due()
         return small
+
+    @property
+    def environments(self) -> list[Environment]:
+        return distinct([*self._earlier, *self._session.environments])
 
     def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
         recorded = self._replay("read", name)
@@ -218,6 +224,8 @@ class CheckpointedSession(Session):
             attributes = record_attributes(state)
             self._version, self._steps = _step_number(states[-1]), list(attributes["steps"])
             self._unread, self._state, current = list(self._steps), states[-1], {states[-1], *self._steps}
+            self._earlier = environments_from(attributes.get("environments", ()))  # which earlier checkpoints lack
+            warn_changed(f"the checkpoint {records.location}", self._earlier)
             self._session.restore([CheckpointedState.from_description(state, saved) for saved in attributes["states"]])
             for saved in attributes["tiles"]:
                 self._session.tile_states.restore(CheckpointedState.from_description(state, saved))
@@ -255,7 +263,8 @@ class CheckpointedSession(Session):
             saved = self._session.save(state.group)
             tiles = self._session.tile_states.save(state.group, "tiles")
             described = [] if tiles is None else [tiles.describe()]
-            state.finish(states=[part.describe() for part in saved], tiles=described, steps=self._steps)
+            environments = [as_fields(environment) for environment in self.environments]
+            state.finish(states=[part.describe() for part in saved], tiles=described, steps=self._steps, environments=environments)
             self._state = state.name
             figures.add(checkpoints=1)
             figures.put(checkpoint_timestamp_seconds=time.time())

@@ -8,7 +8,7 @@ import numpy as np
 
 from dfact.engine.block_state import BlockState, StateArrays
 from dfact.engine.passes import Block, Broadcast_contra, PartialSums, Pass, SampledPass, State, Sums_co, TiledPass, run_step
-from dfact.engine.requests import BlockView, Memo, ReadState, ReadTiles, RunPass, Solver, StepTiles
+from dfact.engine.requests import BlockView, Memo, ReadEnvironments, ReadState, ReadTiles, RunPass, Solver, StepTiles
 from dfact.engine.session import Arrays, Session, StateRows
 from dfact.engine.tiles import TileBroadcast, split_sums
 
@@ -27,7 +27,9 @@ def drive(solver: Solver[T], session: Session) -> T:
         reply = session.run(_viewed(request), request.broadcast) if isinstance(request, RunPass) else _answer(request, session, "")
 
 
-def _answer(request: Memo | ReadState | StepTiles | ReadTiles, session: Session, prefix: str, sums: Arrays | None = None) -> Any:
+def _answer(
+    request: Memo | ReadState | StepTiles | ReadTiles | ReadEnvironments, session: Session, prefix: str, sums: Arrays | None = None
+) -> Any:
     """Answer a request that runs no pass; ``prefix`` distinguishes the solvers that share the session, ``sums`` are those for a step."""
     if isinstance(request, Memo):
         return session.memo(prefix + request.name, request.compute)
@@ -35,6 +37,8 @@ def _answer(request: Memo | ReadState | StepTiles | ReadTiles, session: Session,
         return session.step_tiles(request.step, request.given, prefix, sums)
     if isinstance(request, ReadTiles):
         return session.tiles(prefix + request.name, request.dtype)
+    if isinstance(request, ReadEnvironments):
+        return session.environments
     return StateRows(session, prefix + request.name)
 
 

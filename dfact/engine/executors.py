@@ -6,10 +6,9 @@ so all executors give the same bits.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import ContextVar
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -166,12 +165,10 @@ def _map_on_threads(
     context: Callable[[], AbstractContextManager[object]],
     threads: int,
 ) -> None:
-    """Run each task as one of Dask's on this number of threads; results are reported as they come.
+    """Run each task on one of this number of threads; results are reported as they come.
 
     After an error, or a signal to stop, the other tasks end at their next result or pass.
     """
-    from dask.threaded import get
-
     stopped = threading.Event()
 
     def work(task: T, data: D) -> None:
@@ -191,12 +188,14 @@ def _map_on_threads(
     # The context may change state of the process, such as warning filters: it is entered once, not in each thread.
     with context():
         data = load()
-        graph = {f"task-{i}": (partial(work, task, data),) for i, task in enumerate(tasks)}
         with ThreadPoolExecutor(threads) as pool:
+            futures = [pool.submit(work, task, data) for task in tasks]
             try:
-                get(graph, list(graph), pool=pool)
+                for future in as_completed(futures):
+                    future.result()
             finally:
                 stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -> Executor:

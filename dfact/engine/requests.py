@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.engine.environment import Environment
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.session import Arrays, StateRows
 from dfact.engine.tiles import TileBroadcast, TileStep
@@ -68,7 +69,12 @@ class ReadTiles:
     dtype: np.dtype[Any]
 
 
-Request = RunPass | Memo | ReadState | StepTiles | ReadTiles
+@dataclass(frozen=True)
+class ReadEnvironments:
+    """A request for the environments of the processes that took part so far."""
+
+
+Request = RunPass | Memo | ReadState | StepTiles | ReadTiles | ReadEnvironments
 Solver = Generator[Request, Any, T]
 """A generator of requests that returns a T."""
 
@@ -104,3 +110,9 @@ def read_tiles(name: str, dtype: np.dtype[Any]) -> Solver[NDArray[Any]]:
     """Return a state array of the tiles (…, columns)."""
     array: NDArray[Any] = yield ReadTiles(name, dtype)
     return array
+
+
+def environments() -> Solver[list[Environment]]:
+    """Return the environments of the processes that took part so far."""
+    found: list[Environment] = yield ReadEnvironments()
+    return found

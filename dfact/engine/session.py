@@ -11,6 +11,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import CheckpointedState
+from dfact.engine.environment import Environment, current_environment
 from dfact.engine.memory_plan import Plan, WorkerResources
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass
@@ -65,6 +66,11 @@ class Session(Protocol):
     def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a state array of the tiles (…, columns)."""
         raise TypeError(f"{type(self).__name__} has no tiles of columns")
+
+    @property
+    def environments(self) -> list[Environment]:
+        """The environments of all processes that took part, each kind once; more than one if bits may differ."""
+        return [current_environment()]
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class Record:
     - ``done``: false from the beginning of the step to its end, and again when its output is replaced
     - ``written``: the digest of its outputs, null until it is done
     - ``time`` and ``run``: of the last change, and the id of the run that made it
+    - ``written_by``: the version of dfact that ran it last
     """
 
     def __init__(self, location: Location) -> None:
@@ -63,7 +64,8 @@ class Record:
         stored: dict[str, Any] = {"steps": {}}
         if exists(location):
             stored = attributes(open_group(location, KIND))
-            check_writer(f"the job {location}", stored.get(WRITER))
+            # Steps that are done stay done. The checkpoint of one that was interrupted is refused where it resumes.
+            check_writer(f"the job {location}", stored.get(WRITER), patches=True)
             if sealed(stored) != stored:
                 raise StoreError(
                     f"the attributes of {location} do not match their digest: they are damaged; delete it and the outputs of the job to "
@@ -130,6 +132,13 @@ class Record:
         self._written |= dict.fromkeys(recorded["outputs"], recorded["written"] if recorded["done"] else self._output_digest(step))
         return None
 
+    def earlier_version(self, step: Step) -> str | None:
+        """Return the version of dfact that ran a step last, if it is another than this one."""
+        from dfact.storage.records import WRITER
+
+        writer = self._steps[_key(step)].get(WRITER, version("dfact"))
+        return None if writer == version("dfact") else str(writer)
+
     def _input_digest(self, step: Step) -> str:
         """Digest of the settings and the inputs. A fit without a seed is identified by its output: it differs each time."""
         settings = {name: value for name, value in step.settings.items() if name not in RUNTIME_OPTIONS}
@@ -186,12 +195,15 @@ class Record:
         return parse_location(f"{self.location}.{name}")
 
     def _update(self, step: Step, digest: str, *, done: bool, written: str | None = None) -> None:
+        from dfact.storage.records import WRITER
+
         self._steps[_key(step)] = {
             "digest": digest,
             "outputs": [job_path(output) for output in step.outputs],
             "done": done,
             "written": written,
             "time": utc_now(),
+            WRITER: version("dfact"),
             "run": run_id(),
         }
         self._write()

@@ -48,7 +48,8 @@ def run_steps(steps: Sequence[Step], record: Record, log: "logging.LoggerAdapter
         reason = record.why_pending(step)
         if reason is None:
             record.finish(step)
-            log.info("already done")
+            earlier = record.earlier_version(step)
+            log.info("already done" if earlier is None else f"already done, by dfact {earlier}")
             continue
         log.info(f"started: {reason}")
         start = time.monotonic()

@@ -22,9 +22,10 @@ from dfact.data.sources.base import RowSource
 from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, warn_unobserved_rows
 from dfact.data.weights import effective_number
 from dfact.engine.driver import drive
+from dfact.engine.environment import Environment
 from dfact.engine.executors import data_client
 from dfact.engine.memory_plan import Footprint, Plan
-from dfact.engine.requests import Solver
+from dfact.engine.requests import Solver, environments
 from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
@@ -36,7 +37,7 @@ from dfact.progress import Iteration
 MODELS: dict[str, type["Factorization"]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
 _ANNOTATIONS = ("selection_", "stability_", "comparison_")  # attributes that any model may have besides its fitted ones
-SAVED_TYPES: dict[str, type[Any]] = {}
+SAVED_TYPES: dict[str, type[Any]] = {Environment.__name__: Environment}
 """Dataclasses by name that fitted attributes may hold."""
 
 
@@ -69,6 +70,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     explained_share_: Annotated[float, OPTIONAL]
     n_effective_: Annotated[float, OPTIONAL]
     weighted_: Annotated[bool, OPTIONAL]
+    environments_: Annotated[tuple[Environment, ...], OPTIONAL]
     traits: ClassVar[ModelTraits] = ModelTraits()
     saved_types: ClassVar[tuple[type[Any], ...]] = ()
     """Dataclasses among the fitted attributes."""
@@ -94,6 +96,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         fitted = type(self)(**self.get_params(deep=False))
         fitted.__dict__.update(fitted_attributes(task.model))
         result = yield from fitted._solve(task)
+        fitted.environments_ = tuple((yield from environments()))
         for name in fitted_attributes(self):
             delattr(self, name)  # of an earlier fit
         self.__dict__.update(fitted_attributes(fitted))

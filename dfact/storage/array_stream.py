@@ -16,9 +16,9 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
-from zarr.core.sync import sync
 
 from dfact.errors import StoreError
+from dfact.internals.zarr import sync
 
 _SEGMENT_BYTES = 1 << 23  # a writer buffers this many bytes, then stores them under one key
 

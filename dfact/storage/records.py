@@ -13,10 +13,10 @@ from uuid import uuid4
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
-from zarr.core.sync import sync
 from zarr.errors import ContainsGroupError
 
 from dfact.errors import ParameterError, StoreError
+from dfact.internals.zarr import sync
 from dfact.storage.array_stream import StreamWriter, corruption_errors, read_stream
 from dfact.storage.arrays import reason
 from dfact.storage.digests import sealed
@@ -29,12 +29,18 @@ WRITER = "written_by"  # attribute with the version of dfact
 _PARTIAL = ".partial"  # Zarr's suffix of a file that is being written
 
 
-def check_writer(what: str, writer: Any) -> None:
-    """Refuse what another version of dfact has begun: its solvers may take other steps, which would end with other bits."""
-    if writer != (current := version("dfact")):
-        found = "an unreleased version of dfact" if writer is None else f"dfact {writer}"
-        remedy = "delete it to start over, or end the computation with the version that wrote it"
-        raise StoreError(f"{what} was written by {found}, expected dfact {current}; {remedy}")
+def check_writer(what: str, writer: Any, *, patches: bool = False) -> None:
+    """Refuse what another version of dfact has begun: its solvers may take other steps, which would end with other bits.
+
+    With ``patches`` those that differ in the third number alone are accepted.
+    """
+    current = version("dfact")
+    if writer == current or (patches and isinstance(writer, str) and writer.split(".")[:2] == current.split(".")[:2]):
+        return
+    found = "an unreleased version of dfact" if writer is None else f"dfact {writer}"
+    expected = ".".join([*current.split(".")[:2], "x"]) if patches else current
+    remedy = "delete it to start over, or end the computation with the version that wrote it"
+    raise StoreError(f"{what} was written by {found}, expected dfact {expected}; {remedy}")
 
 
 class Records:

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest
-from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, ObjectStore
 
 from dfact.errors import StoreError

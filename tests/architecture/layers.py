@@ -10,6 +10,7 @@ import dfact
 ROOT = Path(dfact.__file__).parent
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("errors",),
+    ("internals",),
     ("signals", "text", "code_cache"),
     ("monitoring",),
     ("progress",),

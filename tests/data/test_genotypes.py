@@ -279,7 +279,8 @@ def test_invalid_vcf_zarr_is_refused(tmp_path: Path) -> None:
         dfact.import_genotypes(write_vcf_zarr(tmp_path / "triploid.vcz", triploid, alleles, 3), tmp_path / "a.zarr")
     document = tmp_path / "third.vcz" / "variant_contig" / ".zarray"
     document.write_text(json.dumps(json.loads(document.read_text()) | {"chunks": [0]}))
-    with pytest.raises(dfact.DataError, match=r"'variant_contig' has chunks of \(0,\), expected at least one entry"):
+    # Zarr from 3.4 on reports it itself.
+    with pytest.raises((dfact.DataError, dfact.StoreError), match=r"variant_contig' has chunks of \(0,\), expected|shape \[0\] is invalid"):
         dfact.import_genotypes(tmp_path / "third.vcz", tmp_path / "a.zarr")
     shutil.rmtree(haploid / "variant_allele")
     with pytest.raises(dfact.DataError, match=r"haploid.vcz lacks the array 'variant_allele', expected a VCF Zarr store"):

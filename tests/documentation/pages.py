@@ -16,6 +16,8 @@ ELSEWHERE = {
     "python -m pytest": ".ci/run",
     "openssl": "tests/tls/test_tls.py",
     "export DASK_": "tests/tls/test_tls.py",
+    "export OPENBLAS_": "tests/engine/test_environment.py",
+    "export NPY_": "tests/engine/test_environment.py",
     "dask scheduler": "tests/tls/test_tls.py",
     "dask worker": "tests/tls/test_tls.py",
     "10.0.0.1": "tests/tls/test_tls.py",

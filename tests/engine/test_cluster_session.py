@@ -1346,9 +1346,9 @@ def test_calls_end_once_none_has_finished_for_a_while() -> None:
 def test_slow_workers_join_later(monkeypatch: pytest.MonkeyPatch) -> None:
     open_shard = workers_module.open_shard
 
-    async def open_late(*arguments: Any, dask_worker: Any, **settings: Any) -> None:
+    async def open_late(*arguments: Any, dask_worker: Any, **options: Any) -> Any:
         await asyncio.sleep(0.5)  # more than the first attempts last
-        await open_shard(*arguments, dask_worker=dask_worker, **settings)
+        return await open_shard(*arguments, dask_worker=dask_worker, **options)
 
     monkeypatch.setattr(workers_module, "open_shard", open_late)
     monkeypatch.setattr(workers_module, "_JOIN_TIMEOUT", 0.05)

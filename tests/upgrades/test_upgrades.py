@@ -23,9 +23,11 @@ from dfact.cli.info import dataset_text
 from dfact.cli.main import main
 from dfact.data.statistics import as_float
 from dfact.engine.checkpoint import resume_point
+from dfact.jobs import record
 from dfact.linalg.anchor import anchor
 from dfact.models.persistence import is_result_of
 from dfact.report.presenters.base import model_text
+from dfact.storage import records
 from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, is_current
 from tests.upgrades.recipes import FITS, LEVELS, RECIPES, SELECTIONS, Arrays, figures
 from tests.upgrades.write import STORES
@@ -183,8 +185,8 @@ def resume(checkpoint: Path, data: Path) -> Any:
 @pytest.mark.parametrize(("stores", "name"), cases(".checkpoint", ".toml", read=True, today=False))
 def test_checkpoints_belong_to_the_version_that_wrote_them(folders: dict[Stores, Path], stores: Stores, name: str) -> None:
     message = use(folders[stores], name, folders[TODAY])
-    found = "an unreleased version of dfact"
-    assert f"was written by {found}, expected dfact {dfact.__version__}; {TO_DO['.checkpoint']}" in message
+    found, expected = "an unreleased version of dfact", release("x") if name.endswith(".toml") else dfact.__version__
+    assert f"was written by {found}, expected dfact {expected}; {TO_DO['.checkpoint']}" in message
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.endswith(".checkpoint") and name.split(".")[0] in SELECTIONS])
@@ -233,6 +235,51 @@ def test_an_interrupted_job_is_finished(folders: dict[Stores, Path], capsys: pyt
     assert (folder / "two.model" / "zarr.json").stat().st_mtime_ns == written, "the first step was done"
     loadings = dfact.load_model(folder / "three.model").loadings_.to_numpy()
     assert_equal({"loadings": loadings}, expected(folder, "job.toml"))
+
+
+def release(patch: str) -> str:
+    """Return the version of this dfact with another third number."""
+    return ".".join([*dfact.__version__.split(".")[:2], patch])
+
+
+def as_version(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this dfact state another version where jobs and checkpoints are read and written."""
+    for module in (record, records):
+        monkeypatch.setattr(module, "version", lambda _: number)
+
+
+@pytest.mark.slow
+def test_steps_of_another_patch_version_stay_done_and_an_interrupted_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Stores(TODAY.archive).unpack(tmp_path)
+    model = (folder / "two.model" / "zarr.json").read_bytes()
+    as_version(release("99"), monkeypatch)
+    assert main(["run", str(folder / "job.toml")]) == 1
+    error = capsys.readouterr().err
+    assert f"already done, by dfact {dfact.__version__}" in error
+    assert (folder / "two.model" / "zarr.json").read_bytes() == model
+    [checkpoint] = folder.glob("job.toml.state.*")
+    assert f"the checkpoint {checkpoint} was written by dfact {dfact.__version__}, expected dfact {release('99')}; delete it" in error
+    # Without its checkpoint the step starts over, and is the only one that runs.
+    shutil.rmtree(checkpoint)
+    assert main(["run", str(folder / "job.toml")]) == 0
+    error = capsys.readouterr().err
+    assert error.count("finished in") == 1
+    # All is done in part by each: nothing runs again under either version, nor under a third.
+    for patch in ("0", "98"):
+        as_version(release(patch), monkeypatch)
+        assert main(["run", str(folder / "job.toml")]) == 0
+        assert "finished in" not in capsys.readouterr().err
+
+
+def test_a_job_of_another_minor_version_is_refused(
+    folders: dict[Stores, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_version("97.1.0", monkeypatch)
+    assert main(["run", str(folders[TODAY] / "job.toml")]) == 1
+    error = capsys.readouterr().err
+    assert f"was written by dfact {dfact.__version__}, expected dfact 97.1.x; {TO_DO['.checkpoint']}" in " ".join(error.split())
 
 
 def test_a_fit_may_replace_a_model_of_an_earlier_format(folders: dict[Stores, Path]) -> None:

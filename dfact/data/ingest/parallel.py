@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from zarr import open_array
 from zarr.abc.store import Store
 from zarr.buffer import default_buffer_prototype
-from zarr.core.sync import sync
 
 from dfact.data.ingest.coding import AnswerCoding, Problem
 from dfact.data.ingest.stack import Instances
@@ -33,6 +32,7 @@ from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_values import VALUES
 from dfact.data.validation import EmptyRows, empty_row
 from dfact.errors import StoreError
+from dfact.internals.zarr import sync
 from dfact.kernels.entries import all_whole, recode
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS
 from dfact.storage.groups import open_store

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from zarr.abc.store import Store
 from zarr.buffer import default_buffer_prototype
-from zarr.core.sync import sync
 
 from dfact.errors import ClusterError, ParameterError, StoreError
+from dfact.internals.zarr import sync
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -45,9 +45,9 @@ def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
         if 0 not in start[:4]:  # by which SciPy recognizes version 5
             check_elements(stream, name)
         stream.seek(0)
-        values = scipy.io.loadmat(source, variable_names=[name], chars_as_strings=True)[name]
+        # loadmat takes positions as they are: a conversion, which SciPy before 1.17 makes by default, would read beyond the entries.
+        values = scipy.io.loadmat(source, variable_names=[name], chars_as_strings=True, spmatrix=False)[name]
         if kind == "sparse":
-            # loadmat takes positions as they are, and a conversion would read beyond the entries.
             values = sp.csc_array(values)
             if (np.diff(values.indptr) < 0).any():  # which check_format overlooks where the last position is 0
                 raise DataError(f"{described} has positions of columns that descend; the file is damaged: save it again")

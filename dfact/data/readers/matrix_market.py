@@ -96,7 +96,7 @@ def _open(file: InputFile, _: ReadOptions) -> LabelledArray:
         )
         with _stream(file) as stream:
             reader = _Lines(stream)
-            values = scipy.io.mmread(reader)
+            values = scipy.io.mmread(reader, spmatrix=False)
     return LabelledArray(values if dense else sp.csr_array(values), _labels(file, (n, m)), name=file.name)
 
 

@@ -112,14 +112,11 @@ def parse(name: str, raw: bytearray) -> tuple[str, Any]:
 
 def _parser_class(mark: bytes, size: int, limit: float) -> Any:
     """Return rdata's parser of a serialization, which holds equal texts once and stops at the limit of memory."""
-    if mark == b"X\n":
-        from rdata.parser._xdr import ParserXDR as Base  # the public functions take no parser
-    elif mark == b"B\n":
-        from rdata.parser._binary import ParserBinary as Base
-    else:
-        from rdata.parser._ascii import ParserASCII as Base
+    from dfact.internals.rdata import PARSERS
 
-    class BoundedParser(Base):  # type: ignore[misc]  # rdata is not checked
+    base: Any = PARSERS[mark]
+
+    class BoundedParser(base):  # type: ignore[misc]  # rdata is not checked
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self._n_objects = 0

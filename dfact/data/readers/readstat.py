@@ -100,8 +100,7 @@ class StatisticalFile:
         return frames[0] if len(frames) == 1 else pd.concat(frames, axis=1)
 
     def _parse(self, open_content: Callable[[], Any], **keywords: Any) -> tuple[pd.DataFrame, Any]:
-        # The functions for .por and .xpt have no parameter user_missing, so the parser behind all of them is called.
-        from pyreadstat.pyreadstat import parser_entry_point
+        from dfact.internals.pyreadstat import parser_entry_point
 
         content = open_content()
         try:

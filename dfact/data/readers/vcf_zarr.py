@@ -1,5 +1,6 @@
 """VCF Zarr: stores of bio2zarr and sgkit, in Zarr format 2 or 3."""
 
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pandas as pd
 import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
+from zarr.errors import ZarrUserWarning
 from zarr.storage import ObjectStore
 
 from dfact.data.readers.base import Format
@@ -35,7 +37,9 @@ class VCFZarr(GenotypeFile):
 
     def __init__(self, folder: InputFolder) -> None:
         self.name = folder.name
-        with read_errors(str(folder)):
+        with read_errors(str(folder)), warnings.catch_warnings():
+            # Zarr from 3.4 on reads invalid sizes of chunks as others, with which an array holds only its fill value, and warns.
+            warnings.filterwarnings("error", "(?s).*stored .* is invalid", ZarrUserWarning)
             group = zarr.open_group(_open_store(folder.location), mode="r")
             found = {name: member(group, name) for name in (*_REQUIRED, "variant_id")}
         arrays = {name: _check_codecs(self.name, each) for name, each in found.items() if isinstance(each, zarr.Array)}

@@ -155,8 +155,9 @@ def rechunk_rows(array: Any, unit: int, min_rows: int = 1) -> Any:
 
     Chunks have at least ``min_rows`` rows, and at most the maximum size of a chunk in bytes unless one unit is larger.
     """
-    if type(array._meta) is not np.ndarray:
-        kind = type(array._meta)
+    from dfact.internals.dask import chunk_type
+
+    if (kind := chunk_type(array)) is not np.ndarray:
         raise DataError(
             f"X is a dask array with chunks of {kind.__module__}.{kind.__qualname__}, expected numpy.ndarray with NaN where missing; "
             "convert them with X.map_blocks"

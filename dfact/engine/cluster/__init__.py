@@ -4,6 +4,8 @@ connection    the driver's client of a running cluster
 certificate_names   names on certificates, checked at both ends of a connection
 preload       what the processes of a cluster load at their start
 session       passes, recovery of lost workers, balance; the executor
+handshake     the same versions on all processes, and a statement where bits may differ
+tasks         tasks of the executor, such as fits of a selection
 workers       the workers of a session: joining, calls, losses
 leaving       workers that hand their partitions over before they end
 reservation   the memory that fits hold on the workers

@@ -10,13 +10,10 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import dask
-from distributed.comm import registry
-from distributed.comm.addressing import get_address_host
-from distributed.comm.core import CommClosedError
-from distributed.comm.tcp import TLSBackend, TLSConnector, TLSListener
 from distributed.security import Security
 
 from dfact.errors import ClusterError
+from dfact.internals.distributed import CommClosedError, TLSBackend, TLSConnector, TLSListener, get_address_host, registry
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -10,8 +10,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
-from zarr.core.sync import sync
 
+from dfact.internals.zarr import sync
 from dfact.storage.arrays import write_chunk
 
 ChunkOfRows = tuple[int, int, Sequence[tuple[str, str, int, int]]]

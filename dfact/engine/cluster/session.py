@@ -21,14 +21,17 @@ from numpy.typing import NDArray
 
 from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.demand import demand
+from dfact.engine.cluster.handshake import Processes, driver_fields
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.placement import Tree, overlaps, split, tree, without
 from dfact.engine.cluster.reservation import Reservation, reservations
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, marker
+from dfact.engine.cluster.tasks import run_task
 from dfact.engine.cluster.transport import Pickled, packed, unpacked
 from dfact.engine.cluster.watchdog import Watchdog, cluster_errors
 from dfact.engine.cluster.worker_shard import Report, Share
 from dfact.engine.cluster.workers import Retry, SessionWorker, SessionWorkers, WorkersLost
+from dfact.engine.environment import Environment
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers, worker_rest
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass, TiledPass, pass_partitions
@@ -200,6 +203,10 @@ class ClusterSession(CheckpointableSession):
     @property
     def tile_states(self) -> TileStates:
         return self._tiles
+
+    @property
+    def environments(self) -> list[Environment]:
+        return self._workers.processes.environments
 
     @property
     def ends_soon(self) -> bool:
@@ -581,16 +588,12 @@ class DistributedExecutor:
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10GB"}):
             # The data is sent to the workers once, as the task that returns it.
             data = self.client.submit(load, pure=False)
-            futures = [self.client.submit(_run_task, Pickled((function, task, context)), data, pure=False) for task in tasks]
+            driver, processes = driver_fields(), Processes()
+            futures = [self.client.submit(run_task, driver, Pickled((function, task, context)), data, pure=False) for task in tasks]
         try:
-            for i, results in Watchdog(self.client, progress=False).completed(futures):
+            for i, (environments, results) in Watchdog(self.client, progress=False).completed(futures):
+                processes.add(environments)
                 for result in results:
                     on_result(tasks[i], result)
         finally:
             self.client.cancel(futures)
-
-
-def _run_task(work: Pickled[tuple[Callable[[T, D], Iterable[R]], T, Callable[[], AbstractContextManager[object]]]], data: D) -> list[R]:
-    function, task, context = work.value
-    with context():
-        return list(function(task, data))

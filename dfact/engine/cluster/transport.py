@@ -17,7 +17,7 @@ class Pickled(Generic[T]):
     value: T
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from distributed.protocol.pickle import dumps
+        from dfact.internals.distributed import dumps
 
         return _unpickled, (dumps(self.value),)
 
@@ -29,14 +29,14 @@ class Pickled(Generic[T]):
 
 
 def _unpickled(content: bytes) -> Pickled[Any]:
-    from distributed.protocol.pickle import loads
+    from dfact.internals.distributed import loads
 
     return Pickled(loads(content))
 
 
 def packed(value: Any) -> bytes:
     """Return the value as bytes, including its arrays in their memory order."""
-    from distributed.protocol.pickle import dumps
+    from dfact.internals.distributed import dumps
 
     content: bytes = dumps(value)
     return content
@@ -44,6 +44,6 @@ def packed(value: Any) -> bytes:
 
 def unpacked(content: Any) -> Any:
     """Return the value that :func:`packed` pickled."""
-    from distributed.protocol.pickle import loads
+    from dfact.internals.distributed import loads
 
     return loads(content)

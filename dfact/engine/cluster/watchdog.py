@@ -153,8 +153,8 @@ async def until_silent(calls: Sequence[Coroutine[Any, Any, T]], timeout: float) 
 def cluster_errors() -> Iterator[None]:
     """Raise ClusterError for the exceptions by which Dask reports a lost cluster."""
     from distributed import KilledWorker
-    from distributed.client import CancelledError, ClosedClientError
-    from distributed.comm import CommClosedError
+
+    from dfact.internals.distributed import CancelledError, ClosedClientError, CommClosedError
 
     try:
         yield

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dfact.engine.block_state import CheckpointedState, StateArrays
+from dfact.engine.cluster.handshake import answer
 from dfact.engine.cluster.leaving import leaves, tell, watch
 from dfact.engine.cluster.memory import keep_freed_memory
 from dfact.engine.cluster.meter import meter_of, show_figures
@@ -364,7 +365,7 @@ class WorkerShard:
         return asyncio.run_coroutine_threadsafe(self._gather(keys), self.worker.loop.asyncio_loop).result()
 
     async def _gather(self, keys: Sequence[Hashable]) -> dict[Hashable, Any]:
-        from distributed.utils_comm import gather_from_workers
+        from dfact.internals.distributed import gather_from_workers
 
         results = {key: self.worker.data[key] for key in keys if key in self.worker.data}
         while len(results) < len(keys) and not self.closed.is_set():
@@ -415,7 +416,7 @@ def _unprofiled(worker: "Worker") -> Iterator[None]:
 
 def serialized(content: "bytes | bytearray | memoryview") -> Any:
     """Wrap bytes so that Dask sends them without a copy."""
-    from distributed.protocol import to_serialize
+    from dfact.internals.distributed import to_serialize
 
     return to_serialize(content)
 
@@ -453,8 +454,18 @@ def _packed_error(error: Exception) -> bytes:
     return content
 
 
-async def open_shard(key: str, *size: int, reservation: Reservation, dask_worker: "Worker") -> None:
-    """Open a shard in a worker; Dask runs this on its event loop. Raises MemoryPlanError if other fits hold the memory."""
+async def open_shard(
+    key: str, *size: int, dask_worker: "Worker", driver: Mapping[str, str] | None = None, reservation: Reservation | None = None
+) -> dict[str, str]:
+    """Open a shard in a worker, and return the worker's environment; Dask runs this on its event loop.
+
+    Raises ClusterError if the versions are not those of the driver, MemoryPlanError if other fits hold the memory.
+    """
+    from dfact.internals.distributed import check_worker
+
+    environment = answer(driver)
+    check_worker(dask_worker)
+    assert reservation is not None, "a driver of this version sends one"
     await watch(dask_worker, lambda worker: [shard for shard in _shards.values() if shard.worker is worker])
     dask_worker.handlers.setdefault(OPERATION, handle)
     show_figures(dask_worker)
@@ -468,6 +479,7 @@ async def open_shard(key: str, *size: int, reservation: Reservation, dask_worker
     expiring = asyncio.ensure_future(shard.expire())
     _expiring.add(expiring)
     expiring.add_done_callback(_expiring.discard)
+    return environment
 
 
 def keep_shard(key: str) -> None:

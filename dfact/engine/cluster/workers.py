@@ -1,4 +1,5 @@
 """The workers of a session: joining, calls, and the detection of lost ones."""
+# Long because each call must tell a lost worker from one that cannot be reached, is slow, or leaves.
 
 import asyncio
 import logging
@@ -11,6 +12,7 @@ from uuid import uuid4
 from weakref import WeakSet, WeakValueDictionary
 
 from dfact import signals
+from dfact.engine.cluster.handshake import Processes, driver_fields, refusal
 from dfact.engine.cluster.leaving import TOPIC
 from dfact.engine.cluster.meter import session_steps
 from dfact.engine.cluster.placement import without
@@ -92,6 +94,9 @@ class SessionWorkers:
         """Initialize; ``size`` is the number of partitions, the numbers of those whose states and values a worker may keep, and that
         of the groups whose tiled sums it may keep. The ``reservation`` is that of each worker.
         """
+        from dfact.internals.distributed import check_client
+
+        check_client(client)
         self._client, self._size, self._watch = client, size, Watchdog(client)
         self._reservation = reservation
         self._key, self._steps = f"dfact-shard-{uuid4().hex}", (0, 0.0)
@@ -102,6 +107,8 @@ class SessionWorkers:
         self._refused: dict[str, float] = {}
         """Times of the next attempt for workers that could not join."""
         self._reasons: set[str] = set()
+        self.processes = Processes()
+        """The environments of the driver and of all workers that have joined."""
         self._direct, self._next_direct = 0, _DIRECT_PASSES
         """Number of further passes in which the driver calls each worker directly, and that after another failure."""
         # All calls and queries share the client's connections. If calls took them all, a query could not show that workers are alive.
@@ -221,27 +228,31 @@ class SessionWorkers:
         joining = sorted(w for w in available.keys() - self._joined.keys() if self._refused.get(w, 0) <= now)
         new = [SessionWorker(address, available[address], f"{self._key}-{uuid4().hex}") for address in joining]
 
-        async def join(worker: SessionWorker) -> SessionWorker:
+        async def join(worker: SessionWorker) -> dict[str, str]:
+            settings = {"driver": driver_fields(), "reservation": self._reservation, "workers": [worker.address]}
             async with self._connections:
-                await self._client.run(open_shard, worker.key, *self._size, reservation=self._reservation, workers=[worker.address])
-            return worker
+                replies: dict[str, dict[str, str]] = await self._client.run(open_shard, worker.key, *self._size, **settings)
+            return replies[worker.address]
 
-        async def join_all() -> list[SessionWorker | BaseException]:
+        async def join_all() -> list[dict[str, str] | BaseException]:
             return await until_silent(list(map(join, new)), timeout)
 
-        for candidate, worker in zip(new, self._client.sync(join_all) if new else (), strict=True):
-            if isinstance(worker, SessionWorker):
+        environments: dict[str, dict[str, str]] = {}
+        for worker, reply in zip(new, self._client.sync(join_all) if new else (), strict=True):
+            if not isinstance(reply, BaseException):
+                environments[worker.address] = reply
                 where = {"workers": [worker.address], "allow_other_workers": False, "pure": False, "key": worker.key}
                 worker.task = self._client.submit(keep_shard, worker.key, priority=10, **where)
                 self._joined[worker.address] = self._keys[worker.key] = worker
                 figures.add(workers=1)
                 _sessions[worker.key] = self
             else:
-                refused = f"{candidate.address}: {str(worker) or type(worker).__name__}"
+                refused = f"{worker.address}: {refusal(reply)}"
                 if refused not in self._reasons:  # a session without workers tries again and again
                     logger.warning("A worker cannot join: %s", refused)
                 self._reasons.add(refused)
-                self._refused[candidate.address] = time.monotonic() + _RETRY_SECONDS
+                self._refused[worker.address] = time.monotonic() + _RETRY_SECONDS
+        self.processes.add(environments)
         return refused
 
     def remove(self, workers: Sequence[SessionWorker]) -> None:

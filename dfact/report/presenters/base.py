@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.engine.environment import describe_environments
 from dfact.errors import ParameterError
 from dfact.models.estimator import Factorization
 from dfact.models.provenance import SelectionRecord
@@ -240,6 +241,12 @@ def model_text(model: Factorization, top: int = 5, texts: Texts = None, extra: t
     presenter = find_presenter(model)(model)
     lines = [*presenter.summary(), *stability_lines(model), *extra]
     return escape_lines("\n\n".join([align_columns(lines), *presenter.component_texts(top, texts)]))
+
+
+def environments_text(model: Factorization) -> str:
+    """Describe the processors that computed the model, and whether its bits may depend on which part each computed."""
+    environments = getattr(model, "environments_", None)
+    return describe_environments(environments) if environments else "not recorded, as the model is of an earlier version"
 
 
 def rows_text(model: Factorization, n_rows: int) -> str:

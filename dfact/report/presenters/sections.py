@@ -17,7 +17,7 @@ from dfact.report.comparison import FORMATS, MARKS, describe_columns, describe_g
 from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import comparison_figure, distributions_figure, errors_figure, stability_figure
 from dfact.report.plots import with_item_labels
-from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, find_presenter
+from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, environments_text, find_presenter
 from dfact.report.presenters.cp.presenter import solutions_section
 from dfact.report.presenters.cp.stability import stability_section
 from dfact.report.reconstruction import item_errors
@@ -79,6 +79,7 @@ def overview(presenter: _Presenter) -> Section:
             facts.append(("Confounders", ", ".join(str(name) for name in dataset.confounders)))
     else:
         facts.append(("Missing", "unknown: the report was written without the data"))
+    facts.append(("Processors", environments_text(model)))
     facts.append(("Written by", ", ".join(f"{package} {version}" for package, version in presenter.versions.items())))
     return Section("overview", "What was fitted", [DefinitionList(facts)])
 

@@ -1,0 +1,76 @@
+"""The handshake of driver and workers: the same versions, and a statement where bits may differ."""
+
+import logging
+from collections.abc import Mapping
+
+from dfact.engine.environment import (
+    Environment,
+    as_fields,
+    current_environment,
+    distinct,
+    environments_from,
+    mixed_text,
+    version_mismatch,
+)
+from dfact.errors import ClusterError
+
+logger = logging.getLogger("dfact.cluster")
+_REMEDY = "install the same versions on all machines"
+
+
+def driver_fields() -> dict[str, str]:
+    """Return the environment of this process, the driver, as it is sent to workers."""
+    return as_fields(current_environment())
+
+
+def answer(driver: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the environment of this process, a worker; raise ClusterError unless its versions are those of the driver."""
+    fields = as_fields(current_environment())
+    if driver is None:
+        raise ClusterError(
+            f"it has dfact {fields['dfact']}, and the dfact of the driver is older and does not state its version; {_REMEDY}"
+        )
+    if (mismatch := version_mismatch(fields, driver)) is not None:
+        raise ClusterError(f"it {mismatch} as the driver has; {_REMEDY}")
+    return fields
+
+
+def answer_in_task(driver: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the same in a task of a worker, by the worker's address, which the error names."""
+    from distributed import get_worker
+
+    address = get_worker().address
+    try:
+        return {address: answer(driver)}
+    except ClusterError as error:
+        raise ClusterError(f"worker {address} cannot run a task: {error}") from error
+
+
+def refusal(error: BaseException) -> str:
+    """Return why a worker could not join; one whose dfact does not know the handshake fails at its argument."""
+    if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
+        expected = current_environment().dfact
+        return f"its dfact is older than that of the driver and does not state its version, expected dfact {expected}; {_REMEDY}"
+    return str(error) or type(error).__name__
+
+
+class Processes:
+    """The environments of the processes of one session, the driver's first."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Environment] = {"the driver": current_environment()}
+
+    @property
+    def environments(self) -> list[Environment]:
+        """Environments that compute differently, each once."""
+        return list(self._named.values())
+
+    def add(self, workers: Mapping[str, Mapping[str, str]]) -> None:
+        """Add workers by their addresses, with their replies; state it if they bring new instructions."""
+        before = len(self._named)
+        for address, fields in workers.items():
+            for environment in environments_from([fields]):
+                if len(distinct([*self.environments, environment])) > len(self._named):
+                    self._named[f"worker {address}"] = environment
+        if len(self._named) > before:
+            logger.warning("The %s", mixed_text(self._named))

@@ -1,0 +1,72 @@
+"""Numba's cache of compiled code, and the processor for which it compiles."""
+
+from typing import Any
+
+import llvmlite.binding
+import numba
+from numba.core.caching import IndexDataCacheFile, NullCache
+
+from dfact.internals.checks import lacks, require, require_attributes
+
+__all__ = [
+    "IndexDataCacheFile",
+    "NullCache",
+    "cache_of",
+    "cached_files",
+    "compiled_before",
+    "compiler_target",
+    "host_features",
+    "set_cache",
+    "set_cache_file",
+]
+_METHODS = ("load", "save", "_load_index", "_save_index", "_load_data", "_save_data", "_data_name", "_open_for_write")
+require("numba", *(f"numba.core.caching:IndexDataCacheFile.{name}" for name in _METHODS))
+require("numba", "numba.core.config:CPU_NAME", "numba.core.config:CPU_FEATURES", "numba.core.config:DISABLE_JIT")
+require_attributes(
+    "numba", IndexDataCacheFile("", "", ()), "_index_name", "_index_path", "_data_name_pattern", "_source_stamp", "_cache_path"
+)
+
+
+def cache_of(compiled: Any) -> Any:
+    """Return the cache of a function that Numba compiles with one; None where NUMBA_DISABLE_JIT is set."""
+    if numba.config.DISABLE_JIT:
+        return None
+    cache = getattr(compiled, "_cache", None)
+    if not isinstance(getattr(cache, "_cache_file", None), IndexDataCacheFile):  # without this check Numba's own file names would stay
+        raise lacks("numba", ["Dispatcher._cache._cache_file"])
+    require_attributes("numba", cache, "cache_path", "_impl.locator.get_suitable_cache_subpath")
+    return cache
+
+
+def cached_files(cache: Any) -> IndexDataCacheFile:
+    """Return the files of a cache."""
+    return cache._cache_file
+
+
+def compiled_before(cache: Any, source: str) -> str:
+    """Return the folder of the compiled code of a module within one of compiled code."""
+    return str(cache._impl.locator.get_suitable_cache_subpath(source))
+
+
+def set_cache(compiled: Any, cache: Any) -> None:
+    """Replace the cache of a compiled function."""
+    compiled._cache = cache
+
+
+def set_cache_file(compiled: Any, file: IndexDataCacheFile) -> None:
+    """Replace the files of the cache of a compiled function."""
+    compiled._cache._cache_file = file
+
+
+def compiler_target() -> tuple[str, set[str]]:
+    """Return the processor for which Numba compiles, and the features beyond those that its name implies."""
+    name = numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    features = numba.config.CPU_FEATURES
+    if features is None:
+        return name, host_features()
+    return name, {feature.removeprefix("+") for feature in features.split(",") if feature.startswith("+")}
+
+
+def host_features() -> set[str]:
+    """Return LLVM's names of the features of this processor."""
+    return {feature for feature, present in llvmlite.binding.get_host_cpu_features().items() if present}

@@ -1,0 +1,1 @@
+"""Names of other libraries that dfact uses without their documentation are checked."""
