@@ -53,7 +53,7 @@ _PREEMPTED = 0.05
 _IDLE_SECONDS = 20.0
 _PATIENCE = 900.0
 _GONE = re.compile(r"Worker (\S+) (?:is lost|leaves)")
-_LEAVING = ("A worker leaves", "A worker has left", "partitions moved from workers that leave")
+_LEAVING = ("A worker leaves", "A worker has left", "partitions moved from workers that leave", "was not reached while a worker leaves")
 """What the driver says of workers that leave, without their names."""
 
 
