@@ -30,7 +30,6 @@ from dfact.errors import DfactError
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation, UpdatedLocation
 from dfact.jobs.job_file import Step
 
-MANIFESTS = Path(__file__).parents[2] / "deploy" / "kubernetes"
 DATASETS = ["d.zarr", "more.zarr", "sparse.zarr", "t.zarr", "g.zarr"]
 MODELS = ["m.model", "fa.model", "g.model", "cp.model"]
 FILES = [*DATASETS, *MODELS]
@@ -62,7 +61,7 @@ USUAL: dict[str, dict[str, str]] = {
     "select admixture": {"data": "g.zarr"},
     "fit emf": {"data": "sparse.zarr"},
     "select emf": {"data": "sparse.zarr"},
-    "deploy": {"job": "remote.toml", "manifests": str(MANIFESTS), "memory": "1GiB", "volume_claim": "claim"},
+    "deploy": {"job": "remote.toml", "memory": "1GiB", "claim": "claim"},
     "compare": {"n_resamples": "40"},
     "demo": {"output": "demo"},
 }

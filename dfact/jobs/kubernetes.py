@@ -73,7 +73,7 @@ def _is_reachable(location: Location, claim: str | None) -> bool:
 
 
 def _expected_locations(claim: str | None) -> str:
-    kinds = " or ".join(f"{scheme}://…" for scheme in STORES)
+    kinds = ", ".join(f"{scheme}://…" for scheme in STORES)
     return f"pods cannot reach it, expected a URL {kinds}, or a path below {_MOUNT}{'' if claim else ' with --volume-claim'}"
 
 
