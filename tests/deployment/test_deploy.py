@@ -428,7 +428,7 @@ SIZED = ("--volume-claim", "c", "--memory", "2GiB")
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (("", ""), [], "pods cannot reach it, expected a URL s3://… or gs://… or az://…, or a path below /data with --volume-claim"),
+        (("", ""), [], "pods cannot reach it, expected a URL s3://…, gs://…, az://…, or a path below /data with --volume-claim"),
         (("/data/a.csv", "a.csv"), ["--volume-claim", "c"], ":4: step 1 (import): a.csv: pods cannot reach it"),
         (("/data/a.csv", "/data/../etc/a.csv"), ["--volume-claim", "c"], "pods cannot reach it"),
         (("s3://studies/icqf.model", "other/icqf.model"), ["--volume-claim", "c"], "icqf.model: pods cannot reach it"),
