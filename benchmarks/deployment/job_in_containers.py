@@ -171,7 +171,7 @@ def story(hosts: Hosts, data: Path) -> list[dict[str, Any]]:
     desk.run(sys.executable, "-c", _DESK, "import", str(data))
     (hosts.folder / "eqsq.toml").write_text(_JOB)
     manifests = _deploy(desk)
-    own = Certificates.make(hosts.folder / "certificates")
+    own = Certificates.make(hosts.folder / "certificates", "dfact-eqsq")
     files = {"ca.crt": own.authority, "tls.crt": own.certificate, "tls.key": own.key}
     secrets = {"dfact-tls-eqsq": {name: Path(file).read_text() for name, file in files.items()}, "dfact-s3-eqsq": _KEYS}
     rows = []

@@ -38,14 +38,14 @@ class Certificates:
     key: str
 
     @classmethod
-    def make(cls, folder: Path) -> "Certificates":
-        """Create an authority and a certificate for the name of the cluster in Kubernetes."""
+    def make(cls, folder: Path, name: str = NAME) -> "Certificates":
+        """Create an authority and a certificate for the name of the cluster."""
         folder.mkdir()
-        made = cls(*(str(folder / name) for name in ("ca.pem", "cert.pem", "key.pem")))
+        made = cls(*(str(folder / file) for file in ("ca.pem", "cert.pem", "key.pem")))
         new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc"]
         ca_key, request = str(folder / "ca-key.pem"), str(folder / "request.pem")
         _openssl("req", "-x509", *new, "-keyout", ca_key, "-out", made.authority, "-days", "2", "-subj", "/CN=dfact test authority")
-        _openssl("req", *new, "-keyout", made.key, "-out", request, "-subj", "/CN=dfact", "-addext", f"subjectAltName=DNS:{NAME}")
+        _openssl("req", *new, "-keyout", made.key, "-out", request, "-subj", "/CN=dfact", "-addext", f"subjectAltName=DNS:{name}")
         signed_by = ["-CA", made.authority, "-CAkey", ca_key, "-CAcreateserial"]
         _openssl("x509", "-req", "-in", request, *signed_by, "-days", "2", "-copy_extensions", "copy", "-out", made.certificate)
         return made
