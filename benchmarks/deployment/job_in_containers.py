@@ -27,7 +27,7 @@ from tests.deployment.manifest_rules import DEPLOY, ROOT, problems, render
 _CACHE = Path("/var/tmp/dfact-containers")
 _KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
 _KERNELS = {"OPENBLAS_CORETYPE": "Haswell"}  # the same products everywhere: by default OpenBLAS chooses kernels by processor
-_ITERATIONS = 250
+_ITERATIONS = 2000  # a minute, in which each pod is killed
 _JOB = f"""\
 [job]
 state = "s3://studies/eqsq/state"
