@@ -1,17 +1,21 @@
 """What a driver waits for before it starts, and what it tells its workers when it is done."""
 
+import asyncio
 import logging
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import pytest
 from distributed import Client, LocalCluster
+from distributed.core import ConnectionPool
 
 from dfact.engine.cluster.certificate_names import ClusterSecurity
 from dfact.engine.cluster.connection import connect
 from dfact.engine.cluster.dismissal import FILE, dismiss_workers
-from dfact.errors import DfactError
+from dfact.engine.cluster.watchdog import Watchdog
+from dfact.errors import ClusterError, DfactError
 
 
 def test_driver_starts_with_the_expected_workers(cluster: LocalCluster, caplog: pytest.LogCaptureFixture) -> None:
@@ -50,3 +54,44 @@ def test_dismissed_workers_leave_a_file_in_their_temporary_folder(cluster: Local
         assert set(client.run(found).values()) == {True}
     finally:
         client.run(removed)
+
+
+@pytest.mark.parametrize("query", ["workers", "progress", "work"])
+@pytest.mark.parametrize("status", ["closing", "running"])
+def test_a_client_that_closes_during_a_wait_has_lost_its_scheduler(query: str, status: str) -> None:
+    async def wait() -> None:
+        pool = ConnectionPool()
+        client = SimpleNamespace(status="running", scheduler=pool("tcp://127.0.0.1:1"))
+        watchdog, asked = Watchdog(client), asyncio.Event()  # type: ignore[arg-type]  # as far as a wait needs a client
+
+        async def close() -> None:
+            client.status = status
+            await pool.close()
+
+        async def workers() -> dict[str, int] | None:
+            if query == "workers":
+                await close()
+                return await Watchdog.workers(watchdog)
+            return {"a": 1}
+
+        async def progress() -> tuple[int, float]:
+            asked.set()
+            if query == "progress":
+                await close()
+                await client.scheduler.ncores()
+            return 0, 0.0
+
+        async def work() -> None:
+            await asked.wait()
+            if query == "work":
+                await close()
+                await client.scheduler.ncores()
+            await asyncio.Event().wait()
+
+        watchdog.workers = workers  # type: ignore[method-assign]
+        watchdog._progress_timeout = 1e-3  # the first poll asks for progress
+        await watchdog.wait(work(), progress)
+
+    with pytest.raises(ClusterError if status == "closing" else RuntimeError, match=r"scheduler is lost|ConnectionPool is closed") as caught:
+        asyncio.run(wait())
+    assert isinstance(caught.value, ClusterError) is (status == "closing")

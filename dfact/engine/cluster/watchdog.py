@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dfact.data.sources.dask import worker_infos
-from dfact.errors import ClusterError
+from dfact.errors import ClusterError, DfactError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -72,7 +72,15 @@ class Watchdog:
         """Return the result of the work, unless the cluster is lost or ``progress`` stays the same for too long, or ``check`` of
         the workers raises an error. ``progress`` is a number of steps, with the age of this figure in seconds.
         """
-        task = asyncio.ensure_future(work)
+        with self._open_client():
+            return await self._wait_for(asyncio.ensure_future(work), progress, check)
+
+    async def _wait_for(
+        self,
+        task: asyncio.Future[T],
+        progress: Callable[[], Awaitable[tuple[int, float]]] | None,
+        check: Callable[[dict[str, int]], Awaitable[None]] | None,
+    ) -> T:
         with_workers = progressed = queried = time.monotonic()
         last_count, age = -1, 0.0
         try:
@@ -122,10 +130,23 @@ class Watchdog:
         if self._client.scheduler is None:
             raise ClusterError("the Dask scheduler is lost: the client was closed")
         try:
-            workers: dict[str, int] = await asyncio.wait_for(self._client.scheduler.ncores(), min(POLL_SECONDS, self.worker_timeout / 2))
+            with self._open_client():
+                workers: dict[str, int] = await asyncio.wait_for(
+                    self._client.scheduler.ncores(), min(POLL_SECONDS, self.worker_timeout / 2)
+                )
         except (OSError, TimeoutError):
             return None
         return workers
+
+    @contextmanager
+    def _open_client(self) -> Iterator[None]:
+        """Raise ClusterError for an error of a client that has closed, as it does when it has lost its scheduler."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self._client.status == "running" or isinstance(error, DfactError):
+                raise
+            raise ClusterError("the Dask scheduler is lost: the connection to it was closed") from error
 
 
 async def until_silent(calls: Sequence[Coroutine[Any, Any, T]], timeout: float) -> list[T | BaseException]:
