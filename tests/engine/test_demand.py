@@ -69,8 +69,9 @@ def test_a_cluster_that_another_process_scales() -> None:
 def test_a_cluster_of_a_fixed_size() -> None:
     with inside(2) as client:
         with on(client) as session:
-            target = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.adaptive_target())
-            assert target == 24 // 4  # threads, of one worker each: one for every four partitions, and no more
+            # Threads, of one worker each: one for every four partitions, and no more. The tasks reach the scheduler after a while.
+            until(lambda: client.run_on_scheduler(tasks))
+            assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.adaptive_target()) == 24 // 4
             take(session, Walk(), [1])
             assert workers_of(client) == 2
         until(lambda: not client.run_on_scheduler(tasks))
