@@ -48,6 +48,10 @@ def adaptive() -> Iterator[str]:
         process.join()
 
 
+def demanded(dask_scheduler: Any) -> bool:
+    return any(str(key).startswith("dfact-demand") for key in dask_scheduler.tasks)
+
+
 def workers_of(client: Client) -> int:
     return len(client.scheduler_info(n_workers=-1)["workers"])
 
@@ -69,8 +73,8 @@ def test_a_cluster_that_another_process_scales() -> None:
 def test_a_cluster_of_a_fixed_size() -> None:
     with inside(2) as client:
         with on(client) as session:
-            # Threads, of one worker each: one for every four partitions, and no more. The tasks reach the scheduler after a while.
-            until(lambda: client.run_on_scheduler(tasks))
+            # The tasks reach the scheduler after a while, all at once. Threads, of one worker each: one for every four partitions.
+            until(lambda: client.run_on_scheduler(demanded))
             assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.adaptive_target()) == 24 // 4
             take(session, Walk(), [1])
             assert workers_of(client) == 2
