@@ -75,7 +75,8 @@ def test_a_cluster_of_a_fixed_size() -> None:
         with on(client) as session:
             # The tasks reach the scheduler after a while, all at once. Threads, of one worker each: one for every four partitions.
             until(lambda: client.run_on_scheduler(demanded))
-            assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.adaptive_target()) == 24 // 4
+            # The tasks that keep the shards open count as well once they run, as less than a thread.
+            assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.adaptive_target()) in (24 // 4, 24 // 4 + 1)
             take(session, Walk(), [1])
             assert workers_of(client) == 2
         until(lambda: not client.run_on_scheduler(tasks))
