@@ -1,7 +1,7 @@
 """``python -m dfact.engine.cluster.dismissal``: tell all workers of a batch job that the driver is done, and will not come again.
 
-Workers cannot tell a scheduler that is done from one that is lost. Each worker that is told leaves a file in its temporary folder,
-for ``node-entrypoint``, the program of its pod.
+To a worker, a scheduler that is done looks like one that is lost. So each worker writes a file to its temporary folder when it gets
+this message, and ``node-entrypoint``, the program of its pod, looks for the file.
 """
 
 import os
