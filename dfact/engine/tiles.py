@@ -146,7 +146,8 @@ class HeldSums:
 
     @property
     def in_memory(self) -> bool:
-        return bool(self._tiles) and isinstance(self._tiles[0], dict)
+        tiles = self._tiles  # read once: another thread may be adding the sums to others, which drops them
+        return bool(tiles) and isinstance(tiles[0], dict)
 
     def tile(self, number: int) -> StateArrays:
         """Return the sums of a tile, as views if they are in memory."""

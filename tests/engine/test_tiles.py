@@ -132,6 +132,20 @@ def test_added_sums_release_both_ranges_of_the_file(spilled: tuple[bool, bool]) 
     store.close()
 
 
+def test_sums_may_be_dropped_while_another_thread_asks_whether_they_are_in_memory() -> None:
+    class DroppedMeanwhile(list[Any]):
+        """Tiles that are dropped right after their number was asked for."""
+
+        def __len__(self) -> int:
+            held._tiles = []
+            return super().__len__()
+
+    held = tiles.HeldSums(tiles.SumsStore(0), ColumnSums(np.zeros((1, 4)), np.zeros(4), np.zeros(1)), ["slope"], 4)
+    held._tiles = DroppedMeanwhile(held._tiles)
+    assert held.in_memory
+    assert not held.in_memory
+
+
 @pytest.mark.usefixtures("_small")
 def test_a_file_of_sums_does_not_grow_from_pass_to_pass() -> None:
     source = ArraySource(values(0))
