@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from dfact.internals.numba import IndexDataCacheFile, NullCache, cache_of, cached_files, compiled_before, set_cache, set_cache_file
+from dfact.internals.numba import IndexDataCacheFile, NullCache, cache_of, cache_subfolder, cached_files, set_cache, set_cache_file
 
 COMPILED = "DFACT_COMPILED_KERNELS"
 """Environment variable: a folder of kernels compiled before, such as those of the container image. They are only read."""
@@ -23,7 +23,23 @@ def sources(folder: Path) -> tuple[tuple[str, int, int], ...]:
     return tuple(sorted((name, status.st_mtime_ns, status.st_size) for name, status in files))
 
 
-class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no types
+class _ReadableFile(IndexDataCacheFile):
+    """Compiled code on disk. Code that cannot be read, because a file is damaged, counts as absent: Numba compiles again."""
+
+    def _load_index(self) -> Any:
+        try:
+            return super()._load_index()
+        except Exception:  # of any kind, as pickle finds damaged bytes
+            return {}
+
+    def _load_data(self, name: str) -> Any:
+        try:
+            return super()._load_data(name)
+        except Exception as error:
+            raise OSError(f"{name} is damaged") from error  # Numba compiles again
+
+
+class _CacheFile(_ReadableFile):
     """The compiled code of a kernel on disk: a file for each signature, and an index of these files.
 
     Numba numbers the files 1, 2, …. Two processes that compile a kernel at the same time for arrays of different types then choose
@@ -33,7 +49,7 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no type
     Numba compiles again when the kernel's own file has changed. Here a change of any module in the folder of the decorators counts,
     as a kernel contains the functions of other modules that are inlined into it.
 
-    Code that cannot be read or written, because a file is damaged or the disk is full, is compiled again by the next process.
+    Code that cannot be written, because the disk is full, is compiled again by the next process.
 
     ``compiled`` is a folder of code that was compiled before, which is looked up first. Numba's index holds the processor, so that
     code for another one is not found there.
@@ -42,7 +58,7 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no type
     def __init__(self, numbered: IndexDataCacheFile, folder: Path, compiled: Path | None) -> None:
         base, stamp = numbered._index_name.removesuffix(".nbi"), (numbered._source_stamp, sources(folder))
         super().__init__(cache_path=numbered._cache_path, filename_base=base, source_stamp=stamp)
-        self._compiled = IndexDataCacheFile(cache_path=str(compiled), filename_base=base, source_stamp=stamp) if compiled else None
+        self._compiled = _ReadableFile(cache_path=str(compiled), filename_base=base, source_stamp=stamp) if compiled else None
 
     def load(self, key: Any) -> Any:
         found = self._compiled.load(key) if self._compiled else None
@@ -60,25 +76,16 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no type
         except OSError as error:
             logger.warning("cannot store compiled code in %s: %s; every process will compile it", self._cache_path, error.strerror or error)
 
-    def _load_index(self) -> Any:
-        try:
-            return super()._load_index()
-        except Exception:  # of any kind, as pickle finds damaged bytes
-            return {}
-
-    def _load_data(self, name: str) -> Any:
-        try:
-            return super()._load_data(name)
-        except Exception as error:
-            raise OSError(f"{name} is damaged") from error  # Numba compiles again
-
 
 @cache
-def _intruder(folder: Path, owner: int) -> Path | None:
-    """Return the folder, or its parent, if another user can put files there; ``owner`` of the sources is trusted as they are."""
-    for path in (folder, folder.parent):
+def _unsafe_folder(folder: Path, owner: int) -> Path | None:
+    """Return the folder if another user can put files there, or its parent if one can replace the folder; None if both are safe.
+
+    ``owner`` of the sources is trusted as they are. The sticky bit protects a folder in its parent, not from new files in itself.
+    """
+    for path, protects in ((folder, 0), (folder.parent, stat.S_ISVTX)):
         status = path.stat()
-        is_shared = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+        is_shared = status.st_mode & stat.S_IWOTH and not status.st_mode & protects
         if is_shared or status.st_uid not in (0, os.geteuid(), owner):
             return path
     return None
@@ -87,25 +94,31 @@ def _intruder(folder: Path, owner: int) -> Path | None:
 def store_by_signature(compiled: Any, decorators: str) -> Any:
     """Make a function that Numba compiles with a cache use :class:`_CacheFile`, and return it; ``decorators`` is their module's file.
 
-    Code is unpickled, and runs. So where another user could plant it, in a folder of ``NUMBA_CACHE_DIR``, none is read or stored.
+    Code is unpickled, and runs. So where another user could plant it, in a folder of ``NUMBA_CACHE_DIR`` or of ``DFACT_COMPILED_KERNELS``,
+    none is read or stored.
     """
     if (stored := cache_of(compiled)) is None:
         return compiled
     source = inspect.getfile(compiled.py_func)
-    if (found := _intruder(Path(stored.cache_path), Path(source).stat().st_uid)) is not None:
-        _warn_of(found)
+    owner = Path(source).stat().st_uid
+    if (found := _unsafe_folder(Path(stored.cache_path), owner)) is not None:
+        _warn_unsafe_folder(found, "NUMBA_CACHE_DIR")
         set_cache(compiled, NullCache())
         return compiled
     given = os.environ.get(COMPILED)
-    before = Path(given) / compiled_before(stored, source) if given else None
+    before = Path(given) / cache_subfolder(stored, source) if given else None
+    if before is not None and before.is_dir() and (found := _unsafe_folder(before, owner)) is not None:
+        _warn_unsafe_folder(found, COMPILED)
+        before = None
     set_cache_file(compiled, _CacheFile(cached_files(stored), Path(decorators).parent, before))
     return compiled
 
 
 @cache
-def _warn_of(folder: Path) -> None:
+def _warn_unsafe_folder(folder: Path, variable: str) -> None:
     logger.warning(
-        "other users can write to %s, expected a folder of your own (mode 0700) for compiled code; change NUMBA_CACHE_DIR. "
-        "Until then every process compiles it",
+        "%s belongs to another user or is writable by others, expected a folder of your own (mode 0700) for compiled kernels; "
+        "change %s. Until then every process compiles its kernels again",
         folder,
+        variable,
     )

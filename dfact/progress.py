@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from dfact.monitoring import figures
+from dfact.monitoring import metrics
 
 _WINDOW = 5
 _SMOOTHING = 0.1  # weight of the last step in the pace
@@ -74,7 +74,7 @@ class Reporter:
             self._pace = pace if self._pace is None else self._pace + _SMOOTHING * (pace - self._pace)
             shown["estimated_end_timestamp_seconds"] = time.time() + (self._limit - self._number) * self._pace
         self._last = self._number, now
-        figures.put(**shown)
+        metrics.set_gauges(**shown)
         for callback in self._callbacks:
             callback(iteration)
 

@@ -123,7 +123,7 @@ print("FOUND" + json.dumps(found))
 """
 
 
-def image_facts() -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
+def check_image() -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
     """Check what the image contains: the locked packages, its parts list, labels, no installer, and kernels that are compiled."""
     hardened = ["--read-only", "--read-only-tmpfs=false", "--tmpfs", "/tmp:rw,size=1g,mode=1777", "--network", "none"]
     run = ["podman", "run", "--rm", *hardened, "--entrypoint", json.dumps(["python", "-c", _INSIDE]), IMAGE]
@@ -227,7 +227,7 @@ def main() -> None:
     began = time.monotonic()
     build_image(_CACHE)
     print(f"built {IMAGE} in {time.monotonic() - began:.0f} s", flush=True)
-    facts, held = image_facts()
+    facts, held = check_image()
     print(facts, held, flush=True)
     import dfact
 

@@ -14,6 +14,7 @@ import time
 import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,17 @@ from typing import Any
 _PLACE = Path("/var/tmp/dfact-managed-clusters")
 _PACKAGES = ("dask-jobqueue==0.9.0", "dask-gateway==2026.3.0", "dask-gateway-server[local]==2026.3.0", "sqlalchemy>=2")
 _ROOT = Path(__file__).resolve().parents[2]
-_API, _PROXY = 18010, 18011
 _PATIENCE = 300
-_GATEWAY = f"""\
+_GATEWAY = """\
 c.DaskGateway.backend_class = "dask_gateway_server.backends.local.UnsafeLocalBackend"
-c.DaskGateway.address = "127.0.0.1:{_API}"
-c.Proxy.address = c.Proxy.tcp_address = "127.0.0.1:{_PROXY}"
+c.DaskGateway.address = "127.0.0.1:{api}"
+c.Proxy.address = c.Proxy.tcp_address = "127.0.0.1:{proxy}"
 c.ClusterConfig.scheduler_cmd = ["dask", "scheduler"]  # Dask has no command dask-scheduler any more
 c.ClusterConfig.worker_cmd = ["dask", "worker"]
 c.ClusterConfig.worker_cores = 1
 c.ClusterConfig.worker_memory = "2 G"
 """
-_LIMITS = {("dask-gateway", "command line"): "only the client of dask-gateway reaches"}
+_LIMITS = {("dask-gateway", "command line"): "only the client of dask-gateway can reach"}
 """What is not possible, and a part of the message that says so."""
 _FIT = {"max_iter": 12, "tol": 0.0, "init": "random", "random_state": 0}
 _OPTIONS = ("--max-iter", "12", "--tol", "0", "--init", "random", "--seed", "0", "-k", "3")
@@ -57,18 +57,18 @@ def job_queue() -> Iterator[Any]:
 
 
 @contextmanager
-def gateway() -> Iterator[Any]:
-    """Yield a cluster of a gateway without workers."""
+def gateway(api: int, proxy: int) -> Iterator[Any]:
+    """Yield a cluster of a gateway, which listens at these ports, without workers."""
     from dask_gateway import Gateway
 
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.py").write_text(_GATEWAY)
+        (Path(folder) / "config.py").write_text(_GATEWAY.format(api=api, proxy=proxy))
         with (Path(folder) / "log").open("w+") as log:
             commands = Path(sys.executable).parent
             found = os.environ | {"PATH": f"{commands}:{os.environ['PATH']}"}  # the backend starts dask-scheduler by its name
             server = subprocess.Popen([commands / "dask-gateway-server", "-f", "config.py"], cwd=folder, env=found, stdout=log, stderr=log)
             try:
-                client = Gateway(f"http://127.0.0.1:{_PROXY}", proxy_address=f"gateway://127.0.0.1:{_PROXY}")
+                client = Gateway(f"http://127.0.0.1:{proxy}", proxy_address=f"gateway://127.0.0.1:{proxy}")
                 _until(lambda: client.list_clusters() is not None, "the gateway answers")
                 with client.new_cluster() as cluster:
                     yield cluster
@@ -149,8 +149,8 @@ def _by_command(cluster: Any, data: Path, location: Path, expected: Any) -> tupl
     return f"exit code 0, {cluster.scheduler_address.partition(':')[0]}://", bits(dfact.load_model(location)) == expected
 
 
-def inside() -> list[dict[str, Any]]:
-    """Run all in the environment of both packages."""
+def inside(api: int, proxy: int) -> list[dict[str, Any]]:
+    """Run all in the environment of both packages, with a gateway at these ports."""
     import numpy as np
 
     import dfact
@@ -160,19 +160,23 @@ def inside() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         dfact.import_array(np.tile(answers(0), (4, 1)), folder / "answers.zarr")  # 20 small partitions
-        for kind, make in (("dask-jobqueue", job_queue), ("dask-gateway", gateway)):
+        for kind, make in (("dask-jobqueue", job_queue), ("dask-gateway", partial(gateway, api, proxy))):
             with make() as cluster:
                 rows += [{**row, "version": version(kind)} for row in tried(kind, cluster, folder / "answers.zarr", folder)]
     return rows
 
 
 def main() -> None:
-    if "--inside" in sys.argv:
-        print("ROWS" + json.dumps(inside()))
+    if sys.argv[1:2] == ["--inside"]:
+        print("ROWS" + json.dumps(inside(*map(int, sys.argv[2:]))))
         return
     from benchmarks.common import exit_code, report
+    from tests.conftest import free_port  # imports pytest, which that environment lacks
 
-    command = [environment(), "-m", "benchmarks.deployment.managed_clusters", "--inside"]
+    ports = set[int]()
+    while len(ports) < 2:
+        ports.add(free_port())
+    command = [environment(), "-m", "benchmarks.deployment.managed_clusters", "--inside", *map(str, ports)]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(_ROOT)}, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(done.stdout)

@@ -9,12 +9,15 @@ import logging
 import resource
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.process import BaseProcess
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, ClassVar, Self
+from unittest.mock import patch
 from uuid import uuid4
 
 import numpy as np
@@ -24,7 +27,7 @@ from distributed import Client, Scheduler, Worker
 from distributed.comm.tcp import TCP
 from numpy.typing import NDArray
 
-from benchmarks.faults.fits import FORKSERVER
+from benchmarks.faults.fits import FORKSERVER, PATIENCE
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import ArraySource
 from dfact.engine.block_state import BlockState
@@ -126,8 +129,9 @@ def slow_down(factor: float) -> None:
     _slowness = factor
 
 
-def count_messages(messages: Any) -> None:
-    """Count the messages that this process sends and receives from now on, in a shared number."""
+@contextmanager
+def count_messages(messages: Any) -> Iterator[None]:
+    """Count the messages that this process sends and receives meanwhile, in a shared number."""
     write, read = TCP.write, TCP.read
 
     async def counted_write(self: TCP, *arguments: Any, **options: Any) -> Any:
@@ -139,7 +143,8 @@ def count_messages(messages: Any) -> None:
         messages.value += 1
         return found
 
-    TCP.write, TCP.read = counted_write, counted_read
+    with patch.multiple(TCP, write=counted_write, read=counted_read):
+        yield
 
 
 def _run_scheduler(connection: Any, messages: Any) -> None:
@@ -149,13 +154,13 @@ def _run_scheduler(connection: Any, messages: Any) -> None:
             await scheduler.finished()
 
     _allow_connections()
-    count_messages(messages)
     logging.disable(logging.WARNING)
-    asyncio.run(run())
+    with count_messages(messages):
+        asyncio.run(run())
 
 
 def _run_workers(address: str, folder: str, connection: Any) -> None:
-    """Start and close workers on request, each with a name. Requests are answered by the number of workers."""
+    """Start and close workers on request, each with a name."""
 
     async def run() -> None:
         settings: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
@@ -165,7 +170,6 @@ def _run_workers(address: str, folder: str, connection: Any) -> None:
             for name in request.get("start", ()):
                 workers[name] = await Worker(address, name=name, **settings)
             await asyncio.gather(*(workers.pop(name).close() for name in request.get("close", ())))
-            connection.send(len(workers))
 
     _allow_connections()
     logging.disable(logging.ERROR)  # Dask reports calls of workers that are being closed
@@ -244,8 +248,7 @@ class IdleCluster:
         for part in np.array_split(np.arange(new), min(processes or new, new)) if new else ():
             self.host()
             self.start(len(self.processes) - 1, len(part))
-        while len(self.client.nthreads()) < workers:  # Dask's own wait asks for all that is known of all workers
-            time.sleep(0.05)
+        self._wait_until(lambda n: n >= workers, f"{workers} workers have joined")
 
     def start(self, process: int, count: int) -> None:
         """Start further workers in a process."""
@@ -268,7 +271,14 @@ class IdleCluster:
         """Kill all processes of workers but the first, and wait until the scheduler has noticed."""
         while len(self.processes) > 1:
             self.kill(1)
-        while len(self.client.nthreads()) > 1:
+        self._wait_until(lambda n: n <= 1, "all workers but one are gone")
+
+    def _wait_until(self, reached: Callable[[int], bool], what: str) -> None:
+        """Wait for a number of workers; Dask's own wait asks for all that is known of all workers."""
+        end = time.monotonic() + PATIENCE
+        while not reached(n := len(self.client.nthreads())):
+            if time.monotonic() > end:
+                raise TimeoutError(f"the scheduler has {n} workers after {PATIENCE:g} s, expected that {what}")
             time.sleep(0.05)
 
     def usage(self) -> Usage:

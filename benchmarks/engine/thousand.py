@@ -19,8 +19,8 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,13 +52,18 @@ _PREEMPTED = 0.05
 """Share of the workers that are preempted, and of those that are killed together."""
 _IDLE_SECONDS = 20.0
 _PATIENCE = 900.0
-_GONE = re.compile(r"Worker (\S+) (?:is lost|leaves)")
-_LEAVING = ("A worker leaves", "A worker has left", "partitions moved from workers that leave", "was not reached while a worker leaves")
-"""What the driver says of workers that leave, without their names."""
+_GONE = re.compile(r"Worker (\S+) (?:is lost|is leaving)")
+_LEAVING = (
+    "A worker is leaving",
+    "A worker that is leaving",
+    "partitions from leaving workers",
+    "could not be reached while a worker is leaving",
+)
+"""Messages of the driver about workers that leave, without their names."""
 
 
 @dataclass(frozen=True, eq=False)
-class Nothing(DenseSource):
+class UnreadSource(DenseSource):
     """Rows that are never read."""
 
     n: int
@@ -74,8 +79,8 @@ class Nothing(DenseSource):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         raise AssertionError("the pass reads no values")
 
-    def slice(self, rows: slice) -> "Nothing":
-        return Nothing(len(range(*rows.indices(self.n))))
+    def slice(self, rows: slice) -> "UnreadSource":
+        return UnreadSource(len(range(*rows.indices(self.n))))
 
 
 @dataclass
@@ -116,18 +121,13 @@ def _first_marks(partition: Any) -> Any:
 def _partitions() -> Partitions:
     """Return the partitions of the data's layout, each a single block: kernels' blocks are none of the scheduler's or driver's business."""
     layout = Layout.of(_SHAPE)
-    return Partitions(0, Nothing(_SHAPE[0]), None, None, replace(layout, block_rows=layout.partition_rows))
+    return Partitions(0, UnreadSource(_SHAPE[0]), None, None, replace(layout, block_rows=layout.partition_rows))
 
 
 def _session(client: Client, workers: int) -> ClusterSession:
     parts, sums = _partitions(), _SHAPE[1] * _FACTORS * 8
     plan = make_plan(parts.source, np.dtype(np.float64), Footprint(1, 0, sums, 0), WorkerResources("distributed", workers, 1, 1 << 34, 0))
     return ClusterSession(client, parts, plan)
-
-
-def give_notice(client: Client, workers: Sequence[str]) -> None:
-    """Tell some workers that they end; they hand their partitions over within ``dfact.leave-timeout``, which is less than half a minute."""
-    client.retire_workers(list(workers))
 
 
 def _preempt(address: str, count: int, seconds: float, preempted: Any) -> None:
@@ -141,12 +141,12 @@ def _preempt(address: str, count: int, seconds: float, preempted: Any) -> None:
                 time.sleep(1.0)
             worker = sorted(found)[rng.integers(len(found))]
             preempted.send((found[worker]["name"], worker))
-            give_notice(client, [worker])
+            client.retire_workers([worker])  # the notice: it hands its partitions over within dfact.leave-timeout, 25 s
         preempted.send(None)
 
 
-class Records(logging.Handler):
-    """What the driver says of lost workers, direct calls and failed joins."""
+class LoggedMessages(logging.Handler):
+    """Messages of the driver about lost workers, direct calls and failed joins."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -154,6 +154,16 @@ class Records(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.messages.append(record.getMessage())
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Collect messages meanwhile."""
+        logger = logging.getLogger("dfact.cluster")
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
 
     def false(self, gone: set[str]) -> list[str]:
         """Return the messages that name no cause, or one that is not true: only these workers are ``gone``."""
@@ -246,12 +256,15 @@ def _connections(pid: int) -> int:
 
 def passes(n_workers: int, n_passes: int, minutes: float) -> Thresholds:
     """Measure passes, a checkpoint, losses, joins, preemption and a write of rows on a session of many workers."""
-    messages, records, gone = SimpleNamespace(value=0), Records(), set[str]()
-    count_messages(messages)
-    logger = logging.getLogger("dfact.cluster")
-    logger.addHandler(records)
+    messages, records, gone = SimpleNamespace(value=0), LoggedMessages(), set[str]()
     few = max(1, round(_PREEMPTED * n_workers))
-    with IdleCluster() as cluster, tempfile.TemporaryDirectory() as folder, patch.object(session_module, "_MIN_GAIN_SECONDS", np.inf):
+    with (
+        count_messages(messages),
+        IdleCluster() as cluster,
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(session_module, "_MIN_GAIN_SECONDS", np.inf),
+        records.attached(),
+    ):
         cluster.grow(1)
         cluster.grow(1 + few, processes=1)
         cluster.grow(n_workers, processes=-(-n_workers // 150))
@@ -279,7 +292,6 @@ def passes(n_workers: int, n_passes: int, minutes: float) -> Thresholds:
             written: list[bool] = []
             bench.measure("write of rows", lambda: written.append(bench.session.write_rows("marks", _unchanged, target)))
             right = _right_rows(bench, target)
-        logger.removeHandler(records)
     false = records.false(gone)
     for message in false[:10]:
         print(f"false cause: {message}")
@@ -386,10 +398,8 @@ class _HostedWorker(ProcessInterface):  # type: ignore[misc]
 
 def adaptive(n_workers: int) -> Thresholds:
     """Let a cluster grow from no workers to many during a fit, and shrink to none after it."""
-    messages, records = SimpleNamespace(value=0), Records()
-    count_messages(messages)
-    logger = logging.getLogger("dfact.cluster")
-    with IdleCluster() as cluster, patch.object(session_module, "_MIN_GAIN_SECONDS", np.inf):
+    messages, records = SimpleNamespace(value=0), LoggedMessages()
+    with count_messages(messages), IdleCluster() as cluster, patch.object(session_module, "_MIN_GAIN_SECONDS", np.inf):
         cluster.client.close()  # the adaptive cluster has its own, and stops the scheduler
         hosts = [cluster.host() for _ in range(-(-n_workers // 150))]
         spec = {"cls": _HostedWorker, "options": {"hosts": hosts}}
@@ -399,13 +409,12 @@ def adaptive(n_workers: int) -> Thresholds:
         ):
             adapting.adapt(minimum=0, maximum=n_workers)
             bench = Bench(cluster, _session(client, n_workers), messages)
-            with bench.session:
-                logger.addHandler(records)
+            with bench.session, records.attached():
                 bench.measure("the first join, and the first pass", bench.passes)
                 bench.measure(f"to {n_workers}, with passes", lambda: bench.passes_until(lambda: bench.has(n_workers)))
                 most = len(bench.session._workers.owners)
+                bench.idle = _idle(bench)  # with the heartbeats, and the questions of what scales the cluster
                 usual = bench.measure("pass", lambda: bench.passes(5), 5)
-                logger.removeHandler(records)
             bench.measure("back to none", lambda: _until_none(client))
             left = len(client.nthreads())
     false = records.false(set())

@@ -1,6 +1,6 @@
 """Compile the kernels of all models for the image: fit each to small data, stored and in memory, in both precisions.
 
-What is not met here, such as a rare option, is compiled by the process that needs it.
+Kernels that these fits do not use, such as those of a rare option, are compiled by the process that needs them.
 """
 
 import tempfile
@@ -60,7 +60,7 @@ def fits(data: dict[str, list[dfact.Dataset]]) -> Iterator[tuple[object, dfact.D
 
 def main() -> None:
     """Fit all models, and transform the rows of the data with each."""
-    warnings.simplefilter("ignore")  # of few iterations
+    warnings.simplefilter("ignore")  # few iterations do not converge
     with tempfile.TemporaryDirectory() as folder:
         for model, dataset in fits(datasets(np.random.default_rng(0), Path(folder))):
             model.fit(dataset)  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import click
 
 from dfact.cli.answer_options import answers_option, levels_option, missing_option, recode_option
 from dfact.cli.genotype_options import genotype_options, select_settings
-from dfact.cli.options import choice, cluster, example, list_option, overwrite_option, read_dataset, scheduler_option, served_metrics
+from dfact.cli.options import choice, cluster, example, list_option, metrics_server, overwrite_option, read_dataset, scheduler_option
 from dfact.cli.types import MatrixShape
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location, absolute
@@ -199,7 +199,7 @@ def _import_table(
         scales = [float(text) for text in replicate_scales]
     except ValueError as error:
         raise click.UsageError(f"--replicate-scales is {','.join(replicate_scales)}, expected numbers.") from error
-    with served_metrics(), cluster(scheduler) as client:
+    with metrics_server(), cluster(scheduler) as client:
         return import_table(
             source,
             destination,

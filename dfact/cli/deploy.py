@@ -1,16 +1,16 @@
 """``dfact deploy``: Kubernetes manifests for a job file, with memory from the plan."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from dfact.cli.options import example, overwrite_option
-from dfact.cli.types import path_type
-from dfact.errors import ParameterError, StoreError
+from dfact.cli.types import PodSize, path_type
+from dfact.errors import StoreError
 from dfact.jobs.job_file import JobError, read_job
-from dfact.jobs.kubernetes import LEAST_MEMORY, PlannedWorkers, find_deployment_problems, pod_memory
+from dfact.jobs.kubernetes import PlannedWorkers, find_deployment_problems, pod_memory
 from dfact.jobs.kustomization import Deployment, write_manifests
 
 
@@ -24,19 +24,22 @@ from dfact.jobs.kustomization import Deployment, write_manifests
 @click.option(
     "--min-workers",
     type=click.IntRange(min=1),
-    help="Number of workers that have joined when the driver starts; the others join the fit later.",
+    help="Minimum number of workers that must have joined before the driver starts; the others join the fit later.",
     show_default="--workers",
 )
 @click.option("--cpu", type=click.IntRange(min=1), default=2, help="Number of cores of each pod; workers run as many threads.")
 @click.option(
     "--memory",
     metavar="SIZE",
+    type=PodSize(),
     help="Memory of each pod, such as 8GiB.",
     show_default="the plan's, if this machine can read the data",
 )
-@click.option("--disk", metavar="SIZE", default="20GiB", help="Disk of each pod, for state that exceeds its memory.")
+@click.option(
+    "--disk", metavar="SIZE", type=PodSize(), default="20GiB", help="Size of each pod's /tmp, for state that does not fit in memory."
+)
 @click.option("--driver-cpu", type=click.IntRange(min=1), help="Number of cores of the driver's pod.", show_default="--cpu")
-@click.option("--driver-memory", metavar="SIZE", help="Memory of the driver's pod.", show_default="--memory")
+@click.option("--driver-memory", metavar="SIZE", type=PodSize(), help="Memory of the driver's pod.", show_default="--memory")
 @click.option(
     "--volume-claim",
     "claim",
@@ -52,28 +55,40 @@ from dfact.jobs.kustomization import Deployment, write_manifests
 @click.option("--node-selector", multiple=True, metavar="KEY=VALUE", help="Label of the nodes that pods may run on.")
 @click.option("--toleration", "tolerations", multiple=True, metavar="TAINT", help="Taint that pods tolerate, such as spot=true:NoSchedule.")
 @click.option("--priority-class", "priority", metavar="NAME", help="PriorityClass of the pods.")
-@click.option("--spread", multiple=True, metavar="KEY", help="Label of nodes over which pods are spread, such as kubernetes.io/hostname.")
-@click.option("--pull-secret", metavar="NAME", help="Secret with the password of the image's registry.")
-@click.option("--queue", metavar="NAME", help="LocalQueue of Kueue, which starts the job when there is room for it.")
+@click.option(
+    "--spread",
+    multiple=True,
+    metavar="KEY",
+    help="Node label, such as kubernetes.io/hostname, over whose values pods are spread.",
+)
+@click.option("--pull-secret", metavar="NAME", help="Secret with the credentials for the image's registry.")
+@click.option("--queue", metavar="NAME", help="LocalQueue of Kueue, which admits the job when its quota has room.")
 @overwrite_option
 @click.pass_context
 def deploy(
     context: click.Context,
-    /,
     job: Path,
     folder: Path,
     workers: int,
     min_workers: int | None,
     cpu: int,
-    memory: str | None,
-    disk: str,
+    memory: int | None,
+    disk: int,
     driver_cpu: int | None,
-    driver_memory: str | None,
+    driver_memory: int | None,
     claim: str | None,
     name: str | None,
     no_tls: bool,
     overwrite: bool,
-    **settings: Any,
+    image: str,
+    environment: Sequence[str],
+    namespace: str,
+    node_selector: Sequence[str],
+    tolerations: Sequence[str],
+    priority: str | None,
+    spread: Sequence[str],
+    pull_secret: str | None,
+    queue: str | None,
 ) -> None:
     """Write Kubernetes manifests that run a job file.
 
@@ -87,7 +102,7 @@ def deploy(
         raise StoreError(f"{folder} is not empty, expected an empty folder or none; choose another one or pass --overwrite")
     least = min_workers or workers
     if least > workers:
-        raise click.UsageError(f"--min-workers is {least}, expected at most {workers}, as --workers; lower it or raise --workers")
+        raise click.UsageError(f"--min-workers is {least}, expected at most {workers}, the value of --workers; lower it or raise --workers")
     commands = context.find_root().command
     assert isinstance(commands, click.Group), "dfact's commands"
     try:
@@ -96,31 +111,33 @@ def deploy(
             raise JobError(job, problems)
     except JobError as error:
         raise click.UsageError(str(error)) from error
-    pods = PlannedWorkers(least, cpu, 0, _size("--disk", disk))  # the plan must hold for those that are there
+    pods = PlannedWorkers(least, cpu, 0, disk)  # the plan must hold for those that are there
     pods = replace(pods, memory=pod_memory(steps, pods, memory), count=workers)
-    driver = None
-    if driver_cpu or driver_memory:
-        driver = driver_cpu or cpu, _size("--driver-memory", driver_memory) if driver_memory else pods.memory
-    deployment = Deployment(name=name or job.stem, workers=pods, min_workers=least, driver=driver, claim=claim, tls=not no_tls, **settings)
+    driver = (driver_cpu or cpu, driver_memory or pods.memory) if driver_cpu or driver_memory else None
+    deployment = Deployment(
+        image=image,
+        name=name or job.stem,
+        namespace=namespace,
+        workers=pods,
+        min_workers=least,
+        driver=driver,
+        claim=claim,
+        environment=environment,
+        tls=not no_tls,
+        node_selector=node_selector,
+        tolerations=tolerations,
+        priority=priority,
+        spread=spread,
+        pull_secret=pull_secret,
+        queue=queue,
+    )
     components = deployment.components(steps, table)
     write_manifests(folder, job, components, deployment.kustomization(components))
     cores, size = driver or (cpu, pods.memory)
     click.echo(
-        f"Wrote to {folder} the manifests of a driver with {cores} cores and {size >> 20} MiB, "
+        f"Wrote manifests to {folder}: a driver with {cores} cores and {size >> 20} MiB, "
         f"and {workers} workers with {cpu} cores and {pods.memory >> 20} MiB each."
     )
     if deployment.tls:
-        click.echo(f"The job needs the Secret dfact-tls-{deployment.name}, of certificates with the DNS name {deployment.tls_name}.")
+        click.echo(f"The job needs a Secret dfact-tls-{deployment.name} with certificates for the DNS name {deployment.tls_name}.")
     click.echo(f"Review and apply them:\n  kubectl kustomize {folder}\n  kubectl apply -k {folder}")
-
-
-def _size(option: str, text: str) -> int:
-    from dfact.data.memory_limit import parse_bytes
-
-    try:
-        size = parse_bytes(text)
-    except ParameterError as error:
-        raise click.UsageError(f"{option} is {text!r}, expected a size such as 8GiB") from error
-    if size < LEAST_MEMORY:
-        raise click.UsageError(f"{option} is {text!r}, expected 1GiB or more")
-    return size

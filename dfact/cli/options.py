@@ -117,20 +117,20 @@ metrics_option = click.option(
     type=click.IntRange(0, 65535),
     callback=_store_port,
     expose_value=False,
-    help="Serve metrics of this process for Prometheus at this port, 0 for any free one.",
+    help="Port on which to serve metrics of this process for Prometheus; 0 chooses any free one.",
     show_default="DASK_DFACT__METRICS_PORT, else none",
 )
 
 
 @contextmanager
-def served_metrics(default: int | None = None) -> Iterator[None]:
+def metrics_server(default: int | None = None) -> Iterator[None]:
     """Serve the metrics of this process if --metrics-port, ``default`` or Dask's configuration names a port."""
-    from dfact.monitoring.run_id import running
-    from dfact.monitoring.server import serving
+    from dfact.monitoring.run_id import use_run_id
+    from dfact.monitoring.server import serve_metrics
 
     context = click.get_current_context(silent=True)
     port = default if context is None else context.meta.get(_METRICS_PORT, default)
-    with running(), serving(port) as url:
+    with use_run_id(), serve_metrics(port) as url:
         if port is not None and not logging.getLogger("dfact").isEnabledFor(logging.INFO):  # else the log of a job has it
             click.echo(f"Metrics are served at {url}.", err=True)
         yield
@@ -182,7 +182,7 @@ def executor_for(executor: str | None, scheduler: str | None) -> Iterator["str |
     """Yield the value of an estimator's ``executor``: a client of the cluster, or the name of a local executor."""
     if executor and scheduler:
         raise click.UsageError("--executor applies to this machine only; remove it or --scheduler.")
-    with served_metrics(), cluster(scheduler) as client:
+    with metrics_server(), cluster(scheduler) as client:
         yield client or executor
 
 
@@ -191,7 +191,8 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
     """Yield a client of the running cluster; None without an address."""
     if (address or "").startswith("gateway://"):
         raise click.UsageError(
-            f"--scheduler is {address}, which only the client of dask-gateway reaches; fit in Python, with an active client of its cluster."
+            f"--scheduler is {address}, which only the client of dask-gateway can reach, expected an address such as tcp://… or tls://…; "
+            "fit in Python, with that client active."
         )
     files = _tls_files(address)
     if address is None:

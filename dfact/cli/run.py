@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
-from dfact.cli.options import cluster, example, metrics_option, served_metrics
+from dfact.cli.options import cluster, example, metrics_option, metrics_server
 from dfact.cli.types import path_type
 from dfact.jobs.job_file import JobError, read_job
 from dfact.jobs.record import Record
 from dfact.jobs.runner import find_problems, job_log, run_steps
-from dfact.monitoring.run_id import running
+from dfact.monitoring.run_id import use_run_id
 from dfact.storage.location import parse_location
 
 
@@ -72,7 +72,7 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str, run_i
                 if not print_estimate(steps, record.pending(steps), cluster):
                     raise click.ClickException(f"{job} would fail, for the reasons above; correct them and check again.")
                 return
-            with running(run_id), job_log(log_format) as log, served_metrics(settings.get("metrics-port")):
+            with use_run_id(run_id), job_log(log_format) as log, metrics_server(settings.get("metrics-port")):
                 run_steps(steps, record, log)
     except JobError as error:
         raise click.UsageError(str(error)) from error

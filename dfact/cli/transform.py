@@ -4,7 +4,7 @@ from contextlib import closing
 
 import click
 
-from dfact.cli.options import cluster, example, memory_option, overwrite_option, read_dataset, scheduler_option, served_metrics
+from dfact.cli.options import cluster, example, memory_option, metrics_server, overwrite_option, read_dataset, scheduler_option
 from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
@@ -33,7 +33,7 @@ def transform(model: Location, data: Location, out: Location, memory_limit: str 
     estimator = load_model(model)
     require_memberships(estimator, out)
     dataset = read_dataset(data)
-    with served_metrics(), cluster(scheduler) as client:
+    with metrics_server(), cluster(scheduler) as client:
         # For stored data the factors are in a temporary Zarr array, so they need not fit in memory.
         factors = estimator.set_params(executor=client, memory_limit=memory_limit).transform(dataset)
     order = ComponentOrder.of(estimator)

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from dfact.errors import ParameterError
 from dfact.jobs.declarations import ParameterType
 
 path_type = click.Path(path_type=Path)
@@ -12,6 +13,7 @@ path_type = click.Path(path_type=Path)
 
 _MOST_COUNTS = 10_000
 _MOST_DIGITS = 18
+_LEAST_POD = 1 << 30  # scheduler and driver share a pod
 
 
 def _is_count(text: str) -> bool:
@@ -74,6 +76,25 @@ class BlockShape(MatrixShape):
 
     name = "rowsxcolumns"
     expected = "a number of row blocks and one of column blocks, expected such as 10x10"
+
+
+class PodSize(ParameterType):
+    """Bytes of memory or disk of a pod, such as 8GiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from dfact.data.memory_limit import parse_bytes
+
+        if isinstance(value, int):
+            return value
+        try:
+            size = parse_bytes(value)
+        except ParameterError:
+            self.fail(f"{value[:80]!r} is not a size, expected such as 8GiB", param, ctx)
+        if size < _LEAST_POD:
+            self.fail(f"{value!r} is too little for a pod, expected 1GiB or more", param, ctx)
+        return size
 
 
 class NumberOrAdaptive(ParameterType):

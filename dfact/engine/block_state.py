@@ -15,7 +15,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.errors import StoreError
-from dfact.monitoring import figures
+from dfact.monitoring import metrics
 from dfact.storage.array_stream import StreamReader, StreamWriter, bytes_of, corruption_errors, encoded_size
 from dfact.storage.files import TemporaryFolder
 
@@ -161,7 +161,7 @@ class SpillFile:
             reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
             remedy = "raise memory_limit, or set TMPDIR to a larger disk"
             raise StoreError(f"cannot write the solver's state to {self._path.parent}: {reason}; {remedy}") from error
-        figures.add(spilled_bytes=size)
+        metrics.add(spilled_bytes=size)
         return SpilledState(offset, capacity, layout)
 
     def _reserve(self, size: int) -> tuple[int, int]:

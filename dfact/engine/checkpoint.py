@@ -29,7 +29,7 @@ from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Session
 from dfact.engine.tiles import TileStep
 from dfact.errors import StoppedError, StoreError
-from dfact.monitoring import figures
+from dfact.monitoring import metrics
 from dfact.storage.array_stream import corruption_errors
 from dfact.storage.groups import open_store
 from dfact.storage.records import Records, RecordWriter, record_attributes, records_of
@@ -241,7 +241,7 @@ class CheckpointedSession(Session):
         if self._pending:
             return
         stop = signals.requested_signal()
-        if len(self._new) >= self._every or ((stop is not None or self._session.ends_soon) and self._new):
+        if len(self._new) >= self._every or ((stop is not None or self._session.all_leaving) and self._new):
             self._save()
         if stop is not None:
             raise StoppedError(
@@ -266,7 +266,7 @@ class CheckpointedSession(Session):
             environments = [as_fields(environment) for environment in self.environments]
             state.finish(states=[part.describe() for part in saved], tiles=described, steps=self._steps, environments=environments)
             self._state = state.name
-            figures.add(checkpoints=1)
-            figures.put(checkpoint_timestamp_seconds=time.time())
+            metrics.add(checkpoints=1)
+            metrics.set_gauges(checkpoint_timestamp_seconds=time.time())
             if previous:
                 self._records.remove(previous)

@@ -4,7 +4,9 @@ import hashlib
 import logging
 import platform
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -19,7 +21,7 @@ from dfact.internals.numba import compiler_target, host_features
 logger = logging.getLogger("dfact.engine")
 VERSIONS = {"dfact": "dfact", "python": "Python", "numpy": "NumPy", "numba": "Numba", "scipy": "SciPy", "blas": "BLAS"}
 """Fields of an :class:`Environment` that processes of one fit must have in common, with their names."""
-ARITHMETIC = {"blas_kernels": "BLAS", "numba_cpu": "Numba", "numpy_simd": "NumPy", "libc": "C library"}
+ARITHMETIC = {"blas_kernels": "BLAS on", "numba_cpu": "Numba on", "numpy_simd": "NumPy on", "libc": "C library"}
 """Fields on which only the last digits depend, with their names."""
 _FLOATING = re.compile(r"avx|sse|ssse|fma|f16c|xop|amx|neon|sve|sme|fp16|bf16|fullfp16|dotprod|evex|prefer")
 """Features of a processor that change the code of floating-point loops."""
@@ -96,6 +98,24 @@ def current_environment() -> Environment:
     )
 
 
+_result_environments: "ContextVar[Callable[[], Sequence[Environment]]]" = ContextVar("_result_environments")
+
+
+@contextmanager
+def computed_in(environments: Callable[[], Sequence[Environment]]) -> Iterator[None]:
+    """Let :func:`result_environments` return these, for results that reach this process from others."""
+    token = _result_environments.set(environments)
+    try:
+        yield
+    finally:
+        _result_environments.reset(token)
+
+
+def result_environments() -> Sequence[Environment]:
+    """Return the environments that computed the results which this process receives, by default its own."""
+    return _result_environments.get(lambda: [current_environment()])()
+
+
 def _is_own(library: Mapping[str, str]) -> bool:
     """Return whether a BLAS library is that of NumPy or SciPy: other packages beside them, such as PyTorch, may load some of their own."""
     folder, packages = Path(library["filepath"]).parent, Path(np.__file__).parents[1]
@@ -134,20 +154,21 @@ def distinct(environments: Iterable[Environment]) -> list[Environment]:
 def warn_changed(what: str, earlier: Sequence[Environment]) -> None:
     """Log that bits may differ if the environments in which something was written compute differently from this process."""
     if len(kinds := distinct([*earlier, current_environment()])) > 1:
-        logger.warning("%s was written by processes that compute differently from this one: %s", what, describe_environments(kinds))
+        logger.warning("%s was written by processes that compute differently from this one (%s)", what, describe_environments(kinds))
 
 
 def mixed_text(named: Mapping[str, Environment]) -> str:
     """State that bits may differ between environments, by the names of their processes, and which settings make them the same."""
     processes = "; ".join(f"{name}: {environment.arithmetic}" for name, environment in named.items())
-    return f"bits may differ, as processes compute with different instructions ({processes}); {_remedy(list(named.values()))}"
+    cause = f"bits may differ between runs, because processes compute with different instructions ({processes})"
+    return f"{cause}; {_remedy(list(named.values()))}"
 
 
 def _remedy(environments: Sequence[Environment]) -> str:
     settings = common_settings(environments)
     if settings is None or len({environment.libc for environment in environments}) > 1:
-        return "for the same bits use machines and images of one kind"
-    return "for the same bits start all processes with " + " ".join(f"{name}='{value}'" for name, value in settings.items())
+        return "to get the same bits, use identical machines and images"
+    return "to get the same bits, start all processes with " + " ".join(f"{name}='{value}'" for name, value in settings.items())
 
 
 def common_settings(environments: Sequence[Environment]) -> dict[str, str] | None:
@@ -170,6 +191,6 @@ def describe_environments(environments: Sequence[Environment]) -> str:
     if len(environments) == 1:
         return environments[0].arithmetic
     keys = [key for key in (*VERSIONS, *ARITHMETIC) if len({getattr(each, key) for each in environments}) > 1]
-    names = VERSIONS | {key: f"{name} on" if name != "C library" else name for key, name in ARITHMETIC.items()}
+    names = VERSIONS | ARITHMETIC
     kinds = "; ".join(", ".join(f"{names[key]} {getattr(each, key)}" for key in keys) for each in environments)
-    return f"{kinds}: bits may differ from those of one kind of process"
+    return f"{kinds}: bits may differ from those of identical processes"

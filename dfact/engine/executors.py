@@ -28,7 +28,7 @@ from dfact.engine.session import Arrays, CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.engine.tiles import TileStates, TileStep, n_columns, n_groups, tile_total
 from dfact.errors import ParameterError
-from dfact.monitoring import figures
+from dfact.monitoring import metrics
 
 B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
@@ -52,7 +52,7 @@ class LocalSession(CheckpointableSession):
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(figures.fit())
+            stack.enter_context(metrics.fit())
             stack.callback(self._tiles.close)
             stack.enter_context(self._shard)
             self._shard.add(self._partitions, 0)
@@ -68,7 +68,7 @@ class LocalSession(CheckpointableSession):
         self._pass += 1
         self._shard.run(self._pass, pass_, self._tiles.resolve(broadcast))
         self._pending = isinstance(pass_, TiledPass)
-        figures.add(fit_passes=1)
+        metrics.add(fit_passes=1)
         [total] = self._shard.sums(self._pass).values()
         sums: P = total
         return sums
@@ -223,7 +223,8 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
     methods = ("workers", "open", "map") if tasks else ("workers", "open")
     missing = [name for name in methods if not callable(getattr(executor, name, None))]
     if not missing:
-        return executor  # type: ignore[no-any-return]  # it has an executor's methods
+        chosen: Executor = executor
+        return chosen
     if len(missing) < len(methods):
         raise ParameterError(f"executor is {executor!r} without the method {missing[0]!r}, expected one with {', '.join(methods)}; add it")
     raise ParameterError(f"executor is {executor!r}, expected None, 'inline', 'threads', 'distributed' or a distributed.Client")

@@ -279,7 +279,7 @@ def worker_limit(memory: int) -> int:
     return int(_DASK_TARGET * memory)
 
 
-def worker_rest(memory: int, reserved: int) -> int:
+def reservable_bytes(memory: int, reserved: int) -> int:
     """Return the bytes that a further fit may reserve on a Dask worker with this limit of memory."""
     return worker_limit(memory) - _WORKER_BASELINE - reserved
 

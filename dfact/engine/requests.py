@@ -112,7 +112,7 @@ def read_tiles(name: str, dtype: np.dtype[Any]) -> Solver[NDArray[Any]]:
     return array
 
 
-def environments() -> Solver[list[Environment]]:
+def read_environments() -> Solver[list[Environment]]:
     """Return the environments of the processes that took part so far."""
     found: list[Environment] = yield ReadEnvironments()
     return found

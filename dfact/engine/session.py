@@ -102,7 +102,7 @@ class CheckpointableSession(Session, Protocol):
         ...
 
     @property
-    def ends_soon(self) -> bool:
+    def all_leaving(self) -> bool:
         """Whether all processes that hold the state are about to end, so that it should be saved."""
         return False
 

@@ -22,7 +22,7 @@ from dfact.engine.passes import PartialSums, Pass, SampledPass, TiledPass, Works
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.threads import single_threaded
 from dfact.engine.tiles import HeldSums, SumsStore, group_partitions, n_columns, n_groups
-from dfact.monitoring import figures
+from dfact.monitoring import metrics
 
 B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
@@ -82,7 +82,7 @@ class Shard:
         self._counting = threading.Lock()
         self.rows_per_second = 0.0
         """Speed of the last pass that processed any rows."""
-        self._stopped, self._cut = threading.Event(), threading.Event()
+        self._stopped, self._interrupted = threading.Event(), threading.Event()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -107,7 +107,7 @@ class Shard:
         with self._counting:
             self.n_steps += 1
             self.n_processed += 1
-        figures.add(partitions=1, rows=rows.stop - rows.start)
+        metrics.add(partitions=1, rows=rows.stop - rows.start)
 
     @property
     def stateless(self) -> bool:
@@ -180,7 +180,7 @@ class Shard:
         """Run the pass with this number on the partitions on which it has not run yet.
 
         An earlier pass may be repeated for the partitions of a lost worker; its sums are not kept. A sampled pass that does not change
-        the states is skipped unless its sums are ``wanted``. After :meth:`cut` the pass ends early, unless it is tiled.
+        the states is skipped unless its sums are ``wanted``. After :meth:`interrupt_pass` the pass ends early, unless it is tiled.
         """
         if isinstance(pass_, TiledPass):
             self._run_tiled(pass_number, pass_, broadcast)
@@ -204,16 +204,18 @@ class Shard:
         # The next item's chunk is read while the current one is processed. Items of several chunks prefetch their own chunks; those
         # of a sample are short and read as a whole.
         read = pass_.dtype is not None and any(item.partitions.source.chunk_rows is not None for item in todo)
-        self._run_items(work, todo, partial(self._load, sampled=sample is not None) if read else None, cut=self._cut)
-        self._finish_pass(todo, began)
+        self._run_items(work, todo, partial(self._load, sampled=sample is not None) if read else None, interrupted=self._interrupted)
+        self._finish_pass(pass_number, todo, began)
 
-    def _finish_pass(self, todo: Sequence[_WorkItem], began: float) -> None:
+    def _finish_pass(self, pass_number: int, todo: Sequence[_WorkItem], began: float) -> None:
         self._split_loaded()
+        if self._interrupted.is_set() and self.lags(pass_number):  # its continuation counts
+            return
         rows = sum(item.partitions.source.shape[0] for item in todo)
-        figures.add(passes=1)
+        metrics.add(passes=1)
         if rows:
             self.rows_per_second = rows / max(time.perf_counter() - began, 1e-9)
-            figures.put(rows_per_second=self.rows_per_second)
+            metrics.set_gauges(rows_per_second=self.rows_per_second)
 
     def _run_tiled(self, pass_number: int, pass_: TiledPass[Any, B, P], broadcast: B) -> None:
         """Run a tiled pass on the groups of partitions on which it has not run yet."""
@@ -246,7 +248,7 @@ class Shard:
                 self._tiled.limit(sums.nodes.values())
 
         self._run_items(work, groups)
-        self._finish_pass(pieces, began)
+        self._finish_pass(pass_number, pieces, began)
 
     def _accumulate(self, group: Sequence[_WorkItem], pass_number: int, pass_: TiledPass[Any, B, P], broadcast: B) -> P:
         """Run a tiled pass on a group of partitions and return its sums. The next chunk is read while the current one is processed."""
@@ -326,7 +328,7 @@ class Shard:
         partitions = item.partitions if pass_.dtype is None else self._fetch_chunks(item.partitions)
         with closing(partitions.blocks(pass_.dtype, self._workspace())) as blocks:  # type: ignore[type-var]  # declared as an iterator, is a generator with close()
             for i in partitions.numbers:
-                if self._cut.is_set():
+                if self._interrupted.is_set():
                     return
                 n_blocks = partitions.n_blocks(i)
                 new: BlockStates = []
@@ -360,16 +362,16 @@ class Shard:
         work: Callable[[Any], None],
         items: Sequence[T],
         prepare: Callable[[T], T] | None = None,
-        cut: threading.Event | None = None,
+        interrupted: threading.Event | None = None,
     ) -> None:
-        """Call ``work`` for each item on the shard's threads; items start in their order, and none once ``cut`` is set.
+        """Call ``work`` for each item on the shard's threads; items start in their order, and none once ``interrupted`` is set.
 
         With ``prepare``, each thread's next item is prepared while the thread works on the current one.
         """
         following, stopped, lock = iter(items), threading.Event(), threading.Lock()
 
         def claim() -> Iterator[T]:
-            while not (stopped.is_set() or (cut is not None and cut.is_set())):
+            while not (stopped.is_set() or (interrupted is not None and interrupted.is_set())):
                 self._check_stopped()
                 with lock:
                     item = next(following, None)
@@ -401,13 +403,13 @@ class Shard:
         """Stop a running pass, from another thread."""
         self._stopped.set()
 
-    def cut(self) -> None:
+    def interrupt_pass(self) -> None:
         """End a running pass, from another thread, once each thread has finished its partition; later passes end at once."""
-        self._cut.set()
+        self._interrupted.set()
 
-    def uncut(self) -> None:
+    def allow_passes(self) -> None:
         """Run complete passes again."""
-        self._cut.clear()
+        self._interrupted.clear()
 
     def _check_stopped(self) -> None:
         if self._stopped.is_set():

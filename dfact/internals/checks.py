@@ -21,12 +21,12 @@ def require(library: str, *paths: str) -> list[Any]:
         else:
             found.append(value)
     if missing:
-        raise lacks(library, missing)
+        raise missing_names_error(library, missing)
     return found
 
 
 def require_attributes(library: str, value: object, *names: str) -> None:
-    """Raise DependencyError unless an object has attributes of these names; those within others are written with points."""
+    """Raise DependencyError unless an object has attributes of these names; nested ones are written with dots."""
     missing = []
     for name in names:
         part: Any = value
@@ -36,10 +36,10 @@ def require_attributes(library: str, value: object, *names: str) -> None:
         except AttributeError:
             missing.append(f"{type(value).__name__}.{name}")
     if missing:
-        raise lacks(library, missing)
+        raise missing_names_error(library, missing)
 
 
-def lacks(library: str, names: list[str]) -> DependencyError:
+def missing_names_error(library: str, names: list[str]) -> DependencyError:
     """Return the error of a library without these names."""
     return DependencyError(
         f"{library} {version(library)} lacks {', '.join(names)}, which dfact {version('dfact')} uses; install another release of "

@@ -7,7 +7,7 @@ from typing import Any
 
 from dfact.internals.checks import require, require_attributes
 
-_CLIENT = ("rpc.limit", "scheduler", "sync", "loop", "status", "cluster")
+_CLIENT = ("rpc.limit", "scheduler", "sync", "loop", "status")
 _WORKER = (
     "handlers",
     "state.nthreads",
@@ -21,6 +21,10 @@ _WORKER = (
     "active_threads",
     "metrics",
     "get_current_task",
+    "memory_manager.memory_limit",
+    "plugins",
+    "plugin_add",
+    "close_gracefully",
 )
 
 require(
@@ -41,9 +45,11 @@ require(
     "distributed.utils_comm:gather_from_workers",
     "distributed.client:CancelledError",
     "distributed.client:ClosedClientError",
-    "distributed.worker:Worker",
     "distributed.scheduler:Scheduler.proxy",
     "distributed.scheduler:Scheduler.get_ncores",
+    "distributed.scheduler:Scheduler.get_task_status",
+    "distributed.scheduler:WorkerState.metrics",
+    "distributed.scheduler:WorkerState.last_seen",
 )
 
 from distributed.client import CancelledError, ClosedClientError  # noqa: E402  # after the check
@@ -68,6 +74,7 @@ __all__ = [
     "gather_from_workers",
     "get_address_host",
     "loads",
+    "memory_limit",
     "registry",
     "to_serialize",
 ]
@@ -81,3 +88,9 @@ def check_client(client: Any) -> None:
 def check_worker(worker: Any) -> None:
     """Raise DependencyError unless a worker has the attributes that a shard uses."""
     require_attributes("distributed", worker, *_WORKER)
+
+
+def memory_limit(worker: Any) -> int | None:
+    """Return the memory limit of a worker in bytes; None without one."""
+    limit: int | None = worker.memory_manager.memory_limit
+    return limit or None

@@ -6,14 +6,14 @@ import llvmlite.binding
 import numba
 from numba.core.caching import IndexDataCacheFile, NullCache
 
-from dfact.internals.checks import lacks, require, require_attributes
+from dfact.internals.checks import missing_names_error, require, require_attributes
 
 __all__ = [
     "IndexDataCacheFile",
     "NullCache",
     "cache_of",
+    "cache_subfolder",
     "cached_files",
-    "compiled_before",
     "compiler_target",
     "host_features",
     "set_cache",
@@ -33,7 +33,7 @@ def cache_of(compiled: Any) -> Any:
         return None
     cache = getattr(compiled, "_cache", None)
     if not isinstance(getattr(cache, "_cache_file", None), IndexDataCacheFile):  # without this check Numba's own file names would stay
-        raise lacks("numba", ["Dispatcher._cache._cache_file"])
+        raise missing_names_error("numba", ["Dispatcher._cache._cache_file"])
     require_attributes("numba", cache, "cache_path", "_impl.locator.get_suitable_cache_subpath")
     return cache
 
@@ -43,8 +43,8 @@ def cached_files(cache: Any) -> IndexDataCacheFile:
     return cache._cache_file
 
 
-def compiled_before(cache: Any, source: str) -> str:
-    """Return the folder of the compiled code of a module within one of compiled code."""
+def cache_subfolder(cache: Any, source: str) -> str:
+    """Return the subfolder of a cache folder in which Numba stores the compiled code of this source file."""
     return str(cache._impl.locator.get_suitable_cache_subpath(source))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.errors import MemoryPlanError, ParameterError, StoreError
+from dfact.errors import MemoryPlanError, StoreError
 from dfact.jobs.declarations import FittingCommand
 from dfact.jobs.job_file import Problem, Step
 from dfact.storage.location import Location, parse_location
@@ -22,7 +22,6 @@ _MOUNT = PurePosixPath("/data")
 STORES = {"s3": "s3", "gs": "gcs", "az": "azure"}
 """Components of the manifests by URL scheme."""
 _SIZES = tuple(1 << power for power in range(31, 40))  # 2 GiB to 512 GiB
-LEAST_MEMORY = 1 << 30
 _DISK_SHARE = 0.8  # of a pod's /tmp, which spilled state may take
 
 
@@ -60,10 +59,15 @@ def find_deployment_problems(steps: Sequence[Step], job: Mapping[str, Any], clai
         if name in job:
             yield Problem(1, f"[job]: {name!r} is set by the manifests; remove it")
     for step in steps:
-        checkpoint = step.parameters.get("checkpoint")
-        for location in (*step.inputs, *step.outputs, *([] if checkpoint is None else [checkpoint])):
+        for location in locations_of(step):
             if not _is_reachable(location, claim):
                 yield Problem(step.line, f"{step.title}: {location}: {_expected_locations(claim)}")
+
+
+def locations_of(step: Step) -> list[Location]:
+    """Return all locations that a step reads or writes."""
+    checkpoint = step.parameters.get("checkpoint")
+    return [*step.inputs, *step.outputs, *([] if checkpoint is None else [checkpoint])]
 
 
 def _is_reachable(location: Location, claim: str | None) -> bool:
@@ -77,11 +81,8 @@ def _expected_locations(claim: str | None) -> str:
     return f"pods cannot reach it, expected a URL {kinds}, or a path below {_MOUNT}{'' if claim else ' with --volume-claim'}"
 
 
-def pod_memory(steps: Sequence[Step], pods: PlannedWorkers, requested: str | None) -> int:
+def pod_memory(steps: Sequence[Step], pods: PlannedWorkers, requested: int | None) -> int:
     """Return the bytes of a pod: as requested, or the least size with which the plan of every step fits."""
-    from dfact.data.memory_limit import parse_bytes
-    from dfact.engine.memory_plan import format_bytes
-
     written: set[str] = set()
     largest, unplanned = 0, []
     for step in steps:
@@ -90,7 +91,7 @@ def pod_memory(steps: Sequence[Step], pods: PlannedWorkers, requested: str | Non
             if str(data) in written or not _is_readable(data):
                 unplanned.append(step)
             else:
-                largest = max(largest, _required_memory(step, pods, parse_bytes(requested) if requested else None))
+                largest = max(largest, _required_memory(step, pods, requested))
         written |= {str(output) for output in step.outputs}
     for step in unplanned:
         click.echo(
@@ -99,10 +100,7 @@ def pod_memory(steps: Sequence[Step], pods: PlannedWorkers, requested: str | Non
         )
     if requested is None and unplanned:
         raise click.UsageError("--memory is missing: the data of some steps cannot be read from this machine, so they cannot be planned.")
-    size = parse_bytes(requested) if requested else max(largest, _SIZES[0])
-    if size < LEAST_MEMORY:
-        raise ParameterError(f"--memory is {format_bytes(size)}, expected 1 GiB or more: one pod holds scheduler and driver")
-    return size
+    return requested or max(largest, _SIZES[0])
 
 
 def _is_readable(data: Location) -> bool:
@@ -136,6 +134,6 @@ def _required_memory(step: Step, pods: PlannedWorkers, requested: int | None) ->
         return requested
     if planned.fits:
         excess = f"{step.title}: {format_bytes(planned.spilled)} of its state do not fit into {pods.count} pods of {format_bytes(size)}"
-        raise MemoryPlanError(f"{excess}, nor on {format_bytes(disk)} of the disk of each; raise --memory, --disk or --workers")
+        raise MemoryPlanError(f"{excess}, nor on the {format_bytes(disk)} of disk that each may use; raise --memory, --disk or --workers")
     needed = format_bytes(ceil(planned.peak / planned.workers.limit * size))
     raise MemoryPlanError(f"{step.title}: --memory is {format_bytes(size)}, expected {needed} or more")

@@ -12,19 +12,20 @@ import click
 
 from dfact.errors import DfactError
 from dfact.jobs.job_file import Step
-from dfact.jobs.kubernetes import STORES, PlannedWorkers
+from dfact.jobs.kubernetes import STORES, PlannedWorkers, locations_of
 from dfact.storage.location import parse_location
 
 MANIFESTS = Path(__file__).parent / "manifests"
 _CREDENTIAL = re.compile(r"SECRET|PASSWORD|TOKEN|CREDENTIAL|KEY")
 _MAX_NAME = 40  # names of pods add a prefix and a number, and are limited to 63 characters
-_OWN_DISK = 2 << 30  # bytes of a pod's disk for logs, beside its /tmp
+_LOG_DISK = 2 << 30  # bytes of a pod's disk for logs, beside its /tmp
+_KUSTOMIZATION = "kustomization.yaml"
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _VALUE = r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
 _KEY = rf"({_NAME}(\.{_NAME})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
-_WORKERS = "app.kubernetes.io/component"
-_JOB, _POD = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "dfact"}}, "dfact"
+_COMPONENT_LABEL = "app.kubernetes.io/component"
+_JOB, _CONTAINER = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "dfact"}}, "dfact"
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,7 @@ class Deployment:
 
     def components(self, steps: Sequence[Step], job: Mapping[str, Any]) -> list[str]:
         """Return the names of the components that the job needs."""
-        locations = [
-            *(path for step in steps for path in (*step.inputs, *step.outputs)),
-            parse_location(str(job.get("state", "job.state"))),
-        ]
+        locations = [*(location for step in steps for location in locations_of(step)), parse_location(str(job["state"]))]
         stores = {STORES[location.split(":", 1)[0]] for location in locations if isinstance(location, str)}
         chosen = (("workers", self.driver), ("tls", self.tls), ("pvc", self.claim))
         return [*(name for name, is_chosen in chosen if is_chosen), *sorted(stores)]
@@ -65,13 +63,13 @@ class Deployment:
         """Return the contents of the files of a kustomization beside copies of the base and its components, by file name."""
         variables = dict(_parse_variable(text) for text in self.environment) | {"DASK_DFACT__EXPECTED_WORKERS": str(self.min_workers)}
         variables |= {"DASK_DFACT__TLS_NAME": self.tls_name} if self.tls else {}
-        driver = {"kind": "Job", "labelSelector": f"{_WORKERS}!=workers"}
+        driver = {"kind": "Job", "labelSelector": f"{_COMPONENT_LABEL}!=workers"}
         patches: dict[str, tuple[dict[str, Any], dict[str, str] | None]] = {
             "pods.yaml": (self._pods([part for part in components if part in STORES.values()]), {"kind": "Job"}),
             "job.yaml": (self._size(), driver),
         }
         if self.driver:
-            workers = {"kind": "Job", "labelSelector": f"{_WORKERS}=workers"}
+            workers = {"kind": "Job", "labelSelector": f"{_COMPONENT_LABEL}=workers"}
             patches["workers.yaml"] = (_sized(self.workers.count, self.workers.threads, self.workers.memory), workers)
         patches |= {file: (patch, None) for file, patch in self._policies(variables.get("AWS_ENDPOINT_URL")).items()}
         kustomization = {
@@ -89,7 +87,7 @@ class Deployment:
             ],
             "patches": [{"path": file} | ({"target": target} if target else {}) for file, (_, target) in patches.items()],
         }
-        return {"kustomization.yaml": kustomization} | {file: patch for file, (patch, _) in patches.items()}
+        return {_KUSTOMIZATION: kustomization} | {file: patch for file, (patch, _) in patches.items()}
 
     @property
     def tls_name(self) -> str:
@@ -98,10 +96,10 @@ class Deployment:
 
     def _pods(self, stores: Sequence[str]) -> dict[str, Any]:
         """Return the patch of all pods."""
-        disk = str(self.workers.disk + _OWN_DISK)
+        disk = str(self.workers.disk + _LOG_DISK)
         secrets = [{"secretRef": {"name": f"dfact-{store}-{self.name}", "optional": True}} for store in stores]
         container = {
-            "name": _POD,
+            "name": _CONTAINER,
             "envFrom": [{"configMapRef": {"name": "dfact-settings"}}, *secrets],
             "resources": {kind: {"ephemeral-storage": disk} for kind in ("limits", "requests")},
         }
@@ -151,7 +149,7 @@ class Deployment:
         return _sized(1, *self.driver) if self.driver else _sized(workers.count + 1, workers.threads, workers.memory)
 
     def _policies(self, endpoint: str | None) -> dict[str, Any]:
-        """Return the patches of the budget of drains and, for a store at another port than 443, of the policy of the network."""
+        """Return the patches of the PodDisruptionBudget and, for a store on a port other than 443, of the NetworkPolicy."""
         budget = {"minAvailable": self.min_workers}  # with the driver, all pods but one that the job needs
         patches: dict[str, Any] = {
             "disruptionbudget.yaml": {
@@ -172,7 +170,7 @@ class Deployment:
 
 def _sized(pods: int, cores: int, memory: int) -> dict[str, Any]:
     resources = {"cpu": str(cores), "memory": str(memory)}
-    container = {"name": _POD, "resources": {"limits": resources, "requests": dict(resources)}}
+    container = {"name": _CONTAINER, "resources": {"limits": resources, "requests": dict(resources)}}
     return _JOB | {"spec": {"completions": pods, "parallelism": pods, "template": {"spec": {"containers": [container]}}}}
 
 
@@ -215,7 +213,7 @@ def _parse_toleration(text: str) -> dict[str, str]:
     key, equals, value = taint.partition("=")
     if not re.fullmatch(_KEY, key) or not re.fullmatch(_VALUE, value) or (colon and effect not in _EFFECTS):
         raise click.UsageError(
-            f"--toleration is {text!r}, expected the taint KEY=VALUE:EFFECT, KEY:EFFECT or KEY, with the effect {', '.join(_EFFECTS)}"
+            f"--toleration is {text!r}, expected a taint KEY[=VALUE][:EFFECT], where EFFECT is one of {', '.join(_EFFECTS)}"
         )
     found = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
     return found | ({"effect": effect} if effect else {})
@@ -231,15 +229,26 @@ def _parse_image(image: str) -> dict[str, str]:
 
 
 def write_manifests(folder: Path, job: Path, components: Sequence[str], manifests: Mapping[str, Any]) -> None:
-    """Write the manifests, a copy of the job file, and copies of the base and the components into a folder."""
+    """Write the manifests, a copy of the job file, and copies of the base and the components into a folder.
+
+    The folder's ``kustomization.yaml`` is removed first and written last: without it ``kubectl`` refuses the folder. Earlier copies of
+    the base and the components are removed, other files are kept.
+    """
     import yaml
+
+    from dfact.storage.files import atomic_file
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "job.toml").write_bytes(job.read_bytes())
+        (folder / _KUSTOMIZATION).unlink(missing_ok=True)
+        for part in ("base", "components"):
+            if (folder / part).exists():
+                shutil.rmtree(folder / part)
         for part in ("base", *(f"components/{component}" for component in components)):
-            shutil.copytree(MANIFESTS / "kubernetes" / part, folder / part, dirs_exist_ok=True)
-        for name, content in manifests.items():
-            (folder / name).write_text(yaml.safe_dump(content, sort_keys=False))
+            shutil.copytree(MANIFESTS / "kubernetes" / part, folder / part)
+        (folder / "job.toml").write_bytes(job.read_bytes())
+        for name in sorted(manifests, key=lambda name: name == _KUSTOMIZATION):
+            with atomic_file(folder / name) as path:
+                path.write_text(yaml.safe_dump(manifests[name], sort_keys=False))
     except OSError as error:
         raise DfactError(f"cannot write the manifests to {folder}: {error}") from error

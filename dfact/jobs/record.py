@@ -65,7 +65,7 @@ class Record:
         if exists(location):
             stored = attributes(open_group(location, KIND))
             # Steps that are done stay done. The checkpoint of one that was interrupted is refused where it resumes.
-            check_writer(f"the job {location}", stored.get(WRITER), patches=True)
+            check_writer(f"the job {location}", stored.get(WRITER), any_patch=True)
             if sealed(stored) != stored:
                 raise StoreError(
                     f"the attributes of {location} do not match their digest: they are damaged; delete it and the outputs of the job to "

@@ -13,10 +13,10 @@ import click
 from dfact.errors import DfactError, StoppedError
 from dfact.jobs.job_file import Problem, Step, job_path
 from dfact.jobs.record import Record, output_exists
-from dfact.monitoring import figures
+from dfact.monitoring import metrics
 from dfact.monitoring.logs import JSONLines, TextLines
 
-_WHOLE_JOB = {"step": 0, "command": "job"}
+_JOB_FIELDS = {"step": 0, "command": "job"}
 """The step and command of lines about the job itself."""
 
 
@@ -41,9 +41,9 @@ def run_steps(steps: Sequence[Step], record: Record, log: "logging.LoggerAdapter
     """Run the steps that are not done yet, in order; exit at the first failure."""
     job_start = time.monotonic()
     record.claim()
-    figures.put(job_steps=len(steps))
+    metrics.set_gauges(job_steps=len(steps))
     for done, step in enumerate(steps):
-        figures.put(job_steps_done=done)
+        metrics.set_gauges(job_steps_done=done)
         log.extra = {"step": step.number, "command": step.name}
         reason = record.why_pending(step)
         if reason is None:
@@ -68,8 +68,8 @@ def run_steps(steps: Sequence[Step], record: Record, log: "logging.LoggerAdapter
                 log.error(f"another process has claimed this job in its record {record.location}; this process stops")
             raise click.exceptions.Exit(1) from error  # the log has the message
         log.info(f"finished in {time.monotonic() - start:.1f} s")
-    figures.put(job_steps_done=len(steps))
-    log.extra = dict(_WHOLE_JOB)
+    metrics.set_gauges(job_steps_done=len(steps))
+    log.extra = dict(_JOB_FIELDS)
     log.info(f"all {len(steps)} steps are done, in {time.monotonic() - job_start:.1f} s")
 
 
@@ -80,7 +80,7 @@ def job_log(log_format: str) -> Iterator["logging.LoggerAdapter[Any]"]:
     handler.setFormatter(JSONLines() if log_format == "json" else TextLines())
     logger = logging.Logger("dfact.run", logging.INFO)
     logger.addHandler(handler)
-    log = logging.LoggerAdapter(logger, dict(_WHOLE_JOB))
+    log = logging.LoggerAdapter(logger, dict(_JOB_FIELDS))
 
     def add_step(record: logging.LogRecord) -> bool:
         vars(record).update(log.extra or {})

@@ -25,7 +25,7 @@ from dfact.engine.driver import drive
 from dfact.engine.environment import Environment
 from dfact.engine.executors import data_client
 from dfact.engine.memory_plan import Footprint, Plan
-from dfact.engine.requests import Solver, environments
+from dfact.engine.requests import Solver, read_environments
 from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
@@ -96,7 +96,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         fitted = type(self)(**self.get_params(deep=False))
         fitted.__dict__.update(fitted_attributes(task.model))
         result = yield from fitted._solve(task)
-        fitted.environments_ = tuple((yield from environments()))
+        fitted.environments_ = tuple((yield from read_environments()))
         for name in fitted_attributes(self):
             delattr(self, name)  # of an earlier fit
         self.__dict__.update(fitted_attributes(fitted))

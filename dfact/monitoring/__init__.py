@@ -1,1 +1,1 @@
-"""Monitoring: figures of a process, their server for Prometheus, and the lines of its log."""
+"""Monitoring: metrics of a process, their server for Prometheus, and the lines of its log."""

@@ -47,8 +47,8 @@ def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return f"{record.getMessage()}\n{formatter.formatException(record.exc_info)}" if record.exc_info else record.getMessage()
 
 
-def complete_logging() -> None:
-    """Log in a process of Dask's what would go to stderr without a level: dfact's warnings, those of libraries, uncaught errors.
+def configure_logging() -> None:
+    """Configure logging in a Dask process: warnings of dfact and of libraries, and uncaught errors, are logged with a level.
 
     Where the root logger has a handler, as with ``DASK_LOGGING`` in the batch jobs, that is the one; else dfact's lines get Dask's format.
     """

@@ -16,7 +16,7 @@ def run_id() -> str:
 
 
 @contextmanager
-def running(given: str | None = None) -> Iterator[str]:
+def use_run_id(given: str | None = None) -> Iterator[str]:
     """Give this process, and those that it starts, the id that is ``given`` or configured, else a new one; yields it."""
     import dask
 

@@ -1,4 +1,4 @@
-"""The server of this process's figures, for Prometheus. It has no other pages, unlike the servers of Dask's processes."""
+"""The server of this process's metrics, for Prometheus. It has no other pages, unlike the servers of Dask's processes."""
 
 import logging
 import threading
@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from dfact.errors import DfactError, ParameterError
-from dfact.monitoring import figures
+from dfact.monitoring import metrics
 from dfact.monitoring.run_id import run_id
 
 if TYPE_CHECKING:
@@ -19,22 +19,22 @@ MAX_PORT = 65535
 logger = logging.getLogger("dfact.metrics")
 
 
-class _FiguresCollector:
-    """The figures as Prometheus' client takes them, read when they are asked for."""
+class _MetricsCollector:
+    """The metrics as Prometheus' client takes them, read when they are asked for."""
 
     def collect(self) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
-        values = figures.values()
-        for figure in figures.FIGURES:
-            if figure.name in values:
-                family = CounterMetricFamily if figure.kind == "counter" else GaugeMetricFamily
-                yield family(figures.PREFIX + figure.name, figure.help, value=values[figure.name])
-        yield InfoMetricFamily(f"{figures.PREFIX}run", "The run of this process.", value={"run_id": run_id(), "version": version("dfact")})
+        values = metrics.values()
+        for metric in metrics.METRICS:
+            if metric.name in values:
+                family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                yield family(metrics.PREFIX + metric.name, metric.help, value=values[metric.name])
+        yield InfoMetricFamily(f"{metrics.PREFIX}run", "The run of this process.", value={"run_id": run_id(), "version": version("dfact")})
 
 
 class _Server:
-    """The server of this process, shared by all who ask for it, and closed by the last one."""
+    """The server of this process, shared by all callers, and closed after the last one."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -72,22 +72,22 @@ def _registry() -> "CollectorRegistry":
     from prometheus_client import CollectorRegistry, ProcessCollector
 
     registry = CollectorRegistry()
-    registry.register(_FiguresCollector())
-    ProcessCollector(registry=registry)  # memory, processor time and open files of the process
+    registry.register(_MetricsCollector())
+    ProcessCollector(registry=registry)  # memory, CPU time and open files of the process
     return registry
 
 
 @contextmanager
-def serving(port: int | None = None, host: str | None = None) -> Iterator[str | None]:
-    """Serve the figures of this process at a port; yields the URL, or None if neither ``port`` nor ``dask.config`` names a port.
+def serve_metrics(port: int | None = None) -> Iterator[str | None]:
+    """Serve the metrics of this process on a port and yield the URL, or None if neither ``port`` nor ``dask.config`` names a port.
 
     The settings are ``dfact.metrics-port``, 0 for any free port, and ``dfact.metrics-host``, by default 127.0.0.1. A process has
-    one server: whoever asks for one while it runs shares it. Raises DfactError if the port is not free.
+    one server, which all callers share. Raises DfactError if the port is not free.
 
     Examples
     --------
-    >>> from dfact.monitoring.server import serving
-    >>> with serving(0) as url:
+    >>> from dfact.monitoring.server import serve_metrics
+    >>> with serve_metrics(0) as url:
     ...     print(url.rsplit(":", 1)[0])
     http://127.0.0.1
     """
@@ -101,7 +101,7 @@ def serving(port: int | None = None, host: str | None = None) -> Iterator[str | 
         raise ParameterError(f"dfact.metrics-port is {port!r}, expected a number from 0 to {MAX_PORT}")
     with _server.lock:
         if not _server.users:
-            _server.start(host or dask.config.get("dfact.metrics-host", "127.0.0.1"), port)
+            _server.start(dask.config.get("dfact.metrics-host", "127.0.0.1"), port)
         _server.users += 1
         url = _server.url
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from dfact.engine.checkpoint import CheckpointedSession
-from dfact.engine.environment import as_fields, current_environment, distinct, environments_from, warn_changed
+from dfact.engine.environment import as_fields, environments_from, result_environments, warn_changed
 from dfact.engine.session import CheckpointableSession, Session
 from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.models.parameters import describe_value, random_generator
@@ -52,14 +52,15 @@ class ResultsStore:
             for name in self._records.names(_RESULT):
                 attributes, arrays = self._records.read(name)
                 self.entries[tuple(attributes["key"])] = list(arrays)
-                earlier += [attributes["environment"]] if "environment" in attributes else []  # which earlier checkpoints lack
-            warn_changed(f"the checkpoint {self._records.location}", distinct(environments_from(earlier)))
+                earlier += attributes.get("environments", ())  # which earlier checkpoints lack
+            warn_changed(f"the checkpoint {self._records.location}", environments_from(earlier))
 
     def add(self, key: Key, results: Results) -> None:
         """Store the results of a fit."""
         self.entries[key] = results
         if self._records is not None:
-            self._records.write(_RESULT + "-".join(map(str, key)), results, key=key, environment=as_fields(current_environment()))
+            environments = [as_fields(environment) for environment in result_environments()]
+            self._records.write(_RESULT + "-".join(map(str, key)), results, key=key, environments=environments)
 
     def n_finished(self, *prefix: int) -> int:
         """Return the number of fits, numbered from 0 after the ``prefix`` of their keys, that are finished without a gap."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from dfact.errors import StoreError
 from dfact.signals import shield
-from dfact.storage.folder_owners import is_abandoned, owner
+from dfact.storage.folder_owners import is_stale, owner_tag
 from dfact.storage.groups import partial_path
 from dfact.storage.replacement import absent_parents, remove_empty, sync
 
@@ -24,8 +24,8 @@ class TemporaryFolder:
     """A new folder in TMPDIR for its user alone. If its process is killed, a later one of the same host removes it."""
 
     def __init__(self, purpose: str) -> None:
-        _remove_abandoned()
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-{owner()}."))
+        _remove_stale()
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-{owner_tag()}."))
 
     def remove(self) -> None:
         """Delete the folder."""
@@ -41,13 +41,13 @@ class TemporaryFolder:
         return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
 
 
-def _remove_abandoned() -> None:
+def _remove_stale() -> None:
     """Remove the folders that killed processes of this host and user have left in TMPDIR."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):  # already removed
             status = folder.lstat()
             # A folder or link of another user could lead anywhere.
-            if is_abandoned(folder.name) and S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            if is_stale(folder.name) and S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
                 shutil.rmtree(folder, ignore_errors=True)
 
 

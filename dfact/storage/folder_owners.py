@@ -1,7 +1,8 @@
-"""The process that owns a temporary folder, as a part of the folder's name.
+"""The owner of a temporary folder, as part of the folder's name: the process that made it.
 
-Several machines may share the folder TMPDIR, and locks of files do not hold on all network file systems. So a name tells host, boot,
-namespace of process ids, process and the start of the process. ``deploy/container/node-entrypoint`` makes such names too.
+Several machines may share the folder TMPDIR, and locks of files do not hold on all network file systems. The name therefore contains
+the host, the boot id, the PID namespace, the process id and the start time of the process. ``dfact/jobs/manifests/node-entrypoint``
+makes such names too.
 """
 
 import os
@@ -16,11 +17,11 @@ _PROC = Path("/proc")
 @cache
 def host() -> str:
     """Return the name of this host with its boot and the namespace in which its process ids hold, joined by dots."""
-    boot, space = "0", "0"
+    boot, pid_namespace = "0", "0"
     with suppress(OSError):  # other systems than Linux have none of the two
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-        space = "".join(filter(str.isdigit, (_PROC / "self/ns/pid").readlink().name))
-    return f"{socket.gethostname()}.{boot}.{space}"
+        pid_namespace = "".join(filter(str.isdigit, (_PROC / "self/ns/pid").readlink().name))
+    return f"{socket.gethostname()}.{boot}.{pid_namespace}"
 
 
 def process_start(pid: int) -> str | None:
@@ -38,13 +39,13 @@ def process_start(pid: int) -> str | None:
         return None
 
 
-def owner() -> str:
+def owner_tag() -> str:
     """Return this process's part of the name of a temporary folder."""
     pid = os.getpid()
     return f"{host()}.{pid}.{process_start(pid)}"
 
 
-def is_abandoned(name: str) -> bool:
+def is_stale(name: str) -> bool:
     """Return whether a folder with this name, ``…-OWNER.RANDOM``, belongs to a process of this host that has ended."""
     if f"-{host()}." not in name:
         return False  # another host's, or of an earlier boot: nothing here tells whether its owner lives

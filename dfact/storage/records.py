@@ -29,16 +29,16 @@ WRITER = "written_by"  # attribute with the version of dfact
 _PARTIAL = ".partial"  # Zarr's suffix of a file that is being written
 
 
-def check_writer(what: str, writer: Any, *, patches: bool = False) -> None:
+def check_writer(what: str, writer: Any, *, any_patch: bool = False) -> None:
     """Refuse what another version of dfact has begun: its solvers may take other steps, which would end with other bits.
 
-    With ``patches`` those that differ in the third number alone are accepted.
+    With ``any_patch``, versions that differ only in the patch number are accepted.
     """
     current = version("dfact")
-    if writer == current or (patches and isinstance(writer, str) and writer.split(".")[:2] == current.split(".")[:2]):
+    if writer == current or (any_patch and isinstance(writer, str) and writer.split(".")[:2] == current.split(".")[:2]):
         return
     found = "an unreleased version of dfact" if writer is None else f"dfact {writer}"
-    expected = ".".join([*current.split(".")[:2], "x"]) if patches else current
+    expected = ".".join([*current.split(".")[:2], "x"]) if any_patch else current
     remedy = "delete it to start over, or end the computation with the version that wrote it"
     raise StoreError(f"{what} was written by {found}, expected dfact {expected}; {remedy}")
 

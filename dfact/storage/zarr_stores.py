@@ -18,7 +18,7 @@ from zarr.abc.store import ByteRequest
 from zarr.storage import LocalStore, ObjectStore
 
 from dfact.errors import StoreError
-from dfact.monitoring import figures
+from dfact.monitoring import metrics
 from dfact.storage.location import SCHEMES, Location
 
 _METADATA = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")  # Zarr probes for these, so they may be missing
@@ -39,9 +39,9 @@ _WAITS = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(secon
 # The client draws each wait between 0.1 s and `base` times the one before, so that with its default base of 2 waits hardly grow:
 # 8 retries would end within 2 s, before a server has restarted. With these waits RETRIES last longer than RETRY_SECONDS.
 
-WHOLE_BYTES = 1 << 26
-"""Largest size of an object that is written by one request; larger ones are sent in parts, with two requests more than parts."""
-_PART_BYTES, _PARTS_AT_ONCE = 1 << 24, 4  # together no more than a whole object, as each request must end within the client's 30 s
+MULTIPART_THRESHOLD = 1 << 26
+"""Size in bytes above which an object is written as a multipart upload, with two requests more than it has parts."""
+_PART_BYTES, _PARTS_AT_ONCE = 1 << 24, 4  # together no more than the threshold, as each request must end within the client's 30 s
 
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 """Only the client's internal structures, which follow the text of an error, tell that a certificate is refused."""
@@ -65,13 +65,13 @@ class ContainedLocalStore(LocalStore):
     async def get(self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None) -> Buffer | None:
         self._require_inside(key)
         value = await super().get(key, prototype, byte_range)
-        figures.add(store_read_bytes=len(value or ()))
+        metrics.add(store_read_bytes=len(value or ()))
         return value
 
     async def set(self, key: str, value: Buffer) -> None:
         self._require_inside(key)
         await super().set(key, value)
-        figures.add(store_written_bytes=len(value))
+        metrics.add(store_written_bytes=len(value))
 
     def _require_inside(self, key: str) -> None:
         # Each access comes here, and to resolve a deep folder takes many calls of the system.
@@ -120,7 +120,7 @@ class StrictObjectStore(ObjectStore[Any]):
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         with self.object_errors(key):
             value = await super().get(key, prototype, byte_range)
-        figures.add(store_read_bytes=len(value or ()))
+        metrics.add(store_read_bytes=len(value or ()))
         if value is None and self.read_only:
             _require_metadata(key)
         return value
@@ -133,12 +133,16 @@ class StrictObjectStore(ObjectStore[Any]):
         from obstore import put_async
 
         if self.read_only:
-            raise ValueError(f"{self.url} was opened to be read only")
-        # Of an object that is sent in parts the store keeps those that a killed process has sent, and bills them.
-        in_parts: dict[str, Any] = {"use_multipart": len(value) > WHOLE_BYTES, "chunk_size": _PART_BYTES, "max_concurrency": _PARTS_AT_ONCE}
+            raise ValueError(f"{self.url} was opened read-only, expected a writable store")
+        # If a process is killed during a multipart upload, the store keeps the parts already sent, and bills them.
+        in_parts: dict[str, Any] = {
+            "use_multipart": len(value) > MULTIPART_THRESHOLD,
+            "chunk_size": _PART_BYTES,
+            "max_concurrency": _PARTS_AT_ONCE,
+        }
         with self._write_errors(key):
             await put_async(self.store, key, value.as_buffer_like(), **in_parts)
-        figures.add(store_written_bytes=len(value))
+        metrics.add(store_written_bytes=len(value))
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         with self._write_errors(key):

@@ -517,7 +517,7 @@ def test_kinds_of_confounders(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4, 1 << 20])
-def test_missing_confounders(tmp_path, monkeypatch, rows):
+def test_missing_confounders_are_recognized(tmp_path, monkeypatch, rows):
     monkeypatch.setattr(participants, "_PARSED_ROWS", rows)
     text = 'Q1,a,b\n0,0,x\n1,1.0,\n2,1,NA\n3,-9," "\n4,nan,NaN\n5,,y\n'
     ds = imported(tmp_path, text, confounders=["a", "b"], missing=[5], confounder_missing=[-9, "NA"], empty_rows="drop")

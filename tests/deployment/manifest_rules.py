@@ -310,7 +310,7 @@ def _job(job: Manifest, manifests: list[Manifest]) -> Iterator[str]:
         "waits for ever for a scheduler": float(pod.settings.get("DFACT_DEATH_TIMEOUT", 600)) <= 3600,
         "host names are too long": len(f"{name}-{spec['completions'] - 1}") <= 63,
         "has workers that would be drivers": not of_workers or own.get("DFACT_ROLE", {}).get("value") == "worker",
-        "has workers that wait for ever for a driver": not of_workers or own.get("DFACT_DEATH_EXIT", {}).get("value", "75") != "75",
+        "has workers that wait for ever for a driver": not of_workers or own.get("DFACT_NO_SCHEDULER_EXIT", {}).get("value", "75") != "75",
         "has workers that nobody dismisses": of_workers or ("DFACT_DISMISS_WORKERS" in own) is (len(apart) == 2),
         "counts its tries otherwise than its driver": own.get("DFACT_MAX_FAILURES", {"value": tries})["value"] == tries,
     }

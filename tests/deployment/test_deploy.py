@@ -1,6 +1,7 @@
 """Manifests that Kubernetes and the Dask operator accept, secure pods, and the processes that run in them."""
 
 import copy
+import errno
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -24,7 +26,7 @@ import dfact
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.jobs.kubernetes import PlannedWorkers
-from dfact.storage.folder_owners import host, is_abandoned, process_start
+from dfact.storage.folder_owners import host, is_stale, process_start
 from tests.conftest import planted_answers
 from tests.deployment.manifest_rules import (
     COMPONENT,
@@ -435,16 +437,16 @@ SIZED = ("--volume-claim", "c", "--memory", "2GiB")
         (('state = "/data/state"', ""), ["--volume-claim", "c"], "[job] has no 'state'"),
         (('[job]', '[job]\nscheduler = "tcp://a:1"'), ["--volume-claim", "c"], "'scheduler' is set by the manifests"),
         (("", ""), ["--volume-claim", "c"], "--memory is missing"),
-        (("", ""), ["--volume-claim", "c", "--memory", "10MiB"], "expected 1 GiB or more"),
+        (("", ""), ["--volume-claim", "c", "--memory", "10MiB"], "'10MiB' is too little for a pod, expected 1GiB or more"),
         (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--image", "dfact:latest"], "expected one with a digest"),
         (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--name", "My_job"], "of the characters a-z, 0-9 and -"),
         (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--env", "AWS_SECRET_ACCESS_KEY=x"], "looks like a credential"),
         (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--env", "here"], "expected NAME=VALUE"),
         (("", ""), [*SIZED, "--workers", "2", "--min-workers", "3"], "--min-workers is 3, expected at most 2"),
-        (("", ""), [*SIZED, "--disk", "huge"], "--disk is 'huge', expected a size such as 8GiB"),
-        (("", ""), [*SIZED, "--driver-memory", "1MiB"], "--driver-memory is '1MiB', expected 1GiB or more"),
+        (("", ""), [*SIZED, "--disk", "huge"], "'--disk': 'huge' is not a size, expected such as 8GiB"),
+        (("", ""), [*SIZED, "--driver-memory", "1MiB"], "'--driver-memory': '1MiB' is too little for a pod, expected 1GiB or more"),
         (("", ""), [*SIZED, "--node-selector", "pool"], "--node-selector is 'pool', expected KEY=VALUE"),
-        (("", ""), [*SIZED, "--toleration", "spot:Never"], "--toleration is 'spot:Never', expected the taint KEY=VALUE:EFFECT"),
+        (("", ""), [*SIZED, "--toleration", "spot:Never"], "--toleration is 'spot:Never', expected a taint KEY[=VALUE][:EFFECT]"),
         (("", ""), [*SIZED, "--priority-class", "High"], "--priority-class is 'High', expected a PriorityClass's name"),
         (("", ""), [*SIZED, "--spread", "a b"], "--spread is 'a b', expected a label of nodes"),
         (("", ""), [*SIZED, "--pull-secret", "My"], "--pull-secret is 'My', expected a Secret's name"),
@@ -461,6 +463,33 @@ def test_job_that_cannot_run_is_refused(
     assert code in (1, 2)
     assert message in " ".join(capfd.readouterr().err.split("\n"))
     assert not folder.exists()
+
+
+def test_a_checkpoint_in_another_store_is_reachable_too(job: Path) -> None:
+    job.write_text(job.read_text() + 'checkpoint = "gs://scratch/checkpoint"\n')
+    code, folder = deploy(job, *SIZED)
+    assert code == 0
+    assert {"components/gcs", "components/s3"} < set(yaml.safe_load((folder / "kustomization.yaml").read_text())["components"])
+
+
+def test_manifests_that_are_written_again_have_no_parts_of_earlier_ones(job: Path) -> None:
+    deploy(job, *SIZED, "--driver-cpu", "1")
+    _, folder = deploy(job, *SIZED, "--driver-cpu", "1", "--overwrite")
+    assert (folder / "components" / "workers").is_dir()
+    (folder / "notes.txt").write_text("mine")
+    _, folder = deploy(job, *SIZED, "--overwrite")
+    assert not (folder / "components" / "workers").exists()
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_failed_deploy_leaves_nothing_that_kubectl_accepts(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, folder = deploy(job, *SIZED)
+    with monkeypatch.context() as context:
+        context.setattr("dfact.jobs.kustomization.shutil.copytree", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        assert deploy(job, *SIZED, "--overwrite")[0] == 1
+    assert not (folder / "kustomization.yaml").exists()
+    assert deploy(job, *SIZED, "--overwrite")[0] == 0
+    assert (folder / "kustomization.yaml").exists()
 
 
 def test_folder_with_files_is_left_unchanged(job: Path) -> None:
@@ -514,7 +543,10 @@ def test_pods_get_the_memory_of_the_plan(job: Path, monkeypatch: pytest.MonkeyPa
     assert size("--workers", "16", "--min-workers", "2") == few, "the plan holds when the job starts with two"
     assert deploy(job, "--overwrite", "--memory", "2GiB", "--workers", "2", "--disk", "1GiB")[0] == 1
     message = capfd.readouterr().err
-    assert "of its state do not fit into 2 pods of 2.00 GiB, nor on 0.80 GiB of the disk of each; raise --memory, --disk or" in message
+    assert (
+        "of its state do not fit into 2 pods of 2.00 GiB, nor on the 0.80 GiB of disk that each may use; raise --memory, --disk or"
+        in message
+    )
     assert deploy(job, "--overwrite", "--memory", "1GiB", "--cpu", "64")[0] == 1
     assert "fit icqf): --memory is 1.00 GiB, expected " in capfd.readouterr().err
 
@@ -697,7 +729,7 @@ def worker(tmp_path: Path) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
 
 
 @pytest.mark.process
-def test_a_stopped_worker_is_told_at_once(worker: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
+def test_a_stopped_worker_is_notified_at_once(worker: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
     process = worker()
     process.send_signal(signal.SIGUSR1)  # the time limit of a batch job: the driver stops, and needs the worker
     process.send_signal(signal.SIGTERM)
@@ -715,10 +747,10 @@ def test_what_killed_tasks_have_left_is_removed(worker: Callable[[], "subprocess
     killed = worker()
     left = Path((tmp_path / "folder").read_text().strip())
     (left / "dfact-state-x").mkdir()
-    assert not is_abandoned(left.name)  # both know each other's names
+    assert not is_stale(left.name)  # both know each other's names
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    assert is_abandoned(left.name)
+    assert is_stale(left.name)
     here = os.getpid()
     others = [tmp_path / left.name.replace(f"-{host()}.", "-node7.x.1."), tmp_path / f"dfact-task-{host()}.{here}.{process_start(here)}.x"]
     for folder in others:
@@ -781,7 +813,7 @@ def test_workers_do_not_decide_whether_the_job_has_failed(ending: Callable[..., 
     worker = {"JOB_COMPLETION_INDEX": "1"}
     assert [ending(code, **worker) for code in (0, 1, 2, 137, 139)] == [75, 75, 2, 75, 75]
     assert ending(0, DFACT_LOST_SCHEDULER_EXIT="0", **worker) == 0, "under SLURM"
-    apart = {"JOB_COMPLETION_INDEX": "0", "DFACT_ROLE": "worker", "DFACT_DEATH_EXIT": "69"}
+    apart = {"JOB_COMPLETION_INDEX": "0", "DFACT_ROLE": "worker", "DFACT_NO_SCHEDULER_EXIT": "69"}
     assert [ending(code, **apart) for code in (0, 1, 2, 137)] == [75, 69, 2, 75]
     assert ending(0, DISMISSED="yes", **apart) == 0, "the driver is done, and with it the Job of the workers"
 
@@ -790,7 +822,7 @@ def test_workers_do_not_decide_whether_the_job_has_failed(ending: Callable[..., 
 @pytest.mark.parametrize(
     ("code", "failures", "told"), [(0, "0", True), (1, "0", False), (1, "6", True), (2, "0", True), (143, "6", False), (137, "5", False)]
 )
-def test_driver_that_does_not_come_again_dismisses_its_workers(
+def test_driver_that_is_not_restarted_dismisses_its_workers(
     code: int, failures: str, told: bool, ending: Callable[..., int], tmp_path: Path
 ) -> None:
     apart = {"DFACT_DISMISS_WORKERS": "true", "DFACT_MAX_FAILURES": "6", "DFACT_FAILURES": failures}

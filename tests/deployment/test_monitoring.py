@@ -19,8 +19,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import dfact
-from dfact.monitoring import figures
-from dfact.monitoring.server import serving
+from dfact.monitoring import metrics
+from dfact.monitoring.server import serve_metrics
 from tests.conftest import free_port, planted_answers
 from tests.deployment.manifest_rules import DEPLOY, MANIFESTS
 
@@ -44,19 +44,26 @@ class Job:
     """A batch job of one driver and two workers, each started by the program of the pods, with the settings of the manifests."""
 
     folder: Path
-    ports: list[int] = field(default_factory=lambda: [free_port() for _ in range(4)])
+    port: int = field(default_factory=free_port)
+    """The scheduler's."""
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def start(self) -> None:
         manifests = MANIFESTS / "kubernetes" / "base" / "settings.env"
         settings = dict(line.split("=", 1) for line in manifests.read_text().splitlines() if line and not line.startswith("#"))
-        settings |= {"DASK_DFACT__METRICS_HOST": "127.0.0.1", "DFACT_WORKER_PORT": "0", "DFACT_THREADS": "1", "DFACT_MEMORY": "2GiB"}
-        settings |= {"DASK_SCHEDULER_ADDRESS": f"tcp://127.0.0.1:{self.ports[3]}", "DASK_DFACT__RUN_ID": RUN_ID, "TMPDIR": str(self.folder)}
+        settings |= {
+            "DASK_DFACT__METRICS_HOST": "127.0.0.1",
+            "DASK_DFACT__METRICS_PORT": "0",
+            "DFACT_WORKER_PORT": "0",
+            "DFACT_THREADS": "1",
+            "DFACT_MEMORY": "2GiB",
+        }
+        settings |= {"DASK_SCHEDULER_ADDRESS": f"tcp://127.0.0.1:{self.port}", "DASK_DFACT__RUN_ID": RUN_ID, "TMPDIR": str(self.folder)}
         known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
         settings["PATH"] = f"{Path(sys.executable).parent}:{known['PATH']}"
         command = [str(MANIFESTS / "node-entrypoint"), str(self.folder / "job.toml")]
         for number in range(3):
-            own = {"JOB_COMPLETION_INDEX": str(number), "DASK_DFACT__METRICS_PORT": str(self.ports[number])}
+            own = {"JOB_COMPLETION_INDEX": str(number)}
             with self.log(number).open("wb") as log:
                 started = subprocess.Popen(command, env=known | settings | own, stdout=log, stderr=log, start_new_session=True)
             self.processes.append(started)
@@ -66,10 +73,8 @@ class Job:
 
     def metrics(self, number: int) -> dict[str, float]:
         """Return what a process serves; nothing before it listens."""
-        try:
-            return scraped(f"http://127.0.0.1:{self.ports[number]}/metrics")
-        except OSError:
-            return {}
+        logged = re.search(r"Metrics are served at (http://127\.0\.0\.1:\d+/metrics)", self.log(number).read_text())
+        return scraped(logged[1]) if logged else {}
 
     def wait(self, condition: Callable[[], object]) -> None:
         until = time.monotonic() + PATIENCE
@@ -97,6 +102,10 @@ class Observed:
     record: str
 
 
+def is_amid_the_long_fit(driver: dict[str, float]) -> bool:
+    return driver.get("dfact_iteration_limit") == 1000000 and driver["dfact_iteration"] > 20 and driver["dfact_workers"] == 2
+
+
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     folder = tmp_path_factory.mktemp("job")
@@ -107,7 +116,8 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     job = Job(folder)
     try:
         job.start()
-        job.wait(lambda: (found := job.metrics(0)).get("dfact_iteration_limit") == 1000000 and found["dfact_iteration"] > 20)
+        job.wait(lambda: is_amid_the_long_fit(job.metrics(0)))
+        job.wait(lambda: job.metrics(1)["dfact_passes_total"] >= 20)
         driver, worker = job.metrics(0), job.metrics(1)
         os.killpg(job.processes[2].pid, signal.SIGKILL)
         job.wait(lambda: job.metrics(0).get("dfact_workers_lost_total") == 1)
@@ -128,7 +138,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
 @pytest.mark.timeout(4 * PATIENCE)
 def test_a_driver_serves_the_state_of_its_job_and_fit(observed: Observed) -> None:
     found, after = observed.driver, observed.after_loss
-    expected = {"dfact_job_steps": 2, "dfact_job_steps_done": 1, "dfact_fits": 1, "dfact_workers": 2, "dfact_direct_calls": 0}
+    expected = {"dfact_job_steps": 2, "dfact_job_steps_done": 1, "dfact_fits": 1, "dfact_workers": 2, "dfact_fits_with_direct_calls": 0}
     assert {name: found[name] for name in expected} == expected
     assert 0 < found["dfact_iteration"] < 1000000
     assert found["dfact_objective"] > 0
@@ -139,7 +149,7 @@ def test_a_driver_serves_the_state_of_its_job_and_fit(observed: Observed) -> Non
     assert found[f"dfact_run_info run_id={RUN_ID} version={dfact.__version__}"] == 1
     assert (found["dfact_workers_lost_total"], found["dfact_partitions_recovered_total"]) == (0, 0)
     assert (after["dfact_workers_lost_total"], after["dfact_workers"]) == (1, 1)
-    assert after["dfact_partitions_recovered_total"] == 2  # half of the four
+    assert after["dfact_partitions_recovered_total"] in {1, 2, 3}  # of four; those of each worker depend on its speed
 
 
 @pytest.mark.process
@@ -199,13 +209,13 @@ def board_queries() -> list[str]:
 
 @pytest.mark.slow
 def test_the_board_shows_metrics_that_exist() -> None:
-    with serving(0) as url:
+    with serve_metrics(0) as url:
         assert url is not None
         exported = {name.split()[0] for name in scraped(url)}
-    known = exported | {figure.exported_name for figure in figures.FIGURES}
+    known = exported | {metric.exported_name for metric in metrics.METRICS}
     shown = {name for query in board_queries() for name in re.findall(r"\b(?:dfact|process)_\w+", query)}
     assert shown <= known
-    assert shown - OF_PROCESSES == {figure.exported_name for figure in figures.FIGURES} | {"dfact_run_info"}
+    assert shown - OF_PROCESSES == {metric.exported_name for metric in metrics.METRICS} | {"dfact_run_info"}
     assert exported >= OF_PROCESSES
 
 

@@ -35,7 +35,7 @@ from dfact.engine.cluster import worker_shard as shard_module
 from dfact.engine.cluster import workers as workers_module
 from dfact.engine.cluster.certificate_names import require_names_checked
 from dfact.engine.cluster.journal import Journal
-from dfact.engine.cluster.meter import FIGURES
+from dfact.engine.cluster.meter import METRICS
 from dfact.engine.cluster.placement import overlaps, split, tree, without
 from dfact.engine.cluster.rows import WrittenRows
 from dfact.engine.cluster.session import ClusterSession, DistributedExecutor
@@ -50,7 +50,7 @@ from dfact.engine.reduction import TreeSum
 from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.errors import ClusterError, StoreError
-from dfact.monitoring import figures
+from dfact.monitoring import metrics
 from dfact.storage.array_stream import StreamWriter
 from tests.conftest import free_port
 
@@ -255,6 +255,26 @@ def _attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_module, "_JOIN_TIMEOUT", 300.0)
 
 
+class Leaps:
+    """A clock that stands still, but for the pauses between attempts to join, each of which exceeds all that a driver waits."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += 2 * WAIT + seconds
+
+
+@contextmanager
+def two_attempts() -> Iterator[None]:
+    """Sessions that give up workers that cannot join after two attempts, however long these take."""
+    with dask.config.set({"dfact.worker-timeout": f"{WAIT:g}s"}), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers_module, "time", Leaps())
+        yield
+
+
 @contextmanager
 def inside(n_workers: int, threads: int = 1) -> Iterator[Client]:
     """A cluster within this process."""
@@ -343,7 +363,7 @@ def test_runs_without_excluded_partitions() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_pieces_of_a_run(seed: int) -> None:
+def test_overlaps_are_the_parts_of_a_run(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cuts = np.unique(rng.integers(0, 60, 12)).tolist()
     pieces = [(range(a, b), i) for i, (a, b) in enumerate(pairwise(cuts)) if i % 3]
@@ -596,9 +616,10 @@ class TestLosses:
             assert (sums, rows_of(session)) == inline(3)
 
     def test_all_and_none_joins(self, processes: Processes) -> None:
-        with dask.config.set({"dfact.worker-timeout": "1s"}), workers(processes, 2) as client, on(client) as session:
+        with workers(processes, 2) as client, on(client) as session:
             take(session, Walk(), [1])
             processes.kill(*processes.workers)
+            session._workers._watch.worker_timeout = 1.0
             with pytest.raises(ClusterError, match="for 1 s the Dask cluster has had no worker"):
                 take(session, Walk(), [2])
 
@@ -1024,11 +1045,11 @@ def test_passes_with_direct_calls_double_while_workers_cannot_reach_each_other(m
             tried.clear()
             take(session, Walk(), [number])
             when += [number] if tried else []
-            shown.append(figures.values()["direct_calls"])
+            shown.append(metrics.values()["fits_with_direct_calls"])
         assert when == [1, 5, 13, 29]
     # The last of the passes with direct calls also ends them.
     assert [number for number, direct in enumerate(shown, 1) if not direct] == [4, 12, 28]
-    assert figures.values()["direct_calls"] == 0
+    assert metrics.values()["fits_with_direct_calls"] == 0
 
 
 _alive = threading.Event()
@@ -1307,7 +1328,7 @@ def test_workers_that_cannot_join(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModuleNotFoundError("No module named 'dfact'")
 
     monkeypatch.setattr(workers_module, "open_shard", refuse)
-    with dask.config.set({"dfact.worker-timeout": "1s"}), inside(2) as client, on(client) as session:  # noqa: SIM117
+    with two_attempts(), inside(2) as client, on(client) as session:  # noqa: SIM117
         with pytest.raises(ClusterError, match=r"no worker .*could join.*No module named 'dfact'"):
             take(session, Walk(), [1])
 
@@ -1434,20 +1455,20 @@ with Client({processes.address!r}) as client, on(client) as session:
 
 
 def test_metrics_of_the_workers() -> None:
-    before = figures.values()
+    before = metrics.values()
     with inside(2) as client, on(client) as session:
         take(session, Walk(), [1, 2])
-        found = client.run(metrics).values()
-        counted = {name: figures.values()[name] - before[name] for name in ("passes", "partitions", "fit_passes")}
+        found = client.run(reported_metrics).values()
+        counted = {name: metrics.values()[name] - before[name] for name in ("passes", "partitions", "fit_passes")}
         assert counted == {"passes": 4, "partitions": 2 * N_PARTITIONS, "fit_passes": 2}  # both workers are in this process
-        assert figures.values()["workers"] == 2
-        assert all(set(FIGURES) <= set(measured) for measured in found)
+        assert metrics.values()["workers"] == 2
+        assert all(set(METRICS) <= set(measured) for measured in found)
         assert [measured["dfact passes"] for measured in found] == [2, 2]
         assert sum(measured["dfact partitions"] for measured in found) == 2 * N_PARTITIONS
         assert all(measured["dfact rows/s"] > 0 for measured in found)
 
 
-async def metrics(dask_worker: Any) -> dict[str, Any]:
+async def reported_metrics(dask_worker: Any) -> dict[str, Any]:
     return dict(await dask_worker.get_metrics())
 
 

@@ -58,7 +58,7 @@ def workers_of(client: Client) -> int:
 
 @pytest.mark.process
 @pytest.mark.cluster
-def test_a_cluster_that_another_process_scales() -> None:
+def test_cluster_scaled_by_another_process_grows() -> None:
     with adaptive() as address, Client(address, set_as_default=False) as client:
         assert workers_of(client) == 0
         with on(client) as session:
@@ -70,7 +70,7 @@ def test_a_cluster_that_another_process_scales() -> None:
         assert not client.run_on_scheduler(tasks)
 
 
-def test_a_cluster_of_a_fixed_size() -> None:
+def test_cluster_of_fixed_size_stays_unchanged() -> None:
     with inside(2) as client:
         with on(client) as session:
             # The tasks reach the scheduler after a while, all at once. Threads, of one worker each: one for every four partitions.

@@ -22,6 +22,7 @@ from dfact.engine.passes import Block, PartialSums, Pass, SampledView
 from dfact.engine.requests import Solver, memo, run, state_rows
 from dfact.engine.session import CheckpointableSession
 from dfact.errors import StoreError
+from dfact.monitoring import metrics
 
 N, M = 700, 8
 
@@ -213,3 +214,27 @@ def test_an_error_ends_the_other_tasks_at_their_next_pass() -> None:
     assert not finished
     with opened(values(0), "inline") as session:  # later fits go on
         drive(solver(0.5), session)
+
+
+# Metrics
+
+
+def test_an_interrupted_pass_counts_once_with_its_continuation(monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(values(0), "inline") as session:
+        shard: Any = session._shard  # type: ignore[attr-defined]
+        end_partition = shard._end_partition
+        before = metrics.values()
+
+        def end_and_interrupt(rows: slice) -> None:
+            end_partition(rows)
+            shard.interrupt_pass()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shard, "_end_partition", end_and_interrupt)
+            shard.run(1, DecayPass(np.dtype("float64")), 0.5)
+        assert shard.lags(1)
+        assert metrics.values()["passes"] == before["passes"]
+        shard.allow_passes()
+        shard.run(1, DecayPass(np.dtype("float64")), 0.5)
+        counted = {name: metrics.values()[name] - before[name] for name in ("passes", "rows")}
+    assert counted == {"passes": 1, "rows": N}

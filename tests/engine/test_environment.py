@@ -11,7 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -36,6 +35,10 @@ from dfact.errors import ClusterError
 from dfact.storage.location import parse_location
 from dfact.storage.records import RecordWriter
 from tests.conftest import planted_answers
+from tests.engine.test_cluster_session import (
+    _attentive,  # noqa: F401  # a fixture
+    two_attempts,
+)
 
 V4 = Environment(
     dfact="1.2.3",
@@ -91,8 +94,8 @@ def test_settings_are_those_of_the_largest_common_instruction_set(environments: 
 
 def test_statement_names_the_processes_and_the_remedy() -> None:
     text = mixed_text({"the driver": V4, "worker tcp://a:1": V3})
-    assert "the driver: BLAS SkylakeX, Numba icelake-server (aa0001)" in text
-    assert "worker tcp://a:1: BLAS Zen" in text
+    assert "the driver: BLAS on SkylakeX, Numba on icelake-server (aa0001)" in text
+    assert "worker tcp://a:1: BLAS on Zen" in text
     assert "OPENBLAS_CORETYPE='Haswell' NUMBA_CPU_NAME='haswell' NUMBA_CPU_FEATURES=''" in text
     other_image = mixed_text({"the driver": V4, "worker tcp://a:1": replace(V3, libc="glibc 2.31")})
     assert "C library glibc 2.31" in other_image
@@ -179,7 +182,7 @@ def test_a_worker_of_another_version_is_refused_by_name(
 @pytest.mark.faults
 def test_without_a_worker_of_the_same_version_the_fit_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(current_environment(), dfact="9.9.9", scipy="0.1")
-    with cluster(1) as (_, client), dask.config.set({"dfact.worker-timeout": "1s"}):
+    with cluster(1) as (_, client), two_attempts():
         monkeypatch.setattr(workers_module, "driver_fields", lambda: asdict(other))
         with pytest.raises(
             ClusterError, match=r"no worker .*could join: \S+: it has dfact \S+, SciPy \S+, expected dfact 9.9.9, SciPy 0.1"
@@ -193,7 +196,7 @@ def test_a_worker_whose_dfact_does_not_know_the_handshake_is_refused(monkeypatch
     async def earlier(key: str, *size: int, dask_worker: Any) -> None:
         """The function as it was before the handshake."""
 
-    with cluster(1) as (_, client), dask.config.set({"dfact.worker-timeout": "1s"}):
+    with cluster(1) as (_, client), two_attempts():
         monkeypatch.setattr(workers_module, "open_shard", earlier)
         expected = rf"its dfact is older than that of the driver and does not state its version, expected dfact {dfact.__version__}"
         with pytest.raises(ClusterError, match=expected):
@@ -202,7 +205,7 @@ def test_a_worker_whose_dfact_does_not_know_the_handshake_is_refused(monkeypatch
 
 def test_a_driver_whose_dfact_does_not_know_the_handshake_is_refused() -> None:
     with pytest.raises(ClusterError, match=rf"it has dfact {dfact.__version__}, and the dfact of the driver is older"):
-        handshake.answer(None)
+        handshake.verify_versions(None)
 
 
 @pytest.mark.cluster
@@ -255,10 +258,8 @@ def mixed_cluster() -> Iterator[tuple[Client, str]]:
 @pytest.mark.process
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="OpenBLAS has kernels of other processors of this kind on x86-64 alone")
 def test_workers_with_other_kernels_are_stated_in_log_model_and_checkpoint(
-    inline: dfact.ICQF, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    inline: dfact.ICQF, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(workers_module, "_JOIN_TIMEOUT", 200.0)
-
     def stop(iteration: Any) -> None:
         if iteration.number == 3:
             raise KeyboardInterrupt
@@ -273,7 +274,7 @@ def test_workers_with_other_kernels_are_stated_in_log_model_and_checkpoint(
     stated = [record for record in caplog.records if "bits may differ" in record.getMessage()]
     assert len(stated) == 2, "one for each fit"
     assert all(
-        record.levelno == logging.WARNING and f"worker {address}: BLAS {other_kernels()}" in record.getMessage() for record in stated
+        record.levelno == logging.WARNING and f"worker {address}: BLAS on {other_kernels()}" in record.getMessage() for record in stated
     )
     dfact.save_model(model, tmp_path / "mixed.model")
     assert f"BLAS on {other_kernels()}: bits may differ" in stored_model_text(parse_location(tmp_path / "mixed.model"), 2)
@@ -293,7 +294,7 @@ def test_processes_of_one_kind_are_not_stated(inline: dfact.ICQF, caplog: pytest
         model = fit(client)
     assert model.environments_ == inline.environments_ == (current_environment(),)
     assert bits(model) == bits(inline)
-    assert not caplog.records
+    assert not [record for record in caplog.records if "bits may differ" in record.getMessage()]
 
 
 # Resumes
@@ -344,16 +345,26 @@ def test_a_checkpoint_without_environments_resumes(inline: dfact.ICQF, tmp_path:
     assert model.environments_ == (current_environment(),)
 
 
+@pytest.mark.cluster
 def test_results_of_a_selection_from_elsewhere_are_stated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """They are those of the workers that computed the results, and not of the driver that stores them."""
     from dfact.selection.results_store import ResultsStore
 
-    other = replace(current_environment(), libc="musl 1.2")
-    with monkeypatch.context() as patch:
-        patch.setattr("dfact.selection.results_store.current_environment", lambda: other)
-        ResultsStore(tmp_path / "results", {"seed": 1}).add((0,), [np.ones(3)])
-    ResultsStore(tmp_path / "results", {"seed": 1}).add((1,), [np.ones(3)])
+    def stored() -> ResultsStore:
+        return ResultsStore(tmp_path / "results", {"seed": 1})
+
+    def found_elsewhere(driver: dict[str, str]) -> dict[str, dict[str, str]]:
+        return {"tcp://elsewhere:1": driver | {"libc": "musl 1.2"}}
+
+    store = stored()
+    with monkeypatch.context() as patch, cluster(1) as (_, client):
+        patch.setattr("dfact.engine.cluster.tasks.verify_versions_in_task", found_elsewhere)
+        session_on(client).map(identity, [0, 1], dict, lambda task, _: store.add((task,), [np.ones(3)]))
+    store.add((2,), [np.ones(3)])
+    caplog.clear()
+    assert stored().entries.keys() == {(0,), (1,), (2,)}
     assert ["C library musl 1.2" in record.getMessage() for record in caplog.records] == [True]
 
 

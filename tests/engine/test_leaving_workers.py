@@ -1,20 +1,25 @@
-"""Workers that get a notice: their partitions move with their state to the others before they end, and nothing is recomputed."""
+"""Workers that are told to stop: their partitions move with their state to the others before they end, and nothing is recomputed."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGTERM
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import dask
 import pytest
 from distributed import Client
 
 from benchmarks.faults.fits import Processes, small_partitions
 from dfact import signals
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
+from dfact.engine.cluster import leaving
 from tests.engine.test_cluster_session import (
+    WAIT,
     Kill,
     Walk,
     _attentive,  # noqa: F401  # a fixture
@@ -32,15 +37,17 @@ from tests.engine.test_cluster_session import (
 )
 
 PAUSE = 0.03  # seconds of a block: a pass of eight partitions takes half a second
+LEAVE_TIMEOUT = {"dfact.leave-timeout": f"{WAIT:g}s"}  # workers end because of what happens, not because of the clock
 
 
 def command(folder: str, settings: dict[str, Any], address: str, name: str) -> None:
     """Run the command `dask worker` in a new process."""
-    import dask
     from distributed.cli.dask_worker import main
 
     from benchmarks.faults.fits import _serve  # noqa: F401  # the module that the fork server has imported
+    from dfact.engine.cluster import leaving
 
+    leaving._ANSWER_SECONDS = WAIT  # of a scheduler on a busy machine
     with small_partitions(), dask.config.set(settings["config"]):
         arguments = ["--no-nanny", "--nthreads", "1", "--memory-limit", "2GiB", "--local-directory", folder, "--host", "127.0.0.1"]
         main([address, *arguments, "--name", name, "--no-dashboard", "--dashboard-address", "127.0.0.1:0"], standalone_mode=False)
@@ -49,7 +56,7 @@ def command(folder: str, settings: dict[str, Any], address: str, name: str) -> N
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """A cluster of workers that the command has started."""
-    with Processes(tmp_path_factory.mktemp("cluster")) as processes:
+    with Processes(tmp_path_factory.mktemp("cluster"), LEAVE_TIMEOUT) as processes:
         processes.start(0)
         yield processes
 
@@ -63,10 +70,10 @@ def start(processes: Processes, n: int) -> None:
 
 @contextmanager
 def workers(processes: Processes, n: int) -> Iterator[Client]:
-    processes.kill(*(name for name in processes.workers if not processes.running[name].is_alive()))
-    start(processes, n - len(processes.workers))
+    processes.kill(*processes.workers)  # those that have got a notice may still be there
+    start(processes, n)
     with Client(processes.address, set_as_default=False) as client:
-        until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == n)
+        until(lambda: {info["name"] for info in client.scheduler_info(n_workers=-1)["workers"].values()} == set(processes.workers))
         yield client
 
 
@@ -78,21 +85,29 @@ def name_of(client: Client, address: str) -> str:
 def amid(folder: Path, number: int, partition: int, action: Callable[[], Any]) -> Iterator[None]:
     """Call the action while this pass runs, after this partition."""
 
-    def act() -> None:
-        until(lambda: processed_partitions(folder)[number, partition])
-        action()
+    def is_processed() -> bool:
+        return processed_partitions(folder)[number, partition] > 0
 
+    def act() -> None:
+        until(lambda: is_processed() or ended.is_set())
+        if is_processed():
+            action()
+
+    ended = threading.Event()
     acting = threading.Thread(target=act)
     acting.start()
-    yield
-    acting.join()
+    try:
+        yield
+    finally:
+        ended.set()
+        acting.join()
 
 
 @pytest.mark.faults
 @pytest.mark.cluster
 class TestNotices:
     @pytest.mark.parametrize("partition", [0, 12])
-    def test_sigterm_amid_a_pass(self, partition: int, commands: Processes, tmp_path: Path) -> None:
+    def test_sigterm_during_a_pass_moves_partitions(self, partition: int, commands: Processes, tmp_path: Path) -> None:
         pass_ = Walk(str(tmp_path), pause=PAUSE)
         with workers(commands, 3) as client, on(client) as session:
             sums = take(session, pass_, [1])
@@ -100,14 +115,14 @@ class TestNotices:
             process = commands.running[name_of(client, leaver)]
             with amid(tmp_path, 2, partition, lambda: commands.send(SIGTERM, name_of(client, leaver))):
                 sums += take(session, pass_, [2, 3])
-            process.join(30)
+            process.join(WAIT)
             assert process.exitcode == 0
             sums += take(session, pass_, [4])
             assert leaver not in {worker.address for worker in session._workers.all}
             assert (sums, rows_of(session)) == inline(4)
         assert not again(tmp_path)
 
-    def test_retirement_between_passes_and_amid_one(self, commands: Processes, tmp_path: Path) -> None:
+    def test_retirement_moves_partitions(self, commands: Processes, tmp_path: Path) -> None:
         pass_ = Walk(str(tmp_path), pause=PAUSE)
         with workers(commands, 3) as client, on(client) as session, Client(commands.address, set_as_default=False) as other:
             sums = take(session, pass_, [1])
@@ -123,7 +138,7 @@ class TestNotices:
             assert (sums, rows_of(session)) == inline(4)
         assert not again(tmp_path)
 
-    def test_the_loss_of_a_worker_that_took_over(self, commands: Processes, tmp_path: Path) -> None:
+    def test_loss_of_the_new_owner_is_recovered(self, commands: Processes, tmp_path: Path) -> None:
         pass_ = Walk(str(tmp_path), pause=PAUSE, kills=(Kill(2, 23),))
         with workers(commands, 3) as client, on(client) as session:
             sums = take(session, pass_, [1])
@@ -136,7 +151,7 @@ class TestNotices:
             assert (sums, rows_of(session)) == inline(3)
         assert again(tmp_path) >= set(range(17, 23))
 
-    def test_all_at_once(self, commands: Processes, tmp_path: Path) -> None:
+    def test_notice_to_all_workers_writes_a_checkpoint(self, commands: Processes, tmp_path: Path) -> None:
         pass_, checkpoint = Walk(str(tmp_path), pause=PAUSE), tmp_path / "checkpoint"
         with workers(commands, 2) as client, CheckpointedSession(on(client), checkpoint, 1000, {}) as session:
             sums = take(session, pass_, [1])
@@ -148,17 +163,17 @@ class TestNotices:
 
             with amid(tmp_path, 2, 0, stop):
                 sums += take(session, pass_, [2])
-            until(lambda: session._session.ends_soon)
+            until(lambda: session._session.all_leaving)
             start(commands, 2)
             sums += take(session, pass_, [3, 4, 5])
             assert resume_point(checkpoint) in {2, 3}
             for name in names:
-                commands.running[name].join(30)
+                commands.running[name].join(WAIT)
                 assert commands.running[name].exitcode == 0
             assert (sums, rows_of(session)) == inline(5)
         assert not again(tmp_path)
 
-    def test_the_driver_is_stopped_as_well(self, commands: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_workers_stay_for_a_stopped_driver(self, commands: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pass_ = Walk(str(tmp_path), pause=PAUSE)
         with workers(commands, 2) as client:
             with on(client) as session:
@@ -170,16 +185,16 @@ class TestNotices:
                 assert (sums, rows_of(session)) == inline(3)
                 assert len(session._workers.owners) == 2
                 assert commands.running[leaver].is_alive()
-            commands.running[leaver].join(30)
+            commands.running[leaver].join(WAIT)
             assert commands.running[leaver].exitcode == 0
         assert not again(tmp_path)
 
 
 @pytest.mark.faults
 @pytest.mark.cluster
-def test_a_cluster_that_is_scaled_down(tmp_path: Path) -> None:
+def test_scaling_down_moves_partitions(tmp_path: Path) -> None:
     pass_ = Walk(str(tmp_path), pause=PAUSE)
-    with local_processes(3) as (cluster, client), on(client) as session:
+    with dask.config.set(LEAVE_TIMEOUT), local_processes(3) as (cluster, client), on(client) as session:
         sums = take(session, pass_, [1])
         with amid(tmp_path, 2, 0, lambda: cluster.scale(2)):
             sums += take(session, pass_, [2, 3])
@@ -188,3 +203,21 @@ def test_a_cluster_that_is_scaled_down(tmp_path: Path) -> None:
         assert (sums, rows_of(session)) == inline(4)
         assert len(session._workers.all) == 2
     assert not again(tmp_path)
+
+
+@pytest.mark.parametrize(("answer", "expected"), [("late", True), ("none", False), ("closed", False), ("given up", False)])
+def test_a_worker_waits_for_a_driver_as_long_as_a_scheduler_may_know_one(
+    answer: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def get_task_status(keys: list[str]) -> dict[str, Any]:
+        if answer == "late":
+            await asyncio.Event().wait()
+        if answer == "none":
+            raise OSError("refused")
+        if answer == "closed":
+            raise RuntimeError("the pool is closed")
+        return dict.fromkeys(keys)
+
+    monkeypatch.setattr(leaving, "_ANSWER_SECONDS", 0.01)
+    worker: Any = SimpleNamespace(scheduler=SimpleNamespace(get_task_status=get_task_status))
+    assert asyncio.run(leaving._is_expected(worker, ["shard"])) is expected

@@ -11,18 +11,21 @@ from distributed import Client
 
 from benchmarks.faults.fits import Processes
 from dfact.data.sources.dense import ArraySource
+from dfact.engine.cluster import reservation as reservation_module
 from dfact.engine.cluster.reservation import reservations
 from dfact.engine.cluster.session import ClusterSession, DistributedExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.errors import ClusterError, MemoryPlanError
 from tests.engine.test_cluster_session import (
+    WAIT,
     Walk,
     _attentive,  # noqa: F401  # a fixture
     _small,  # noqa: F401  # a fixture
-    course,
     inline,
     on,
+    rows_of,
     take,
+    two_attempts,
     until,
     workers,
 )
@@ -34,6 +37,12 @@ MEMORY, PART = 2 << 30, 500 << 20  # of a worker, and what a fit adds: two of th
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     with Processes(tmp_path_factory.mktemp("cluster")) as processes:
         yield processes
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers that wait for the reservations however busy the machine is: without an answer they would see none."""
+    monkeypatch.setattr(reservation_module, "_ANSWER_SECONDS", WAIT)
 
 
 def held(client: Client) -> list[int]:
@@ -56,9 +65,9 @@ def test_a_second_fit_sees_what_the_first_reserves(processes: Processes) -> None
             with pytest.raises(MemoryPlanError, match=r"memory that others hold on worker tcp://.* by a fit of \d+×16 of process"):
                 make_plan(source, np.dtype(np.float32), Footprint(8, 8, 600 << 20, 0), beside).check()
             make_plan(source, np.dtype(np.float32), Footprint(8, 8, 1000, 0), beside).check()
-            with dask.config.set({"dfact.worker-timeout": "1s"}), on(other, working=PART) as second:  # noqa: SIM117
+            with two_attempts(), on(other, working=PART) as second:  # noqa: SIM117
                 with pytest.raises(
-                    ClusterError, match=r"no worker .*could join: .*needs 0.49 GiB beside .* by a fit of .*expected at most"
+                    ClusterError, match=r"no worker .*could join: .*needs 0.49 GiB, expected at most .* others hold .* by a fit of"
                 ):
                     take(second, Walk(), [1])
             with on(other, working=PART // 4) as second:  # the rest is enough
@@ -83,19 +92,27 @@ def test_reservations_end_with_a_lost_driver(processes: Processes) -> None:
 
 @pytest.mark.faults
 @pytest.mark.cluster
-def test_fits_that_start_at_the_same_time(processes: Processes) -> None:
-    """They have not seen each other, so each worker refuses one of them, which takes the workers that are left, or waits."""
+def test_one_of_two_simultaneous_fits_is_refused(processes: Processes, caplog: pytest.LogCaptureFixture) -> None:
+    """Their drivers have not seen each other, so each worker refuses one of them, which takes the workers that are left, or waits."""
     found: dict[int, Any] = {}
     together = threading.Barrier(2)
 
     def fit(number: int, session: ClusterSession) -> None:
-        together.wait()
-        found[number] = course(session, Walk(), 3)
+        with session:
+            together.wait(WAIT)  # both have asked all workers
+            found[number] = take(session, Walk(), [1, 2, 3]), rows_of(session)
 
-    with workers(processes, 2) as one, Client(processes.address, set_as_default=False) as other:
+    with (
+        dask.config.set({"dfact.worker-timeout": f"{WAIT:g}s"}),
+        workers(processes, 2) as one,
+        Client(processes.address, set_as_default=False) as other,
+    ):
+        addresses = sorted(one.scheduler_info(n_workers=-1)["workers"])
         threads = [threading.Thread(target=fit, args=(number, on(client, working=PART))) for number, client in enumerate((one, other))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     assert found == {0: inline(3), 1: inline(3)}
+    refusals = [message for message in caplog.messages if "cannot join" in message and "others hold" in message]
+    assert all(any(address in message for message in refusals) for address in addresses)

@@ -120,7 +120,7 @@ def test_code_that_cannot_be_stored_is_used(tmp_path: Path, monkeypatch: pytest.
     assert not list(Path(total._cache.cache_path).glob("*.nb?"))
 
 
-def test_code_that_was_compiled_before_is_used_and_left_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_was_cache_subfolder_is_used_and_left_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "image"))
     assert new_process(tmp_path)(np.arange(5)) == 10
     stored = {path: path.read_bytes() for path in (tmp_path / "image").rglob("*.nb?")}
@@ -140,17 +140,42 @@ def test_code_that_was_compiled_before_is_used_and_left_unchanged(tmp_path: Path
     assert not elsewhere.stats.cache_hits, "code for another processor is not used"
 
 
-@pytest.mark.parametrize("shared", ["numba", "numba/kernels"])
+@pytest.mark.parametrize("ending", ["nbc", "nbi"])
+def test_damaged_code_that_was_compiled_before_is_compiled_again(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "image"))
+    assert new_process(tmp_path)(np.arange(5)) == 10
+    for path in (tmp_path / "image").rglob(f"*.{ending}"):
+        path.write_bytes(b"damaged")
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "own"))
+    monkeypatch.setenv(code_cache.COMPILED, str(tmp_path / "image"))
+    kernel = new_process(tmp_path)
+    assert kernel(np.arange(5)) == 10
+    assert not kernel.stats.cache_hits
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+@pytest.mark.parametrize("shared", ["numba", "numba/kernels", "before/kernels"])
 def test_code_that_others_could_plant_is_not_read(
-    shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    shared: str, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The sticky bit protects a folder in its parent, but not from new files in itself."""
+    variable = code_cache.COMPILED if shared.startswith("before") else "NUMBA_CACHE_DIR"
     monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "numba"))
     kernel = new_process(tmp_path)
     assert kernel(np.arange(5)) == 10
     planted = Path(kernel._cache.cache_path) if "/" in shared else tmp_path / "numba"
-    planted.chmod(0o777)
-    code_cache._intruder.cache_clear()
+    planted.chmod(mode)
+    if variable == code_cache.COMPILED:
+        monkeypatch.setenv(code_cache.COMPILED, str(tmp_path / "numba"))
+        monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "own"))
+    code_cache._unsafe_folder.cache_clear()
+    code_cache._warn_unsafe_folder.cache_clear()
     later = new_process(tmp_path)
     assert later(np.arange(5)) == 10
+    if shared == "numba" and mode == 0o1777:
+        assert later.stats.cache_hits
+        assert not caplog.text
+        return
     assert not later.stats.cache_hits
-    assert f"other users can write to {planted}, expected a folder of your own" in caplog.text
+    assert f"{planted} belongs to another user or is writable by others, expected a folder of your own" in caplog.text
+    assert f"change {variable}" in caplog.text

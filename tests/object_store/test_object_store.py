@@ -616,7 +616,7 @@ def test_a_segment_of_a_checkpoint_is_one_request(bucket: str, proxy: Proxy) -> 
 def test_an_object_in_parts_is_complete_or_aborted(
     bucket: str, server: int, proxy: Proxy, broken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores, "WHOLE_BYTES", 1 << 20)
+    monkeypatch.setattr(stores, "MULTIPART_THRESHOLD", 1 << 20)
     monkeypatch.setattr(stores, "_PART_BYTES", 5 << 20)  # the least that S3 accepts
     store, content = open_store(f"{bucket}/large"), default_buffer_prototype().buffer.from_bytes(b"x" * (11 << 20))
     if broken:

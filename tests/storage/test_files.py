@@ -85,7 +85,7 @@ def test_a_new_temporary_file_follows_no_link(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
-def abandoned_name(purpose: str) -> str:
+def stale_name(purpose: str) -> str:
     """The name of a folder whose process has ended: a process with the id of this one, that began earlier."""
     here = folder_owners.host()
     return f"dfact-{purpose}-{here}.{os.getpid()}.1.abc"
@@ -93,7 +93,7 @@ def abandoned_name(purpose: str) -> str:
 
 def test_links_and_folders_of_other_users_are_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    others, link, target = tmp_path / abandoned_name("state"), tmp_path / abandoned_name("link"), tmp_path / "target"
+    others, link, target = tmp_path / stale_name("state"), tmp_path / stale_name("link"), tmp_path / "target"
     others.mkdir()
     target.mkdir()
     (target / "file").touch()
@@ -112,7 +112,7 @@ def test_links_and_folders_of_other_users_are_not_removed(tmp_path: Path, monkey
 def test_folders_of_other_hosts_boots_and_containers_are_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a file system that nodes share, whether or not its locks work: theirs are in use as far as this host can tell."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    name, (host, boot, space) = abandoned_name("state"), folder_owners.host().rsplit(".", 2)
+    name, (host, boot, space) = stale_name("state"), folder_owners.host().rsplit(".", 2)
     others = [
         name.replace(f"-{host}.", "-node7."),
         name.replace(f"-{host}.", f"-my-{host}.x."),

@@ -222,7 +222,7 @@ def test_a_cluster_without_tls_is_refused(cluster: LocalCluster, secured: Secure
     assert "no Dask scheduler answers" in capfd.readouterr().err
     for arguments, words in (
         ([*fit, address, *options(secured.folder)], "is not encrypted"),
-        ([*fit, "gateway://127.0.0.1:8000/one"], "which only the client of dask-gateway reaches"),
+        ([*fit, "gateway://127.0.0.1:8000/one"], "which only the client of dask-gateway can reach"),
         ([*fit, secured.address, *options(secured.folder)[:4]], "go together"),
         ([*fit[:-1], *options(secured.folder)], "and with --scheduler"),
         ([*fit, secured.address, "--tls-key", "nowhere.pem"], "does not exist"),

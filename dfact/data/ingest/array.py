@@ -41,7 +41,7 @@ def array_source(X: Any) -> RowSource:
     if isinstance(X, zarr.Array):
         return ZarrSource(X)
     if sp.issparse(X):
-        return CSRSource(_canonical(sp.csr_array(X)))  # type: ignore[call-overload]  # issparse() narrows to less than SciPy accepts
+        return CSRSource(_canonical(X))
     if isinstance(X, pd.DataFrame):
         return ArraySource(np.ascontiguousarray(_frame_values(X)))
     if hasattr(X, "dask") or hasattr(X, "dims"):
@@ -50,8 +50,9 @@ def array_source(X: Any) -> RowSource:
     return ArraySource(np.ascontiguousarray(X))
 
 
-def _canonical(matrix: sp.csr_array) -> sp.csr_array:
-    """Return the matrix with ascending column numbers without duplicates; a copy unless it has that form."""
+def _canonical(X: Any) -> sp.csr_array:
+    """Return a sparse matrix by rows, with ascending column numbers without duplicates; a copy unless it has that form."""
+    matrix = sp.csr_array(X)
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()

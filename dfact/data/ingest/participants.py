@@ -154,10 +154,10 @@ def _parse_numbers(
         part = slice(start, start + _PARSED_ROWS)
         cells = text.iloc[part].str.strip()
         values = pd.to_numeric(cells, errors="coerce").astype(np.float64)
-        absent = cells.isna() | (cells == "") | (cells.str.lower() == "nan") | cells.isin(words) | values.isin(codes)
+        missing = cells.isna() | (cells == "") | (cells.str.lower() == "nan") | cells.isin(words) | values.isin(codes)
         for low, high in declared.ranges:
-            absent |= (values >= low) & (values <= high)
-        numbers[part], is_missing[part] = values, absent
+            missing |= (values >= low) & (values <= high)
+        numbers[part], is_missing[part] = values, missing
     return pd.Series(numbers, text.index), pd.Series(is_missing, text.index)
 
 

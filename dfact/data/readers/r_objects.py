@@ -116,7 +116,7 @@ def _parser_class(mark: bytes, size: int, limit: float) -> Any:
 
     base: Any = PARSERS[mark]
 
-    class BoundedParser(base):  # type: ignore[misc]  # rdata is not checked
+    class BoundedParser(base):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self._n_objects = 0

@@ -38,7 +38,7 @@ class VCFZarr(GenotypeFile):
     def __init__(self, folder: InputFolder) -> None:
         self.name = folder.name
         with read_errors(str(folder)), warnings.catch_warnings():
-            # Zarr from 3.4 on reads invalid sizes of chunks as others, with which an array holds only its fill value, and warns.
+            # Zarr 3.4 and later replaces invalid chunk sizes, so that the array contains only its fill value, and merely warns.
             warnings.filterwarnings("error", "(?s).*stored .* is invalid", ZarrUserWarning)
             group = zarr.open_group(_open_store(folder.location), mode="r")
             found = {name: member(group, name) for name in (*_REQUIRED, "variant_id")}

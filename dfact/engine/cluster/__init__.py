@@ -7,7 +7,7 @@ session       passes, recovery of lost workers, balance; the executor
 handshake     the same versions on all processes, and a statement where bits may differ
 tasks         tasks of the executor, such as fits of a selection
 workers       the workers of a session: joining, calls, losses
-leaving       how a worker that is about to end hands its partitions over
+leaving       how a worker that is told to stop hands its partitions over
 reservation   the memory that fits hold on the workers
 worker_shard  the worker's side: its shard, and the calls that reach it
 placement     the owners of partitions, and the tree of calls
@@ -15,5 +15,5 @@ journal       the passes since the last checkpoint, to recompute lost partitions
 rows          rows that workers write to a Zarr array
 watchdog      waits with limits, and errors of lost clusters
 transport     pickled payloads
-demand, memory, meter   adaptive scaling, the allocator, figures for the dashboard
+demand, memory, meter   adaptive scaling, the allocator, metrics for the dashboard
 """

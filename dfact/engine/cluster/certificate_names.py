@@ -49,7 +49,7 @@ def with_names(connection_args: dict[str, Any]) -> dict[str, Any]:
     return {**connection_args, "server_hostname": name} if name else connection_args
 
 
-class ClusterSecurity(Security):  # type: ignore[misc]  # Dask brings no types
+class ClusterSecurity(Security):
     """Certificates of a driver. Takes the parameters of Dask's ``Security``, and checks the name on the scheduler's certificate."""
 
     def get_connection_args(self, role: str) -> dict[str, Any]:
@@ -57,12 +57,12 @@ class ClusterSecurity(Security):  # type: ignore[misc]  # Dask brings no types
         return with_names(super().get_connection_args(role))
 
 
-class _Connector(TLSConnector):  # type: ignore[misc]  # Dask brings no types
+class _Connector(TLSConnector):
     async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> Any:
         return await super().connect(address, deserialize, **with_names(connection_args))
 
 
-class _Listener(TLSListener):  # type: ignore[misc]  # Dask brings no types
+class _Listener(TLSListener):
     async def on_connection(self, comm: Any, *arguments: Any, **options: Any) -> None:
         """Refuse a process whose certificate bears another name, before it can send anything."""
         expected = common_name() or get_address_host(comm.peer_address)
@@ -73,7 +73,7 @@ class _Listener(TLSListener):  # type: ignore[misc]  # Dask brings no types
         await super().on_connection(comm, *arguments, **options)
 
 
-class _Backend(TLSBackend):  # type: ignore[misc]  # Dask brings no types
+class _Backend(TLSBackend):
     def get_connector(self) -> _Connector:
         return _Connector()
 

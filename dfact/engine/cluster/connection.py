@@ -57,7 +57,10 @@ def _wait_for_workers(client: "Client", address: str, expected: int, seconds: fl
     while (count := _n_running(client)) < expected:
         if count > joined:
             logger.info(
-                "%d of %d workers have joined; waiting up to %g s for the others (dfact.expected-workers)", count, expected, seconds
+                "%d of %d workers have joined; waiting for the others, at most %g s in total (dfact.expected-workers)",
+                count,
+                expected,
+                seconds,
             )
             joined = count
         try:  # Dask would wait for ever without a time

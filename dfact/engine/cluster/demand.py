@@ -13,11 +13,11 @@ _MAX_TASKS = 10_000  # the demand for some 1,000 threads
 
 @contextmanager
 def demand(client: "Client", threads: int) -> Iterator[None]:
-    """Show the scheduler work for this number of threads.
+    """Report demand for this number of threads to the scheduler.
 
-    What scales a cluster asks the scheduler's ``adaptive_target``, often from another process, so a driver cannot know whether a cluster
-    adapts. The target counts tasks that wait, and passes are not tasks. Therefore tasks that no worker can run are submitted, and released
-    at the end. A cluster of a fixed size does nothing about them.
+    Whatever scales a cluster reads the scheduler's ``adaptive_target``, often from another process, so a driver cannot detect whether a
+    cluster adapts. The target counts tasks that wait, and passes are not tasks. Therefore tasks that no worker can run are submitted, and
+    released at the end. A cluster of a fixed size does nothing about them.
     """
     from dask import config
     from dask.utils import parse_timedelta

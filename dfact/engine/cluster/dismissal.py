@@ -1,4 +1,4 @@
-"""``python -m dfact.engine.cluster.dismissal``: tell all workers of a batch job that the driver is done, and will not come again.
+"""``python -m dfact.engine.cluster.dismissal``: notify all workers of a batch job that the driver is done and will not be restarted.
 
 To a worker, a scheduler that is done looks like one that is lost. So each worker writes a file to its temporary folder when it gets
 this message, and ``node-entrypoint``, the program of its pod, looks for the file.
@@ -15,7 +15,7 @@ _SECONDS = 30
 
 
 def dismiss_workers(address: str) -> int:
-    """Tell the workers of the scheduler at ``address``, and return their number."""
+    """Notify the workers of the scheduler at ``address``, and return their number."""
     from distributed import Client
 
     with Client(address, set_as_default=False, security=ClusterSecurity(), timeout=_SECONDS) as client:

@@ -7,8 +7,6 @@ from dfact.engine.environment import (
     Environment,
     as_fields,
     current_environment,
-    distinct,
-    environments_from,
     mixed_text,
     version_mismatch,
 )
@@ -23,7 +21,7 @@ def driver_fields() -> dict[str, str]:
     return as_fields(current_environment())
 
 
-def answer(driver: Mapping[str, str] | None) -> dict[str, str]:
+def verify_versions(driver: Mapping[str, str] | None) -> dict[str, str]:
     """Return the environment of this process, a worker; raise ClusterError unless its versions are those of the driver."""
     fields = as_fields(current_environment())
     if driver is None:
@@ -31,17 +29,17 @@ def answer(driver: Mapping[str, str] | None) -> dict[str, str]:
             f"it has dfact {fields['dfact']}, and the dfact of the driver is older and does not state its version; {_REMEDY}"
         )
     if (mismatch := version_mismatch(fields, driver)) is not None:
-        raise ClusterError(f"it {mismatch} as the driver has; {_REMEDY}")
+        raise ClusterError(f"it {mismatch}, the driver's; {_REMEDY}")
     return fields
 
 
-def answer_in_task(driver: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def verify_versions_in_task(driver: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return the same in a task of a worker, by the worker's address, which the error names."""
     from distributed import get_worker
 
     address = get_worker().address
     try:
-        return {address: answer(driver)}
+        return {address: verify_versions(driver)}
     except ClusterError as error:
         raise ClusterError(f"worker {address} cannot run a task: {error}") from error
 
@@ -54,14 +52,14 @@ def refusal(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-class Processes:
+class SessionEnvironments:
     """The environments of the processes of one session, the driver's first."""
 
     def __init__(self) -> None:
         self._named: dict[str, Environment] = {"the driver": current_environment()}
 
     @property
-    def environments(self) -> list[Environment]:
+    def distinct(self) -> list[Environment]:
         """Environments that compute differently, each once."""
         return list(self._named.values())
 
@@ -69,8 +67,8 @@ class Processes:
         """Add workers by their addresses, with their replies; state it if they bring new instructions."""
         before = len(self._named)
         for address, fields in workers.items():
-            for environment in environments_from([fields]):
-                if len(distinct([*self.environments, environment])) > len(self._named):
-                    self._named[f"worker {address}"] = environment
+            environment = Environment(**fields)
+            if not any(environment.computes_as(known) for known in self._named.values()):
+                self._named[f"worker {address}"] = environment
         if len(self._named) > before:
             logger.warning("The %s", mixed_text(self._named))

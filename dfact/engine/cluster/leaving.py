@@ -1,6 +1,6 @@
-"""The worker's side of leaving: a worker with a notice tells its drivers, and ends once its shards are closed, or its time is up.
+"""The worker's side of leaving: a worker that is told to stop notifies its drivers, and ends once its shards are closed, or its time is up.
 
-A notice is SIGTERM, a retirement by the scheduler, or a nanny that ends its worker. All of them close the worker, and Dask waits for the
+A worker is told to stop by SIGTERM, by a retirement, or by its nanny. All of them close the worker, and Dask waits for the
 plugins of a worker that closes while it still answers calls. In this time the driver moves the partitions to other workers.
 """
 
@@ -20,11 +20,11 @@ TOPIC = "dfact-leaving"
 """The topic of the events by which drivers learn that a shard will close; an event has the ``key`` of the shard."""
 _PLUGIN = "dfact-leaving"
 _POLL_SECONDS, _ASK_SECONDS = 0.1, 1.0  # time between two looks at the shards, and between two questions to the scheduler
-_ANSWER_SECONDS = 3.0  # time that the scheduler may take to answer, as long as it exists
+_ANSWER_SECONDS = 3.0  # time that the scheduler has to answer, before it is asked again
 
 
 class LeavingShard(Protocol):
-    """A shard of a worker that leaves."""
+    """A shard of a worker that is leaving."""
 
     key: str
     closed: threading.Event
@@ -35,12 +35,12 @@ class LeavingShard(Protocol):
 
 
 async def hand_over(worker: "Worker", shards: Sequence[LeavingShard]) -> None:
-    """Hold up the end of a worker until its shards are closed, at most for ``dfact.leave-timeout`` (25 s)."""
+    """Delay the end of a worker until its shards are closed, at most for ``dfact.leave-timeout`` (25 s)."""
     from dask import config
     from dask.utils import parse_timedelta
 
     for shard in shards:
-        tell(worker, shard.key)
+        notify_driver(worker, shard.key)
     end = time.monotonic() + float(parse_timedelta(config.get("dfact.leave-timeout", "25s")))
     while shards and time.monotonic() < end and await _is_expected(worker, [shard.key for shard in shards]):
         asked = time.monotonic()
@@ -54,30 +54,32 @@ async def _is_expected(worker: "Worker", keys: Sequence[str]) -> bool:
     """Return whether a driver still waits for the tasks of these shards; it does not if it is lost, or gave the worker up."""
     try:
         states = await asyncio.wait_for(worker.scheduler.get_task_status(keys=list(keys)), _ANSWER_SECONDS)
-    except (OSError, TimeoutError, RuntimeError):  # the last if the worker's connections are closed
+    except TimeoutError:  # the scheduler is busy; the wait has an end of its own
+        return True
+    except (OSError, RuntimeError):  # the latter if the worker's connections are closed
         return False
     return any(state is not None for state in states.values())
 
 
-def tell(worker: "Worker", key: str) -> None:
-    """Tell the driver of this shard that the worker leaves."""
+def notify_driver(worker: "Worker", key: str) -> None:
+    """Notify the driver of this shard that the worker is leaving."""
     worker.log_event(TOPIC, {"key": key})
 
 
-def leaves(worker: "Worker") -> bool:
-    """Return whether the worker has a notice."""
+def is_leaving(worker: "Worker") -> bool:
+    """Return whether the worker has been told to stop."""
     return worker.status.name not in {"running", "paused"}
 
 
-async def watch(worker: "Worker", find_shards: Callable[["Worker"], Sequence[LeavingShard]]) -> None:
-    """Let the worker hand over its shards before it ends. Raises RuntimeError if it leaves already."""
+async def install_hand_over(worker: "Worker", find_shards: Callable[["Worker"], Sequence[LeavingShard]]) -> None:
+    """Install the plugin that hands the shards over before the worker ends. Raises RuntimeError if the worker is already leaving."""
     from distributed import WorkerPlugin
 
-    class HandOver(WorkerPlugin):  # type: ignore[misc]  # Dask's class is not typed
+    class HandOver(WorkerPlugin):
         async def teardown(self, worker: "Worker") -> None:
             await hand_over(worker, find_shards(worker))
 
-    if leaves(worker):
+    if is_leaving(worker):
         raise RuntimeError("the worker is about to end")
     if _PLUGIN not in worker.plugins:
         await worker.plugin_add(HandOver(), name=_PLUGIN)

@@ -1,4 +1,4 @@
-"""Figures of a worker's passes, and its progress, which it reports to Dask's scheduler with its heartbeats."""
+"""Metrics of a worker's passes, and its progress, which it reports to Dask's scheduler with its heartbeats."""
 
 import time
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Meter:
     """The open shards by their keys."""
 
 
-FIGURES = {"dfact passes": "passes", "dfact partitions": "partitions", "dfact rows/s": "rows_per_second"}
+METRICS = {"dfact passes": "passes", "dfact partitions": "partitions", "dfact rows/s": "rows_per_second"}
 """Fields of a :class:`Meter` by the names under which Dask's dashboard shows them."""
 _STEPS = "dfact steps"
 _meters: "WeakKeyDictionary[Worker, Meter]" = WeakKeyDictionary()
@@ -36,15 +36,15 @@ def meter_of(worker: "Worker") -> Meter:
     return _meters.setdefault(worker, Meter())
 
 
-def show_figures(worker: "Worker") -> None:
-    """Add the figures to those that the worker reports with its heartbeats."""
-    for name, figure in FIGURES.items():
-        worker.metrics.setdefault(name, partial(_read_figure, figure))
+def show_metrics(worker: "Worker") -> None:
+    """Add the metrics to those that the worker reports with its heartbeats."""
+    for name, metric in METRICS.items():
+        worker.metrics.setdefault(name, partial(_read_metric, metric))
     worker.metrics.setdefault(_STEPS, _steps)
 
 
-def _read_figure(figure: str, worker: "Worker") -> float:
-    return float(getattr(meter_of(worker), figure))
+def _read_metric(metric: str, worker: "Worker") -> float:
+    return float(getattr(meter_of(worker), metric))
 
 
 def _steps(worker: "Worker") -> Mapping[str, int]:

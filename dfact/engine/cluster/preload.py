@@ -6,17 +6,17 @@ already listens. A worker leaves gracefully on SIGTERM, and serves its metrics i
 
 from contextlib import ExitStack
 
-from distributed import Scheduler, Worker
-from distributed.nanny import Nanny
+from distributed import Nanny, Scheduler, Worker
 
 from dfact.engine.cluster.certificate_names import check_names
 from dfact.engine.cluster.leaving import leave_on_sigterm
-from dfact.monitoring import figures
-from dfact.monitoring.logs import complete_logging
-from dfact.monitoring.server import serving
+from dfact.internals.distributed import memory_limit
+from dfact.monitoring import metrics
+from dfact.monitoring.logs import configure_logging
+from dfact.monitoring.server import serve_metrics
 
 check_names()
-complete_logging()
+configure_logging()
 _stack = ExitStack()
 
 
@@ -24,8 +24,8 @@ async def dask_setup(service: Scheduler | Worker | Nanny) -> None:
     """Set up a process; Dask calls this on its event loop."""
     if isinstance(service, Worker):
         leave_on_sigterm(service)
-        figures.put(memory_limit_bytes=service.identity()["memory_limit"] or float("inf"))
-        _stack.enter_context(serving())
+        metrics.set_gauges(memory_limit_bytes=memory_limit(service) or float("inf"))
+        _stack.enter_context(serve_metrics())
 
 
 def dask_teardown(service: Scheduler | Worker | Nanny) -> None:

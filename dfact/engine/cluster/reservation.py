@@ -5,12 +5,14 @@ its plan may have changed.
 """
 
 import asyncio
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from dfact.engine.memory_plan import format_bytes, worker_limit, worker_rest
+from dfact.engine.memory_plan import format_bytes, reservable_bytes, worker_limit
 from dfact.errors import MemoryPlanError
+from dfact.internals.distributed import memory_limit
 
 if TYPE_CHECKING:
     from distributed import Client, Worker
@@ -42,14 +44,15 @@ def held(dask_worker: "Worker") -> list[Reservation]:
 
 def reserve(worker: "Worker", key: str, wanted: Reservation) -> None:
     """Reserve memory for the shard with this key. Raises MemoryPlanError if others hold so much that it does not fit."""
-    limit = worker.memory_manager.memory_limit
+    limit = memory_limit(worker) or sys.maxsize
     others = [reservation for reservation in held(worker) if reservation.session != wanted.session]
-    rest = worker_rest(limit, sum(reservation.size for reservation in others)) if limit else wanted.size
+    rest = reservable_bytes(limit, sum(reservation.size for reservation in others))
+    holders = ", ".join(map(str, others))
     if others and wanted.size > rest:
         raise MemoryPlanError(
-            f"{wanted.holder} needs {format_bytes(wanted.size)} beside {', '.join(map(str, others))}, expected at most "
-            f"{format_bytes(max(0, rest))} of the {format_bytes(worker_limit(limit))} that fits may use on this worker; let the other fit "
-            "end, start again with the memory that is left, or use workers with more memory"
+            f"{wanted.holder} needs {format_bytes(wanted.size)}, expected at most {format_bytes(max(0, rest))}: of the "
+            f"{format_bytes(worker_limit(limit))} that fits may use on this worker others hold {holders}; wait until they "
+            "end, start again to plan with the memory that is left, or use workers with more memory"
         )
     _held.setdefault(worker, {})[key] = wanted
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.demand import demand
-from dfact.engine.cluster.handshake import Processes, driver_fields
+from dfact.engine.cluster.handshake import SessionEnvironments, driver_fields
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.placement import Tree, overlaps, split, tree, without
 from dfact.engine.cluster.reservation import Reservation, reservations
@@ -31,8 +31,8 @@ from dfact.engine.cluster.transport import Pickled, packed, unpacked
 from dfact.engine.cluster.watchdog import Watchdog, cluster_errors
 from dfact.engine.cluster.worker_shard import Report, Share
 from dfact.engine.cluster.workers import Retry, SessionWorker, SessionWorkers, WorkersLost
-from dfact.engine.environment import Environment
-from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers, worker_rest
+from dfact.engine.environment import Environment, computed_in, environments_from
+from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers, reservable_bytes
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass, TiledPass, pass_partitions
 from dfact.engine.reduction import Node, TreeSum
@@ -41,7 +41,7 @@ from dfact.engine.shard import consecutive
 from dfact.engine.threads import single_threaded
 from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, group_partitions, n_columns, n_groups, n_summands, tile_total
 from dfact.errors import ClusterError
-from dfact.monitoring import figures
+from dfact.monitoring import metrics
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -85,7 +85,7 @@ class ClusterSession(CheckpointableSession):
         """Whether the driver calls each worker itself, and the tree, or trees, of calls under the current assignment."""
         self._behind = False
         """Whether passes must be repeated for some partitions."""
-        self._handed: dict[str, dict[Node, PartialSums]] = {}
+        self._handed_over: list[dict[Node, PartialSums]] = []
         """Sums that workers handed over when they left in the current pass, by the keys of their shards."""
         self._summands: Sequence[int] = ()
         """The partitions of the current pass, in the order of its sums."""
@@ -100,7 +100,7 @@ class ClusterSession(CheckpointableSession):
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(figures.fit())
+            stack.enter_context(metrics.fit())
             stack.enter_context(self._journal)
             # The driver's own matrix products would give other bits with more threads.
             stack.enter_context(single_threaded())
@@ -118,20 +118,20 @@ class ClusterSession(CheckpointableSession):
 
     def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
         self._update_workers()
-        if self.ends_soon and self._saved and self._journal.base == self._done:
-            logger.warning("All workers leave; the checkpoint holds their state, and the fit waits for other workers")
+        if self.all_leaving and self._saved and self._journal.base == self._done:
+            logger.warning("All workers are leaving; the checkpoint holds their state, and the fit waits for other workers")
             self._workers.release(self._workers.all)
-        # Sums that wait for a step cannot move, and a worker that leaves stays for it.
+        # Sums that wait for a step cannot move, and a worker that is leaving stays for it.
         self._pending = isinstance(pass_, TiledPass)
         if self._pending:
             self._align_groups()
         self._journal.append(packed(pass_), packed(self._tiles.resolve(broadcast)))
-        self._summands, self._handed = pass_partitions(pass_, len(self._partitions)), {}
+        self._summands, self._handed_over = pass_partitions(pass_, len(self._partitions)), []
         n = len(self._summands)
         parts = n_summands(pass_, self._partitions.layout, n)
         sums, report = self._with_recovery(lambda: self._run_passes([self._done + 1], parts))
         self._done += 1
-        figures.add(fit_passes=1)
+        metrics.add(fit_passes=1)
         self._workers.end_pass()
         self._stateless = report.stateless
         if not self._pending:  # lost sums that wait for a step are computed again from the journal
@@ -206,11 +206,11 @@ class ClusterSession(CheckpointableSession):
 
     @property
     def environments(self) -> list[Environment]:
-        return self._workers.processes.environments
+        return self._workers.environments.distinct
 
     @property
-    def ends_soon(self) -> bool:
-        return self._workers.end_soon
+    def all_leaving(self) -> bool:
+        return self._workers.all_leaving
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         first, count = 0, 1
@@ -221,7 +221,7 @@ class ClusterSession(CheckpointableSession):
 
     def _rows(self, name: str, first: int, count: int) -> tuple[int, NDArray[Any]]:
         """Return the number of partitions fetched, all of one worker and at most ``count``, and their rows."""
-        part, worker = overlaps(range(first, first + count), self._workers.pieces)[0]
+        part, worker = overlaps(range(first, first + count), self._workers.owned_runs)[0]
         last = part.stop
         return last - first, unpacked(self._workers.call(worker, "rows", name=name, first=first, last=last))
 
@@ -236,7 +236,7 @@ class ClusterSession(CheckpointableSession):
         probe = {"content": packed((rows.target, marker_name))}
         if self._workers.star or not all(map(unpacked, self._workers.call_all("reaches", dict.fromkeys(owners, probe)).values())):
             return False
-        pieces = self._workers.pieces
+        pieces = self._workers.owned_runs
         n, step, size = rows.target.shape[0], rows.target.chunks[0], rows.partition_rows
         chunks: dict[SessionWorker, list[ChunkOfRows]] = {}
         for start in range(0, n, step):
@@ -276,17 +276,17 @@ class ClusterSession(CheckpointableSession):
         message["passes"] = [None if pass_ == previous else pass_ for (pass_, _), previous in zip(entries, sent, strict=False)]
         message["broadcasts"] = [broadcast for _, broadcast in entries]
         calls = {self._workers.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in self._calls()}
-        # Sums that wait for a step are held by their workers, so a tiled pass is not cut short.
-        with nullcontext() if self._pending else self._workers.cuttable(self._epoch):
+        # Sums that wait for a step are held by their workers, so a tiled pass is not interrupted.
+        with nullcontext() if self._pending else self._workers.interruptible(self._epoch):
             replies = self._workers.call_all("run", calls)
         for reply in replies.values():
             nodes, worker_report = unpacked(reply)
             sums.update(nodes)
             report.update(worker_report)
-        if report.cut:
-            self._start_epoch()  # if the partitions cannot move after all, the pass goes on under the new epoch
-            raise Retry("A worker has left a pass; the others continue it")
-        for nodes in self._handed.values() if parts else ():  # these are copied, as the pass may be requested again
+        if report.interrupted:
+            self._start_epoch()  # if the partitions cannot move after all, the pass continues under the new epoch
+            raise Retry("A worker that is leaving interrupted the pass; the other workers continue it")
+        for nodes in self._handed_over if parts else ():  # these are copied, as the pass may be requested again
             sums.update({node: part.accumulator() for node, part in nodes.items()})
         self._sent = sent[-1]
         return sums, report
@@ -325,34 +325,37 @@ class ClusterSession(CheckpointableSession):
 
     def _recover(self) -> None:
         """Assign partitions without an owner to the workers, and repeat the journal's passes for them."""
-        everything = [range(len(self._partitions))]
         for worker in self._workers.all:
             if any(run.start % self._unit or (run.stop % self._unit and run.stop != len(self._partitions)) for run in worker.runs):
                 worker.runs = []  # its partitions could not be moved to form complete groups
         if not self._pending:
             self._evacuate()
-        orphans = without(everything, [run for worker in self._workers.all for run in worker.runs])
-        if orphans and self._handed:
-            self._forget_handed(orphans)
-            orphans = without(everything, [run for worker in self._workers.all for run in worker.runs])
+        orphans = self._orphans()
+        if orphans and self._handed_over:
+            self._discard_handed_over(orphans)
+            orphans = self._orphans()
         if orphans:
             self._assign(orphans)
             if self._done:
-                figures.add(partitions_recovered=sum(map(len, orphans)))
+                metrics.add(partitions_recovered=sum(map(len, orphans)))
         if self._behind:
             for pass_numbers in self._journal.batches(self._done):
                 self._run_passes(pass_numbers, 0)
             self._behind = False
 
+    def _orphans(self) -> list[range]:
+        """Return the partitions without an owner."""
+        return without([range(len(self._partitions))], [run for worker in self._workers.all for run in worker.runs])
+
     def _evacuate(self) -> None:
         """Move the partitions of workers that leave to those that stay, with their sums of an unfinished pass, and let them go."""
-        leaving = self._workers.movable
+        leaving = self._workers.evacuable
         owners = [worker for worker in leaving if worker.runs]
         if owners:
             began = time.monotonic()
             for worker in owners:
                 worker.attempts += 1
-            self._start_epoch()  # a pass that was requested before, and is still on its way, must not add to the sums
+            self._start_epoch()  # a pass that was requested before, and has not arrived yet, must not add to the sums
             message = {"epoch": self._epoch, "pass_number": self._done + 1}
             sums = self._workers.call_all("sums", dict.fromkeys(owners, message))
             workers, shares = self._fill([run for worker in owners for run in worker.runs])
@@ -361,27 +364,23 @@ class ClusterSession(CheckpointableSession):
             ]
             if not self._move([*workers, *owners], [*kept, *([] for _ in owners)]):
                 return
-            self._handed |= {worker.key: unpacked(nodes) for worker, nodes in sums.items()}
-            logger.info(
-                "%d partitions moved from workers that leave, in %.1f s",
-                sum(len(run) for s in shares for run in s),
-                time.monotonic() - began,
-            )
+            self._handed_over += map(unpacked, sums.values())
+            count = sum(len(run) for share in shares for run in share)
+            logger.info("Moved %d partitions from leaving workers in %.1f s", count, time.monotonic() - began)
         if leaving:
             self._workers.release(leaving)
 
-    def _forget_handed(self, lost: list[range]) -> None:
-        """Forget sums handed over that contain any of these partitions, which will be added again; so other partitions of such a sum
-        lose their owners too.
-        """
+    def _discard_handed_over(self, lost: list[range]) -> None:
+        """Discard the sums handed over that contain any of these partitions; all others of such a sum lose their owners too."""
         partitions = {partition for run in lost for partition in run}
-        for nodes in self._handed.values():
+        for nodes in self._handed_over:
             for level, index in list(nodes):
                 summed = self._summands[index << level : (index + 1) << level]
                 if not partitions.isdisjoint(summed):
                     del nodes[level, index]
+                    runs = consecutive(summed)
                     for worker in self._workers.all:
-                        worker.runs = without(worker.runs, consecutive(summed))
+                        worker.runs = without(worker.runs, runs)
 
     def _fill(self, runs: list[range]) -> tuple[list[SessionWorker], list[list[range]]]:
         """Divide partitions among the workers that have less than their share; returns these workers and what each gets."""
@@ -497,7 +496,7 @@ class ClusterSession(CheckpointableSession):
 
     def _move(self, workers: Sequence[SessionWorker], shares: Sequence[list[range]]) -> bool:
         """Move partitions with their states, so that each worker has its share. Returns whether they have moved."""
-        pieces = self._workers.pieces
+        pieces = self._workers.owned_runs
         moves = {
             worker: [taken for run in without(share, worker.runs) for taken in overlaps(run, pieces)]
             for worker, share in zip(workers, shares, strict=True)
@@ -563,7 +562,7 @@ class DistributedExecutor:
             held = {address: found for address, found in reservations(self.client).items() if found and address in limits}
         rests = [
             (
-                worker_rest(limits[address], sum(reservation.size for reservation in found)),
+                reservable_bytes(limits[address], sum(reservation.size for reservation in found)),
                 f"memory that others hold on worker {address}: {', '.join(map(str, found))}",
             )
             for address, found in held.items()
@@ -588,12 +587,13 @@ class DistributedExecutor:
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10GB"}):
             # The data is sent to the workers once, as the task that returns it.
             data = self.client.submit(load, pure=False)
-            driver, processes = driver_fields(), Processes()
+            driver, used = driver_fields(), SessionEnvironments()
             futures = [self.client.submit(run_task, driver, Pickled((function, task, context)), data, pure=False) for task in tasks]
         try:
             for i, (environments, results) in Watchdog(self.client, progress=False).completed(futures):
-                processes.add(environments)
-                for result in results:
-                    on_result(tasks[i], result)
+                used.add(environments)
+                with computed_in(partial(environments_from, list(environments.values()))):
+                    for result in results:
+                        on_result(tasks[i], result)
         finally:
             self.client.cancel(futures)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from dfact.engine.cluster.handshake import answer_in_task
+from dfact.engine.cluster.handshake import verify_versions_in_task
 from dfact.engine.cluster.transport import Pickled
 
 D = TypeVar("D")
@@ -16,6 +16,6 @@ def run_task(
     driver: dict[str, str], work: Pickled[tuple[Callable[[T, D], Iterable[R]], T, Callable[[], AbstractContextManager[object]]]], data: D
 ) -> tuple[dict[str, dict[str, str]], list[R]]:
     """Return the environment of this worker by its address, and the results."""
-    environment, (function, task, context) = answer_in_task(driver), work.value
+    environment, (function, task, context) = verify_versions_in_task(driver), work.value
     with context():
         return environment, list(function(task, data))

@@ -98,7 +98,7 @@ class Watchdog:
                     (count, age), queried = await progress(), now
                     if count != last_count:
                         last_count, progressed = count, now
-                # A report that stays old is no excuse: the worker may be silent.
+                # A stale report must not extend the timeout without limit: the worker may be silent.
                 if progress is not None and now - progressed > self._progress_timeout + min(age, self._progress_timeout):
                     raise ClusterError(
                         f"for {self._progress_timeout:g} s no worker has processed, read or written anything; can they reach each "

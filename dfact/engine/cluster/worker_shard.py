@@ -1,10 +1,10 @@
 """The worker's side of a session: its shard, and the calls that reach it over the worker's own connections.
 
 The driver opens a shard on each worker, and a task keeps it open. An epoch is an assignment of partitions to workers; calls of
-an earlier one are refused. A reply has one key, or none if there is nothing to tell: a result (``content``); the ``error`` of a
+an earlier one are refused. A reply has one key, or none if there is nothing to report: a result (``content``); the ``error`` of a
 call; the partitions that a shard is ``lacking``; shards that are ``lost``, as their workers could not be reached; the ``stale`` epoch
-of the call; or the key of a shard that is ``unknown`` to the process. A status, and a reply about lost shards, also tell whether the
-worker ``leaves``.
+of the call; or the key of a shard that is ``unknown`` to the process. A status, and a reply about lost shards, also state whether the
+worker is ``leaving``.
 """
 # Long because it holds the worker's end of each of the driver's calls.
 
@@ -19,10 +19,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dfact.engine.block_state import CheckpointedState, StateArrays
-from dfact.engine.cluster.handshake import answer
-from dfact.engine.cluster.leaving import leaves, tell, watch
+from dfact.engine.cluster.handshake import verify_versions
+from dfact.engine.cluster.leaving import install_hand_over, is_leaving, notify_driver
 from dfact.engine.cluster.memory import keep_freed_memory
-from dfact.engine.cluster.meter import meter_of, show_figures
+from dfact.engine.cluster.meter import meter_of, show_metrics
 from dfact.engine.cluster.placement import Tree
 from dfact.engine.cluster.reservation import Reservation, release, reserve
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reaches
@@ -55,13 +55,13 @@ class Report:
     """Number of partitions processed in the pass and seconds taken, by key of the shard."""
     stateless: bool
     """Whether no partition has a state after the pass."""
-    cut: bool = False
-    """Whether a worker that leaves has cut the pass short, so that sums are missing."""
+    interrupted: bool = False
+    """Whether a leaving worker has interrupted the pass, so that sums are missing."""
 
     def update(self, other: "Report") -> None:
         self.seconds |= other.seconds
         self.stateless &= other.stateless
-        self.cut |= other.cut
+        self.interrupted |= other.interrupted
 
 
 class WorkerShard:
@@ -78,7 +78,9 @@ class WorkerShard:
         n_partitions, states, values, sums = size
         self._shard = Shard(n_partitions, worker.state.nthreads, states, values, sums, self._fetch)
         self._pass: Any = None
-        self._epoch, self._cut_epoch = 0, -1
+        self._epoch, self._interrupted_epoch = 0, -1
+        self._interrupting = threading.Lock()
+        """Held while the epoch and the shard's readiness for passes change, on the event loop or on the thread of the calls."""
         self._meter = meter_of(worker)
         self.closed = threading.Event()
         self.task_started = False
@@ -146,41 +148,43 @@ class WorkerShard:
         self._epoch = max(epoch, self._epoch)
         return epoch == self._epoch
 
-    async def cut(self, epoch: int) -> dict[str, Any]:
-        """Cut passes short under this assignment of partitions, as the driver is about to move those of this worker."""
+    async def interrupt(self, epoch: int) -> dict[str, Any]:
+        """Interrupt passes under this assignment of partitions, as the driver is about to move those of this worker."""
         if self._is_current(epoch):
-            self._cut_epoch = epoch
-            self._shard.cut()
+            with self._interrupting:
+                self._interrupted_epoch = epoch
+                self._shard.interrupt_pass()
         return {}
 
     async def sums(self, epoch: int, pass_number: int) -> dict[str, Any]:
-        """Return the sums of this shard alone in the pass with this number, even if it was cut short; none if it has not begun."""
+        """Return the sums of this shard alone in the pass with this number, even if it was interrupted; none if it has not begun."""
         if not self._is_current(epoch):
             return {"stale": epoch}
         return {"content": serialized(await self._do(lambda: packed(self._shard.sums(pass_number))))}
 
     def _run(self, epoch: int, entries: Sequence[tuple[int, bytes | None, bytes]], runs: Sequence[tuple[int, int]], parts: int) -> Any:
         """Run passes on the shard. Returns its sums by node of the tree over the partitions, with a report; or a reply if it lacks some."""
-        if epoch > self._cut_epoch:
-            self._shard.uncut()
+        with self._interrupting:
+            if epoch > self._interrupted_epoch:
+                self._shard.allow_passes()
         lacking = self._shard.retain([range(*run) for run in runs])
         if lacking:
             return {"lacking": [self.key, [(run.start, run.stop) for run in lacking]]}
-        began, previous, cut = time.perf_counter(), self._shard.n_processed, False
+        began, previous, interrupted = time.perf_counter(), self._shard.n_processed, False
         for pass_number, pass_, broadcast in entries:
             if pass_ is not None:
                 self._pass = unpacked(pass_)
             if self._shard.lags(pass_number):
                 self._shard.run(pass_number, self._pass, unpacked(broadcast), wanted=parts > 0)
+                interrupted = self._shard.lags(pass_number)
+                if interrupted:
+                    break
                 self._meter.passes += 1
-            cut = self._shard.lags(pass_number)
-            if cut:
-                break
         processed = self._shard.n_processed - previous
         self._meter.partitions += processed
         self._meter.rows_per_second = self._shard.rows_per_second
         nodes = self._shard.sums(entries[-1][0]) if parts else {}
-        return nodes, Report({self.key: (processed, time.perf_counter() - began)}, self._shard.stateless, cut)
+        return nodes, Report({self.key: (processed, time.perf_counter() - began)}, self._shard.stateless, interrupted)
 
     def _combine(self, combined: tuple[TreeSum[Any], Report] | None, reply: Any, parts: int) -> tuple[TreeSum[Any], Report]:
         """Add the sums of this shard, or of one below, to those collected so far."""
@@ -255,8 +259,9 @@ class WorkerShard:
         if not self._is_current(epoch):
             return {"stale": epoch}
         first, last = await self._do(self._take, content)
+        address, key = source  # which msgpack turns into a list
         while first < last:
-            reply = await self.call_shard(tuple(source), "give", first=first, last=last)  # type: ignore[arg-type]  # msgpack turns the pair into a list
+            reply = await self.call_shard((address, key), "give", first=first, last=last)
             if "content" not in reply:
                 return reply
             if epoch != self._epoch:  # another worker may own them by now, or this one once more
@@ -320,8 +325,8 @@ class WorkerShard:
         return {"content": serialized(packed([state.describe() for state in states]))}
 
     async def status(self) -> dict[str, Any]:
-        """Return whether the worker leaves; any answer shows that the shard is open."""
-        return {"leaves": leaves(self.worker)}
+        """Return whether the worker is leaving; any answer shows that the shard is open."""
+        return {"leaving": is_leaving(self.worker)}
 
     async def close(self) -> dict[str, Any]:
         """Stop the shard, even in a pass, and close it."""
@@ -357,7 +362,7 @@ class WorkerShard:
         except OSError:
             if self.ended:
                 raise  # this worker's connections are closed, and the other may be alive
-            return {"lost": [shard], "leaves": leaves(self.worker)}
+            return {"lost": [shard], "leaving": is_leaving(self.worker)}
         return {"lost": [shard]} if reply is None or "unknown" in reply else reply  # None: another process has the address
 
     def _fetch(self, keys: Sequence[Hashable]) -> Mapping[Hashable, Any]:
@@ -384,15 +389,15 @@ class WorkerShard:
 
         worker, task = get_worker(), get_worker().get_current_task()
         secede()
-        self.task_started, told = True, False
+        self.task_started, notified = True, False
         with _unprofiled(worker):
             while not self.closed.wait(0.5):
-                if leaves(worker) and not told:  # the scheduler moves the results of tasks before it closes the worker
-                    tell(worker, self.key)
-                    told = True
+                if is_leaving(worker) and not notified:  # the scheduler moves the results of tasks before it closes the worker
+                    notify_driver(worker, self.key)
+                    notified = True
                 state = worker.state.tasks.get(task)
                 wanted = state is not None and state.state in ("executing", "long-running")
-                if not (wanted or leaves(worker)) or worker.status.name == "closed":
+                if not (wanted or is_leaving(worker)) or worker.status.name == "closed":
                     closing = self.close()
                     try:
                         asyncio.run_coroutine_threadsafe(closing, worker.loop.asyncio_loop)
@@ -439,7 +444,7 @@ async def handle(key: str, call: str, message: Mapping[str, Any]) -> dict[str, A
     try:
         reply: dict[str, Any] = await getattr(called, call)(**message)
     except Exception as error:
-        if called.ended or leaves(called.worker):  # its connections may be closed; others meet an error of the pass itself again
+        if called.ended or is_leaving(called.worker):  # its connections may be closed; others meet an error of the pass itself again
             return {"unknown": key}
         return {"error": serialized(_packed_error(error))}
     return reply
@@ -463,12 +468,12 @@ async def open_shard(
     """
     from dfact.internals.distributed import check_worker
 
-    environment = answer(driver)
+    environment = verify_versions(driver)
     check_worker(dask_worker)
     assert reservation is not None, "a driver of this version sends one"
-    await watch(dask_worker, lambda worker: [shard for shard in _shards.values() if shard.worker is worker])
+    await install_hand_over(dask_worker, lambda worker: [shard for shard in _shards.values() if shard.worker is worker])
     dask_worker.handlers.setdefault(OPERATION, handle)
-    show_figures(dask_worker)
+    show_metrics(dask_worker)
     reserve(dask_worker, key, reservation)
     try:
         shard = WorkerShard(dask_worker, key, size)

@@ -1,5 +1,5 @@
 """The workers of a session: joining, calls, and the detection of lost ones."""
-# Long because each call must tell a lost worker from one that cannot be reached, is slow, or leaves.
+# Long because each call must tell a lost worker from one that cannot be reached, is slow, or is leaving.
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from uuid import uuid4
 from weakref import WeakSet, WeakValueDictionary
 
 from dfact import signals
-from dfact.engine.cluster.handshake import Processes, driver_fields, refusal
+from dfact.engine.cluster.handshake import SessionEnvironments, driver_fields, refusal
 from dfact.engine.cluster.leaving import TOPIC
 from dfact.engine.cluster.meter import session_steps
 from dfact.engine.cluster.placement import without
@@ -21,25 +21,25 @@ from dfact.engine.cluster.transport import unpacked
 from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors, until_silent
 from dfact.engine.cluster.worker_shard import OPERATION, ShardAddress, as_message, keep_shard, open_shard
 from dfact.errors import ClusterError
-from dfact.monitoring import figures
+from dfact.monitoring import metrics
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-# Seconds without a further worker that joins before the others start without those that are left; doubled while none has joined.
+# Seconds to wait after the last join before starting without the remaining workers; doubled while none has joined.
 _JOIN_TIMEOUT = 10.0
 _RETRY_SECONDS = 60.0  # seconds before another attempt
 _DIRECT_PASSES, _MAX_DIRECT_PASSES = 4, 256  # number of passes with direct calls before workers call each other again; doubled each time
-_MAX_ATTEMPTS = 3  # to move the partitions of a worker that leaves
+_MAX_ATTEMPTS = 3  # to move the partitions of a leaving worker
 _RESERVED = 8  # connections of the client that long calls leave free, for the queries that show whether the cluster is alive
 _sessions: "WeakValueDictionary[str, SessionWorkers]" = WeakValueDictionary()  # by the keys of their shards
 _subscribed: "WeakSet[Client]" = WeakSet()
-_cutting: set[Any] = set()  # strong references: the event loop holds tasks weakly
+_interrupting: set[Any] = set()  # strong references: the event loop holds tasks weakly
 logger = logging.getLogger("dfact.cluster")
 
 
 def _note(event: tuple[float, dict[str, Any]]) -> None:
-    """Pass the event of a worker that leaves on to its session; Dask's client calls this on its event loop."""
+    """Pass the event of a leaving worker on to its session; Dask's client calls this on its event loop."""
     key = event[1]["key"]
     if (session := _sessions.get(key)) is not None:
         session.note_leaving(key)
@@ -60,8 +60,8 @@ class SessionWorker:
     """Recent speed in partitions per second with all threads busy."""
     placed: bool = False
     """Whether the partitions have been distributed with regard to it since it joined."""
-    leaves: bool = False
-    """Whether it has a notice: it ends once its partitions have moved, or its time is up."""
+    is_leaving: bool = False
+    """Whether it has been told to stop: it ends once its partitions have moved, or its time is up."""
     attempts: int = 0
     """Number of attempts to move its partitions since then."""
 
@@ -107,15 +107,15 @@ class SessionWorkers:
         self._refused: dict[str, float] = {}
         """Times of the next attempt for workers that could not join."""
         self._reasons: set[str] = set()
-        self.processes = Processes()
+        self.environments = SessionEnvironments()
         """The environments of the driver and of all workers that have joined."""
         self._direct, self._next_direct = 0, _DIRECT_PASSES
         """Number of further passes in which the driver calls each worker directly, and that after another failure."""
         # All calls and queries share the client's connections. If calls took them all, a query could not show that workers are alive.
         limit = client.rpc.limit
         self._connections = asyncio.Semaphore(max(1, limit - max(1, min(_RESERVED, limit // 2))))
-        self._cuttable: int | None = None
-        """The epoch of a running pass, if workers that leave may cut it short."""
+        self._interruptible: int | None = None
+        """The epoch of a running pass, if leaving workers may interrupt it."""
         if client not in _subscribed:
             client.subscribe_topic(TOPIC, _note)
             _subscribed.add(client)
@@ -130,7 +130,7 @@ class SessionWorkers:
         if self._direct:
             self._direct -= 1
             if not self._direct:
-                figures.add(direct_calls=-1)
+                metrics.add(fits_with_direct_calls=-1)
                 logger.info("From the next pass on workers call each other again")
         else:
             self._next_direct = max(_DIRECT_PASSES, self._next_direct // 2)
@@ -143,78 +143,79 @@ class SessionWorkers:
     @property
     def owners(self) -> list[SessionWorker]:
         """The workers with partitions, in the order of their partitions."""
-        return sorted((worker for worker in self._joined.values() if worker.runs), key=lambda worker: worker.runs[0].start)
+        return sorted((worker for worker in self.all if worker.runs), key=lambda worker: worker.runs[0].start)
 
     @property
-    def pieces(self) -> list[tuple[range, SessionWorker]]:
+    def owned_runs(self) -> list[tuple[range, SessionWorker]]:
         """The runs of partitions with their owners, in ascending order."""
-        return sorted(((run, worker) for worker in self._joined.values() for run in worker.runs), key=lambda piece: piece[0].start)
+        return sorted(((run, worker) for worker in self.all for run in worker.runs), key=lambda piece: piece[0].start)
 
     def by_key(self, key: str) -> SessionWorker:
         return self._keys[key]
 
     @property
     def staying(self) -> list[SessionWorker]:
-        """The workers without a notice; all workers if each has one."""
+        """The workers that are not leaving; all workers if each is."""
         workers = self.all
-        return [worker for worker in workers if not worker.leaves] or workers
+        return [worker for worker in workers if not worker.is_leaving] or workers
 
     @property
-    def end_soon(self) -> bool:
-        """Whether all workers leave."""
+    def all_leaving(self) -> bool:
+        """Whether all workers are leaving."""
         workers = self.all
-        return bool(workers) and all(worker.leaves for worker in workers)
+        return bool(workers) and all(worker.is_leaving for worker in workers)
 
     @property
-    def movable(self) -> list[SessionWorker]:
-        """The workers that leave while others stay, to which partitions can move.
+    def evacuable(self) -> list[SessionWorker]:
+        """The leaving workers whose partitions can move to others that stay.
 
         There are none if workers cannot reach each other; then the partitions are recomputed. When the driver itself is stopped, workers
         often are as well, so all of them finish the pass and write the checkpoint.
         """
-        if self.star or self.end_soon or signals.requested_signal() is not None:
+        if self.star or self.all_leaving or signals.requested_signal() is not None:
             return []
-        return [worker for worker in self.all if worker.leaves and worker.attempts < _MAX_ATTEMPTS]
+        return [worker for worker in self.all if worker.is_leaving and worker.attempts < _MAX_ATTEMPTS]
 
     def note_leaving(self, key: str) -> None:
-        """Note that the worker with this shard leaves. A running pass ends at the next partitions, and goes on once its own have moved.
+        """Note that the worker with this shard is leaving. A running pass is interrupted, and resumes once its partitions have moved.
 
         This is called on the client's event loop.
         """
-        worker = next((worker for worker in self.all if worker.key == key), None)
-        if worker is None or worker.leaves:
+        worker = self._keys.get(key)
+        if worker is None or worker.is_leaving:
             return
-        worker.leaves = True
-        logger.warning("Worker %s leaves", worker.address)
-        if self._cuttable is not None and worker.runs and worker in self.movable:
-            cutting = asyncio.gather(*(self._cut(owner, self._cuttable) for owner in self.owners), return_exceptions=True)
-            _cutting.add(cutting)
-            cutting.add_done_callback(_cutting.discard)
+        worker.is_leaving = True
+        logger.warning("Worker %s is leaving", worker.address)
+        epoch = self._interruptible  # read once: the pass may end meanwhile
+        if epoch is not None and worker.runs and worker in self.evacuable:
+            interrupting = asyncio.gather(*(self._interrupt(owner, epoch) for owner in self.owners), return_exceptions=True)
+            _interrupting.add(interrupting)
+            interrupting.add_done_callback(_interrupting.discard)
 
-    async def _cut(self, worker: SessionWorker, epoch: int) -> None:
+    async def _interrupt(self, worker: SessionWorker, epoch: int) -> None:
         async with self._connections:
-            await self._reach(worker, "cut", epoch=epoch)
+            await self._reach(worker, "interrupt", epoch=epoch)
 
     @contextmanager
-    def cuttable(self, epoch: int) -> Iterator[None]:
-        """Let workers that leave cut short the pass that is called within, under this epoch. Raises Retry if one leaves already."""
-        self._cuttable = epoch
+    def interruptible(self, epoch: int) -> Iterator[None]:
+        """Let leaving workers interrupt the pass that is called within, under this epoch. Raises Retry if one is leaving already."""
+        self._interruptible = epoch
         try:
-            if any(worker.runs for worker in self.movable):  # noted since the last move
-                raise Retry("A worker leaves; its partitions move first")
+            if any(worker.runs for worker in self.evacuable):  # noted since the last move
+                raise Retry("A worker is leaving; its partitions move first")
             yield
         finally:
-            self._cuttable = None
+            self._interruptible = None
 
     async def _still_replies(self, worker: SessionWorker) -> bool:
-        """Return whether a worker that the scheduler has removed still answers and leaves, rather than being lost."""
+        """Return whether a worker that the scheduler has removed still answers and is leaving, rather than lost."""
         try:
             reply = await asyncio.wait_for(self._reach(worker, "status"), POLL_SECONDS)
         except (OSError, TimeoutError):
             return False
-        if reply.get("leaves"):
+        if reply.get("leaving"):
             self.note_leaving(worker.key)
-        return bool(reply.get("leaves"))
+        return bool(reply.get("leaving"))
 
     def available(self) -> dict[str, int]:
         """Return the addresses of the cluster's workers with their threads; empty if the scheduler does not answer."""
@@ -244,7 +245,7 @@ class SessionWorkers:
                 where = {"workers": [worker.address], "allow_other_workers": False, "pure": False, "key": worker.key}
                 worker.task = self._client.submit(keep_shard, worker.key, priority=10, **where)
                 self._joined[worker.address] = self._keys[worker.key] = worker
-                figures.add(workers=1)
+                metrics.add(workers=1)
                 _sessions[worker.key] = self
             else:
                 refused = f"{worker.address}: {refusal(reply)}"
@@ -252,15 +253,15 @@ class SessionWorkers:
                     logger.warning("A worker cannot join: %s", refused)
                 self._reasons.add(refused)
                 self._refused[worker.address] = time.monotonic() + _RETRY_SECONDS
-        self.processes.add(environments)
+        self.environments.add(environments)
         return refused
 
     def remove(self, workers: Sequence[SessionWorker]) -> None:
         """Remove lost workers."""
         for worker in workers:
-            logger.warning("Worker %s is lost; the others recompute its partitions", worker.address)
             if self._joined.pop(worker.address, None) is not None:
-                figures.add(workers=-1, workers_lost=1)
+                logger.warning("Worker %s is lost; the others recompute its partitions", worker.address)
+                metrics.add(workers=-1, workers_lost=1)
                 if worker.task is not None:
                     worker.task.release()
             self._keys.pop(worker.key, None)
@@ -290,12 +291,12 @@ class SessionWorkers:
         return list(self._joined.values())
 
     def close(self) -> None:
-        figures.add(direct_calls=-self.star)
+        metrics.add(fits_with_direct_calls=-self.star)
         self.release(self.all)
 
     def release(self, workers: Sequence[SessionWorker]) -> None:
         """Close the shards of workers that are no longer needed."""
-        figures.add(workers=-len(workers))
+        metrics.add(workers=-len(workers))
         for worker in workers:
             del self._joined[worker.address], self._keys[worker.key]
 
@@ -340,11 +341,11 @@ class SessionWorkers:
                 return reply.get("content")
             unreached = [self.by_key(key) for _, key in reply["lost"]]
             await self._examine(unreached)
-            if reply.get("leaves") or any(one.leaves for one in unreached):  # workers close their connections to one that leaves
-                raise Retry(f"Worker {unreached[0].address} was not reached while a worker leaves")
+            if reply.get("leaving") or any(one.is_leaving for one in unreached):  # workers close their connections to one that leaves
+                raise Retry(f"Worker {unreached[0].address} could not be reached while a worker is leaving")
             if call in {"take", "write", "step_tiles"} or (call == "run" and not self.star):
                 # All are alive, so two of them cannot reach each other, but the scheduler reaches all.
-                figures.add(direct_calls=not self.star)
+                metrics.add(fits_with_direct_calls=not self.star)
                 self._direct, self._next_direct = self._next_direct, min(2 * self._next_direct, _MAX_DIRECT_PASSES)
                 raise Retry(f"Workers cannot reach each other; the driver calls each of them itself, for {self._direct} passes")
 
@@ -363,7 +364,7 @@ class SessionWorkers:
                     break
 
     def _check_scheduler(self) -> None:
-        # A client that has lost its scheduler cancels all its tasks at once, so the oldest tells for all.
+        # A client that has lost its scheduler cancels all its tasks at once, so it is enough to look at the oldest.
         oldest = next(iter(self._joined.values()), None)
         released = oldest is not None and oldest.task is not None and oldest.task.status == "cancelled"
         if self._client.status != "running" or released:
