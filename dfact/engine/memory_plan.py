@@ -78,8 +78,8 @@ class WorkerResources:
     """Bytes that a process may use."""
     baseline: int
     """Bytes that a process uses already."""
-    free: str = ""
-    """Source of a limit that was not stated: the free memory, and what limits it or who holds the rest."""
+    limit_source: str = ""
+    """Source of a limit that was not stated: the free memory and what limits it, or the fits that hold the rest."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Plan:
     @property
     def _origin(self) -> str:
         """Source of the limit, as text that follows it; empty if it was stated."""
-        return f", which follows from the {self.workers.free}" if self.workers.free else ""
+        return f", which follows from the {self.workers.limit_source}" if self.workers.limit_source else ""
 
     def __str__(self) -> str:
         w, size = self.workers, "×".join(map(str, self.shape))

@@ -59,8 +59,8 @@ def test_a_second_fit_sees_what_the_first_reserves(processes: Processes) -> None
             take(session, Walk(), [1])
             beside = DistributedExecutor(other).workers(None)
             assert alone.limit - beside.limit == session._workers._reservation.size >= PART
-            assert "by a fit of" in beside.free
-            assert not alone.free
+            assert "by a fit of" in beside.limit_source
+            assert not alone.limit_source
             source = ArraySource(np.zeros((1000, 16), np.uint8))
             with pytest.raises(MemoryPlanError, match=r"memory that others hold on worker tcp://.* by a fit of \d+×16 of process"):
                 make_plan(source, np.dtype(np.float32), Footprint(8, 8, 600 << 20, 0), beside).check()
