@@ -30,8 +30,8 @@ from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
-from dfact.models.parameters import check_magnitudes, random_generator
 from dfact.models.traits import ModelTraits
+from dfact.parameters import check_magnitudes, random_generator
 from dfact.progress import Iteration
 
 MODELS: dict[str, type["Factorization"]] = {}

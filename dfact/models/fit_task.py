@@ -18,8 +18,8 @@ from dfact.engine.partitions import Partitions, partitions
 from dfact.engine.passes import PartialSums, Pass
 from dfact.engine.session import CheckpointableSession, Executor, Session, StateRows
 from dfact.errors import ParameterError
-from dfact.models.parameters import POSITIVE_INTEGER, describe_value, is_count
 from dfact.models.row_factors import gather_rows
+from dfact.parameters import POSITIVE_INTEGER, describe_value, is_count
 
 RUNTIME_PARAMETERS = ("executor", "memory_limit", "callbacks", "checkpoint", "checkpoint_every")
 """Parameters that do not affect the fitted model."""

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.data.readers import array_files
+from dfact.data.readers.arrays import array_files
+from dfact.data.readers.arrays.hdf5_arrays import HDF5CSCSource, HDF5CSRSource, HDF5Source
+from dfact.data.readers.arrays.netcdf import NetCDFSource
 from dfact.data.readers.base import ReadOptions
 from dfact.data.readers.formats import open_array, open_labels
-from dfact.data.readers.hdf5_arrays import HDF5CSCSource, HDF5CSRSource, HDF5Source
-from dfact.data.readers.netcdf import NetCDFSource
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import as_float
 from tests.conftest import REAL_DATA

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pytest
 
-from dfact.data.readers import arrow, columns
+from dfact.data.readers.columnar import arrow, columns
 from dfact.data.readers.formats import open_table
 from dfact.errors import DataError, DfactError, StoreError
 from tests.suites.reader import Columns, ReaderSuite, read

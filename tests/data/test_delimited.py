@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dfact.data.readers import delimited, text_files
 from dfact.data.readers.base import ReadOptions, Table
 from dfact.data.readers.formats import open_table
+from dfact.data.readers.text import delimited, text_files
 from dfact.errors import DataError, ParameterError
 from tests.conftest import REAL_DATA
 from tests.data.test_readers import TestCsv as CsvSuite

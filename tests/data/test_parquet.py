@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dfact.data.readers import columns, parquet
 from dfact.data.readers.base import Table
+from dfact.data.readers.columnar import columns, parquet
 from dfact.data.readers.formats import open_table
 from dfact.errors import DataError, StoreError
 from tests.conftest import REAL_DATA

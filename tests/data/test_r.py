@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dfact.data.readers import columns
 from dfact.data.readers.base import MissingCodes, ReadOptions
+from dfact.data.readers.columnar import columns
 from dfact.data.readers.formats import open_array, open_table
 from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
 from tests.conftest import REAL_DATA

@@ -9,8 +9,8 @@ from xml.sax.saxutils import escape
 import numpy as np
 import pytest
 
-from dfact.data.readers import columns
 from dfact.data.readers.base import ReadOptions
+from dfact.data.readers.columnar import columns
 from dfact.data.readers.formats import open_table
 from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
 from tests.conftest import REAL_DATA

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from dfact.data.readers import readstat, sas, spss, stata
 from dfact.data.readers.base import Batch, MissingCodes, ReadOptions, Table
 from dfact.data.readers.formats import open_table
+from dfact.data.readers.statistical import readstat, sas, spss, stata
 from dfact.errors import DataError, ParameterError
 from tests.conftest import REAL_DATA
 from tests.suites.reader import Columns, ReaderSuite, read

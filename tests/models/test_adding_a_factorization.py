@@ -29,8 +29,8 @@ from dfact.kernels.jit import kernel
 from dfact.models.catalogue import Entry
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
+from dfact.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.progress import Reporter, relative_change
 from dfact.report.presenters.base import items_plot, model_text
 from dfact.report.write import write_report
@@ -131,7 +131,7 @@ class PoissonMF(Factorization):
 
 # 4. Its commands: options, and the function that selects.
 OPTIONS = [max_iter_option, click.option("--tol", default=1e-5), click.option("--seed", "random_state", default=0)]
-CROSS_VALIDATION = "dfact.selection.block_cross_validation:block_cross_validate"
+CROSS_VALIDATION = "dfact.selection.cross_validation.block_cross_validation:block_cross_validate"
 SELECT = SelectSpec(CROSS_VALIDATION, "Number of factors of counts.", [component_numbers(), *OPTIONS], grid=["n_components"])
 SPEC = ModelSpec(
     Entry("PoissonMF", __name__, "poisson"), "Poisson factorization of counts.", [components(3), *OPTIONS], SELECT, checkpoint=False

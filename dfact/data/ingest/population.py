@@ -7,7 +7,7 @@ import pandas as pd
 
 from dfact.data.readers.base import Table
 from dfact.data.readers.formats import open_table
-from dfact.data.readers.genotypes import FAM_COLUMNS, GenotypeFile, read_fields, sibling
+from dfact.data.readers.genetics.genotypes import FAM_COLUMNS, GenotypeFile, read_fields, sibling
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, open_input_file
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from dfact.data.confounders import RANGE_REMEDY, Kind, apply_ranges, check_ranges, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.dictionaries.base import Dictionary, describe
-from dfact.data.ingest.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
 from dfact.data.ingest.coding import AnswerCoding
 from dfact.data.ingest.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
 from dfact.data.ingest.forgotten_codes import warn_forgotten_codes
@@ -31,6 +30,7 @@ from dfact.data.ingest.participants import (
 from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
 from dfact.data.ingest.stack import Stack
 from dfact.data.ingest.tasks import TaskPool, open_pool
+from dfact.data.ingest.tensor_cells import Arrangement, Counts, arrange, choose_events, choose_instances
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
 from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable, is_number
 from dfact.data.readers.formats import open_table

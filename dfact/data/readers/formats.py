@@ -13,7 +13,7 @@ import numpy as np
 
 from dfact.data import readers
 from dfact.data.readers.base import Content, Format, Input, LabelledArray, ReadOptions, Table, require_modules
-from dfact.data.readers.genotypes import GenotypeFile
+from dfact.data.readers.genetics.genotypes import GenotypeFile
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFolder, open_input
 
@@ -40,8 +40,9 @@ _LONGEST_SIGNATURE = 520  # MATLAB puts 512 bytes before the signature of HDF5
 
 @cache
 def formats() -> tuple[Format, ...]:
-    """Return all formats: those of every module of this folder."""
-    modules = (importlib.import_module(f"{readers.__name__}.{module.name}") for module in pkgutil.iter_modules(readers.__path__))
+    """Return all formats: those of every module in this folder and those below it, in the order of the modules' names."""
+    names = (module.name for module in pkgutil.walk_packages(readers.__path__, f"{readers.__name__}."))
+    modules = map(importlib.import_module, sorted(names, key=lambda name: name.rpartition(".")[2]))
     return tuple(each for module in modules for each in getattr(module, "FORMATS", ()))
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dfact.data.readers.base import Format, LabelledArray, MissingCodes, ReadOptions, Variable
-from dfact.data.readers.columns import MemoryTable
+from dfact.data.readers.columnar.columns import MemoryTable
 from dfact.data.readers.r_objects import (
     attributes_of,
     classes_of,

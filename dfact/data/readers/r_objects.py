@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.readers.columns import memory_limit, require_memory
+from dfact.data.readers.columnar.columns import memory_limit, require_memory
 from dfact.errors import DataError, DfactError, MemoryPlanError, StoreError
 from dfact.storage.input_files import InputFile
 

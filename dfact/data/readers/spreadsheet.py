@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dfact.data.readers.base import Format, ReadOptions, Variable
-from dfact.data.readers.columns import MemoryTable, require_memory
+from dfact.data.readers.columnar.columns import MemoryTable, require_memory
 from dfact.errors import DataError, DfactError, ParameterError, StoreError
 from dfact.storage.input_files import InputFile
 

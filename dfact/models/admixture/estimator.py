@@ -17,19 +17,19 @@ from dfact.data.validation import locate_noninteger, locate_outside, require_no_
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, read_tiles, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.binomial.codes import MAX_TRIALS, Codes
-from dfact.linalg.binomial.fit import Maximum, maximize_likelihood
-from dfact.linalg.binomial.passes import CountPass, ProjectionPass, StepPass
-from dfact.linalg.binomial.start import labelled_start, spectral_start
 from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
 from dfact.models.admixture.variants import Variants, match_columns
+from dfact.models.binomial.codes import MAX_TRIALS, Codes
+from dfact.models.binomial.fit import Maximum, maximize_likelihood
+from dfact.models.binomial.passes import CountPass, ProjectionPass, StepPass
+from dfact.models.binomial.start import labelled_start, spectral_start
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.progress import Iteration, Reporter
 
 UNKNOWN = ("", "-")

@@ -24,9 +24,9 @@ from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits
+from dfact.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter
 
 _ACTIVE_SHARE = 0.04  # of the entries: the bounds that the plan takes to be active; questionnaires have up to 0.016
@@ -115,7 +115,7 @@ class ICQF(Factorization):
         Differences that the confounders make, each adjusted for the others: each level of a confounder less its first one, the highest
         value of a continuous confounder less the lowest. The effects (items × differences, in points, of either sign) are those on an
         item at equal factors, the impact (factors × differences) those of the factors. The data determines the pair up to a shift
-        between the two, and the anchor of :func:`dfact.linalg.anchor.anchor` fixes it: most items have no effect. ``factors_`` and
+        between the two, and the anchor of :func:`dfact.psychometrics.anchor.anchor` fixes it: most items have no effect. ``factors_`` and
         ``confounder_loadings_`` depend on how the penalty splits it.
     differences_ : AdjustedDifferences or None
         Differences of W and of the residuals, from which the pair follows; None without confounders.

@@ -21,8 +21,8 @@ from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
+from dfact.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter
 
 _RHO = 3.0  # without bounds it has no effect

@@ -22,7 +22,7 @@ from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfold
 from dfact.models.fit_task import FitTask
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, random_generator
+from dfact.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, random_generator
 from dfact.progress import Iteration, Reporter, remaining_change
 
 _LEAST_SQUARES, _NO_PRIOR = ElasticNet(0.0, 0.0), RowPrior("none")

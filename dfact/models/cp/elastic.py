@@ -17,6 +17,7 @@ from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.models.cp.base import CPModel, explained_share, gather_factors, rows_footprint, warn_unconverged
 from dfact.models.cp.block_descent import Descent, descend
+from dfact.models.cp.initialization import is_exact, make_descent, row_inputs, start_size
 from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, trace_path
 from dfact.models.cp.problem import (
@@ -29,12 +30,11 @@ from dfact.models.cp.problem import (
     penalty_norms,
 )
 from dfact.models.cp.samples import monitor_rows
-from dfact.models.cp.starts import is_exact, make_descent, row_inputs, start_size
 from dfact.models.cp.stochastic import StochasticDescent, resolve_batch_sizes
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
+from dfact.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter, remaining_change
 
 _SOLVERS = ("bcd", "stochastic")

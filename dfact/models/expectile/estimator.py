@@ -30,8 +30,8 @@ from dfact.models.expectile.sampled_start import start_on_sample
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.progress import Iteration, Reporter, remaining_change
 
 _SPARSE = 0.4  # observed share up to which rows are solved exactly by default: a pass takes longer, but fewer are needed

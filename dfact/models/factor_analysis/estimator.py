@@ -18,10 +18,6 @@ from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.fit_indices import fit_indices, score_reliability
-from dfact.linalg.minres import LOWEST, minres
-from dfact.linalg.polychoric import GATHERED_ROWS, answer_levels, gathered_bytes, table_bytes
-from dfact.linalg.reliability import omega, omega_total
 from dfact.linalg.rotation import explained, oblimin, ordered, promax, promax_spss, varimax
 from dfact.models.estimator import Factorization
 from dfact.models.factor_analysis.correlations import Correlations, Tables, correlate
@@ -29,9 +25,13 @@ from dfact.models.factor_analysis.passes import ScorePass, Scorer
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Length, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
+from dfact.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter
+from dfact.psychometrics.fit_indices import fit_indices, score_reliability
+from dfact.psychometrics.minres import LOWEST, minres
+from dfact.psychometrics.polychoric import GATHERED_ROWS, answer_levels, gathered_bytes, table_bytes
+from dfact.psychometrics.reliability import omega, omega_total
 
 _N_STEPS = 3  # reported to the callbacks
 _ROTATIONS = ("promax", "promax-spss", "oblimin", "varimax", None)
@@ -137,7 +137,7 @@ class FactorAnalysis(Factorization):
         Root mean square of R − ΛΦΛᵀ off the diagonal.
     fit_ : Series
         χ² with its degrees of freedom and p, RMSEA with its 90 % interval, CFI, TLI, SRMR and BIC; see
-        :func:`dfact.linalg.fit_indices.fit_indices`. With polychoric correlations all but SRMR are descriptive, as χ² then has
+        :func:`dfact.psychometrics.fit_indices.fit_indices`. With polychoric correlations all but SRMR are descriptive, as χ² then has
         another distribution. χ², p and the interval of RMSEA assume complete, normal answers: of 90 % intervals, some 80 % covered
         with ordered categories and 35 % with a fifth of the answers missing. NaN, except ``df`` and ``srmr``, if R was smoothed or
         is singular, as its determinant is then arbitrary.
@@ -367,7 +367,7 @@ class FactorAnalysis(Factorization):
     def omega_(self) -> "pd.Series[float]":
         """Shares of the variance of the sum of all standardized items, as they are scored, that the factors explain.
 
-        ``omega`` is of one factor, and ``omega_total`` of the model's k factors; see :func:`dfact.psychometrics.reliability.describe`.
+        ``omega`` is of one factor, and ``omega_total`` of the model's k factors; see :func:`dfact.psychometrics.description.describe`.
         """
         values = {"omega": omega(self.correlations_), "omega_total": omega_total(self.correlations_, self.uniquenesses_)}
         return pd.Series(values, name="share")

@@ -21,21 +21,21 @@ from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tile
 from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.binomial import EDGE
-from dfact.linalg.binomial.codes import MAX_TRIALS, Codes
-from dfact.linalg.binomial.fit import begin, maximize_likelihood
-from dfact.linalg.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes
-from dfact.linalg.binomial.passes import ProjectionPass, RestartPass, StepPass
 from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size, tiled_gram_size
+from dfact.models.binomial.codes import MAX_TRIALS, Codes
+from dfact.models.binomial.fit import begin, maximize_likelihood
+from dfact.models.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes
+from dfact.models.binomial.passes import ProjectionPass, RestartPass, StepPass
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
 from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, ResponsePass, Responses, SummaryPass
 from dfact.models.gom.search import METHODS, VERTEX_METHODS, Problem, Search
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.progress import Iteration, Reporter
 
 LIKELIHOODS = ("none", "binomial")

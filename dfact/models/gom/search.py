@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.linalg.kmeans import kmeans, nearest_rows
-from dfact.linalg.points import Coordinates, DataRows, EmbedPass, take
+from dfact.linalg.row_points import Coordinates, DataRows, EmbedPass, take
 from dfact.linalg.svd import View, right_singular
 from dfact.linalg.vertex_hunting import cone_vertices, successive_projection
 from dfact.models.gom.passes import MembershipSums, Regularized, ResponseCounts, Responses, SpanPass

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.engine.environment import describe_environments
 from dfact.errors import ParameterError
+from dfact.export.component_order import ComponentOrder
+from dfact.export.stability import stability_lines
+from dfact.export.tables import Lines, Texts, item_texts, largest_items, require_own_items, under_headings
 from dfact.models.estimator import Factorization
 from dfact.models.provenance import SelectionRecord
 from dfact.models.traits import Vocabulary
-from dfact.report.component_order import ComponentOrder
 from dfact.report.document import Block, Card, Cards, Drawing, Section
 from dfact.report.figures import Groups, history_figure, items_heatmap, order_by_similarity
 from dfact.report.plots import signed_heatmap, with_item_labels
 from dfact.report.selection import ERROR_LABEL, score_plot
-from dfact.report.stability import stability_lines
-from dfact.report.tables import Lines, Texts, item_texts, largest_items, require_own_items, under_headings
 from dfact.text import align_columns, escape_lines
 
 if TYPE_CHECKING:
