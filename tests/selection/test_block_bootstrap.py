@@ -19,7 +19,7 @@ from dfact.engine.requests import read_tiles, run, step_tiles
 from dfact.models.binomial.fit import Maximum, begin, maximize_likelihood
 from dfact.models.binomial.passes import StepPass
 from dfact.models.binomial.row_block import ColumnWeights
-from dfact.selection.resampling import block_bootstrap
+from dfact.selection import block_bootstrap
 from dfact.selection.resampling.block_bootstrap import MomentPass, block_edges, chromosome_borders, draw_weights
 from dfact.selection.running import scheduler
 from tests.genotypes import write_bed

@@ -21,7 +21,7 @@ from dfact.engine.passes import Block
 from dfact.errors import DataError, MemoryPlanError, ParameterError, StoreError
 from dfact.models.provenance import Stability
 from dfact.progress import Iteration
-from dfact.selection.resampling import bootstrap
+from dfact.selection import bootstrap
 from dfact.selection.resampling.intervals import Variance, factor_intervals
 from dfact.selection.resampling.refits import Matching
 from dfact.selection.resampling.resamples import Half, Refit, RefittedLoadings, Resample, ResampleFits

@@ -14,9 +14,9 @@ from dfact.data.layout import Layout
 from dfact.engine.partitions import partitions
 from dfact.models.cp.path import PathStep
 from dfact.report.selection import selection_text
+from dfact.selection import core_consistency
 from dfact.selection.cross_validation.masks import EntryMask, masked
 from dfact.selection.result import Selection
-from dfact.selection.tensors import core_consistency
 from dfact.selection.tensors.solution_path import CRITERIA, select_on_path, split_half_similarity
 from tests.conftest import REAL_DATA
 

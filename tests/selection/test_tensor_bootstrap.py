@@ -16,7 +16,7 @@ from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
 from dfact.export.files import write_stability
 from dfact.models.provenance import Stability, TensorStability
-from dfact.selection.resampling import bootstrap
+from dfact.selection import bootstrap
 from dfact.selection.resampling.resamples import Resample
 from dfact.selection.tensors.factor_match import match_components
 from tests.selection.test_solution_path import planted
