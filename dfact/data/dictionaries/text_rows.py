@@ -10,6 +10,7 @@ from html import unescape
 from os import PathLike
 from typing import Any, NamedTuple
 
+from dfact.data.readers.columnar.columns import read_texts
 from dfact.data.readers.formats import open_table
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile, open_input
@@ -110,8 +111,8 @@ class Records:
 
     def _table_rows(self) -> Iterator[Record]:
         row = 0
-        for batch in self._table.batches([], self.columns, []):
-            columns = [column.to_pylist() for column in batch.texts.columns]
+        for texts in read_texts(self._table, self.columns):
+            columns = [column.to_pylist() for column in texts.columns]
             for cells in zip(*columns, strict=True):
                 yield Record([(cell or "").strip() for cell in cells], row)
                 row += 1

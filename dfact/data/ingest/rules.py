@@ -12,6 +12,7 @@ import numpy as np
 from dfact.data.ingest.coding import DEFAULT_MISSING, AnswerCoding, ItemCoding, code_text, sounds_like_no_answer
 from dfact.data.ingest.items import is_pattern, valid_levels
 from dfact.data.readers.base import MissingCodes, Table, Variable, is_number
+from dfact.data.readers.columnar.columns import read_texts
 from dfact.data.validation import column_limits
 from dfact.errors import DataError, ParameterError
 
@@ -182,8 +183,8 @@ def unordered_texts(table: Table, name: str) -> DataError:
 def count_texts(table: Table, name: str) -> Counter[str]:
     """Count the distinct texts of a column, without those that stand for no answer."""
     counts: Counter[str] = Counter()
-    for batch in table.batches([], [name], []):
-        for entry in batch.texts[name].value_counts().to_pylist():
+    for texts in read_texts(table, [name]):
+        for entry in texts[name].value_counts().to_pylist():
             if entry["values"] is not None and entry["values"].strip() not in ("", *DEFAULT_MISSING):
                 counts[entry["values"]] += entry["counts"]
     return counts

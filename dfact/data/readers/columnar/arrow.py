@@ -1,24 +1,18 @@
 """Arrow IPC files and streams as tables, and Feather files, whose second version is an Arrow IPC file."""
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc
 
-from dfact.data.readers.base import Batch, Format, ReadOptions, Table, TablePart, Variable
+from dfact.data.readers.base import Format, ReadOptions, Table, TablePart, Variable
 from dfact.data.readers.columnar.columns import (
-    Categories,
-    MemoryTable,
-    check_types,
-    ordered_categories,
-    require_memory,
+    describe_columns,
     rows_per_batch,
-    to_batch,
 )
 from dfact.errors import DataError, DfactError, StoreError
 from dfact.storage.input_files import InputFile
@@ -39,20 +33,21 @@ class _Part(TablePart):
     """Numbers of the record batches."""
     n_bytes: int = 0
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
-        names = list(dict.fromkeys([*numbers, *texts]))
-        n_rows = rows_per_batch(len(names))
-        before = 0
-        for rows in _read_batches(self.file, names, self.numbers):
-            check_types(self.file.name, rows.schema, numbers, texts)
-            for first in range(0, rows.num_rows, n_rows):
-                yield to_batch(rows.slice(first, n_rows), numbers, texts, missing, partial(self._position, before + first))
-            before += rows.num_rows
+    @property
+    def name(self) -> str:  # type: ignore[override]  # a value there
+        return self.file.name
 
-    def _position(self, first: int, row: int) -> str:
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        names = [*numbers, *texts]
+        n_rows = rows_per_batch(len(names))
+        for rows in _read_batches(self.file, list(dict.fromkeys(names)), self.numbers):
+            for first in range(0, rows.num_rows, n_rows):
+                yield rows.slice(first, n_rows).select(names)
+
+    def position(self, row: int) -> str:
         # The rows of earlier parts are counted here alone, as an Arrow file does not list the rows of its batches.
         earlier = range(self.numbers.start)
-        first += sum(rows.num_rows for rows in _read_batches(self.file, [], earlier)) if earlier else 0
+        first = sum(rows.num_rows for rows in _read_batches(self.file, [], earlier)) if earlier else 0
         return f"{self.file.name}: row {first + row} (counted from 0)"
 
 
@@ -72,13 +67,7 @@ class ArrowTable(Table):
 
     @cached_property
     def variables(self) -> Mapping[str, Variable]:
-        ordered = ordered_categories(self._schema)
-        categories = Categories(list(ordered))
-        if ordered:
-            for rows in _read_batches(self._file, list(ordered)):
-                categories.add(rows)
-        types = zip(self.columns, self._schema.types, strict=True)
-        return {name: categories.describe(name, kind, ordered=ordered.get(name, False)) for name, kind in types}
+        return describe_columns(self._schema, lambda names: _read_batches(self._file, names))
 
     def parts(self) -> Sequence[TablePart]:
         if self._n_batches is None:  # a stream is read from its start
@@ -87,8 +76,8 @@ class ArrowTable(Table):
         ranges = [range(first, min(first + step, self._n_batches)) for first in range(0, self._n_batches, step)]
         return [_Part(self._file, numbers, self.n_bytes * len(numbers) // self._n_batches) for numbers in ranges]
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
-        return _Part(self._file, range(0) if self._n_batches is None else range(self._n_batches)).batches(numbers, texts, missing)
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        return _Part(self._file, range(self._n_batches or 0)).record_batches(numbers, texts, missing)
 
 
 @contextmanager
@@ -121,26 +110,9 @@ def _read_batches(file: InputFile, names: Sequence[str], numbers: range | None =
 
 
 def _open(file: InputFile, _: ReadOptions) -> Table:
-    if file.read_start(len(_FEATHER_1)) != _FEATHER_1:
-        return ArrowTable(file)
-    from pyarrow import feather
-
-    require_memory(file.name, 2 * int(file.signature()[0]), "write it again as Feather of version 2, which is read in batches")
-    try:
-        with file.open() as stream, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Feather V1", DeprecationWarning)
-            rows = feather.read_table(stream)
-        rows.validate(full=True)
-    except DfactError:
-        raise
-    except (pa.ArrowException, OSError, UnicodeError, MemoryError) as error:
-        raise StoreError(f"{file.location} cannot be read as Feather: {error}") from error
-    ordered = ordered_categories(rows.schema)
-    categories = Categories(list(ordered))
-    for batch in rows.select(list(ordered)).to_batches() if ordered else ():
-        categories.add(batch)
-    described = {each.name: categories.describe(each.name, each.type, ordered=ordered.get(each.name, False)) for each in rows.schema}
-    return MemoryTable(file.name, list(zip(rows.column_names, rows.columns, strict=True)), described)
+    if file.read_start(len(_FEATHER_1)) == _FEATHER_1:
+        raise DataError(f"{file.name} is Feather of version 1, expected version 2; write it again with pyarrow or pandas")
+    return ArrowTable(file)
 
 
 FORMATS = (Format("Arrow", (".arrow", ".arrows", ".ipc", ".feather"), _open, signatures=((0, _FILE), (0, _STREAM), (0, _FEATHER_1))),)

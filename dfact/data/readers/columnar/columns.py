@@ -1,10 +1,10 @@
-"""Arrow columns as batches, for the formats that Arrow reads and for those whose rows are held in memory."""
+"""The cells of a table as numbers and texts, and what the formats share that Arrow reads or whose rows are held in memory."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +12,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dfact.data.memory_limit import free_memory
-from dfact.data.readers.base import Batch, Table, TextInNumbersError, Variable, is_number, to_matrix
+from dfact.data.readers.base import Table, TablePart, TextInNumbersError, Variable, is_number
 from dfact.errors import DataError, MemoryPlanError
 
 BATCH_ENTRIES = 3 << 18
 _MOST_ROWS = 1 << 16
 _MOST_CATEGORIES = 1000
 """Number of categories of a column of answers; a column with more holds labels or free text."""
+_TAGS = b"tagged missing values"
+"""Key of their counts in the metadata of a field."""
 
 
 def rows_per_batch(n_columns: int) -> int:
@@ -26,31 +28,70 @@ def rows_per_batch(n_columns: int) -> int:
     return min(max(1, BATCH_ENTRIES // max(1, n_columns)), _MOST_ROWS)
 
 
-def to_batch(
-    rows: pa.RecordBatch,
-    numbers: Sequence[str],
-    texts: Sequence[str],
-    missing: Sequence[str],
-    position: Callable[[int], str],
-) -> Batch:
-    """Convert rows to a batch; ``position`` describes a row of them, counted from 0, with the name of its file."""
-    for name in (*numbers, *texts):
-        _check_text(rows[name], name, position)
-    chosen = rows.select(list(numbers))
-    if not all(map(_is_plain, chosen.schema.types)):
-        columns = [_as_number(values, missing, name, position) for name, values in zip(numbers, chosen.columns, strict=True)]
-        chosen = pa.record_batch(columns, list(numbers))
-    strings = [_as_text(rows[name]) for name in texts]
-    return Batch(to_matrix(chosen), pa.record_batch(strings, list(texts)))
+class Cells(NamedTuple):
+    """Rows of a table: numbers with NaN for missing, and texts with null."""
+
+    numbers: NDArray[np.float64]
+    texts: pa.RecordBatch
+    tagged: Mapping[str, Mapping[str, int]]
+    """Counts of tagged missing values, by column and tag; each of them is NaN in ``numbers``."""
 
 
-def check_types(file: str, schema: pa.Schema, numbers: Sequence[str], texts: Sequence[str]) -> None:
+def read_cells(part: TablePart, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Cells]:
+    """Yield the rows in order: the columns ``numbers`` as a matrix, and the columns ``texts`` as strings.
+
+    Empty cells and the texts ``missing``, without the spaces around them, become NaN in columns of numbers; other text raises
+    DataError with its position.
+    """
+    n, n_read = len(numbers), 0
+    for rows in part.record_batches(numbers, texts, missing):
+        if not n_read:
+            _check_types(part.name, rows.schema, n)
+        position = partial(_position, part, n_read)
+        for j in range(rows.num_columns):
+            _check_text(rows.column(j), rows.schema.names[j], position)
+        chosen = rows.select(list(range(n)))
+        tagged = {each.name: tags for each in chosen.schema if (tags := _tags(each))}
+        if not all(map(_is_plain, chosen.schema.types)):
+            columns = [_as_number(values, missing, name, position) for name, values in zip(numbers, chosen.columns, strict=True)]
+            chosen = pa.record_batch(columns, list(numbers))
+        strings = pa.record_batch([_as_text(rows.column(n + j)) for j in range(len(texts))], list(texts))
+        n_read += rows.num_rows
+        yield Cells(_to_matrix(chosen, rows.num_rows), strings, tagged)
+
+
+def read_texts(part: TablePart, texts: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield columns as strings."""
+    for cells in read_cells(part, [], texts, []):
+        yield cells.texts
+
+
+def with_tags(field: pa.Field, counts: Mapping[str, int]) -> pa.Field:
+    """Return the field of a column of numbers with counts of its tagged missing values, by tag."""
+    return field.with_metadata({_TAGS: json.dumps(counts)}) if counts else field
+
+
+def _tags(field: pa.Field) -> dict[str, int]:
+    return dict(json.loads((field.metadata or {}).get(_TAGS, b"{}")))
+
+
+def _position(part: TablePart, first: int, row: int) -> str:
+    return part.position(first + row)
+
+
+def _to_matrix(numbers: pa.RecordBatch, n_rows: int) -> NDArray[np.float64]:
+    """Convert columns of numbers, of which there may be none, to a matrix, null to NaN."""
+    if numbers.num_columns == 0:
+        return np.empty((n_rows, 0))
+    with np.errstate(invalid="ignore"):  # signalling NaN in single precision
+        return np.asarray(numbers.to_tensor(null_to_nan=True, row_major=True).to_numpy(), np.float64)
+
+
+def _check_types(name: str, schema: pa.Schema, n_numbers: int) -> None:
     """Raise DataError unless the columns hold what they are read as."""
-    for names, kinds in ((numbers, ("number", "text")), (texts, ("number", "text", "date"))):
-        for name in names:
-            kind = schema.field(name).type
-            if kind_of(kind) not in kinds:
-                raise DataError(f"{file}: column {name!r} holds {kind}, expected numbers or text; leave it out")
+    for j, field in enumerate(schema):
+        if kind_of(field.type) not in (("number", "text") if j < n_numbers else ("number", "text", "date")):
+            raise DataError(f"{name}: column {field.name!r} holds {field.type}, expected numbers or text; leave it out")
 
 
 def kind_of(kind: pa.DataType) -> Literal["number", "text", "date"] | None:
@@ -109,6 +150,15 @@ class Categories:
         )
 
 
+def describe_columns(schema: pa.Schema, read: Callable[[list[str]], Iterable[pa.RecordBatch]]) -> dict[str, Variable]:
+    """Describe the columns of Arrow's types; ``read`` returns the batches of those with categories."""
+    ordered = ordered_categories(schema)
+    categories = Categories(list(ordered))
+    for rows in read(list(ordered)) if ordered else ():
+        categories.add(rows)
+    return {field.name: categories.describe(field.name, field.type, ordered=ordered.get(field.name, False)) for field in schema}
+
+
 def require_memory(name: str, n_bytes: float, remedy: str) -> None:
     """Raise MemoryPlanError if a file that is read as a whole needs more than half of the free memory."""
     limit = memory_limit()
@@ -149,23 +199,19 @@ class MemoryTable(Table):
     def variables(self) -> Mapping[str, Variable]:
         return self._variables
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
-        names = list(dict.fromkeys([*numbers, *texts]))
-        rows = self._rows.select(names)
-        check_types(self.name, rows.schema, numbers, texts)
-        n_rows = rows_per_batch(len(names))
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        rows = self._rows.select([*numbers, *texts])
+        n_rows = rows_per_batch(rows.num_columns)
         for first in range(0, rows.num_rows, n_rows):
             batch = rows.slice(first, n_rows).combine_chunks().to_batches()[0]
-            yield to_batch(batch, numbers, texts, missing, partial(self._position, first))._replace(
-                tagged=self._count_tags(numbers, first, n_rows)
-            )
+            yield pa.record_batch(batch.columns, pa.schema([self._counted(field, first, n_rows) for field in batch.schema]))
 
-    def _count_tags(self, numbers: Sequence[str], first: int, n_rows: int) -> Mapping[str, Mapping[str, int]]:
-        counts = {name: np.bincount(self._tags[name][first : first + n_rows], minlength=128) for name in numbers if name in self._tags}
-        return {name: {chr(i): int(count[i]) for i in np.flatnonzero(count) if i} for name, count in counts.items()}
-
-    def _position(self, first: int, row: int) -> str:
-        return f"{self.name}: {self.row_position(first + row)}"
+    def _counted(self, field: pa.Field, first: int, n_rows: int) -> pa.Field:
+        """Return the field with counts of the tagged missing values among some rows."""
+        if field.name not in self._tags:
+            return field
+        counts = np.bincount(self._tags[field.name][first : first + n_rows], minlength=128)
+        return with_tags(field, {chr(i): int(counts[i]) for i in np.flatnonzero(counts) if i})
 
 
 def _check_text(values: pa.Array, column: str, position: Callable[[int], str]) -> None:

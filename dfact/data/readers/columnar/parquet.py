@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from dfact.data.readers.base import Batch, Format, Input, ReadOptions, Table, TablePart, Variable
-from dfact.data.readers.columnar.columns import Categories, check_types, kind_of, ordered_categories, rows_per_batch, to_batch
+from dfact.data.readers.base import Format, Input, ReadOptions, Table, TablePart, Variable
+from dfact.data.readers.columnar.columns import Categories, kind_of, ordered_categories, rows_per_batch
 from dfact.errors import DataError, DfactError, StoreError
 from dfact.storage.input_files import InputFile, InputFolder
 
@@ -28,7 +28,7 @@ _MOST_OPEN_FILES = 8
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Piece:
     """Consecutive row groups of a file."""
 
@@ -39,18 +39,16 @@ class _Piece:
     """Values of the columns that the names of its folders hold."""
     largest_group: int
     """Size of the largest row group of the file, in bytes."""
+    n_rows: int = 0
 
     def read(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield batches of the columns ``names``."""
-        stored = [name for name in names if name not in self.keys]
+        stored = [name for name in dict.fromkeys(names) if name not in self.keys]
         with _open_parquet(self.file, in_pages=self.largest_group > _GROUP_BYTES) as file:
             missing = sum(file.metadata.row_group(group).num_rows for group in self.groups)
             for batch in file.iter_batches(rows_per_batch(len(names)), row_groups=self.groups, columns=stored, use_threads=False):
-                if self.keys:
-                    columns = [pa.repeat(self.keys[name], batch.num_rows) if name in self.keys else batch[name] for name in names]
-                    yield pa.record_batch(columns, list(names))
-                else:
-                    yield batch.select(list(names))
+                columns = [pa.repeat(self.keys[name], batch.num_rows) if name in self.keys else batch[name] for name in names]
+                yield pa.record_batch(columns, list(names))
                 missing -= batch.num_rows
         if missing:  # Arrow ends without an error if a column holds fewer values than the file declares
             raise StoreError(f"{self.file.location} is damaged: {missing} of its rows are missing in a column; export it again")
@@ -65,17 +63,23 @@ class _Part(TablePart):
     pieces: list[_Piece] = field(default_factory=list)
     n_bytes: int = 0
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
-        names = list(dict.fromkeys([*numbers, *texts]))
+    @property
+    def name(self) -> str:  # type: ignore[override]  # a value there
+        return self._name_of(self.pieces[0])
+
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for piece in self.pieces:
-            name = f"{self.table}: {piece.file.name}" if self.in_folder else self.table
-            first, schema = piece.first_row, None
-            for rows in piece.read(names):
-                if schema is None:
-                    schema = rows.schema
-                    check_types(name, schema, numbers, texts)
-                yield to_batch(rows, numbers, texts, missing, partial(_position, name, first))
-                first += rows.num_rows
+            yield from piece.read([*numbers, *texts])
+
+    def position(self, row: int) -> str:
+        for piece in self.pieces:
+            if row < piece.n_rows:
+                return f"{self._name_of(piece)}: row {piece.first_row + row} (counted from 0)"
+            row -= piece.n_rows
+        raise IndexError(row)
+
+    def _name_of(self, piece: _Piece) -> str:
+        return f"{self.table}: {piece.file.name}" if self.in_folder else self.table
 
 
 @dataclass(frozen=True)
@@ -116,9 +120,9 @@ class ParquetTable(Table):
     def parts(self) -> Sequence[TablePart]:
         return self._parts
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for part in self._parts:
-            yield from part.batches(numbers, texts, missing)
+            yield from part.record_batches(numbers, texts, missing)
 
     def row_position(self, row: int) -> str:
         if not self._in_folder:
@@ -140,13 +144,10 @@ class ParquetTable(Table):
                     piece = _Piece(file, [], first, own_keys, max(footer.group_bytes))
                     parts[-1].pieces.append(piece)
                 piece.groups.append(i)
+                piece.n_rows += n_rows
                 parts[-1].n_bytes += size
                 first += n_rows
         return parts
-
-
-def _position(name: str, first: int, row: int) -> str:
-    return f"{name}: row {first + row} (counted from 0)"
 
 
 def _parts_of(folder: InputFolder) -> list[InputFile]:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +18,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dfact.data.readers.arrays.array_files import require_stored
-from dfact.data.readers.base import Batch, MissingCodes, Table, TablePart, Variable
-from dfact.data.readers.columnar.columns import to_batch
+from dfact.data.readers.base import MissingCodes, Table, TablePart, Variable
+from dfact.data.readers.columnar.columns import with_tags
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 
@@ -140,7 +139,11 @@ class _Rows(TablePart):
     stop: int | None
     n_bytes: int = 0
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+    @property
+    def name(self) -> str:  # type: ignore[override]  # a value there
+        return self.source.file.name
+
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         columns = list(dict.fromkeys([*numbers, *texts]))
         size, start = max(1, _BATCH_ENTRIES // max(1, len(columns))), self.start
         while self.stop is None or start < self.stop:
@@ -150,7 +153,7 @@ class _Rows(TablePart):
             if self.stop is not None and n_read != n_rows:
                 raise self.source.damaged(f"it holds {start + n_read} rows, expected {self.stop}")
             if n_read:
-                batch = self._batch(frame, numbers, texts, missing, start)
+                batch = self._batch(frame, numbers, texts)
                 del frame  # before the next chunk is read
                 yield batch
                 del batch
@@ -158,27 +161,18 @@ class _Rows(TablePart):
                 return
             start += n_rows
 
-    def _batch(self, frame: pd.DataFrame, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str], start: int) -> Batch:
-        position = partial(self._position, start)
+    def _batch(self, frame: pd.DataFrame, numbers: Sequence[str], texts: Sequence[str]) -> pa.RecordBatch:
         values = {name: _split_tags(frame[name]) for name in map(str, frame) if self.types[name] != "string"}
         strings = {name: pa.array(frame[name], pa.string(), from_pandas=True) for name in map(str, frame) if name not in values}
-        cells: dict[str, pa.Array] = strings | {name: pa.array(array) for name, (array, _) in values.items()}
-        matrix = to_batch(_record(cells, numbers), numbers, [], missing, position).numbers if numbers else np.empty((len(frame), 0))
+        cells = {name: pa.array(array, from_pandas=True) for name, (array, _) in values.items()}
         cells |= {name: pc.if_else(pc.equal(each, ""), pa.scalar(None, pa.string()), each) for name, each in strings.items()}
-        cells |= {name: pa.array(values[name][0], from_pandas=True) for name in texts if name in values}
-        cells |= {name: self.dates[name].to_text(values[name][0]) for name in texts if name in self.dates}
-        return Batch(
-            matrix,
-            to_batch(_record(cells, texts), [], texts, missing, position).texts,
-            {name: values[name][1] for name in numbers if name in values and values[name][1]},
-        )
+        written = cells | {name: self.dates[name].to_text(values[name][0]) for name in texts if name in self.dates}
+        fields = [with_tags(pa.field(name, cells[name].type), values[name][1] if name in values else {}) for name in numbers]
+        fields += [pa.field(name, written[name].type) for name in texts]
+        return pa.record_batch([*(cells[name] for name in numbers), *(written[name] for name in texts)], pa.schema(fields))
 
-    def _position(self, start: int, row: int) -> str:
-        return f"{self.source.file.name}: row {start + row} (counted from 0)"
-
-
-def _record(cells: Mapping[str, pa.Array], names: Sequence[str]) -> pa.RecordBatch:
-    return pa.record_batch([cells[name] for name in names], list(names))
+    def position(self, row: int) -> str:
+        return f"{self.name}: row {self.start + row} (counted from 0)"
 
 
 class StatisticalTable(Table):
@@ -213,8 +207,8 @@ class StatisticalTable(Table):
     def variables(self) -> Mapping[str, Variable]:
         return self._variables
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
-        return self._rows(0, self._n_rows).batches(numbers, texts, missing)
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        return self._rows(0, self._n_rows).record_batches(numbers, texts, missing)
 
     def parts(self) -> Sequence[TablePart]:
         if self._n_rows is None:

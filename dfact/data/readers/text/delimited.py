@@ -5,16 +5,15 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from dfact.data.readers.base import Batch, Format, ReadOptions, Table, TablePart, TextInNumbersError, is_number, to_matrix
+from dfact.data.readers.base import Format, ReadOptions, Table, TablePart, TextInNumbersError, is_number
 from dfact.data.readers.text.text_files import Record, TextFile, is_decoded, open_text
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile
@@ -66,7 +65,7 @@ class _Rows:
     first: bool
     """Whether these rows begin with the first row of the file."""
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows.
 
         Numbers are read as whole numbers of one byte where the first rows suggest it, which takes Arrow the least time. What
@@ -83,9 +82,11 @@ class _Rows:
                     batch = complete.slice(min(unread, complete.num_rows)) if unread else complete
                     unread -= complete.num_rows - batch.num_rows
                     if batch.num_rows:
-                        converted = self._convert(batch, numbers, texts, missing if last else None)
+                        columns = batch.columns
+                        if last:  # the numbers are texts still
+                            columns[: len(numbers)] = [self._to_numbers(column, missing) for column in columns[: len(numbers)]]
                         n_read += batch.num_rows
-                        yield converted
+                        yield pa.record_batch(columns, names)
                 return
             except (pa.ArrowException, UnicodeError) as error:
                 if last:
@@ -114,15 +115,6 @@ class _Rows:
         parse = pa.csv.ParseOptions(delimiter=layout.text.delimiter, quote_char=quote, newlines_in_values=self.quoted)
         with self.open() as stream, pa.csv.open_csv(stream, read, parse, convert) as reader:
             yield from reader
-
-    def _convert(self, batch: pa.RecordBatch, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str] | None) -> Batch:
-        """Return the columns as a matrix and as texts; ``missing`` is given where the numbers are still texts."""
-        n = len(numbers)
-        cells = batch.select(list(range(n)))
-        if missing is not None:
-            cells = pa.record_batch([self._to_numbers(column, missing) for column in cells.columns], cells.schema.names)
-        matrix = to_matrix(cells) if n else np.empty((batch.num_rows, 0))
-        return Batch(matrix, pa.record_batch([batch.column(n + j) for j in range(len(texts))], list(texts)))
 
     def _to_numbers(self, cells: pa.Array, missing: Sequence[str]) -> pa.Array:
         cells = pc.utf8_trim_whitespace(cells)
@@ -171,24 +163,40 @@ class _Part(TablePart):
     first: bool
 
     @property
+    def name(self) -> str:  # type: ignore[override]  # a value there
+        return self.layout.text.file.name
+
+    @property
     def n_bytes(self) -> int:  # type: ignore[override]  # a value of the class there
         return self.stop - self.start
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
-        text = self.layout.text
-        content = text.read_lines(self.start, self.stop)
-
-        def records() -> Iterator[Record]:
-            lines = io.StringIO(content.decode("utf-8", "surrogateescape"), newline="")
-            return _without_empty(text.parse_records(lines, text.count_lines(self.start) + 1))
-
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        content = self._content()
         hexadecimal = any(mark in content and b"0" + mark in content for mark in (b"x", b"X"))  # one byte is found faster than two
         rows = _Rows(
-            self.layout, lambda: nullcontext(pa.BufferReader(content)), records, 0, "utf8", b'"' in content, hexadecimal, self.first
+            self.layout,
+            lambda: nullcontext(pa.BufferReader(content)),
+            partial(self._records, content),
+            0,
+            "utf8",
+            b'"' in content,
+            hexadecimal,
+            self.first,
         )
         # Arrow compares cells with all missing texts; leave out those whose first byte, which is found fast, does not occur.
         occurring = [each for each in missing if each.encode()[:1] in content]
-        yield from rows.batches(numbers, texts, occurring)
+        yield from rows.record_batches(numbers, texts, occurring)
+
+    def position(self, row: int) -> str:
+        return f"{self.name}: line {next(islice(self._records(self._content()), row, None))[0]}"
+
+    def _content(self) -> bytes:
+        return self.layout.text.read_lines(self.start, self.stop)
+
+    def _records(self, content: bytes) -> Iterator[Record]:
+        text = self.layout.text
+        lines = io.StringIO(content.decode("utf-8", "surrogateescape"), newline="")
+        return _without_empty(text.parse_records(lines, text.count_lines(self.start) + 1))
 
 
 class DelimitedTable(Table):
@@ -208,16 +216,16 @@ class DelimitedTable(Table):
         ranges = zip(self._cuts[:-1], self._cuts[1:], strict=True)
         return [_Part(self._layout, start, stop, first=i == 0) for i, (start, stop) in enumerate(ranges)]
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         layout = self._layout
         if not layout.text.file.is_remote and self._cuts is not None:  # remote files would be read once more for the cuts
             for part in self.parts():
-                yield from part.batches(numbers, texts, missing)
+                yield from part.record_batches(numbers, texts, missing)
             return
         # Arrow drops the mark of UTF-8 itself, and reads UTF-8 without a decoder of Python in between.
         encoding = "utf8" if layout.text.is_utf8 else layout.text.encoding
         rows = _Rows(layout, self._open, self._records, layout.header_records, encoding, quoted=True, hexadecimal=True, first=True)
-        yield from rows.batches(numbers, texts, missing)
+        yield from rows.record_batches(numbers, texts, missing)
 
     def row_position(self, row: int) -> str:
         line = next(islice(self._line_numbers(), row, None), None)
