@@ -330,7 +330,7 @@ def test_rows_that_do_not_fit_in_memory_are_refused(tmp_path: Path, monkeypatch:
     write_annotated({"X": np.eye(100)}, tmp_path / "x.h5ad", kind="csc")
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1000}))
     for name in ("x.mat", "x.mtx", "x.h5ad"):
-        with pytest.raises(dfact.DataError, match=rf"{name} takes .* GiB of memory, expected at most half of .*; \w+"):
+        with pytest.raises(dfact.MemoryPlanError, match=rf"{name} takes .* GiB of memory, expected at most half of .*; \w+"):
             dfact.import_array(open_array(tmp_path / name), tmp_path / "d.zarr")
 
 

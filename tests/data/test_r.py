@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from dfact.data import memory_limit
 from dfact.data.readers.base import MissingCodes, ReadOptions
 from dfact.data.readers.columnar import columns
 from dfact.data.readers.columnar.columns import read_cells
@@ -236,9 +237,7 @@ def test_forged_lengths_take_no_memory(tmp_path: Path) -> None:
     state = b"\x00\x00\x00\x0e\x00\x00\x00\x03" + np.array([1e13, 1, 1], ">f8").tobytes()
     nil = b"\x00\x00\x00\xfe"
     (tmp_path / "t.rds").write_bytes(head + b"\x00\x00\x00\xee\x00\x00\x00\x02" + symbol + nil + state + nil)
-    with pytest.raises(
-        MemoryPlanError, match=r"t\.rds needs .* MiB of memory, expected at most .* MiB, half of what is free; save it as parquet"
-    ):
+    with pytest.raises(MemoryPlanError, match=r"t\.rds takes .* GiB of memory, expected at most half of .*; save it as parquet"):
         open_table(tmp_path / "t.rds")
     (tmp_path / "t.rds").write_bytes(head + b"\x00\x00\x00\x13\x00\x00\x00\x01" * 100_000)
     with pytest.raises(DataError, match="nested in more than some"):
@@ -247,8 +246,8 @@ def test_forged_lengths_take_no_memory(tmp_path: Path) -> None:
 
 def test_a_file_beyond_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "t.rds", data_frame(q=np.zeros(3)), compression=None)
-    monkeypatch.setattr(columns, "memory_limit", lambda: 100.0)
-    with pytest.raises(MemoryPlanError, match="expected at most 0 MiB, half of what is free; save it as parquet"):
+    monkeypatch.setattr(memory_limit, "half_of_free_memory", lambda: 100.0)
+    with pytest.raises(MemoryPlanError, match=r"expected at most half of .*; save it as parquet"):
         open_table(tmp_path / "t.rds")
 
 

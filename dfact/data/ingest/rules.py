@@ -276,7 +276,6 @@ def _warn_of_alphabetical_labels(table: Table, items: Sequence[ItemCoding]) -> N
         labels = [label.casefold() for _, label in item.levels]
         if item.texts is None and len(labels) >= 3 and labels == sorted(labels) and not any(map(is_number, labels)):
             shown = ", ".join(f"{code_text(code)} {label!r}" for code, label in item.levels[:7])
-            shown = ", ".join(f"{code_text(code)} {label!r}" for code, label in item.levels[:7])
             found = f"{table.name}: the codes of {item.name!r} follow the alphabet: {shown}"
             remedy = "a program may have numbered them so; check their order, and correct it with recode= (--recode)"
             warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=5)

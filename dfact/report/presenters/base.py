@@ -16,6 +16,7 @@ from dfact.errors import ParameterError
 from dfact.export.component_order import ComponentOrder
 from dfact.export.stability import stability_lines
 from dfact.export.tables import Lines, Texts, item_texts, largest_items, require_own_items, under_headings
+from dfact.models.catalogue import BY_NAME
 from dfact.models.estimator import Factorization
 from dfact.models.provenance import SelectionRecord
 from dfact.models.traits import Vocabulary
@@ -30,17 +31,6 @@ if TYPE_CHECKING:
 
 TOP = 8  # items of each component in a report
 MAX_ITEMS = 2000  # in tables and heat maps; clustering takes memory quadratic in their number
-_PRESENTERS = {
-    "ICQF": ("bounded_nmf", "ICQFPresenter"),
-    "L1NMF": ("bounded_nmf", "L1NMFPresenter"),
-    "GradeOfMembership": ("gom.presenter", "GoMPresenter"),
-    "Admixture": ("admixture", "AdmixturePresenter"),
-    "ExpectileMF": ("expectile", "ExpectilePresenter"),
-    "ElasticCP": ("cp.presenter", "CPPresenter"),
-    "CPALS": ("cp.presenter", "CPPresenter"),
-    "FactorAnalysis": ("factor_analysis", "FactorAnalysisPresenter"),
-}
-"""Module and class of the presenter, by the name of the model's class; imported when needed."""
 M = TypeVar("M", bound=Factorization)
 
 
@@ -228,10 +218,10 @@ class Presenter(Generic[M]):
 def find_presenter(model: Factorization) -> type[Presenter[Factorization]]:
     """Return the class of presenters of a model; models that are not part of dfact get the plain one."""
     if not isinstance(model, Factorization):
-        raise ParameterError(f"a {type(model).__name__} cannot be presented, expected a fitted model, such as {', '.join(_PRESENTERS)}")
-    if (name := type(model).__name__) not in _PRESENTERS:
+        raise ParameterError(f"a {type(model).__name__} cannot be presented, expected a fitted model, such as {', '.join(BY_NAME)}")
+    if (name := type(model).__name__) not in BY_NAME:
         return Presenter
-    module, class_name = _PRESENTERS[name]
+    module, _, class_name = BY_NAME[name].presenter.partition(":")
     presenter: type[Presenter[Factorization]] = getattr(import_module(f"dfact.report.presenters.{module}"), class_name)
     return presenter
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.data.memory_limit import free_memory
+from dfact.data.memory_limit import require_memory
 from dfact.data.sources.base import contiguous
 from dfact.data.sources.dense import DenseSource
 from dfact.errors import DataError, DfactError, ParameterError
@@ -53,14 +53,6 @@ def file_errors(name: str, kind: str) -> Iterator[None]:
     except Exception as error:
         text = " ".join(f"{error or type(error).__name__}".split())[:_MAX_REASON]
         raise DataError(f"{name} cannot be read as {kind}: {text}; the file is damaged: export it again") from error
-
-
-def require_memory(name: str, n_bytes: int, remedy: str) -> None:
-    """Raise DataError if so many bytes, which are read at once, do not fit in half of the free memory."""
-    free = free_memory()
-    if n_bytes > free.size / 2:
-        found = f"{name} takes {n_bytes / 2**30:.1f} GiB of memory, expected at most half of the {free}"
-        raise DataError(f"{found}; {remedy}")
 
 
 def require_stored(name: str, shape: tuple[int, ...], n_bytes: int, stored: int) -> None:

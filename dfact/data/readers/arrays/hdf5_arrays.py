@@ -12,7 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.data.readers.arrays.array_files import FileSource, file_errors, require_memory, require_stored
+from dfact.data.memory_limit import require_memory
+from dfact.data.readers.arrays.array_files import FileSource, file_errors, require_stored
 from dfact.data.sources.base import contiguous
 from dfact.data.sources.sparse import CSRSource, SparseSource
 from dfact.errors import DataError

@@ -14,7 +14,8 @@ import scipy.io
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.data.readers.arrays.array_files import file_errors, require_memory, require_stored
+from dfact.data.memory_limit import require_memory
+from dfact.data.readers.arrays.array_files import file_errors, require_stored
 from dfact.data.readers.base import Format, LabelledArray, ReadOptions
 from dfact.errors import DataError, StoreError
 from dfact.storage.input_files import InputFile, open_input

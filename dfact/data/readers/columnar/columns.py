@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dfact.data.memory_limit import free_memory
 from dfact.data.readers.base import Table, TablePart, TextInNumbersError, Variable, is_number
-from dfact.errors import DataError, MemoryPlanError
+from dfact.errors import DataError
 
 BATCH_ENTRIES = 3 << 18
 _MOST_ROWS = 1 << 16
@@ -157,20 +156,6 @@ def describe_columns(schema: pa.Schema, read: Callable[[list[str]], Iterable[pa.
     for rows in read(list(ordered)) if ordered else ():
         categories.add(rows)
     return {field.name: categories.describe(field.name, field.type, ordered=ordered.get(field.name, False)) for field in schema}
-
-
-def require_memory(name: str, n_bytes: float, remedy: str) -> None:
-    """Raise MemoryPlanError if a file that is read as a whole needs more than half of the free memory."""
-    limit = memory_limit()
-    if n_bytes > limit:
-        raise MemoryPlanError(
-            f"{name} needs {n_bytes / 2**20:,.0f} MiB of memory, expected at most {limit / 2**20:,.0f} MiB, half of what is free; {remedy}"
-        )
-
-
-def memory_limit() -> float:
-    """Return the number of bytes that a file may need which is read as a whole: half of the free memory."""
-    return free_memory().size / 2
 
 
 class MemoryTable(Table):
