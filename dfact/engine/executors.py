@@ -20,7 +20,6 @@ from dfact.data.layout import Layout
 from dfact.data.lazy_results import active_client
 from dfact.data.sources.dask import dask_array
 from dfact.engine.block_state import CheckpointedState
-from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass, TiledPass
@@ -208,7 +207,7 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
         if n_partitions == 1:
             return InlineExecutor()
         client = active_client()
-        return ThreadsExecutor() if client is None else DistributedExecutor(client)
+        return ThreadsExecutor() if client is None else _on_cluster(client)
     if executor == "inline":
         return InlineExecutor()
     if executor == "threads":
@@ -217,9 +216,9 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
         client = active_client()
         if client is None:
             raise ParameterError("executor is 'distributed', expected an active dask.distributed.Client; create one or pass it as executor")
-        return DistributedExecutor(client)
+        return _on_cluster(client)
     if hasattr(executor, "scheduler_info"):
-        return DistributedExecutor(executor)
+        return _on_cluster(executor)
     methods = ("workers", "open", "map") if tasks else ("workers", "open")
     missing = [name for name in methods if not callable(getattr(executor, name, None))]
     if not missing:
@@ -228,6 +227,13 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
     if len(missing) < len(methods):
         raise ParameterError(f"executor is {executor!r} without the method {missing[0]!r}, expected one with {', '.join(methods)}; add it")
     raise ParameterError(f"executor is {executor!r}, expected None, 'inline', 'threads', 'distributed' or a distributed.Client")
+
+
+def _on_cluster(client: Any) -> Executor:
+    """Return the executor of a client's cluster; its modules are imported on first use, as most fits need none."""
+    from dfact.engine.cluster.session import DistributedExecutor
+
+    return DistributedExecutor(client)
 
 
 def data_client(X: Any, executor: Any) -> Any:

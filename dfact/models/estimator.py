@@ -17,7 +17,7 @@ from dfact.data.codebook import Codebook, compare_items
 from dfact.data.coerce import as_dataset
 from dfact.data.confounders import ConfounderEncoding, warn_implausible
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.array import axis_labels
+from dfact.data.sources.array import axis_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, warn_unobserved_rows
 from dfact.data.weights import effective_number

@@ -6,12 +6,11 @@ opens a :class:`Table`, a format of arrays a :class:`LabelledArray`, a format of
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Literal
 
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dfact.data.codebook import Key
 from dfact.errors import DataError, ParameterError
@@ -115,34 +114,6 @@ class Table(TablePart):
     def row_position(self, row: int) -> str:
         """Describe the position in the file of a row (counted from 0)."""
         return f"row {row} (counted from 0)"
-
-
-@dataclass(frozen=True)
-class LabelledArray:
-    """An array with the labels of its modes."""
-
-    values: Any
-    """NumPy array, SciPy sparse array, or a source that is read by rows; all have ``T``. The first mode holds the rows."""
-    labels: tuple[NDArray[Any] | None, ...] = ()
-    """Labels of each mode, None for a mode without labels; modes beyond the tuple have none."""
-    missing: tuple[float, ...] = ()
-    """Codes that the file declares as missing."""
-    undeclared: tuple[float, ...] = ()
-    """Codes that mark missing entries in this format, but that the file does not declare: an entry with one is an error."""
-    name: str = "X"
-    """Name in messages."""
-    notes: tuple[str, ...] = ()
-    """Sentences about the file for the user."""
-
-    def __post_init__(self) -> None:
-        for mode, (labels, size) in enumerate(zip(self.labels, self.values.shape, strict=False), start=1):
-            if labels is not None and len(labels) != size:
-                raise DataError(f"{self.name} has {len(labels)} labels of mode {mode}, expected {size}; the file is damaged")
-
-    def transpose(self) -> "LabelledArray":
-        """Return the array with its modes in reverse order."""
-        labels = (*self.labels, *[None] * (len(self.values.shape) - len(self.labels)))
-        return replace(self, values=self.values.T, labels=labels[::-1])
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from dfact.data import readers
-from dfact.data.readers.base import Content, Format, Input, LabelledArray, ReadOptions, Table, require_modules
+from dfact.data.readers.base import Content, Format, Input, ReadOptions, Table, require_modules
 from dfact.data.readers.frames import ArrowStream, InputFrame, open_frame
 from dfact.data.readers.genetics.genotypes import GenotypeFile
+from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFolder, open_input
 

@@ -18,7 +18,8 @@ from dfact.data.readers.arrays.hdf5_arrays import (
     read_texts,
     sparse_source,
 )
-from dfact.data.readers.base import Format, LabelledArray, ReadOptions
+from dfact.data.readers.base import Format, ReadOptions
+from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 

@@ -12,7 +12,8 @@ from dfact.data.memory_limit import require_memory
 from dfact.data.readers.arrays.array_files import choose_array, file_errors, require_stored
 from dfact.data.readers.arrays.hdf5_arrays import SIGNATURE, check_heaps, dense_source, open_file, sparse_source
 from dfact.data.readers.arrays.matlab_elements import check_elements
-from dfact.data.readers.base import Format, LabelledArray, ReadOptions, require_modules
+from dfact.data.readers.base import Format, ReadOptions, require_modules
+from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from dfact.data.memory_limit import require_memory
 from dfact.data.readers.arrays.array_files import file_errors, require_stored
-from dfact.data.readers.base import Format, LabelledArray, ReadOptions
+from dfact.data.readers.base import Format, ReadOptions
+from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError, StoreError
 from dfact.storage.input_files import InputFile, open_input
 

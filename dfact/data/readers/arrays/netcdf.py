@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from dfact.data.readers.arrays.array_files import FileSource, choose_array, file_errors
 from dfact.data.readers.arrays.hdf5_arrays import SIGNATURE, check_heaps, declared_missing, dense_source, open_file
-from dfact.data.readers.base import Format, LabelledArray, ReadOptions
+from dfact.data.readers.base import Format, ReadOptions
+from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 

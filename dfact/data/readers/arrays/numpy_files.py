@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.readers.arrays.array_files import choose_array
-from dfact.data.readers.base import Format, LabelledArray, ReadOptions
+from dfact.data.readers.base import Format, ReadOptions
+from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile
 
