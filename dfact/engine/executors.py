@@ -108,29 +108,10 @@ class LocalSession(CheckpointableSession):
             self._shard.restore(state)
 
 
-class InlineExecutor:
-    """The calling thread alone, without Dask."""
-
-    def workers(self, memory_limit: int | str | None) -> WorkerResources:
-        return local_workers("inline", 1, memory_limit)
-
-    def open(self, partitions: Partitions, plan: Plan) -> LocalSession:
-        return LocalSession(partitions, plan, 1)
-
-    def map(
-        self,
-        function: Callable[[T, D], Iterable[R]],
-        tasks: Sequence[T],
-        load: Callable[[], D],
-        on_result: Callable[[T, R], None],
-        context: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
-        """Run one task after the other; see :class:`dfact.engine.session.Executor`."""
-        _map_on_threads(function, tasks, load, on_result, context, 1)
-
-
 class ThreadsExecutor:
     """Threads of this process: as many as ``num_workers`` of ``dask.config``, by default one per core."""
+
+    kind = "threads"
 
     def __init__(self, threads: int | None = None) -> None:
         import dask
@@ -139,7 +120,7 @@ class ThreadsExecutor:
         self.threads = int(threads or dask.config.get("num_workers", None) or CPU_COUNT)
 
     def workers(self, memory_limit: int | str | None) -> WorkerResources:
-        return local_workers("threads", self.threads, memory_limit)
+        return local_workers(self.kind, self.threads, memory_limit)
 
     def open(self, partitions: Partitions, plan: Plan) -> LocalSession:
         return LocalSession(partitions, plan, self.threads)
@@ -152,8 +133,17 @@ class ThreadsExecutor:
         on_result: Callable[[T, R], None],
         context: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Run the tasks on threads; see :class:`dfact.engine.session.Executor`."""
+        """Run the tasks on the threads; see :class:`dfact.engine.session.Executor`."""
         _map_on_threads(function, tasks, load, on_result, context, self.threads)
+
+
+class InlineExecutor(ThreadsExecutor):
+    """The calling thread alone for passes, and one thread for tasks."""
+
+    kind = "inline"
+
+    def __init__(self) -> None:
+        self.threads = 1
 
 
 def _map_on_threads(
