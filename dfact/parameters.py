@@ -1,8 +1,15 @@
-"""Parameters of an estimator: checks that need no data, seeds, and values as text."""
+"""Parameters of an estimator: the values that each accepts, declared in the signature; seeds, and values as text.
+
+A signature declares the values of a parameter beside its type, ``n_components: Annotated[int, COUNT] = 8``, and
+:func:`check_parameters` refuses others.
+"""
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -30,11 +37,64 @@ def is_in_range(value: Any, low: float, high: float = np.inf) -> bool:
     )
 
 
-def check(model: object, checks: Mapping[str, tuple[bool, str]]) -> None:
-    """Raise ParameterError for the first parameter whose check (valid, expected value) fails."""
-    for name, (valid, expected) in checks.items():
-        if not valid:
-            raise ParameterError(f"{name} is {getattr(model, name)!r}, expected {expected}")
+@dataclass(frozen=True)
+class Values:
+    """The values that a parameter accepts."""
+
+    accepts: Callable[[Any], bool]
+    expected: str
+    """The same in words, for messages."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ParameterError if the parameter with this name has a value that is not accepted."""
+        if not self.accepts(value):
+            raise ParameterError(f"{name} is {value!r}, expected {self.expected}")
+
+    def or_none(self) -> "Values":
+        """Return these values and None."""
+        return Values(lambda value: value is None or self.accepts(value), f"{self.expected}, or None")
+
+
+def one_of(*names: str | None) -> Values:
+    """Return the values of a parameter that is one of some names."""
+    *others, last = map(repr, names)
+    return Values(lambda value: (value is None and None in names) or (isinstance(value, str) and value in names), _either(others, last))
+
+
+def _either(others: Sequence[str], last: str) -> str:
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def at_least(low: float) -> Values:
+    """Return the numbers from ``low`` on, infinity included."""
+    return Values(lambda value: is_in_range(value, low), f"a number of at least {low:g}")
+
+
+COUNT = Values(is_count, "an integer of at least 1")
+NOT_NEGATIVE = at_least(0)
+FINITE = Values(lambda value: is_in_range(value, 0) and value < np.inf, "a finite number of at least 0")
+YES_OR_NO = Values(lambda value: isinstance(value, (bool, np.bool_)), "True or False")
+
+
+def declared_values(kind: type[Any]) -> Mapping[str, Values]:
+    """Return the values that the parameters of a class of estimators accept, by name, for those whose annotation declares them."""
+    parameters = signature(kind).parameters.values()
+    return {each.name: values for each in parameters if (values := _values_of(each.annotation)) is not None}
+
+
+def _values_of(hint: Any) -> Values | None:
+    """Return the values that an annotation declares: ``Literal`` names, or what ``Annotated`` adds to a type."""
+    parts = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
+    names = [name for part in parts if get_origin(part) is Literal for name in get_args(part)]
+    if names:
+        return one_of(*names, *([None] if NoneType in parts else []))
+    return next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Values)), None)
+
+
+def check_parameters(model: Any) -> None:
+    """Raise ParameterError for the first parameter with a value that the signature of its class does not declare."""
+    for name, values in declared_values(type(model)).items():
+        values.check(name, getattr(model, name))
 
 
 def check_magnitudes(model: object, names: Iterable[str], dtype: np.dtype[Any]) -> None:
@@ -48,10 +108,6 @@ def check_magnitudes(model: object, names: Iterable[str], dtype: np.dtype[Any]) 
         sizes = np.abs(np.concatenate([np.ravel(part) for part in parts]).astype(np.float64))
         if (largest := float(sizes[np.isfinite(sizes)].max(initial=0))) > highest:
             raise ParameterError(f"{name} holds {largest:g}, expected at most {highest:.0e}, as {dtype} overflows")
-
-
-POSITIVE_INTEGER = "an integer of at least 1"
-"""Text of the values that :func:`is_count` accepts."""
 
 
 def random_generator(random_state: Any) -> np.random.RandomState:

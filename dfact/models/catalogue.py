@@ -21,8 +21,8 @@ class Entry:
     """Module that defines the class."""
     command: str | None
     """Name of its commands, as in ``dfact fit icqf``; None for a model without commands."""
-    presenter: str
-    """Module in ``dfact.report.presenters``, and class, of what a report shows of it."""
+    presenter: str | None = None
+    """Module in ``dfact.report.presenters``, and class, of what a report shows of it; None for what any model has."""
 
     @property
     def family(self) -> str:

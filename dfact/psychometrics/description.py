@@ -20,7 +20,7 @@ from dfact.engine.executors import data_client
 from dfact.engine.memory_plan import Plan
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
-from dfact.parameters import POSITIVE_INTEGER, is_count
+from dfact.parameters import COUNT
 from dfact.progress import Iteration, Reporter
 from dfact.psychometrics.answer_sums import AnswerSums, SumsTask, SurveyFigures
 from dfact.psychometrics.item_sums import ItemRange, ItemSums
@@ -191,8 +191,7 @@ def describe(
     >>> list(description.scales.index), bool(description.scales.loc["calm", "alpha"] > 0.6)
     (['calm', 'open'], True)
     """
-    if not is_count(group_factors):
-        raise ParameterError(f"group_factors is {group_factors!r}, expected {POSITIVE_INTEGER}")
+    COUNT.check("group_factors", group_factors)
     dataset = _answers(data, weights, executor)
     replicates = dataset.replicate_weights
     if interval is None:

@@ -219,9 +219,10 @@ def find_presenter(model: Factorization) -> type[Presenter[Factorization]]:
     """Return the class of presenters of a model; models that are not part of dfact get the plain one."""
     if not isinstance(model, Factorization):
         raise ParameterError(f"a {type(model).__name__} cannot be presented, expected a fitted model, such as {', '.join(BY_NAME)}")
-    if (name := type(model).__name__) not in BY_NAME:
+    entry = BY_NAME.get(type(model).__name__)
+    if entry is None or entry.presenter is None:
         return Presenter
-    module, _, class_name = BY_NAME[name].presenter.partition(":")
+    module, _, class_name = entry.presenter.partition(":")
     presenter: type[Presenter[Factorization]] = getattr(import_module(f"dfact.report.presenters.{module}"), class_name)
     return presenter
 

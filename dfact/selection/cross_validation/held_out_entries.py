@@ -23,7 +23,7 @@ from dfact.models.expectile.passes import OriginalUnits
 from dfact.models.expectile.sampled_entries import record_crossings
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
 from dfact.models.provenance import SelectionRecord
-from dfact.parameters import POSITIVE_INTEGER, check, check_count, describe_value, is_count, is_in_range
+from dfact.parameters import COUNT, check_count, describe_value, is_in_range
 from dfact.progress import Iteration, Reporter
 from dfact.selection.cross_validation.folds import resolve_random_state
 from dfact.selection.cross_validation.held_out_errors import ERRORS, N_ROW_GROUPS, ErrorMeasure, ExpectileErrors, ExpectileErrorsPass
@@ -250,7 +250,7 @@ def _check(model: Any, settings: _Settings) -> None:
     if error not in ("expectile", *ERRORS):
         raise ParameterError(f"error is {error!r}, expected one of {', '.join(map(repr, ('expectile', *ERRORS)))}")
     check_count("repeats", settings.repeats, 1, 1000)
-    check(model, {"checkpoint_every": (is_count(model.checkpoint_every), POSITIVE_INTEGER)})
+    COUNT.check("checkpoint_every", model.checkpoint_every)
     if bins and (len(bins) < 2 or not all(low < high for low, high in pairwise(bins))):
         raise ParameterError(f"bins are {list(bins)!r}, expected at least two numbers, each larger than the one before")
 
