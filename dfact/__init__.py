@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dfact.models.gom.estimator import GradeOfMembership
     from dfact.models.persistence import load_model, save_model
     from dfact.progress import Progress
-    from dfact.psychometrics.reliability import Description, describe
+    from dfact.psychometrics.description import Description, describe
     from dfact.report.write import write_report
 
 __version__ = "0.1.0"
@@ -72,11 +72,11 @@ __all__ = [
 _MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
     "Codebook": "dfact.data.codebook",
     "Dataset": "dfact.data.dataset",
-    "Description": "dfact.psychometrics.reliability",
+    "Description": "dfact.psychometrics.description",
     "Item": "dfact.data.codebook",
     "MissingCount": "dfact.data.codebook",
     "Progress": "dfact.progress",
-    "describe": "dfact.psychometrics.reliability",
+    "describe": "dfact.psychometrics.description",
     "expand_categories": "dfact.data.ingest.indicators",
     "import_array": "dfact.data.ingest.array",
     "import_genotypes": "dfact.data.ingest.genotypes",

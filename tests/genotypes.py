@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.data.readers.genotypes import pack
+from dfact.data.readers.genetics.genotypes import pack
 from dfact.data.synthetic import PlantedAdmixture
 
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.admixture.simulation import root_mean_square_error, write_lists
 from benchmarks.common import REAL_DATA, exit_code, report
-from dfact.data.readers.genotypes import pack
+from dfact.data.readers.genetics.genotypes import pack
 from dfact.data.synthetic import PlantedAdmixture
 from dfact.kernels.genotypes import MISSING
 

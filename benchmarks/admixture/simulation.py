@@ -9,7 +9,7 @@ from scipy.optimize import linear_sum_assignment
 
 import dfact
 from dfact.data.ingest.writer import dataset_writer
-from dfact.data.readers.genotypes import pack
+from dfact.data.readers.genetics.genotypes import pack
 from dfact.data.synthetic import PlantedAdmixture
 from dfact.kernels.genotypes import MISSING
 from dfact.storage.location import parse_location

@@ -27,8 +27,8 @@ from benchmarks.common import QUESTIONNAIRES, REAL_DATA, answers, exit_code, rep
 from benchmarks.factor_analysis import number_of_factors
 from dfact.data.synthetic import icqf_simulation
 from dfact.engine.threads import single_threaded
-from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.criteria import select_by_criterion
+from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
 
 Thresholds = list[tuple[str, bool]]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.common import answers, exit_code, report
 from dfact.data.synthetic import icqf_simulation
-from dfact.selection.block_cross_validation import block_cross_validate
-from dfact.selection.folds import assign_all_folds, resolve_random_state
+from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
+from dfact.selection.cross_validation.folds import assign_all_folds, resolve_random_state
 
 Thresholds = list[tuple[str, bool]]
 

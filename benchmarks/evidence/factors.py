@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.evidence.calibration import COVERAGE, LEVEL_OF_TESTS, Counts, Experiment, Statement
 from dfact.data.coerce import as_dataset
-from dfact.selection.congruence_tests import congruences
-from dfact.selection.factor_congruences import FactorComparison, FactorCongruences
-from dfact.selection.item_screens import Groups
-from dfact.selection.results_store import ResultsStore
+from dfact.selection.group_comparison.congruence_tests import congruences
+from dfact.selection.group_comparison.factor_congruences import FactorComparison, FactorCongruences
+from dfact.selection.group_comparison.item_screens import Groups
+from dfact.selection.running.results_store import ResultsStore
 
 Array = NDArray[np.float64]
 Data = tuple[Array, Array]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.common import REAL_DATA, exit_code, report
 from dfact.report.plots import new_figure, save_figure
-from dfact.selection.held_out_entries import select_each_by_held_out
+from dfact.selection.cross_validation.held_out_entries import select_each_by_held_out
 
 Thresholds = list[tuple[str, bool]]
 

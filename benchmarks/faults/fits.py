@@ -249,7 +249,7 @@ FORKSERVER.set_forkserver_preload(
         "dfact",
         "dfact.models.estimator",
         "dfact.selection",
-        "dfact.report.export",
+        "dfact.export.files",
         "dfact.report.write",
         "dfact.cli.main",
         "benchmarks.faults.fork_server",

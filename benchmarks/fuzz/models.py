@@ -77,7 +77,7 @@ def forged_target(name: str) -> Target:
         dfact.save_model(model, folder / "m.model")
 
     def read(folder: Path, out: Path, same: bool) -> None:
-        from dfact.report.export import write_loadings, write_model_factors
+        from dfact.export.files import write_loadings, write_model_factors
 
         model = dfact.load_model(folder / "m.model")
         for use in (

@@ -33,7 +33,7 @@ from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, Pass
 from dfact.linalg.kmeans import kmeans
-from dfact.linalg.points import Embedding, EmbedPass, NoSums
+from dfact.linalg.row_points import Embedding, EmbedPass, NoSums
 from dfact.linalg.svd import gram_size, right_singular, zero_filled
 
 Thresholds = list[tuple[str, bool]]

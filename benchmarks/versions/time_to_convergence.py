@@ -45,7 +45,8 @@ print(json.dumps([float(model.objective_history_[-1]), time.perf_counter() - beg
 _REFITS = """
 import inspect, json, sys, time, warnings
 import dfact
-from dfact.selection import block_cross_validate, bootstrap
+from dfact.selection import block_cross_validate
+from dfact.selection import bootstrap
 warnings.simplefilter("ignore")
 name, X = sys.argv[1], dfact.open_dataset(sys.argv[2])
 warm = dfact.ICQF(2, executor="threads", random_state=0, max_iter=12).fit(X)

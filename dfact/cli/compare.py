@@ -81,7 +81,7 @@ def compare(
     from dfact.models.persistence import annotate_model, load_model
     from dfact.progress import Progress
     from dfact.report.comparison import comparison_text
-    from dfact.selection.groups import compare_groups
+    from dfact.selection.group_comparison.groups import compare_groups
 
     estimator = load_model(model)
     table = None if items is None else read_items(items)

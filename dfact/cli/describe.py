@@ -83,8 +83,8 @@ def describe(
     Without scales in DATA or FILE, all items are one scale. Items are reversed only where their key is -1.
     """
     from dfact.progress import Progress
-    from dfact.psychometrics.reliability import describe as describe_data
-    from dfact.psychometrics.reliability import plan_description
+    from dfact.psychometrics.description import describe as describe_data
+    from dfact.psychometrics.description import plan_description
     from dfact.report.reliability_tables import check_description_path, write_description
 
     if out is not None:

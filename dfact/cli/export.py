@@ -18,7 +18,7 @@ def _formats(context: click.Context) -> str:
     table = str(context.params.get("table"))
     names = {"factors": "FITTED_ROW_FORMATS", "loadings": "ITEM_FORMATS"}
     names |= dict.fromkeys((*_OF_CONFOUNDERS, "items", "stability"), "LABELLED_FORMATS")
-    return f"dfact.report.export:{names.get(table, 'TABLE_FORMATS')}"
+    return f"dfact.export.files:{names.get(table, 'TABLE_FORMATS')}"
 
 
 @click.command(epilog=example("dfact export survey.model loadings.csv --suppress 0.1"))
@@ -86,12 +86,7 @@ def export(
             f"--style applies to complete tables; remove it or {f'--table {table}' if suppress is None else '--suppress'}."
         )
     from dfact.data.dictionaries.table import read_items
-    from dfact.models.persistence import load_model
-    from dfact.progress import Progress
-    from dfact.report.apa.effects import write_apa_effects
-    from dfact.report.apa.loadings import write_apa_loadings
-    from dfact.report.apa.write import FORMATS
-    from dfact.report.export import (
+    from dfact.export.files import (
         FITTED_ROW_FORMATS,
         TABLE_FORMATS,
         check_destination,
@@ -103,6 +98,11 @@ def export(
         write_model_factors,
         write_stability,
     )
+    from dfact.models.persistence import load_model
+    from dfact.progress import Progress
+    from dfact.report.apa.effects import write_apa_effects
+    from dfact.report.apa.loadings import write_apa_loadings
+    from dfact.report.apa.write import FORMATS
 
     check_destination(out, overwrite=overwrite, formats=FORMATS if style else (*FITTED_ROW_FORMATS, *TABLE_FORMATS))
     described = None if items is None else read_items(items)

@@ -53,7 +53,7 @@ def info(path: Location, top: int, items: list[str]) -> None:
 def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ()) -> str:
     """Describe a dataset with the first ``top`` items of its codebook, or those whose names match a pattern."""
     from dfact.data.weights import describe_weights
-    from dfact.report.tables import elided
+    from dfact.export.tables import elided
     from dfact.text import align_columns
 
     n, *others = dataset.shape
@@ -97,7 +97,7 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
 
 def _genotype_lines(variants: "pd.DataFrame", dataset: "Dataset") -> list[tuple[str, str]]:
     """Describe the variants of genotypes and the populations of the persons."""
-    from dfact.report.tables import elided
+    from dfact.export.tables import elided
 
     chromosomes = variants["chromosome"].unique()
     dropped = f"; {dataset.dropped_columns} dropped" if dataset.dropped_columns else ""
@@ -159,7 +159,7 @@ def _format_range(low: Any, high: Any) -> str:
 
 
 def _row_labels(dataset: "Dataset") -> str:
-    from dfact.report.tables import elided
+    from dfact.export.tables import elided
 
     labels = dataset.label_source
     shown = "numbered from 0" if labels is None else f"{elided([str(labels[i]) for i in range(min(3, dataset.shape[0]))])}, …"
@@ -167,7 +167,7 @@ def _row_labels(dataset: "Dataset") -> str:
 
 
 def _confounder(values: "pd.Series[Any]", limits: "PlausibleRange | None") -> str:
-    from dfact.report.tables import elided
+    from dfact.export.tables import elided
 
     missing = f", {int(values.isna().sum())} missing"
     if hasattr(values, "cat"):

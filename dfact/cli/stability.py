@@ -90,12 +90,12 @@ def stability(
     With --blocks, refits an admixture to resamples of its SNPs. The standard errors of the memberships are stored in MODEL, and
     the table lists their mean for each population.
     """
+    from dfact.export.stability import remarks, resamples_text
     from dfact.models.persistence import annotate_model, load_model
     from dfact.progress import Progress
     from dfact.report.presenters.admixture import size_table
-    from dfact.report.stability import remarks, resamples_text
-    from dfact.selection.block_bootstrap import block_bootstrap
-    from dfact.selection.bootstrap import bootstrap
+    from dfact.selection.resampling.block_bootstrap import block_bootstrap
+    from dfact.selection.resampling.bootstrap import bootstrap
 
     if halves and reselect:
         raise click.UsageError("--reselect repeats the selection in bootstrap samples, not --halves; remove one of them.")

@@ -31,11 +31,11 @@ def structure(
     """
     if data is not None and population is not None:
         raise click.UsageError("--data and --population both give the populations; pass one of them.")
+    from dfact.export.admixture_files import MEMBERSHIPS, read_memberships
     from dfact.models.persistence import load_model
-    from dfact.report.admixture_files import MEMBERSHIPS, read_memberships
     from dfact.report.plots import save_figure
     from dfact.report.selection import check_plot
-    from dfact.report.structure import dataset_populations, read_populations, run_memberships, stated_populations, structure_figure
+    from dfact.report.structure_plot import dataset_populations, read_populations, run_memberships, stated_populations, structure_figure
 
     check_plot(out, overwrite=overwrite)
     loaded = [read_memberships(run) if Path(run).suffix in (MEMBERSHIPS, ".gz") else load_model(run) for run in runs]

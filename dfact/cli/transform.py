@@ -12,7 +12,7 @@ from dfact.storage.location import Location
 @click.command(epilog=example("dfact transform survey.model new.zarr factors.csv"))
 @click.argument("model", type=InputLocation())
 @click.argument("data", type=InputLocation())
-@click.argument("out", type=OutputLocation("dfact.report.export:ROW_FORMATS"))
+@click.argument("out", type=OutputLocation("dfact.export.files:ROW_FORMATS"))
 @memory_option
 @scheduler_option
 @overwrite_option
@@ -22,11 +22,11 @@ def transform(model: Location, data: Location, out: Location, memory_limit: str 
     Computes them for all participants of the dataset DATA with the loadings of MODEL, and writes them to OUT, which ends in
     .csv, .parquet or .zarr, for memberships also in .Q.
     """
+    from dfact.export.admixture_files import require_memberships
+    from dfact.export.component_order import ComponentOrder
+    from dfact.export.files import ROW_FORMATS, check_destination, write_factors
     from dfact.models.persistence import load_model
     from dfact.progress import Progress
-    from dfact.report.admixture_files import require_memberships
-    from dfact.report.component_order import ComponentOrder
-    from dfact.report.export import ROW_FORMATS, check_destination, write_factors
     from dfact.report.presenters.base import rows_text
 
     check_destination(out, overwrite=overwrite, formats=ROW_FORMATS)

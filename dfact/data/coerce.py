@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.array import array_source, axis_labels
 from dfact.data.memory_limit import free_memory
+from dfact.data.sources.array import array_source, axis_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import dask_array, persist_rows
 from dfact.data.sources.dense import ArraySource, LazySource

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
-from dfact.errors import ParameterError
+from dfact.errors import MemoryPlanError, ParameterError
 
 
 @dataclass(frozen=True)
@@ -103,3 +103,15 @@ def _usage(version: _Version, group: Path) -> int:
     """Return the bytes that the processes of a group use, less the contents of files that can be dropped."""
     fields = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     return int((group / version.usage).read_text()) - int(fields.get(version.cache, 0))
+
+
+def half_of_free_memory() -> float:
+    """Return the number of bytes that what is read as a whole may take."""
+    return free_memory().size / 2
+
+
+def require_memory(name: str, n_bytes: float, remedy: str) -> None:
+    """Raise MemoryPlanError if so many bytes, which are read at once, do not fit in half of the free memory."""
+    if n_bytes > half_of_free_memory():
+        found = f"{name} takes {n_bytes / 2**30:.1f} GiB of memory, expected at most half of the {free_memory()}"
+        raise MemoryPlanError(f"{found}; {remedy}")

@@ -20,7 +20,6 @@ from dfact.data.layout import Layout
 from dfact.data.lazy_results import active_client
 from dfact.data.sources.dask import dask_array
 from dfact.engine.block_state import CheckpointedState
-from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass, TiledPass
@@ -109,29 +108,10 @@ class LocalSession(CheckpointableSession):
             self._shard.restore(state)
 
 
-class InlineExecutor:
-    """The calling thread alone, without Dask."""
-
-    def workers(self, memory_limit: int | str | None) -> WorkerResources:
-        return local_workers("inline", 1, memory_limit)
-
-    def open(self, partitions: Partitions, plan: Plan) -> LocalSession:
-        return LocalSession(partitions, plan, 1)
-
-    def map(
-        self,
-        function: Callable[[T, D], Iterable[R]],
-        tasks: Sequence[T],
-        load: Callable[[], D],
-        on_result: Callable[[T, R], None],
-        context: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
-        """Run one task after the other; see :class:`dfact.engine.session.Executor`."""
-        _map_on_threads(function, tasks, load, on_result, context, 1)
-
-
 class ThreadsExecutor:
     """Threads of this process: as many as ``num_workers`` of ``dask.config``, by default one per core."""
+
+    kind = "threads"
 
     def __init__(self, threads: int | None = None) -> None:
         import dask
@@ -140,7 +120,7 @@ class ThreadsExecutor:
         self.threads = int(threads or dask.config.get("num_workers", None) or CPU_COUNT)
 
     def workers(self, memory_limit: int | str | None) -> WorkerResources:
-        return local_workers("threads", self.threads, memory_limit)
+        return local_workers(self.kind, self.threads, memory_limit)
 
     def open(self, partitions: Partitions, plan: Plan) -> LocalSession:
         return LocalSession(partitions, plan, self.threads)
@@ -153,8 +133,17 @@ class ThreadsExecutor:
         on_result: Callable[[T, R], None],
         context: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Run the tasks on threads; see :class:`dfact.engine.session.Executor`."""
+        """Run the tasks on the threads; see :class:`dfact.engine.session.Executor`."""
         _map_on_threads(function, tasks, load, on_result, context, self.threads)
+
+
+class InlineExecutor(ThreadsExecutor):
+    """The calling thread alone for passes, and one thread for tasks."""
+
+    kind = "inline"
+
+    def __init__(self) -> None:
+        self.threads = 1
 
 
 def _map_on_threads(
@@ -208,7 +197,7 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
         if n_partitions == 1:
             return InlineExecutor()
         client = active_client()
-        return ThreadsExecutor() if client is None else DistributedExecutor(client)
+        return ThreadsExecutor() if client is None else _on_cluster(client)
     if executor == "inline":
         return InlineExecutor()
     if executor == "threads":
@@ -217,9 +206,9 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
         client = active_client()
         if client is None:
             raise ParameterError("executor is 'distributed', expected an active dask.distributed.Client; create one or pass it as executor")
-        return DistributedExecutor(client)
+        return _on_cluster(client)
     if hasattr(executor, "scheduler_info"):
-        return DistributedExecutor(executor)
+        return _on_cluster(executor)
     methods = ("workers", "open", "map") if tasks else ("workers", "open")
     missing = [name for name in methods if not callable(getattr(executor, name, None))]
     if not missing:
@@ -228,6 +217,13 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
     if len(missing) < len(methods):
         raise ParameterError(f"executor is {executor!r} without the method {missing[0]!r}, expected one with {', '.join(methods)}; add it")
     raise ParameterError(f"executor is {executor!r}, expected None, 'inline', 'threads', 'distributed' or a distributed.Client")
+
+
+def _on_cluster(client: Any) -> Executor:
+    """Return the executor of a client's cluster; its modules are imported on first use, as most fits need none."""
+    from dfact.engine.cluster.session import DistributedExecutor
+
+    return DistributedExecutor(client)
 
 
 def data_client(X: Any, executor: Any) -> Any:

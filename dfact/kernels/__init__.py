@@ -10,10 +10,10 @@ Shape letters used in all kernels:
     box_qp, elastic_net             quadratic programs of many columns with one Gram matrix: in a box, with an ℓ1 penalty
     expectile, expectile_dense      rows of expectile regression: any, and those with few missing entries
     cp, samples, adamax             tensors: column updates, samples of slices, and their steps
-    kmeans                          assignment of points to centres
+    assignment                      assignment of points to centres
     entries                         missing codes, column statistics, filling
     polychoric                      tables of pairs of items by counting bits, and the correlation of each
-    rotation                        oblimin rotations of loadings, by gradient projection
+    oblimin                         oblimin rotations of loadings, by gradient projection
     strata                          counts of answers by stratum and group
     genotypes                       genotypes of two bits: counted, and transposed into rows
     jit                             the decorators that compile all kernels

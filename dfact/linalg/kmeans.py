@@ -1,7 +1,7 @@
 """K-means of directions over all rows: a search on a sample of them, then Lloyd's iteration by passes.
 
 :func:`kmeans` is the entry. It runs a search for each of several k: the points are the leading k coordinates of the rows' embedding
-(:class:`dfact.linalg.points.EmbedPass`), scaled to length 1, and k is also the number of clusters, the ``width`` of the search. A
+(:class:`dfact.linalg.row_points.EmbedPass`), scaled to length 1, and k is also the number of clusters, the ``width`` of the search. A
 search has several solutions, of which one is chosen; the centres of all solutions are packed one below the other.
 """
 
@@ -21,8 +21,8 @@ from dfact.engine.passes import Block, PartialSums, Pass, Workspace
 from dfact.engine.requests import Solver, run
 from dfact.engine.session import Session
 from dfact.errors import DataError
-from dfact.kernels.kmeans import member_weights
-from dfact.linalg.points import Coordinates, Embedding, RowMaximum, take
+from dfact.kernels.assignment import member_weights
+from dfact.linalg.row_points import Coordinates, Embedding, RowMaximum, take
 
 _SAMPLE = 1 << 15  # number of rows on which the clusters are searched
 _BLOCK = 1 << 11  # sampled rows whose products with a search's centres fit into the second-level cache

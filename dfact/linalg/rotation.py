@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.kernels.rotation import minimize_oblimin
+from dfact.kernels.oblimin import minimize_oblimin
 
 _ROUNDS, _TOLERANCE = 1000, 1e-12  # of the varimax rotation
 _ROUNDS_BEFORE_PLANES = 20

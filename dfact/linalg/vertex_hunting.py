@@ -16,7 +16,7 @@ from dfact.engine.passes import Block, Pass
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.linalg.kmeans import cluster_centers
-from dfact.linalg.points import Coordinates, Points, RowMaximum, Taken, row_maximum, squared_norms
+from dfact.linalg.row_points import Coordinates, Points, RowMaximum, Taken, row_maximum, squared_norms
 
 _ROUNDS = 100  # maximum number of passes that extend the working set; some five to twenty complete it
 _POOL = 1 << 15  # number of rows near the margin among which corners are searched

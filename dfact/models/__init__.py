@@ -1,10 +1,12 @@
 """Models: one package for each family of factorizations.
 
-Imports linalg and everything below it, never Dask. A family has a problem (its objective), passes (the step of one block),
+Imports psychometrics and everything below it, never Dask. A family has a problem (its objective), passes (the step of one block),
 a solver (the loop over passes) and an estimator (scikit-learn's contract). Families do not import each other.
 
     bounded_nmf        ICQF and L1NMF
     gom                GradeOfMembership
+    admixture          Admixture
+    binomial           memberships by binomial likelihood, for the two of them
     expectile          ExpectileMF
     cp                 ElasticCP and CPALS
     factor_analysis    FactorAnalysis

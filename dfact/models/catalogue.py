@@ -1,4 +1,4 @@
-"""The one list of models: class, command and module of each.
+"""The one list of models: class, module, command and presenter of each.
 
 The list imports no model, so that ``dfact --help`` need not wait for Numba and scikit-learn.
 """
@@ -21,6 +21,8 @@ class Entry:
     """Module that defines the class."""
     command: str | None
     """Name of its commands, as in ``dfact fit icqf``; None for a model without commands."""
+    presenter: str | None = None
+    """Module in ``dfact.report.presenters``, and class, of what a report shows of it; None for what any model has."""
 
     @property
     def family(self) -> str:
@@ -34,14 +36,14 @@ class Entry:
 
 
 CATALOGUE = (
-    Entry("ICQF", "dfact.models.bounded_nmf.icqf", "icqf"),
-    Entry("L1NMF", "dfact.models.bounded_nmf.l1nmf", "l1nmf"),
-    Entry("FactorAnalysis", "dfact.models.factor_analysis.estimator", "fa"),
-    Entry("GradeOfMembership", "dfact.models.gom.estimator", "gom"),
-    Entry("Admixture", "dfact.models.admixture.estimator", "admixture"),
-    Entry("ExpectileMF", "dfact.models.expectile.estimator", "emf"),
-    Entry("ElasticCP", "dfact.models.cp.elastic", "cp"),
-    Entry("CPALS", "dfact.models.cp.als", None),
+    Entry("ICQF", "dfact.models.bounded_nmf.icqf", "icqf", "bounded_nmf:ICQFPresenter"),
+    Entry("L1NMF", "dfact.models.bounded_nmf.l1nmf", "l1nmf", "bounded_nmf:L1NMFPresenter"),
+    Entry("FactorAnalysis", "dfact.models.factor_analysis.estimator", "fa", "factor_analysis:FactorAnalysisPresenter"),
+    Entry("GradeOfMembership", "dfact.models.gom.estimator", "gom", "gom.presenter:GoMPresenter"),
+    Entry("Admixture", "dfact.models.admixture.estimator", "admixture", "admixture:AdmixturePresenter"),
+    Entry("ExpectileMF", "dfact.models.expectile.estimator", "emf", "expectile:ExpectilePresenter"),
+    Entry("ElasticCP", "dfact.models.cp.elastic", "cp", "cp.presenter:CPPresenter"),
+    Entry("CPALS", "dfact.models.cp.als", None, "cp.presenter:CPPresenter"),
 )
 
 BY_NAME = {entry.name: entry for entry in CATALOGUE}

@@ -17,7 +17,7 @@ from dfact.data.codebook import Codebook, compare_items
 from dfact.data.coerce import as_dataset
 from dfact.data.confounders import ConfounderEncoding, warn_implausible
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.array import axis_labels
+from dfact.data.sources.array import axis_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, warn_unobserved_rows
 from dfact.data.weights import effective_number
@@ -30,8 +30,8 @@ from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
-from dfact.models.parameters import check_magnitudes, random_generator
 from dfact.models.traits import ModelTraits
+from dfact.parameters import check_magnitudes, check_parameters, random_generator
 from dfact.progress import Iteration
 
 MODELS: dict[str, type["Factorization"]] = {}
@@ -85,10 +85,12 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
         Further arguments are those of ``fit``. :meth:`fit_prepared` runs the fit.
         """
-        return type(self)(**self.get_params(deep=False))._prepare(X, **fit_inputs)
+        fitted = type(self)(**self.get_params(deep=False))
+        fitted._check_parameters()
+        return fitted._prepare(X, **fit_inputs)
 
     def _prepare(self, X: Any) -> FitTask[Any]:
-        """Check the parameters and the data, set the attributes that describe the data, and return the task."""
+        """Check the data, set the attributes that describe it, and return the task. The parameters have been checked."""
         raise NotImplementedError  # each model's own
 
     def solve(self, task: FitTask[Any]) -> Solver[Any]:
@@ -292,7 +294,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return self._task(dataset, **settings).plan()
 
     def _check_parameters(self) -> None:
-        """Refuse parameters that are invalid for any data."""
+        """Refuse parameters that are invalid for any data: values that the signature does not declare, and contradictions."""
+        check_parameters(self)
 
     def _added_attributes(self) -> dict[str, Any]:
         """Return fitted attributes that the first models of format version 2 lack, with the values that these stand for."""

@@ -17,9 +17,8 @@ from dfact.engine.memory_plan import Footprint, Plan, make_plan
 from dfact.engine.partitions import Partitions, partitions
 from dfact.engine.passes import PartialSums, Pass
 from dfact.engine.session import CheckpointableSession, Executor, Session, StateRows
-from dfact.errors import ParameterError
-from dfact.models.parameters import POSITIVE_INTEGER, describe_value, is_count
 from dfact.models.row_factors import gather_rows
+from dfact.parameters import COUNT, describe_value
 
 RUNTIME_PARAMETERS = ("executor", "memory_limit", "callbacks", "checkpoint", "checkpoint_every")
 """Parameters that do not affect the fitted model."""
@@ -100,8 +99,7 @@ class FitTask(Generic[Q]):
         if path is None:
             return session
         every = getattr(self.model, "checkpoint_every", _CHECKPOINT_EVERY)
-        if not is_count(every):
-            raise ParameterError(f"checkpoint_every is {every!r}, expected {POSITIVE_INTEGER}")
+        COUNT.check("checkpoint_every", every)
         return CheckpointedSession(session, path, every, self.identity())
 
     def identity(self) -> dict[str, str]:

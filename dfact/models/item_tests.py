@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as t_distribution
 
-from dfact.linalg.mantel import adjusted
 from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Shape
+from dfact.psychometrics.mantel import adjusted
 
 NEGLIGIBLE, LARGE = 0.17, 0.25
 """Differences over the item's standard deviation up to which ETS counts an item as class A, and above which as class C."""

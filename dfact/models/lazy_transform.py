@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import Excerpt, as_dataset
-from dfact.data.ingest.array import axis_labels
 from dfact.data.lazy_results import compute_chunks, map_rows
+from dfact.data.sources.array import axis_labels
 from dfact.data.sources.dask import dask_array
 from dfact.models.estimator import Factorization
 from dfact.models.row_factors import gather_rows

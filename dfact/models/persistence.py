@@ -26,8 +26,8 @@ from dfact.errors import DataError, ParameterError, StoreError
 from dfact.models.catalogue import BY_NAME
 from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
-from dfact.models.parameters import is_count
 from dfact.models.provenance import Comparison, SelectionRecord, Stability, TensorStability
+from dfact.parameters import is_count
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, member, reason
 from dfact.storage.digests import json_digest
 from dfact.storage.groups import (

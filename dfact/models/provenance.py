@@ -11,10 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import chi2, norm
 
-from dfact.linalg.mantel import adjusted
 from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
+from dfact.psychometrics.mantel import adjusted
 
 _COSINE = 1.0001  # greatest absolute value of a similarity, with its rounding error
 STABLE = 0.9

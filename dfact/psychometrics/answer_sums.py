@@ -19,11 +19,11 @@ from dfact.engine.passes import Block
 from dfact.engine.requests import BlockView, Solver, run
 from dfact.engine.session import Executor
 from dfact.errors import DataError
-from dfact.linalg.alpha_jackknife import AlphaParts, AlphaPass
-from dfact.linalg.correlation import Moments, MomentsPass
-from dfact.linalg.item_sums import ItemRange, ItemSums, ItemSumsPass
-from dfact.linalg.polychoric import Levels, Tabulated, answer_levels, gathered_bytes, table_bytes, tabulate
-from dfact.linalg.reliability import alpha
+from dfact.psychometrics.alpha_jackknife import AlphaParts, AlphaPass
+from dfact.psychometrics.correlation import Moments, MomentsPass
+from dfact.psychometrics.item_sums import ItemRange, ItemSums, ItemSumsPass
+from dfact.psychometrics.polychoric import Levels, Tabulated, answer_levels, gathered_bytes, table_bytes, tabulate
+from dfact.psychometrics.reliability import alpha
 
 Array = NDArray[np.float64]
 

@@ -1,341 +1,196 @@
-"""Descriptions of questionnaires: distributions of the items, reliability of the scales, adequacy for a factor analysis."""
+"""Reliability of scales and adequacy of correlations for a factor analysis.
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from os import PathLike
-from typing import Any
+C (m, m) are the covariances and R (m, m) the correlations of the items of a scale, all keyed to point the same way.
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import t
+from scipy.stats import chi2, f
 
-from dfact.data.coerce import as_dataset
-from dfact.data.dataset import Dataset
-from dfact.data.replicate_weights import ReplicateWeights
-from dfact.data.scales import Scales, resolve_scales
-from dfact.data.validation import require_finite
-from dfact.engine.executors import data_client
-from dfact.engine.memory_plan import Plan
-from dfact.engine.threads import single_threaded
-from dfact.errors import DataError, ParameterError
-from dfact.linalg.item_sums import ItemRange, ItemSums
-from dfact.models.parameters import POSITIVE_INTEGER, is_count
-from dfact.progress import Iteration, Reporter
-from dfact.psychometrics.answer_sums import AnswerSums, SumsTask, SurveyFigures
-from dfact.psychometrics.scale_figures import Associations, adequacy, describe_scale, quoted
-from dfact.text import align_columns, table_text
+from dfact.linalg.rotation import oblimin
+from dfact.psychometrics.fit_indices import bartlett_factor, degrees_of_freedom
+from dfact.psychometrics.minres import minres
 
 Array = NDArray[np.float64]
-INTERVALS = {"jackknife": "jackknife", "feldt": "Feldt", "replicates": "replicate weights"}
-"""Intervals of alpha, with their names in a sentence."""
+_TOLERANCE = 1e-10  # of the gradient of an extraction, so that figures are right to six digits
 
 
-@dataclass(frozen=True, eq=False)
-class Description:
-    """Distributions of the items and reliability of the scales; ``print`` shows it as tables.
+def alpha(C: Array) -> float:
+    """Return Cronbach's alpha m/(m − 1)·(1 − tr C/ΣC); of R, the standardised alpha. NaN for one item."""
+    m = len(C)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.divide(m, m - 1) * (1 - np.divide(np.trace(C), C.sum()))) if m > 1 else np.nan
 
-    A figure that is not defined is NaN, and ``note`` has the reason.
 
-    Examples
-    --------
-    >>> import dfact, numpy as np
-    >>> answers = np.random.default_rng(0).integers(1, 6, (100, 3))
-    >>> description = dfact.describe(answers, scales={"pair": ["0", "1"], "single": ["2"]})
-    >>> description.scales.loc["single", "note"]
-    'one item'
+def alpha_interval(value: float, n: float, m: int, level: float = 0.95) -> tuple[float, float]:
+    """Return the confidence interval of an alpha of m items and n participants (Feldt et al. 1987):
+
+    1 − (1 − α)·F_p at p = (1 ± level)/2, for F with n − 1 and (n − 1)(m − 1) degrees of freedom.
+    """
+    tail = (1 - level) / 2
+    if m < 2 or n < 2:
+        return np.nan, np.nan
+    upper, lower = (float(f.ppf(p, n - 1, (n - 1) * (m - 1))) for p in (1 - tail, tail))
+    return 1 - (1 - value) * upper, 1 - (1 - value) * lower
+
+
+def lambda6(R: Array) -> float:
+    """Return Guttman's λ6 = 1 − Σ 1/(R⁻¹)_ii / ΣR of regular correlations."""
+    return float(1 - (1 / np.linalg.inv(R).diagonal()).sum() / R.sum())
+
+
+def average_correlation(R: Array) -> float:
+    """Return the mean correlation of two items; NaN for one item."""
+    m = len(R)
+    return float((R.sum() - np.trace(R)) / (m * (m - 1))) if m > 1 else np.nan
+
+
+def item_rest_correlations(C: Array) -> Array:
+    """Return the correlation of each item with the sum of the others: (Σ_j c_ij − c_ii)/√(c_ii·s_{−i}), s_{−i} their variance (m)."""
+    own, sums = C.diagonal(), C.sum(axis=1)
+    rest = C.sum() - 2 * sums + own
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlations: Array = np.where((rest > 0) & (own > 0), (sums - own) / np.sqrt(own * rest), np.nan)
+    return correlations
+
+
+def alpha_if_dropped(C: Array) -> Array:
+    """Return alpha of the other items, for each item (m); NaN for fewer than three items."""
+    m, own, sums = len(C), C.diagonal(), C.sum(axis=1)
+    if m < 3:
+        return np.full(m, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        alphas: Array = (m - 1) / (m - 2) * (1 - (np.trace(C) - own) / (C.sum() - 2 * sums + own))
+    return alphas
+
+
+def omega(R: Array) -> float:
+    """Return omega of one minres factor, (Σλ)²/((Σλ)² + Σψ) (McDonald 1999); NaN for one item."""
+    if len(R) < 2:
+        return np.nan
+    loadings = minres(R, 1, tol=_TOLERANCE).loadings[:, 0]
+    common = loadings.sum() ** 2
+    return float(common / (common + (1 - loadings**2).sum()))
+
+
+@dataclass(frozen=True)
+class GeneralFactor:
+    """A general factor and group factors of the items, by the transformation of Schmid & Leiman (1957).
+
+    The shares are of the sum of the items as they are keyed in R: no item is reversed for its loading.
     """
 
-    items: pd.DataFrame
-    """By item: its ``scale``, ``key`` (1 or −1), number ``n`` of answers, the share ``missing``, ``mean`` and ``sd``, ``skew``
-    (Σ(x − x̄)³/n / sd³), the shares of answers at the ``floor`` and at the ``ceiling`` of the range, ``r_drop`` (the correlation
-    with the sum of the other items of the scale), ``alpha_if_dropped``, ``msa`` (sampling adequacy), ``note`` and ``text``.
-
-    Reversed items are described as they count in the scale: reversed within their range."""
-    scales: pd.DataFrame
-    """By scale: the number of ``items``, the number ``n`` of participants, the number ``n_lowest`` who answered both items of a pair,
-    at least, Cronbach's ``alpha`` with its standard error ``se`` and the ends ``low`` and ``high`` of its 95 % interval, the
-    ``standardised`` alpha, Guttman's ``lambda6``, McDonald's ``omega`` of one factor, ``omega_total`` of a general factor and group
-    factors, ``omega_hierarchical`` and ``ecv`` of the general factor, the average correlation ``average_r``, and ``note``."""
-    kmo: float
-    """Kaiser-Meyer-Olkin measure of sampling adequacy of all items; of smoothed correlations if they are indefinite."""
-    bartlett: "pd.Series[float]"
-    """Test of all items that no two are correlated: ``chi_square``, ``df`` and ``p``. Its ``name`` is "Bartlett", whose test is of
-    complete answers, or "Steiger", whose test takes for each correlation the number of its own participants."""
-    n: int
-    """Number of participants with any answer, or with all answers if ``missing="listwise"``."""
-    correlation: str
-    missing: str
-    note: str = ""
-    """Reason why ``kmo`` or ``bartlett`` is NaN."""
-    interval: str = "jackknife"
-    """Kind of the intervals of alpha: "jackknife" or "feldt"."""
-
-    def summary(self) -> list[tuple[str, str]]:
-        """Return what is said of all items together, as named lines."""
-        chi_square, df, p = self.bartlett
-        level = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-        lines = [
-            ("answers", f"{self.n} participants × {len(self.items)} items"),
-            ("missing answers", self.missing),
-            ("correlations", self.correlation),
-            ("intervals of alpha", f"95 %, {INTERVALS[self.interval]}"),
-        ]
-        lines += [] if np.isnan(self.kmo) else [("KMO", f"{self.kmo:.3f}")]
-        lines += [] if np.isnan(chi_square) else [(f"{self.bartlett.name}'s test", f"χ² = {chi_square:.1f}, {df:.0f} df, {level}")]
-        return lines + ([("note", self.note)] if self.note else [])
-
-    def __str__(self) -> str:
-        return "\n\n".join([align_columns(self.summary()), _printed(self.scales), _printed(self.items)])
+    loadings: Array
+    """Loadings g of the items on the general factor (m), which have a sum of at least 0."""
+    group_loadings: Array
+    """Loadings on the group factors (m, k), which are not correlated with each other or with the general factor; none for k = 1."""
+    uniquenesses: Array
+    omega_hierarchical: float
+    """Share of the variance of the sum of the items that is due to the general factor, (Σg)²/ΣR; of one factor, omega total."""
+    omega_total: float
+    """Share due to the general factor and the group factors, 1 − Σu²/ΣR."""
+    ecv: float
+    """Share of the general factor in the common variance, Σg²/(Σg² + Σ of the squared loadings on group factors)."""
 
 
-def describe(
-    data: Any,
-    *,
-    scales: Mapping[str, Sequence[str]] | str | PathLike[str] | None = None,
-    keys: Mapping[str, int] | None = None,
-    correlation: str = "pearson",
-    weights: Any = None,
-    missing: str = "pairwise",
-    group_factors: int = 3,
-    interval: str | None = None,
-    executor: Any = None,
-    memory_limit: int | str | None = None,
-    callbacks: Sequence[Callable[[Iteration], None]] = (),
-) -> Description:
-    """Describe the items and the scales of a questionnaire, from two passes over the answers.
+def schmid_leiman(R: Array, k: int) -> GeneralFactor:
+    """Split the common variance of the items into a general factor and k group factors (Zinbarg et al. 2005).
 
-    Reliability comes from the covariances C of the items of a scale, or from their correlations R:
-
-    - alpha = m/(m − 1)·(1 − tr C/ΣC) with its standard error ``se`` by the jackknife (Maydeu-Olivares et al. 2007 have the
-      same to first order), which holds whatever the distribution of the answers and with answers missing completely at random, or
-      with the interval of Feldt et al. (1987), which does not: its coverage at 95 % falls to 70 to 80 % for skewed items;
-      standardised: the same of R;
-    - λ6 = 1 − Σ 1/(R⁻¹)_ii / ΣR (Guttman 1945);
-    - omega = (Σλ)²/((Σλ)² + Σψ) of one minres factor (McDonald 1999), the ω of a scale with one dimension. Programs that fit the
-      covariances by maximum likelihood give other values;
-    - omega total = 1 − Σu²/ΣR and omega hierarchical = (Σg)²/ΣR: shares of all factors, and of the general factor with loadings g,
-      in the variance of the sum. ECV is the share of the general factor in the common variance. The factors are those of Schmid &
-      Leiman (1957) from oblimin factors (Zinbarg et al. 2005), as in psych's ``omega``. Unlike psych, which reverses items with
-      negative g, the items count as they are keyed. With a single group factor, omega hierarchical equals omega total.
-
-    KMO, MSA and the test of sphericity are of all items, whether they belong to a scale or not. Bartlett's test (1951) is of complete
-    answers. With missing answers, the test of Steiger (1980) takes its place, in which each correlation has the number of its own
-    participants; Bartlett's with the number who answered anything, as psych has it, rejects too often. Feldt's interval takes for n
-    the harmonic mean of these numbers.
-
-    Parameters
-    ----------
-    data : array (n, m) of any kind, path or Dataset
-        The answers; NaN is missing.
-    scales : dict from scale to its items, or path, optional
-        A path is that of a csv file with a column item and columns scale, key, text, or some of them. By default the scales of the
-        dataset's codebook; without any, all items are one scale.
-    keys : dict from item to 1 or -1, optional
-        Items with −1 are reversed: x becomes low + high − x, with the item's valid range (for an array, the range of all answers).
-        By default the keys of the csv file or the codebook, else 1. Nothing is reversed unasked.
-    correlation : "pearson" or "polychoric"
-        Correlations R. Alpha, its interval, r_drop and alpha if dropped are of the answers' covariances in either case; with
-        polychoric correlations, which take answers for ordered categories, the standardised alpha is the ordinal alpha, and
-        Bartlett's test is descriptive.
-    weights : array (n,), optional
-        Weights of the participants, such as survey weights; by default those of the dataset. Means, shares and covariances are
-        weighted, and Kish's effective number takes the place of n in variances, Feldt's interval and Bartlett's test. It knows no
-        strata and no clusters: for a sample of schools or households these are too narrow. Standard errors of such a sample need
-        replicate weights. ``n`` and ``missing`` count participants, without those of weight 0.
-    missing : "pairwise" or "listwise"
-        Correlations from the participants who answered both items, or all items: of the scale for figures of a scale, of the
-        data for KMO, MSA and Bartlett's test. n, mean, sd, skew, floor and ceiling are of all answers to the item.
-    group_factors : int
-        Number of group factors of omega hierarchical; fewer for a scale with too few items to determine them (two for five items,
-        none for four).
-    interval : "jackknife", "feldt" or "replicates", optional
-        Interval of alpha: alpha ± t·se with the standard error of the jackknife, which leaves out each participant once; that of
-        Feldt, for items that are normal and equally correlated; or alpha ± t·se by the replicate weights of the dataset, from two
-        passes for each of them, which alone takes strata and clusters of a survey into account. By default "replicates" for a dataset
-        with any, else "jackknife". With "replicates", items also have the standard error of the mean, ``mean_se``.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
-        Executor of the pass; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
-    memory_limit : int or str, optional
-        Bytes that a process may use ("4GiB").
-    callbacks : sequence of callables
-        Called with an :class:`dfact.progress.Iteration` after each step, such as ``dfact.Progress("describe")``.
-
-    Returns
-    -------
-    Description
-        Tables of the items and of the scales, KMO and Bartlett's test.
-
-    Raises
-    ------
-    DataError
-        Infinite answers; a scale with items that the data does not have; an item in two scales.
-    ParameterError
-        A key other than 1 and −1, or another invalid parameter.
-    MemoryPlanError
-        The minimum that the pass needs exceeds ``memory_limit``.
-
-    Warns
-    -----
-    UserWarning
-        Items that correlate negatively with the rest of their scale; indefinite correlations, which were smoothed for omega, KMO and
-        MSA.
-
-    Examples
-    --------
-    >>> import dfact, numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> answers = np.rint(rng.normal(3, 1, (500, 1)) + rng.normal(0, 1, (500, 6)))
-    >>> description = dfact.describe(answers, scales={"calm": ["0", "1", "2"], "open": ["3", "4", "5"]})
-    >>> list(description.scales.index), bool(description.scales.loc["calm", "alpha"] > 0.6)
-    (['calm', 'open'], True)
+    An oblimin rotation of k minres factors gives Λ and Φ, and one minres factor of Φ the loadings γ of the group factors on the
+    general one; two group factors have γ = √|φ₁₂|, one is the general factor itself. Items load Λγ on the general factor and
+    Λ√(1 − γ²) on the group factors.
     """
-    if not is_count(group_factors):
-        raise ParameterError(f"group_factors is {group_factors!r}, expected {POSITIVE_INTEGER}")
-    dataset = _answers(data, weights, executor)
-    replicates = dataset.replicate_weights
-    if interval is None:
-        interval = "jackknife" if replicates is None else "replicates"
-    if interval not in INTERVALS or (interval == "replicates" and replicates is None):
-        named = [name for name in INTERVALS if name != "replicates" or replicates is not None]
-        raise ParameterError(f"interval is {interval!r}, expected one of {', '.join(map(repr, named))}")
-    resolved, task = _prepare(dataset, scales, keys, correlation, missing, executor, memory_limit)
-    n_replicates = 0 if replicates is None or interval != "replicates" else replicates.n_replicates
-    report = Reporter(callbacks, 2 + n_replicates)
-    sums = task.run()
-    report.step("answers")
-    repeated: list[SurveyFigures] = []
-    for r in range(n_replicates):
-        assert replicates is not None, "they have been counted"
-        repeated.append(task.with_weights(replicates.column(r)).figures())
-        report.step(replicates.names[r])
-    with single_threaded(), np.errstate(invalid="ignore", divide="ignore"):
-        result = _summarize(dataset, resolved, sums, correlation, missing, group_factors, interval)
-        if replicates is not None and repeated:
-            result = _with_survey_errors(result, sums.items.means() + sums.range.shift, replicates, repeated)
-    report.step("reliability")
-    return result
-
-
-def plan_description(
-    data: Any,
-    *,
-    scales: Mapping[str, Sequence[str]] | str | PathLike[str] | None = None,
-    correlation: str = "pearson",
-    weights: Any = None,
-    missing: str = "pairwise",
-    executor: Any = None,
-    memory_limit: int | str | None = None,
-) -> Plan:
-    """Return the memory plan of :func:`describe` with these arguments; nothing runs."""
-    return _prepare(_answers(data, weights, executor), scales, None, correlation, missing, executor, memory_limit)[1].plan
-
-
-def _answers(data: Any, weights: Any, executor: Any) -> Dataset:
-    """Return the data as a dataset with its weights."""
-    dataset = as_dataset(data, client=data_client(data, executor))
-    if len(dataset.shape) != 2:
-        raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
-    require_finite(dataset)
-    return dataset if weights is None else dataset.with_weights(weights)
-
-
-def _prepare(
-    dataset: Dataset, scales: Any, keys: Mapping[str, int] | None, correlation: str, missing: str, executor: Any, memory_limit: Any
-) -> tuple[Scales, SumsTask]:
-    """Return the scales, and the passes that collect the sums of their items."""
-    if correlation not in ("pearson", "polychoric"):
-        raise ParameterError(f"correlation is {correlation!r}, expected 'pearson' or 'polychoric'")
-    if missing not in ("pairwise", "listwise"):
-        raise ParameterError(f"missing is {missing!r}, expected 'pairwise' or 'listwise'")
-    found, listwise = resolve_scales(dataset, scales, keys), missing == "listwise"
-    settings: dict[str, Any] = {"polychoric": correlation == "polychoric", "executor": executor, "memory_limit": memory_limit}
-    return found, SumsTask.prepare(dataset, found, listwise=listwise, **settings)
-
-
-def _summarize(
-    dataset: Dataset, scales: Scales, sums: AnswerSums, correlation: str, missing: str, group_factors: int, interval: str
-) -> Description:
-    """Compute the figures from the sums."""
-    names = [str(label) for label in dataset.column_labels]
-    polychoric: list[Any] = sums.polychoric or [None] * len(sums.moments)
-    associations = Associations.of(sums.moments[0], scales.keys, polychoric[0])
-    figures = {name: np.full(len(names), np.nan) for name in ("r_drop", "alpha_if_dropped", "msa")}
-    rows = []
-    for i, scale in enumerate(scales.scales):
-        if missing == "pairwise":
-            own = associations.part(scale.columns)
+    extraction = minres(R, k, tol=_TOLERANCE)
+    if k == 1:
+        general, group = extraction.loadings[:, 0], np.empty((len(R), 0))
+        communalities = general**2
+    else:
+        rotated = oblimin(extraction.loadings)
+        pattern, Phi = rotated.pattern, rotated.correlations
+        if k == 2:
+            # The factors' signs are arbitrary, and the second is turned to correlate positively with the first.
+            gamma = np.sqrt(abs(Phi[0, 1])) * np.array([1.0, -1.0 if Phi[0, 1] < 0 else 1.0])
         else:
-            own = Associations.of(sums.moments[1 + i], scales.keys[scale.columns], polychoric[1 + i])
-        rows.append(describe_scale(scale, own, float(sums.alpha_se[i]), names, figures, group_factors, interval))
-    _warn_negative([name for name, correlation in zip(names, figures["r_drop"], strict=True) if correlation < 0])
-    table = pd.DataFrame(rows, index=pd.Index([scale.name for scale in scales.scales], name="scale"))
-    kmo, test, note = adequacy(associations, names, figures["msa"])
-    items = _item_table(names, dataset, scales, sums.range, sums.items, figures)
-    description = Description(items, table, kmo, test, associations.n, correlation, missing, note, interval)
-    if scales.texts:
-        items["text"] = [scales.texts.get(name, "") for name in names]
-    return description
+            gamma = minres(Phi, 1, tol=_TOLERANCE).loadings[:, 0]
+        general, group = pattern @ gamma, pattern * np.sqrt(np.maximum(1 - gamma**2, 0))
+        communalities = np.einsum("jr,rs,js->j", pattern, Phi, pattern)
+    general = -general if general.sum() < 0 else general
+    uniquenesses, common = 1 - communalities, float((general**2).sum())
+    total = omega_total(R, uniquenesses)
+    return GeneralFactor(
+        general,
+        group,
+        uniquenesses,
+        omega_hierarchical=total if k == 1 else _share_of_sum(general.sum() ** 2, R),
+        omega_total=total,
+        ecv=common / (common + float((group**2).sum())),
+    )
 
 
-def _with_survey_errors(
-    description: Description, item_means: Array, replicates: ReplicateWeights, repeated: Sequence[SurveyFigures]
-) -> Description:
-    """Return the description with the standard errors of alphas and means by replicate weights, and the alphas' intervals."""
-    scales, items = description.scales.copy(), description.items.copy()
-    alphas, means = (np.stack(parts) for parts in zip(*((figures.alphas, figures.means) for figures in repeated), strict=True))
-    scales["se"] = replicates.standard_error(alphas, scales["alpha"].to_numpy())
-    half = float(t.ppf(0.975, replicates.df)) * scales["se"]
-    scales["low"], scales["high"] = scales["alpha"] - half, scales["alpha"] + half
-    items.insert(list(items).index("mean") + 1, "mean_se", replicates.standard_error(means, item_means))
-    return replace(description, scales=scales, items=items)
+def omega_total(R: Array, uniquenesses: Array) -> float:
+    """Return the share of the variance of the sum of the items that common factors explain, 1 − Σu²/ΣR (McDonald 1999).
+
+    NaN if the sum does not vary, as that of an item and its reverse.
+    """
+    return 1 - _share_of_sum(uniquenesses.sum(), R)
 
 
-def _item_table(
-    names: list[str], dataset: Dataset, scales: Scales, item_range: ItemRange, sums: ItemSums, figures: Mapping[str, Array]
-) -> pd.DataFrame:
-    """Return the table of the items, given their figures within scales."""
-    n, reversed_ = sums.counts, scales.keys < 0
-    low, high = item_range.low + dataset.offset, item_range.high + dataset.offset
-    mean, deviations = sums.means() + (item_range.shift + dataset.offset), sums.deviations()
-    scale = np.full(len(names), "", object)
-    for each in scales.scales:
-        scale[each.columns] = each.name
-    floor, ceiling = sums.floor / sums.total, sums.ceiling / sums.total
-    columns = {
-        "scale": scale,
-        "key": scales.keys.astype(int),
-        "n": n.astype(int),
-        "missing": 1 - n / _n_participants(dataset),
-        "mean": np.where(reversed_, low + high - mean, mean),
-        "sd": deviations,
-        "skew": sums.skews() * scales.keys,
-        "floor": np.where(reversed_, ceiling, floor),
-        "ceiling": np.where(reversed_, floor, ceiling),
-        **figures,
-        "note": np.where(n == 0, "no answers", np.where(n == 1, "one answer", np.where(deviations == 0, "no variance", ""))),
-    }
-    return pd.DataFrame(columns, index=pd.Index(names, name="item"))
+def _share_of_sum(variance: float, R: Array) -> float:
+    """Return the share of a variance in that of the sum of the items, ΣR; NaN if the sum does not vary."""
+    total = float(R.sum())
+    return float(variance) / total if total > _TOLERANCE * len(R) else np.nan
 
 
-def _n_participants(dataset: Dataset) -> int:
-    """Return the number of participants that count: a weight of 0 leaves one out."""
-    return dataset.shape[0] if dataset.weights is None else int(np.count_nonzero(np.asarray(dataset.weights)))
+def n_group_factors(m: int, most: int) -> int:
+    """Return the number of group factors that m items determine, with at least as many correlations as parameters: at most ``most``."""
+    return max((k for k in range(1, most + 1) if k < m and degrees_of_freedom(m, k) >= 0), default=1)
 
 
-def _warn_negative(negative: list[str]) -> None:
-    """Warn of items that correlate negatively with the rest of their scale."""
-    if negative:
-        warnings.warn(
-            f"the correlation with the rest of the scale is negative for {quoted(negative)}, expected positive ones; if these items are "
-            "worded in reverse, give them the key -1: keys=, or the column key of the file of items (--items)",
-            UserWarning,
-            stacklevel=4,
-        )
+def sampling_adequacy(R: Array) -> tuple[float, Array]:
+    """Return the Kaiser-Meyer-Olkin measure of regular correlations, and that of each item (m) (Kaiser & Rice 1974):
+
+    Σr²/(Σr² + Σp²) over all pairs, or those of an item, with their partial correlations p given all other items.
+    """
+    inverse = np.linalg.inv(R)
+    scale = np.sqrt(inverse.diagonal())
+    partial, simple = (inverse / np.outer(scale, scale)) ** 2, R**2
+    np.fill_diagonal(partial, 0.0)
+    simple = simple - np.diag(simple.diagonal())
+    with np.errstate(invalid="ignore"):  # uncorrelated items have none
+        items: Array = simple.sum(axis=0) / (simple.sum(axis=0) + partial.sum(axis=0))
+        return float(np.divide(simple.sum(), simple.sum() + partial.sum())), items
 
 
-def _printed(table: pd.DataFrame) -> str:
-    """Return a table as text, with the labels of its rows first and without columns of notes that are empty."""
-    shown = table.reset_index()
-    return table_text(shown.loc[:, [name != "note" or (shown[name] != "").any() for name in shown]], header=True)
+@dataclass(frozen=True)
+class SphericityTest:
+    """Test that no two items are correlated."""
+
+    chi_square: float
+    df: int
+    p: float
+
+
+def bartlett(R: Array, n: float) -> SphericityTest:
+    """Test whether regular correlations from n rows are those of unrelated items (Bartlett 1951):
+
+    χ² = −(n − 1 − (2m + 5)/6)·log|R| with m(m − 1)/2 degrees of freedom.
+    """
+    m = len(R)
+    chi_square, df = float(-bartlett_factor(n, m, 0) * np.linalg.slogdet(R)[1]), m * (m - 1) // 2
+    return SphericityTest(chi_square, df, float(chi2.sf(chi_square, df)))
+
+
+def steiger(R: Array, counts: Array) -> SphericityTest:
+    """Test whether correlations are those of unrelated items, each from its own number of rows in ``counts`` (m, m) (Steiger 1980):
+
+    χ² = Σ_{i<j} (n_ij − 3)·artanh²(r_ij) with m(m − 1)/2 degrees of freedom; NaN where a pair has no more than three rows.
+    """
+    pairs = np.triu_indices(len(R), 1)
+    n, r, df = counts[pairs], R[pairs], len(pairs[0])
+    if not df or n.min() <= 3:
+        return SphericityTest(np.nan, df, np.nan)
+    with np.errstate(divide="ignore"):
+        chi_square = float(((n - 3) * np.arctanh(r) ** 2).sum())
+    return SphericityTest(chi_square, df, float(chi2.sf(chi_square, df)))

@@ -1,23 +1,20 @@
 """Reports: a fitted model as text, tables, plots and one HTML page.
 
-Imports selection and everything below it; draws with Matplotlib and writes HTML. What a report shows of a family of models
+Imports export and everything below it; draws with Matplotlib and writes HTML. What a report shows of a family of models
 is that family's presenter. Everything else reads the model's traits and works for any model.
 
     presenters    the document of a model: sections for all, and tables, plots and sections of each family
     html          one page of a document; knows nothing of models
-    export        loadings and factors as csv, parquet and Zarr, and as the files of admixture programs
     reliability_tables   items and scales of a questionnaire as a csv file, an Excel workbook or an HTML page
-    effects       impact and effects of confounders as tables and texts
-    spreadsheets  tables as Excel workbooks, and cells of csv files that are no formulas
     apa           tables for papers, in the style of the American Psychological Association
-    structure     memberships of several runs as stacked bars, with their components aligned
+    structure_plot   memberships of several runs as stacked bars, with their components aligned
     plots         the canvas: figures in inches, saved completely or not at all
 """
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dfact.report.admixture_files import read_frequencies, read_memberships
+from dfact.export.admixture_files import read_frequencies, read_memberships
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -155,7 +152,7 @@ def plot_structure(
     >>> len(figure.axes)  # the runs differ by the order of their components alone
     1
     """
-    from dfact.report.structure import run_memberships, stated_populations, structure_figure
+    from dfact.report.structure_plot import run_memberships, stated_populations, structure_figure
 
     given = list(runs) if isinstance(runs, (list, tuple)) else [runs]
     memberships = [run_memberships(run) for run in given]

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from dfact.errors import DfactError
+from dfact.export.tables import item_texts
 from dfact.models.estimator import Factorization
-from dfact.report.tables import item_texts
 from dfact.storage.files import atomic_file
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from dfact.psychometrics.reliability import Description
+from dfact.export.files import check_destination
+from dfact.export.spreadsheets import without_formula, write_workbook
+from dfact.psychometrics.description import Description
 from dfact.report.apa.description import description_tables
 from dfact.report.apa.write import FORMATS as APA_FORMATS
 from dfact.report.apa.write import write_tables
 from dfact.report.document import DefinitionList, Document, Section, Table, make_table
-from dfact.report.export import check_destination
 from dfact.report.html.page import render_page
-from dfact.report.spreadsheets import without_formula, write_workbook
 from dfact.storage.files import atomic_file
 
 FORMATS = (".csv", ".xlsx", ".html")

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.report.tables import row_chunks
+from dfact.export.tables import row_chunks
 
 BINS = 40
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from dfact.errors import ParameterError
-from dfact.report.export import check_destination
+from dfact.export.files import check_destination
 from dfact.report.plots import FORMATS, new_figure
 from dfact.text import indented, table_text
 

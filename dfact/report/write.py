@@ -5,9 +5,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from dfact.export.files import check_destination
 from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
-from dfact.report.export import check_destination
 from dfact.report.html.page import render_page
 from dfact.report.plots import new_figure
 from dfact.report.presenters.sections import make_document

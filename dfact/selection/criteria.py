@@ -17,13 +17,13 @@ from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.errors import DataError, ParameterError
 from dfact.models.cp.base import CPModel
-from dfact.models.parameters import check_count, random_generator
 from dfact.models.provenance import SelectionRecord
-from dfact.selection.estimators import check_estimator
+from dfact.parameters import check_count, random_generator
+from dfact.selection.cross_validation.held_out_errors import sum_squared_errors
 from dfact.selection.grid import expand
-from dfact.selection.held_out_errors import sum_squared_errors
 from dfact.selection.result import Selection
-from dfact.selection.starts import fit_starts, lowest_objective
+from dfact.selection.running.estimators import check_estimator
+from dfact.selection.running.restarts import fit_starts, lowest_objective
 
 _MAX_ROWS = 5000  # a consensus matrix n × n in double precision takes 200 MB
 _RESTARTS = 10

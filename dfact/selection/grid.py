@@ -15,10 +15,10 @@ from dfact.errors import ParameterError
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
-from dfact.selection.estimators import with_parameters
-from dfact.selection.fold_fits import EstimatorFits, GridGroup, PathSettings, WarmStarts, from_the_middle
-from dfact.selection.folds import Folds
-from dfact.selection.starts import fit_starts, lowest_objective
+from dfact.selection.cross_validation.fold_fits import EstimatorFits, GridGroup, PathSettings, WarmStarts, from_the_middle
+from dfact.selection.cross_validation.folds import Folds
+from dfact.selection.running.estimators import with_parameters
+from dfact.selection.running.restarts import fit_starts, lowest_objective
 
 Parameters = dict[str, Any]
 

@@ -16,16 +16,16 @@ from dfact.engine.requests import Solver
 from dfact.errors import DataError, ParameterError
 from dfact.models.fit_task import FitTask
 from dfact.models.gom.estimator import GradeOfMembership
-from dfact.models.parameters import check_count
 from dfact.models.provenance import SelectionRecord
+from dfact.parameters import check_count
 from dfact.progress import Reporter, TimeLeft
-from dfact.selection.estimators import with_parameters
-from dfact.selection.folds import resolve_random_state
-from dfact.selection.refits import refit_inputs
-from dfact.selection.resamples import ResampleFits
+from dfact.selection.cross_validation.folds import resolve_random_state
+from dfact.selection.resampling.refits import refit_inputs
+from dfact.selection.resampling.resamples import ResampleFits
 from dfact.selection.result import Selection
-from dfact.selection.results_store import ResultsStore, describe_model
-from dfact.selection.scheduler import run_fits
+from dfact.selection.running.estimators import with_parameters
+from dfact.selection.running.results_store import ResultsStore, describe_model
+from dfact.selection.running.scheduler import run_fits
 
 _INTERVAL = (0.025, 0.975)
 

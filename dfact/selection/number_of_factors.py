@@ -10,11 +10,11 @@ import pandas as pd
 
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.factor_retention import FactorCount, bic, minimum_average_partial, parallel_analysis
-from dfact.linalg.polychoric import grouping_information
 from dfact.models.factor_analysis.estimator import FactorAnalysis
-from dfact.models.parameters import is_count
 from dfact.models.provenance import SelectionRecord
+from dfact.parameters import is_count
+from dfact.psychometrics.factor_retention import FactorCount, bic, minimum_average_partial, parallel_analysis
+from dfact.psychometrics.polychoric import grouping_information
 from dfact.selection.result import Selection
 
 CRITERIA = {
@@ -63,7 +63,7 @@ def number_of_factors(
     """Estimate the number of factors of the answers X (n, m) from one pass over them.
 
     The criteria are Horn's parallel analysis of components, that of common factors (``quantile`` and ``seed`` as in
-    :func:`dfact.linalg.factor_retention.parallel_analysis`), Velicer's MAP, and the lowest BIC of the factor
+    :func:`dfact.psychometrics.factor_retention.parallel_analysis`), Velicer's MAP, and the lowest BIC of the factor
     models with ``n_components``. ``model`` determines the kind of correlations, the treatment of missing answers and the executor.
     For polychoric correlations, the random eigenvalues of the parallel analysis are those of unrelated answers in these categories.
     ``sample_weight`` and its default are those of ``fit``; with weights, n is Kish's effective number of rows.

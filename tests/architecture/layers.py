@@ -18,9 +18,12 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("storage",),
     ("data",),
     ("engine",),
+    ("parameters",),
     ("linalg",),
+    ("psychometrics",),
     ("models",),
-    ("selection", "psychometrics"),
+    ("selection",),
+    ("export",),
     ("report", "jobs"),
     ("cli",),
 )
@@ -29,6 +32,8 @@ LIBRARIES: dict[str, set[str]] = {"kernels": {"numpy", "numba", "collections", "
 """Everything besides dfact that a layer may import, for layers that may not import what they like."""
 FORBIDDEN: dict[str, set[str]] = {"models": {"dask", "distributed"}}
 """Libraries that a layer must not import."""
+SHARED = {"binomial"}
+"""Folders of ``models`` that are no families: several of these use them."""
 IMPORT_FAMILIES = {"models/persistence.py", "models/catalogue.py"}
 """Modules of ``models`` that may import every family."""
 
@@ -49,7 +54,7 @@ def level(name: str) -> int:
 def family(path: Path) -> str | None:
     """Return the family of models that a module of ``models`` belongs to: its folder. Modules without one serve all models."""
     parts = path.relative_to(ROOT / "models").parts
-    return parts[0] if len(parts) > 1 else None
+    return parts[0] if len(parts) > 1 and parts[0] not in SHARED else None
 
 
 @cache

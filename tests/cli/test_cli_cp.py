@@ -15,7 +15,7 @@ from distributed import LocalCluster
 import dfact
 from benchmarks.faults.fits import FORKSERVER, log_to
 from dfact.cli.main import cli, main
-from dfact.data.readers.numpy_files import read_array_file
+from dfact.data.readers.arrays.numpy_files import read_array_file
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
 
 

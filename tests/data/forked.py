@@ -13,7 +13,7 @@ import numpy as np
 import dfact
 from dfact.data import stored_values
 from dfact.data.ingest import external_sort, triplets
-from dfact.data.readers import delimited
+from dfact.data.readers.text import delimited
 
 
 def peak_memory() -> float:

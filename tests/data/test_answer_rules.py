@@ -14,7 +14,8 @@ from dfact import DataError, ParameterError
 from dfact.data.ingest.coding import AnswerCoding, sounds_like_no_answer
 from dfact.data.ingest.items import battery
 from dfact.data.ingest.rules import Statements, parse_levels, plan_coding
-from dfact.data.readers.base import Batch, MissingCodes, Table, Variable
+from dfact.data.readers.base import MissingCodes, Table, Variable
+from dfact.data.readers.columnar.columns import read_cells
 from tests.data.test_import_table import answers_of
 
 AGREEMENT = {1.0: "Disagree", 2.0: "Neutral", 3.0: "Agree", 9.0: "Refused"}
@@ -31,11 +32,10 @@ class DescribedTable(Table):
     def variables(self) -> Mapping[str, Variable]:
         return self._variables
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
-        n = len(next(iter(self._cells.values())))
-        matrix = np.array([self._cells[name] for name in numbers], np.float64).reshape(len(numbers), n).T.copy()
-        columns = [pa.array([None if cell is None else str(cell) for cell in self._cells[name]], pa.string()) for name in texts]
-        yield Batch(matrix, pa.record_batch(columns, list(texts)) if columns else pa.record_batch([pa.nulls(n)], ["-"]).select([]))
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        columns = [pa.array(np.array(self._cells[name], np.float64)) for name in numbers]
+        columns += [pa.array([None if cell is None else str(cell) for cell in self._cells[name]], pa.string()) for name in texts]
+        yield pa.record_batch(columns, [*numbers, *texts])
 
 
 def likert(name: str, **fields: object) -> Variable:
@@ -44,7 +44,7 @@ def likert(name: str, **fields: object) -> Variable:
 
 def coded(table: DescribedTable, names: Sequence[str], **said: object) -> tuple[np.ndarray, AnswerCoding, Counter[tuple[int, str]]]:
     coding = plan_coding(table, table.variables, names, Statements(**said))
-    rows = [coding(batch) for batch in table.batches(coding.numbers, coding.texts, coding.missing_texts)]
+    rows = [coding(batch) for batch in read_cells(table, coding.numbers, coding.texts, coding.missing_texts)]
     problem = rows[0].problem
     if problem is not None:
         raise coding.error(problem, table.name, table.row_position(problem.row))

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.data.readers import array_files
+from dfact.data.readers.arrays import array_files
+from dfact.data.readers.arrays.hdf5_arrays import HDF5CSCSource, HDF5CSRSource, HDF5Source
+from dfact.data.readers.arrays.netcdf import NetCDFSource
 from dfact.data.readers.base import ReadOptions
 from dfact.data.readers.formats import open_array, open_labels
-from dfact.data.readers.hdf5_arrays import HDF5CSCSource, HDF5CSRSource, HDF5Source
-from dfact.data.readers.netcdf import NetCDFSource
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import as_float
 from tests.conftest import REAL_DATA
@@ -330,7 +330,7 @@ def test_rows_that_do_not_fit_in_memory_are_refused(tmp_path: Path, monkeypatch:
     write_annotated({"X": np.eye(100)}, tmp_path / "x.h5ad", kind="csc")
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1000}))
     for name in ("x.mat", "x.mtx", "x.h5ad"):
-        with pytest.raises(dfact.DataError, match=rf"{name} takes .* GiB of memory, expected at most half of .*; \w+"):
+        with pytest.raises(dfact.MemoryPlanError, match=rf"{name} takes .* GiB of memory, expected at most half of .*; \w+"):
             dfact.import_array(open_array(tmp_path / name), tmp_path / "d.zarr")
 
 

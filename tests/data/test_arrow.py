@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.feather
 import pytest
 
-from dfact.data.readers import arrow, columns
+from dfact.data.readers.columnar import arrow, columns
+from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.formats import open_table
 from dfact.errors import DataError, DfactError, StoreError
 from tests.suites.reader import Columns, ReaderSuite, read
@@ -60,11 +61,12 @@ class TestFeather(TestArrow):
         pyarrow.feather.write_feather(arrow_table(columns), path, compression="zstd")
 
 
-class TestFeatherOfTheFirstVersion(TestFeather):
-    def write(self, columns: Columns, path: Path) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            pyarrow.feather.write_feather(arrow_table(columns), path, version=1)
+def test_the_first_version_of_feather_is_refused(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pyarrow.feather.write_feather(pa.table({"q": [1]}), tmp_path / "t.feather", version=1)
+    with pytest.raises(DataError, match="Feather of version 1, expected version 2"):
+        open_table(tmp_path / "t.feather")
 
 
 @pytest.mark.parametrize("name", ["t.arrow", "t.arrows"])
@@ -76,7 +78,7 @@ def test_parts_give_the_rows_of_the_table_in_order(name: str, part_bytes: int, t
     table = open_table(tmp_path / name)
     parts = pickle.loads(pickle.dumps(table.parts()))
     assert (len(parts) > 1) == (name == "t.arrow" and part_bytes < 2000)
-    batches = [batch for part in parts for batch in part.batches(["q"], ["id"], [])]
+    batches = [batch for part in parts for batch in read_cells(part, ["q"], ["id"], [])]
     np.testing.assert_array_equal(np.concatenate([batch.numbers[:, 0] for batch in batches]), values)
     assert [text for batch in batches for text in batch.texts["id"].to_pylist()] == [f"p{i}" for i in range(200)]
 
@@ -86,7 +88,7 @@ def test_an_error_in_a_part_has_the_position_in_the_file(tmp_path: Path, monkeyp
     write_batches(pa.table({"q": ["1"] * 17 + ["often"]}), tmp_path / "t.arrow", 5)
     part = open_table(tmp_path / "t.arrow").parts()[-1]
     with pytest.raises(DataError, match=re.escape("t.arrow: row 17 (counted from 0), column 'q' holds the text 'often'")):
-        list(part.batches(["q"], [], []))
+        list(read_cells(part, ["q"], [], []))
 
 
 @pytest.mark.parametrize("name", ["t.arrow", "t.arrows", "t.feather"])
@@ -123,7 +125,8 @@ def test_damaged_files_are_refused(name: str, seed: int, tmp_path: Path) -> None
         try:
             table = open_table(tmp_path / name)
             assert table.variables.keys() == set(table.columns)
-            for batch in table.batches(["q"] if "q" in table.columns else [], ["id", "c"] if {"id", "c"} <= set(table.columns) else [], []):
+            numbers, texts = ["q"] if "q" in table.columns else [], ["id", "c"] if {"id", "c"} <= set(table.columns) else []
+            for batch in read_cells(table, numbers, texts, []):
                 assert len(batch.numbers) >= 0
         except DfactError:
             refused += 1

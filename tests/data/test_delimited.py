@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dfact.data.readers import delimited, text_files
 from dfact.data.readers.base import ReadOptions, Table
+from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.formats import open_table
+from dfact.data.readers.text import delimited, text_files
 from dfact.errors import DataError, ParameterError
 from tests.conftest import REAL_DATA
 from tests.data.test_readers import TestCsv as CsvSuite
@@ -322,8 +323,8 @@ def test_parts_give_the_rows_of_the_file(table: tuple[bytes, NDArray[np.float64]
     with mock.patch.object(delimited, "_PART_BYTES", 50), TemporaryDirectory() as folder, ThreadPoolExecutor(2) as threads:
         read = opened(Path(folder), content, encoding=encoding)
         parts = pickle.loads(pickle.dumps(read.parts()))
-        results = list(threads.map(lambda part: list(part.batches(["b", "a"], ["text"], ["NA"])), parts))
-        together = list(read.batches(["b", "a"], ["text"], ["NA"]))
+        results = list(threads.map(lambda part: list(read_cells(part, ["b", "a"], ["text"], ["NA"])), parts))
+        together = list(read_cells(read, ["b", "a"], ["text"], ["NA"]))
     for batches in ([batch for result in results for batch in result], together):
         np.testing.assert_array_equal(np.concatenate([batch.numbers for batch in batches]), numbers[:, ::-1])
         assert [cell for batch in batches for cell in batch.texts["text"].to_pylist()] == texts
@@ -350,7 +351,7 @@ def test_errors_in_parts_have_the_lines_of_the_file(seed: int, tmp_path: Path, m
         errors = []
         for part in table.parts():
             try:
-                list(part.batches(["q"], ["x"], []))
+                list(read_cells(part, ["q"], ["x"], []))
             except DataError as error:
                 errors.append(str(error))
         assert len(errors) == 1

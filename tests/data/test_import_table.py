@@ -17,7 +17,7 @@ from benchmarks.faults.fits import in_forked_process
 from dfact import DataError, ParameterError, StoreError, import_table
 from dfact.data.examples import ipip_ascado
 from dfact.data.ingest import participants
-from dfact.data.readers import delimited
+from dfact.data.readers.text import delimited
 from dfact.data.statistics import as_float
 
 FORMATS = ["t.csv", "t.CSV", "t.tsv", "t.txt", "t.csv.gz", "t.tsv.gz", "t.parquet"]

@@ -21,7 +21,8 @@ from dfact.cli.main import main
 from dfact.data.ingest import external_sort as runs_module
 from dfact.data.ingest import triplets as triplets_module
 from dfact.data.ingest.external_sort import ENTRY, EntrySorter
-from dfact.data.readers import columns, delimited
+from dfact.data.readers.columnar import columns
+from dfact.data.readers.text import delimited
 from dfact.data.sources.sparse import StoredCSRSource
 
 SEEDS = [0, 1]

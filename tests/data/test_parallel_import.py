@@ -22,7 +22,7 @@ from benchmarks.faults.fits import forked_workers
 from dfact import DataError, Dataset, ParameterError, import_table
 from dfact.data import layout
 from dfact.data.ingest import parallel, table
-from dfact.data.readers.base import Batch, Table, TablePart
+from dfact.data.readers.base import Table, TablePart
 from dfact.data.statistics import as_float
 from dfact.errors import ClusterError
 
@@ -43,8 +43,12 @@ class Part(TablePart):
     wait_for: threading.Event | None = None
     done: threading.Event | None = None
     kill_once: Path | None = None
+    name: str = "part"
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+    def position(self, row: int) -> str:
+        return f"row {row}"
+
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         if self.wait_for is not None:
             assert self.wait_for.wait(60)
         start = 0
@@ -53,9 +57,8 @@ class Part(TablePart):
                 stop = start + size
                 if self.fails_at is not None and start <= self.fails_at < stop:
                     raise DataError(f"row {self.ids[self.fails_at]} is damaged")
-                yield Batch(
-                    self.values[start:stop].copy(), pa.record_batch([pa.array(self.ids[start:stop], pa.string())] * len(texts), texts)
-                )
+                ids = pa.array(self.ids[start:stop], pa.string())
+                yield pa.record_batch([*map(pa.array, self.values[start:stop].T.copy()), *[ids] * len(texts)], [*numbers, *texts])
                 start = stop
                 if self.kill_once is not None and not self.kill_once.exists():
                     self.kill_once.touch()
@@ -76,7 +79,7 @@ class Parts(Table):
     def parts(self) -> Sequence[TablePart]:
         return self.all_parts
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         raise AssertionError("a table of parts is read by its parts")
 
 

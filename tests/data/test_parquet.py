@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dfact.data.readers import columns, parquet
 from dfact.data.readers.base import Table
+from dfact.data.readers.columnar import columns, parquet
+from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.formats import open_table
 from dfact.errors import DataError, StoreError
 from tests.conftest import REAL_DATA
@@ -60,7 +61,7 @@ def test_parts_give_the_rows_of_the_table_in_order(part_bytes: int, tmp_path: Pa
     parts = pickle.loads(pickle.dumps(table.parts()))
     assert {1: len(parts) >= 18, 2000: 2 < len(parts) < 18, 1 << 30: len(parts) == 1}[part_bytes]
     assert sum(part.n_bytes for part in parts) == table.n_bytes > 0
-    batches = [batch for part in parts for batch in part.batches(["q"], ["id"], [])]
+    batches = [batch for part in parts for batch in read_cells(part, ["q"], ["id"], [])]
     np.testing.assert_array_equal(np.concatenate([batch.numbers[:, 0] for batch in batches]), frame.q)
     assert [text for batch in batches for text in batch.texts["id"].to_pylist()] == frame.id.tolist()
     assert table.row_position(211) == "3.parquet: row 1 (counted from 0)"
@@ -70,7 +71,7 @@ def test_an_error_in_a_part_has_the_position_in_its_file(tmp_path: Path) -> None
     pq.write_table(pa.table({"q": ["1"] * 20 + ["often"]}), tmp_path / "t.parquet", row_group_size=4)
     part = open_table(tmp_path / "t.parquet").parts()[-1]
     with pytest.raises(DataError, match=re.escape("t.parquet: row 20 (counted from 0), column 'q' holds the text 'often'")):
-        list(part.batches(["q"], [], []))
+        list(read_cells(part, ["q"], [], []))
 
 
 def test_names_of_folders_become_columns(tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_text_that_is_no_utf8_is_refused(name: str, tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "t.parquet")
     opened = open_table(tmp_path / "t.parquet")
     with pytest.raises(DataError, match=rf"row 0 .*column '{name}': Invalid UTF8 .*the file is damaged, export it again"):
-        list(opened.batches(["q"], ["text"], []))
+        list(read_cells(opened, ["q"], ["text"], []))
 
 
 def categories(table: Table, name: str) -> tuple[tuple[str, ...], bool]:

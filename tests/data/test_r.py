@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dfact.data.readers import columns
+from dfact.data import memory_limit
 from dfact.data.readers.base import MissingCodes, ReadOptions
+from dfact.data.readers.columnar import columns
+from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.formats import open_array, open_table
 from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
 from tests.conftest import REAL_DATA
@@ -119,7 +121,7 @@ def test_labelled_columns_of_haven(tmp_path: Path) -> None:
     assert (variable.type, variable.wording, variable.labels) == ("number", "Do you smoke?", {1: "No", 2: "Yes", 9: "Refused"})
     assert variable.missing == MissingCodes((9.0,), ((7.0, 9.0),))
     assert variable.tags == {"a": "Never asked"}
-    (batch,) = table.batches(["q"], ["note"], [])
+    (batch,) = read_cells(table, ["q"], ["note"], [])
     np.testing.assert_array_equal(batch.numbers, [[1], [9], [np.nan]])
     assert batch.tagged == {"q": {"a": 1}}
     assert batch.texts["note"].to_pylist() == ["x", None, "-"]
@@ -212,7 +214,7 @@ def test_damaged_files_are_refused(seed: int, tmp_path: Path) -> None:
         path.write_bytes((gzip.compress, bz2.compress, lzma.compress)[seed % 3](damaged))
         try:
             table = open_table(path)
-            list(table.batches([name for name in table.columns if table.variables[name].type == "number"], [], []))
+            list(read_cells(table, [name for name in table.columns if table.variables[name].type == "number"], [], []))
         except DfactError:
             refused += 1
     assert refused > 20
@@ -235,9 +237,7 @@ def test_forged_lengths_take_no_memory(tmp_path: Path) -> None:
     state = b"\x00\x00\x00\x0e\x00\x00\x00\x03" + np.array([1e13, 1, 1], ">f8").tobytes()
     nil = b"\x00\x00\x00\xfe"
     (tmp_path / "t.rds").write_bytes(head + b"\x00\x00\x00\xee\x00\x00\x00\x02" + symbol + nil + state + nil)
-    with pytest.raises(
-        MemoryPlanError, match=r"t\.rds needs .* MiB of memory, expected at most .* MiB, half of what is free; save it as parquet"
-    ):
+    with pytest.raises(MemoryPlanError, match=r"t\.rds takes .* GiB of memory, expected at most half of .*; save it as parquet"):
         open_table(tmp_path / "t.rds")
     (tmp_path / "t.rds").write_bytes(head + b"\x00\x00\x00\x13\x00\x00\x00\x01" * 100_000)
     with pytest.raises(DataError, match="nested in more than some"):
@@ -246,8 +246,8 @@ def test_forged_lengths_take_no_memory(tmp_path: Path) -> None:
 
 def test_a_file_beyond_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "t.rds", data_frame(q=np.zeros(3)), compression=None)
-    monkeypatch.setattr(columns, "memory_limit", lambda: 100.0)
-    with pytest.raises(MemoryPlanError, match="expected at most 0 MiB, half of what is free; save it as parquet"):
+    monkeypatch.setattr(memory_limit, "half_of_free_memory", lambda: 100.0)
+    with pytest.raises(MemoryPlanError, match=r"expected at most half of .*; save it as parquet"):
         open_table(tmp_path / "t.rds")
 
 
@@ -276,7 +276,7 @@ def test_shared_files_hold_what_r_finds_in_them(name: str, shape: tuple[int, int
     assert {column: round(float(means[column]), 6) for column in expected} == expected
     if name == "bfi.rda":
         assert np.isnan(found[:, :25]).sum() == 508
-        assert next(iter(table.batches([], ["row names"], []))).texts["row names"][:2].to_pylist() == ["61617", "61618"]
+        assert next(iter(read_cells(table, [], ["row names"], []))).texts["row names"][:2].to_pylist() == ["61617", "61618"]
     assert {variable.ordered for variable in values.values() if len(variable.categories) > 2} == {
         "mass.rda": {True},
         "sasr.rda": {False},
@@ -304,7 +304,7 @@ def test_shared_files_open_or_are_refused_with_their_objects(path: Path) -> None
             open_table(path)
     else:
         table = open_table(path)
-        assert sum(len(batch.numbers) for batch in table.batches([], table.columns[:1], [])) > 0
+        assert sum(len(batch.numbers) for batch in read_cells(table, [], table.columns[:1], [])) > 0
 
 
 _WITHOUT_FRAME = {

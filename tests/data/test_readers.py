@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dfact.data.readers import columns, delimited
 from dfact.data.readers.base import ReadOptions
+from dfact.data.readers.columnar import columns
+from dfact.data.readers.text import delimited
 from tests.suites.reader import Columns, ReaderSuite
 
 

@@ -21,7 +21,7 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import Chunk, DaskRows
 from dfact.data.sources.dense import ArraySource, LazySource, RowSubset, ZarrSource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource, to_dense
-from dfact.selection.masks import EntryMask, MaskedSource
+from dfact.selection.cross_validation.masks import EntryMask, MaskedSource
 from dfact.storage.location import Location
 from tests.suites.row_source import RowSourceSuite
 from tests.suites.session import sparse_values

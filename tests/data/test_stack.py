@@ -12,7 +12,8 @@ from dfact.data.dictionaries.base import EventColumns
 from dfact.data.dictionaries.kinds import open_dictionary
 from dfact.data.ingest.event_table import EventTable, RowsOfTable, read_events
 from dfact.data.ingest.stack import ONCE, Events, Instances, find_events, find_instances, which_slice
-from dfact.data.readers.base import Batch, Table
+from dfact.data.readers.base import Table
+from dfact.data.readers.columnar.columns import read_cells
 from dfact.errors import DataError, ParameterError
 from tests.data.test_dictionaries import INPUTS, needs_inputs, read_rows
 
@@ -89,13 +90,12 @@ class Rows(Table):
         self.name, self.columns, self.cells, self._size = "t.csv", list(columns), columns, size
         self.n_batches = 0
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         n = len(self.cells["id"])
         for rows in (slice(i, i + self._size) for i in range(0, n, self._size)):
             self.n_batches += 1
-            count = len(self.cells["id"][rows])
-            matrix = np.stack([np.array(self.cells[name][rows], np.float64) for name in numbers], 1) if numbers else np.empty((count, 0))
-            yield Batch(matrix, pa.RecordBatch.from_pydict({name: list(self.cells[name][rows]) for name in texts}))
+            columns = [pa.array(np.array(self.cells[name][rows], np.float64)) for name in numbers]
+            yield pa.record_batch([*columns, *(pa.array(list(self.cells[name][rows])) for name in texts)], [*numbers, *texts])
 
     def row_position(self, row: int) -> str:
         return position(row)
@@ -117,7 +117,7 @@ def test_events_become_columns(seed: int, size: int, by_event: bool) -> None:
     assert list(found.ids) == list(dict.fromkeys(ids))
     assert found.labels == ("e0", "e1", "e2", "e3")
     columns = [f"{name} at e{k}" for k in (2, 0, 3, 1) for name in "ba"]
-    batches = list(table.batches(columns, ["id", "word at e1"], []))
+    batches = list(read_cells(table, columns, ["id", "word at e1"], []))
     expected = np.full((len(found.ids), len(columns)), np.nan)
     texts: list[str | None] = [None] * len(found.ids)
     for name, event, row, word in zip(ids, events, values, words, strict=True):
@@ -133,7 +133,7 @@ def test_events_become_columns(seed: int, size: int, by_event: bool) -> None:
 def test_records_are_released_once_they_are_complete() -> None:
     rows, _, table = tables([f"r{i // 2}" for i in range(40)], ["a", "b"] * 20, 4, x=range(40))
     rows.n_batches = 0
-    released = [(len(batch.numbers), rows.n_batches) for batch in table.batches(["x at b"], [], [])]
+    released = [(len(batch.numbers), rows.n_batches) for batch in read_cells(table, ["x at b"], [], [])]
     assert released == [(2, i + 1) for i in range(10)]
 
 
@@ -141,12 +141,12 @@ def test_rows_of_one_event_keep_their_positions() -> None:
     ids, events, values = long_rows(1)
     rows, found, _ = tables(ids, events, x=values[:, 0])
     table = RowsOfTable(rows, found.rows_at("e2"))
-    batches = list(table.batches(["x"], ["event", "id"], []))
+    batches = list(read_cells(table, ["x"], ["event", "id"], []))
     at = [i for i, event in enumerate(events) if event == "e2"]
     np.testing.assert_array_equal(np.concatenate([batch.numbers for batch in batches])[:, 0], values[at, 0])
     assert [cell for batch in batches for cell in batch.texts["id"].to_pylist()] == [ids[i] for i in at]
     assert [table.row_position(k) for k in range(len(at))] == [position(i) for i in at]
-    assert sum(batch.texts.num_rows for batch in table.batches([], ["id"], [])) == len(at)
+    assert sum(batch.texts.num_rows for batch in read_cells(table, [], ["id"], [])) == len(at)
 
 
 def test_events_come_in_the_order_of_the_dictionary() -> None:
@@ -187,10 +187,10 @@ def test_values_of_a_record_stand_in_any_of_its_rows() -> None:
     ids, events = ["1", "1", "2", "2", "3"], ["a", "b", "a", "b", "a"]
     rows, _, table = tables(ids, events, x=range(5))
     rows.cells["age"] = [" 31 ", None, "", "7", None]
-    assert [cell for batch in table.batches([], ["age"], []) for cell in batch.texts["age"].to_pylist()] == ["31", "7", None]
+    assert [cell for batch in read_cells(table, [], ["age"], []) for cell in batch.texts["age"].to_pylist()] == ["31", "7", None]
     rows.cells["age"] = ["1", "1", "7", "8", None]
     with pytest.raises(DataError, match=r"t.csv: column 'age' holds '7' at a and '8' at b for record '2', expected one value"):
-        list(table.batches([], ["age"], []))
+        list(read_cells(table, [], ["age"], []))
 
 
 def test_several_slices_are_asked_for_with_their_counts() -> None:

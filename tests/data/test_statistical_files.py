@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from dfact.data.readers import readstat, sas, spss, stata
-from dfact.data.readers.base import Batch, MissingCodes, ReadOptions, Table
+from dfact.data.readers.base import MissingCodes, ReadOptions, Table
+from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.formats import open_table
+from dfact.data.readers.statistical import readstat, sas, spss, stata
 from dfact.errors import DataError, ParameterError
 from tests.conftest import REAL_DATA
 from tests.suites.reader import Columns, ReaderSuite, read
@@ -46,7 +48,7 @@ class StatisticalSuite(ReaderSuite):
         monkeypatch.setattr(readstat, "_PART_ENTRIES", 20)
         table = self.open({"q": range(23), "id": [f"p{i}" for i in range(23)]}, tmp_path)
         parts = pickle.loads(pickle.dumps(table.parts()))
-        batches = [batch for part in parts for batch in part.batches(["q"], ["id"], [])]
+        batches = [batch for part in parts for batch in read_cells(part, ["q"], ["id"], [])]
         assert len(parts) == 3
         np.testing.assert_array_equal(np.concatenate([batch.numbers[:, 0] for batch in batches]), range(23))
         assert [cell for batch in batches for cell in batch.texts["id"].to_pylist()] == [f"p{i}" for i in range(23)]
@@ -143,12 +145,9 @@ class _LowerCase(Table):
     def __init__(self, table: Table) -> None:
         self.table, self.name, self.columns = table, table.name, [name.lower() for name in table.columns]
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
-        try:
-            for batch in self.table.batches([name.upper() for name in numbers], [name.upper() for name in texts], missing):
-                yield batch._replace(texts=batch.texts.rename_columns(list(texts)))
-        except DataError as error:
-            raise DataError(str(error).replace("'Q'", "'q'")) from error
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for rows in self.table.record_batches([name.upper() for name in numbers], [name.upper() for name in texts], missing):
+            yield rows.rename_columns([*numbers, *texts])
 
 
 class TestPor(StatisticalSuite):
@@ -182,7 +181,7 @@ def opened(name: str, **options: str) -> Table:
 
 def raw(table: Table, *names: str) -> NDArray[np.float64]:
     """Return columns with declared codes as numbers."""
-    return np.concatenate([batch.numbers for batch in table.batches(names or table.columns, [], [])])
+    return np.concatenate([batch.numbers for batch in read_cells(table, names or table.columns, [], [])])
 
 
 def is_declared(values: NDArray[np.float64], missing: MissingCodes) -> NDArray[np.bool_]:
@@ -229,7 +228,7 @@ class TestFilesOfUsers:
     def test_kinds_of_missing_answers_are_counted(self, name: str) -> None:
         table = opened(name)
         for column, expected in ORACLES[name]["missing_by_kind"].items():
-            (batch,) = table.batches([column], [], [])
+            (batch,) = read_cells(table, [column], [], [])
             values = batch.numbers[:, 0]
             tagged = {f".{tag}": count for tag, count in batch.tagged.get(column, {}).items()}
             untagged = int(np.isnan(values).sum()) - sum(tagged.values())
@@ -275,7 +274,7 @@ class TestFilesOfUsers:
         np.testing.assert_array_equal(raw(opened("spss/sample_missing.sav"), "mylabl", "myord")[4:], [[1, 1], [-1, -1], [np.nan, -3]])
 
     def test_raw_cells_of_all_types(self) -> None:
-        (batch,) = opened("spss/sample_missing.sav").batches([], ["mychar", "mydate", "dtime", "mytime"], [])
+        (batch,) = read_cells(opened("spss/sample_missing.sav"), [], ["mychar", "mydate", "dtime", "mytime"], [])
         assert [batch.texts[j][0].as_py() for j in range(4)] == ["a", "2018-05-06", "2018-05-06 10:10:10", "10:10:10"]
         assert [batch.texts[j][3].as_py() for j in range(4)] == ["d", "1583-01-01", "1583-01-01 00:00:00", "16:10:10"]
         assert [batch.texts[j][6].as_py() for j in range(4)] == [None] * 4
@@ -283,7 +282,7 @@ class TestFilesOfUsers:
     @pytest.mark.parametrize("name", ["spss/sample.sav", "spss/sample.zsav", "spss/sample.por", "stata/sample.dta", "sas/sample.xpt"])
     def test_one_table_of_all_types_in_all_formats(self, name: str) -> None:
         table = opened(name)
-        (batch,) = table.batches(table.columns[1:2] + table.columns[4:6], table.columns, [])
+        (batch,) = read_cells(table, table.columns[1:2] + table.columns[4:6], table.columns, [])
         expected = [[1.1, 1, 1], [1.2, 2, 2], [-1000.3, 1, 3], [-1.4, 2, 1], [1000.3, 1, 1]]
         np.testing.assert_allclose(batch.numbers, expected, rtol=1e-14)
         assert [each.type for each in table.variables.values()] == ["text", "number", "date", "date", "number", "number", "date"]
@@ -293,13 +292,13 @@ class TestFilesOfUsers:
     def test_dates_beyond_those_of_python(self) -> None:
         table = opened("spss/datetime.sav")
         assert {each.type for each in table.variables.values()} == {"date"}
-        (batch,) = table.batches([], table.columns, [])
+        (batch,) = read_cells(table, [], table.columns, [])
         assert batch.texts["date.posix"].to_pylist() == ["201416-09-22 00:00:00", "2014-09-23 15:59:20"]
         assert opened("spss/simple_alltypes.sav").variables["quarter"].type == "date"
 
     def test_dates_of_transport_files_are_those_beside_them_as_text(self) -> None:
         table = opened("sas/dates_xpt_v8.xpt")
-        (batch,) = table.batches(["missings"], table.columns, [])
+        (batch,) = read_cells(table, ["missings"], table.columns, [])
         for name in ("dt", "dates", "times"):
             text = {"dt": "string_dt", "dates": "string_dates", "times": "string_times"}[name]
             assert batch.texts[name].to_pylist() == batch.texts[text].to_pylist()
@@ -319,7 +318,7 @@ class TestFilesOfUsers:
     def test_labelled_text(self) -> None:
         table = opened("spss/labelled-str.sav")
         assert table.variables["gender"].categories == ("F", "M")
-        assert next(iter(table.batches([], ["gender"], []))).texts["gender"].to_pylist() == ["M", "F"]
+        assert next(iter(read_cells(table, [], ["gender"], []))).texts["gender"].to_pylist() == ["M", "F"]
 
     def test_wide_text(self) -> None:
         assert read(opened("spss/test_width.sav"), ["Finished"], ["ResponseId"])[1]["ResponseId"][0] == "R_0001xAxQxIo2PVH"
@@ -327,14 +326,14 @@ class TestFilesOfUsers:
     @pytest.mark.parametrize("name", ["tagged-na-double", "tagged-na-int"])
     def test_tags_with_their_labels(self, name: str) -> None:
         table = opened(f"stata/{name}.dta")
-        (batch,) = table.batches(["x"], [], [])
+        (batch,) = read_cells(table, ["x"], [], [])
         assert batch.tagged == {"x": {"a": 1, "h": 1, "z": 1}}
         np.testing.assert_array_equal(batch.numbers[:, 0], [1, 2, 3, 4, 5, np.nan, np.nan, np.nan])
         assert (table.variables["x"].tags, table.variables["x"].labels) == ({"a": "apple", "z": ".zebra"}, {})
 
     def test_tags_of_sas(self) -> None:
         table = opened("sas/missing_test.sas7bdat", labels=str(INPUTS / "sas" / "missing_formats.sas7bcat"))
-        (batch,) = table.batches(table.columns, [], [])
+        (batch,) = read_cells(table, table.columns, [], [])
         assert batch.tagged == {f"var{j}": {tag: 1} for j, tag in enumerate("ABCXYZ_", 1)}
         assert table.variables["var1"].tags == {"A": "missing"}
         np.testing.assert_array_equal(batch.numbers, [[np.nan] * 8 + [1]])
@@ -370,7 +369,7 @@ class TestFilesOfUsers:
             if path.name not in ("encrypted.sav", "idl_save_file.sav"):
                 table = open_table(path)
                 assert list(table.variables) == table.columns
-                assert all(len(batch.texts) > 0 for batch in table.batches([], table.columns[:4], []))
+                assert all(len(batch.texts) > 0 for batch in read_cells(table, [], table.columns[:4], []))
         assert len(files) == 34
 
 
@@ -446,7 +445,7 @@ class TestWrittenHere:
         )
         table = open_table(tmp_path / "t.dta")
         assert (table.variables["q"].labels, table.variables["q"].tags) == ({1: "never"}, {"a": "refused"})
-        (batch,) = table.batches(["q", "i"], ["i"], [])
+        (batch,) = read_cells(table, ["q", "i"], ["i"], [])
         assert batch.tagged == {"q": {"a": 1, "b": 2}}
         np.testing.assert_array_equal(batch.numbers, [[1, 1], [np.nan, np.nan], [np.nan, 3], [np.nan, 4]])
         assert batch.texts["i"].to_pylist() == ["1", None, "3", "4"]
@@ -459,7 +458,7 @@ class TestWrittenHere:
         table = open_table(tmp_path / "t.xpt", ReadOptions(encoding="windows-1252"))
         assert read(table, [], ["t"])[1] == {"t": ["Zoë", "xyz"]}
         with pytest.raises(DataError, match="its encoding is not utf-17: pass another"):
-            open_table(tmp_path / "t.xpt", ReadOptions(encoding="utf-17")).batches([], ["t"], [])
+            read_cells(open_table(tmp_path / "t.xpt", ReadOptions(encoding="utf-17")), [], ["t"], [])
 
     @pytest.mark.parametrize("version", [5, 8])
     def test_one_of_several_data_sets_is_chosen(self, version: int, tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ from dfact.engine.cluster import watchdog as watch
 from dfact.engine.cluster import worker_shard as shard_module
 from dfact.engine.cluster import workers as workers_module
 from dfact.engine.cluster.certificate_names import require_names_checked
+from dfact.engine.cluster.heartbeats import METRICS
 from dfact.engine.cluster.journal import Journal
-from dfact.engine.cluster.meter import METRICS
 from dfact.engine.cluster.placement import overlaps, split, tree, without
 from dfact.engine.cluster.rows import WrittenRows
 from dfact.engine.cluster.session import ClusterSession, DistributedExecutor

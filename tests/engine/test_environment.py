@@ -350,7 +350,7 @@ def test_results_of_a_selection_from_elsewhere_are_stated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are those of the workers that computed the results, and not of the driver that stores them."""
-    from dfact.selection.results_store import ResultsStore
+    from dfact.selection.running.results_store import ResultsStore
 
     def stored() -> ResultsStore:
         return ResultsStore(tmp_path / "results", {"seed": 1})

@@ -18,10 +18,10 @@ import zarr
 
 import dfact
 from dfact.cli.main import main
+from dfact.data.readers.arrays.numpy_files import read_array_file
 from dfact.data.readers.base import Format, ReadOptions
 from dfact.data.readers.formats import formats
-from dfact.data.readers.numpy_files import read_array_file
-from dfact.data.readers.vcf_zarr import VCFZarr
+from dfact.data.readers.genetics.vcf_zarr import VCFZarr
 from dfact.models.persistence import annotate_model
 from dfact.storage.groups import ATTRIBUTE
 from dfact.storage.input_files import InputFolder, open_input

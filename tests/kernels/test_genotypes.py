@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dfact.data.readers.genotypes import pack
+from dfact.data.readers.genetics.genotypes import pack
 from dfact.kernels.genotypes import MISSING, TILE, count_codes, unpack_rows
 
 ALLELES = np.array([0, MISSING, 1, 2], np.uint8)

@@ -17,6 +17,7 @@ from dfact.kernels import active_set as rows_module
 from dfact.kernels import pivoting as tableau
 from dfact.kernels.active_set import solve_rows
 from dfact.kernels.admm import admm_fill
+from dfact.kernels.assignment import member_weights
 from dfact.kernels.box_qp import coordinate_descent, fista
 from dfact.kernels.entries import (
     all_whole,
@@ -29,7 +30,6 @@ from dfact.kernels.entries import (
     recode,
     squared_error,
 )
-from dfact.kernels.kmeans import member_weights
 from tests.cases import every
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT") != "1"

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import ortho_group
 
-from dfact.kernels.rotation import minimize_oblimin
+from dfact.kernels.oblimin import minimize_oblimin
 
 Array = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dfact.kernels.strata import count_fractions, count_strata
-from dfact.linalg.mantel import Strata
+from dfact.psychometrics.mantel import Strata
 
 
 def reference(values: NDArray[np.float64], groups: NDArray[np.int64], s: Strata) -> NDArray[np.int64]:

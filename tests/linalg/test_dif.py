@@ -13,7 +13,7 @@ from dfact.data.coerce import as_dataset
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.errors import DataError
-from dfact.linalg.dif import N_PARTS, Design, DifTest, anchored_dif, weak_factors
+from dfact.psychometrics.dif import N_PARTS, Design, DifTest, anchored_dif, weak_factors
 
 Array = NDArray[np.float64]
 

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from scipy.stats import ncx2, norm
 
-from dfact.linalg.fit_indices import FIT_INDICES, fit_indices, noncentrality, score_reliability
-from dfact.linalg.minres import minres
 from dfact.linalg.rotation import oblimin, ordered
+from dfact.psychometrics.fit_indices import FIT_INDICES, fit_indices, noncentrality, score_reliability
+from dfact.psychometrics.minres import minres
 from tests.psychometrics import FOLDER, bfi, oracle, psychometrics
 
 

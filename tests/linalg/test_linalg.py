@@ -26,7 +26,7 @@ from dfact.errors import DataError
 from dfact.linalg import kmeans as kmeans_module
 from dfact.linalg import svd
 from dfact.linalg.kmeans import kmeans, nearest_rows
-from dfact.linalg.points import Coordinates, DataRows, EmbedPass, take
+from dfact.linalg.row_points import Coordinates, DataRows, EmbedPass, take
 from dfact.linalg.svd import right_singular, zero_filled
 from dfact.linalg.vertex_hunting import cone_normal, cone_vertices, least_distance, successive_projection
 

@@ -15,7 +15,7 @@ import dfact
 from dfact.data.coerce import as_dataset
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
-from dfact.linalg.mantel import MantelTest, Strata, adjusted, mantel_statistics, mantel_tests
+from dfact.psychometrics.mantel import MantelTest, Strata, adjusted, mantel_statistics, mantel_tests
 from tests.conftest import REAL_DATA
 
 FOLDER = REAL_DATA / "psychometrics"

@@ -15,8 +15,8 @@ from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.linalg import polychoric
-from dfact.linalg.polychoric import Levels, Tabulated, grouping_information, level_moments, tabulate
+from dfact.psychometrics import polychoric
+from dfact.psychometrics.polychoric import Levels, Tabulated, grouping_information, level_moments, tabulate
 from tests.psychometrics import FOLDER, bfi, oracle, psychometrics
 
 Array = NDArray[Any]

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 from scipy.stats import ortho_group
 
 from dfact.linalg.procrustes import rotate_to_target
-from dfact.selection.congruence_tests import congruences
+from dfact.selection.group_comparison.congruence_tests import congruences
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from dfact.linalg.reliability import (
+from dfact.psychometrics.reliability import (
     alpha,
     alpha_if_dropped,
     alpha_interval,

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import ortho_group
 
-from dfact.linalg.minres import minres
 from dfact.linalg.rotation import oblimin, ordered, promax, promax_spss, varimax
+from dfact.psychometrics.minres import minres
 from tests.psychometrics import bfi, factors, oracle, psychometrics
 
 Array = NDArray[Any]

@@ -6,7 +6,7 @@ Poisson factorization (Lee & Seung 2001, the multiplicative updates for the dive
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import click
 import numpy as np
@@ -29,8 +29,8 @@ from dfact.kernels.jit import kernel
 from dfact.models.catalogue import Entry
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
+from dfact.parameters import COUNT, NOT_NEGATIVE
 from dfact.progress import Reporter, relative_change
 from dfact.report.presenters.base import items_plot, model_text
 from dfact.report.write import write_report
@@ -90,10 +90,10 @@ class PoissonMF(Factorization):
 
     def __init__(
         self,
-        n_components: int = 3,
+        n_components: Annotated[int, COUNT] = 3,
         *,
-        max_iter: int = 200,
-        tol: float = 1e-5,
+        max_iter: Annotated[int, COUNT] = 200,
+        tol: Annotated[float, NOT_NEGATIVE] = 1e-5,
         random_state: int = 0,
         executor: Any = None,
         memory_limit: Any = None,
@@ -104,8 +104,6 @@ class PoissonMF(Factorization):
         self.executor, self.memory_limit, self.callbacks, self.dtype = executor, memory_limit, callbacks, dtype
 
     def _prepare(self, X: Any) -> FitTask[None]:
-        counts = {name: (is_count(getattr(self, name)), POSITIVE_INTEGER) for name in ("n_components", "max_iter")}
-        check(self, counts | {"tol": (is_in_range(self.tol, 0), "a number of at least 0")})
         return self._task(self._dataset(X, None, reset=True))
 
     def _solve(self, task: FitTask[None]) -> Solver[None]:
@@ -131,7 +129,7 @@ class PoissonMF(Factorization):
 
 # 4. Its commands: options, and the function that selects.
 OPTIONS = [max_iter_option, click.option("--tol", default=1e-5), click.option("--seed", "random_state", default=0)]
-CROSS_VALIDATION = "dfact.selection.block_cross_validation:block_cross_validate"
+CROSS_VALIDATION = "dfact.selection.cross_validation.block_cross_validation:block_cross_validate"
 SELECT = SelectSpec(CROSS_VALIDATION, "Number of factors of counts.", [component_numbers(), *OPTIONS], grid=["n_components"])
 SPEC = ModelSpec(
     Entry("PoissonMF", __name__, "poisson"), "Poisson factorization of counts.", [components(3), *OPTIONS], SELECT, checkpoint=False

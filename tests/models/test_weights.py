@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data import layout
 from dfact.data.coerce import as_dataset
-from dfact.linalg.correlation import MomentsPass
-from dfact.linalg.fit_indices import fit_indices
-from dfact.linalg.minres import minres
 from dfact.models.fit_task import FitTask
+from dfact.psychometrics.correlation import MomentsPass
+from dfact.psychometrics.fit_indices import fit_indices
+from dfact.psychometrics.minres import minres
 from dfact.selection.number_of_factors import number_of_factors
 from tests.conftest import planted_answers
 from tests.suites.estimator import assert_same_fit

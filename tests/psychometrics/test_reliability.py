@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 import dfact
 from dfact.cli.main import main
 from dfact.errors import DataError, MemoryPlanError, ParameterError
-from dfact.linalg.correlation import smoothed
-from dfact.linalg.reliability import alpha, alpha_interval, bartlett, lambda6, omega, sampling_adequacy, steiger
+from dfact.psychometrics.correlation import smoothed
+from dfact.psychometrics.reliability import alpha, alpha_interval, bartlett, lambda6, omega, sampling_adequacy, steiger
 from tests.conftest import REAL_DATA
 
 FIGURES = ("alpha", "low", "high", "standardised", "lambda6", "omega", "omega_total", "omega_hierarchical", "ecv", "average_r")

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.report.component_order import ComponentOrder
-from dfact.report.export import (
+from dfact.export.component_order import ComponentOrder
+from dfact.export.files import (
     write_confounder_effects,
     write_confounder_impact,
     write_confounder_loadings,

@@ -12,7 +12,7 @@ import xarray as xr
 import zarr
 
 import dfact
-from dfact.report.export import check_destination, write_factors
+from dfact.export.files import check_destination, write_factors
 from dfact.report.plots import loadings_heatmap
 from dfact.report.presenters.base import model_text
 from dfact.report.presenters.bounded_nmf import confounder_effects, confounders_text, factors_text, strength_shares, top_items

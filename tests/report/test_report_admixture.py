@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.report.export import write_loadings, write_model_factors
+from dfact.export.files import write_loadings, write_model_factors
 from dfact.report.plots import save_figure
 from dfact.report.presenters.admixture import AdmixturePresenter, mean_memberships, population_distances, size_table
 from dfact.report.presenters.base import items_plot, model_text
@@ -64,8 +64,8 @@ def test_files_are_read_back(model: dfact.Admixture, tmp_path: Path) -> None:
 def test_files_are_written_by_blocks(model: dfact.Admixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model_factors(model, tmp_path / "x.Q")
     write_loadings(model, tmp_path / "x.P")
-    monkeypatch.setattr("dfact.report.export._MAX_ROWS", 7)
-    monkeypatch.setattr("dfact.report.admixture_files._MAX_ROWS", 7)
+    monkeypatch.setattr("dfact.export.files._MAX_ROWS", 7)
+    monkeypatch.setattr("dfact.export.admixture_files._MAX_ROWS", 7)
     stored = SimpleNamespace(**vars(model), traits=model.traits, get_feature_names_out=model.get_feature_names_out)
     stored.memberships_ = zarr.create_array(tmp_path / "w.zarr", data=np.asarray(model.memberships_), chunks=(5, 2))
     stored.row_factors = lambda: stored.memberships_

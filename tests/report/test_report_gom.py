@@ -13,7 +13,7 @@ import zarr
 
 import dfact
 from dfact.data.examples import ipip_ascado, ipip_ascado_items
-from dfact.report.export import write_factors
+from dfact.export.files import write_factors
 from dfact.report.plots import heatmap, save_figure
 from dfact.report.presenters.base import items_plot, model_text, rows_text
 from dfact.report.presenters.gom.plots import item_heatmap, membership_plot, memberships_heatmap

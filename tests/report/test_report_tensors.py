@@ -11,7 +11,7 @@ import dfact
 from dfact.report.presenters.base import items_plot
 from dfact.report.presenters.cp.plots import axis_values, mode_table, modes_plot, path_plot
 from dfact.selection.result import Selection
-from dfact.selection.solution_path import select_on_path
+from dfact.selection.tensors.solution_path import select_on_path
 
 
 @pytest.fixture(scope="module")

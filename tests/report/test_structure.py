@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.cli.main import main
 from dfact.report.alignment import align_runs, match_memberships, run_agreement
-from dfact.report.structure import arrange_bars, structure_figure
+from dfact.report.structure_plot import arrange_bars, structure_figure
 from tests.conftest import REAL_DATA
 
 

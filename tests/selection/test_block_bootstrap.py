@@ -16,11 +16,12 @@ from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.requests import read_tiles, run, step_tiles
-from dfact.linalg.binomial.fit import Maximum, begin, maximize_likelihood
-from dfact.linalg.binomial.passes import StepPass
-from dfact.linalg.binomial.row_block import ColumnWeights
-from dfact.selection import block_bootstrap, scheduler
-from dfact.selection.block_bootstrap import MomentPass, block_edges, chromosome_borders, draw_weights
+from dfact.models.binomial.fit import Maximum, begin, maximize_likelihood
+from dfact.models.binomial.passes import StepPass
+from dfact.models.binomial.row_block import ColumnWeights
+from dfact.selection import block_bootstrap
+from dfact.selection.resampling.block_bootstrap import MomentPass, block_edges, chromosome_borders, draw_weights
+from dfact.selection.running import scheduler
 from tests.genotypes import write_bed
 from tests.models.admixture.test_admixture import GENOTYPES, hapmap3
 
@@ -128,7 +129,7 @@ def test_number_of_shared_fits_partitions_and_executor_do_not_matter(tmp_path: P
     expected = np.asarray(block_bootstrap(model, stored, 5, n_blocks=12, random_state=3))
     assert expected.dtype == np.float32
     assert (expected > 0).any(axis=1).all()
-    module = sys.modules["dfact.selection.block_bootstrap"]  # the function has the same name
+    module = sys.modules["dfact.selection.resampling.block_bootstrap"]  # the function has the same name
     largest = scheduler.largest_batch
     monkeypatch.setattr(module, "largest_batch", lambda source, dtype, fits, workers: (2, largest(source, dtype, fits[:2], workers)[1]))
     reports: list[int] = []

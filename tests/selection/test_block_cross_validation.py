@@ -22,12 +22,12 @@ from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.requests import Solver, run
 from dfact.progress import Iteration
 from dfact.report.selection import error_plot, selection_text
-from dfact.selection import scheduler
-from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.criteria import consensus, select_by_criterion
-from dfact.selection.fold_fits import from_the_middle
-from dfact.selection.folds import assign_all_folds, assign_folds, resolve_random_state, resolve_strata
+from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
+from dfact.selection.cross_validation.fold_fits import from_the_middle
+from dfact.selection.cross_validation.folds import assign_all_folds, assign_folds, resolve_random_state, resolve_strata
 from dfact.selection.result import Selection, choose, fold_errors
+from dfact.selection.running import scheduler
 from tests.conftest import planted_answers
 
 GRID: dict[str, Any] = {"n_components": [2, 3, 4], "beta": [0.1, 0.5]}
@@ -279,7 +279,7 @@ class Overlapping(Means):
 
 
 def test_warnings_about_held_out_rows_are_ignored_in_every_thread(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.selection.block_cross_validation.best_fit", lambda *_: Means().fit(answers))
+    monkeypatch.setattr("dfact.selection.cross_validation.block_cross_validation.best_fit", lambda *_: Means().fit(answers))
     with dask.config.set(num_workers=2):
         select(answers, {"power": [1.0]}, Overlapping(), n_folds=2, callbacks=[lambda _: Overlapping.first_is_done.set()])
 
@@ -337,7 +337,7 @@ class WorkLeft:
 
 def test_remaining_work_is_reported(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
     """Work is counted in components: a fit with more of them takes longer."""
-    monkeypatch.setattr("dfact.selection.block_cross_validation.TimeLeft", WorkLeft)
+    monkeypatch.setattr("dfact.selection.cross_validation.block_cross_validation.TimeLeft", WorkLeft)
     steps: list[str] = []
     select(answers, {"n_components": [2, 3]}, n_folds=5, callbacks=[lambda iteration: steps.append(iteration.step)])
     left = [float(step.split(", ")[-1].removesuffix(" left")) for step in steps]

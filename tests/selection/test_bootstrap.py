@@ -22,10 +22,10 @@ from dfact.errors import DataError, MemoryPlanError, ParameterError, StoreError
 from dfact.models.provenance import Stability
 from dfact.progress import Iteration
 from dfact.selection import bootstrap
-from dfact.selection.intervals import Variance, factor_intervals
-from dfact.selection.refits import Matching
-from dfact.selection.resamples import Half, Refit, RefittedLoadings, Resample, ResampleFits
-from dfact.selection.scheduler import run_fits
+from dfact.selection.resampling.intervals import Variance, factor_intervals
+from dfact.selection.resampling.refits import Matching
+from dfact.selection.resampling.resamples import Half, Refit, RefittedLoadings, Resample, ResampleFits
+from dfact.selection.running.scheduler import run_fits
 from tests.conftest import planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
@@ -474,5 +474,5 @@ def test_model_that_cannot_be_replaced_is_refused_before_the_refits(monkeypatch:
         raise StoreError("still to be read")
 
     monkeypatch.setattr(persistence, "check_replaceable", refuse)
-    monkeypatch.setattr(sys.modules["dfact.selection.bootstrap"], "bootstrap", lambda *_: pytest.fail("it computes"))
+    monkeypatch.setattr(sys.modules["dfact.selection.resampling.bootstrap"], "bootstrap", lambda *_: pytest.fail("it computes"))
     assert main(["stability", "s3://bucket/m", "d.zarr"]) == 1

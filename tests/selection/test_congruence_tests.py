@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
-from dfact.selection.congruence_tests import CongruenceTests, centred_congruences, congruences, holm, unit
+from dfact.selection.group_comparison.congruence_tests import CongruenceTests, centred_congruences, congruences, holm, unit
 
 M, B = 20, 199
 

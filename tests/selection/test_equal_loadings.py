@@ -12,11 +12,11 @@ import dfact
 from dfact.data.coerce import as_dataset
 from dfact.engine.passes import Block
 from dfact.selection import compare_groups
-from dfact.selection.equal_loadings import EqualLoadingsFits, SimulatedRows
-from dfact.selection.factor_congruences import DEFAULT_DRAWS, FactorCongruences, resolve_draws
-from dfact.selection.item_screens import Groups
-from dfact.selection.resamples import GroupRows, RefittedLoadings
-from dfact.selection.results_store import ResultsStore
+from dfact.selection.group_comparison.equal_loadings import EqualLoadingsFits, SimulatedRows
+from dfact.selection.group_comparison.factor_congruences import DEFAULT_DRAWS, FactorCongruences, resolve_draws
+from dfact.selection.group_comparison.item_screens import Groups
+from dfact.selection.resampling.resamples import GroupRows, RefittedLoadings
+from dfact.selection.running.results_store import ResultsStore
 
 K, M, N = 2, 6, 400
 

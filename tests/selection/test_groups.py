@@ -19,8 +19,8 @@ from dfact.linalg.congruence import congruence, match
 from dfact.models.provenance import Comparison
 from dfact.report.comparison import comparison_text, describe_screens
 from dfact.selection import compare_groups
-from dfact.selection.resamples import GroupFits, RefittedLoadings, ResampleFits
-from dfact.selection.scheduler import run_fits
+from dfact.selection.resampling.resamples import GroupFits, RefittedLoadings, ResampleFits
+from dfact.selection.running.scheduler import run_fits
 from tests.conftest import REAL_DATA
 
 DIF = [7, 23]
@@ -77,8 +77,8 @@ def test_fit_to_a_group_is_that_of_its_rows_alone(name: str) -> None:
 
 
 def allow_few_resamples(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("dfact.selection.groups._LEAST_RESAMPLES", 2)
-    patch.setattr("dfact.selection.factor_congruences.DRAWS_PER_TEST", 1)
+    patch.setattr("dfact.selection.group_comparison.groups._LEAST_RESAMPLES", 2)
+    patch.setattr("dfact.selection.group_comparison.factor_congruences.DRAWS_PER_TEST", 1)
 
 
 @pytest.fixture

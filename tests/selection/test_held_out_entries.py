@@ -21,13 +21,19 @@ from dfact.engine.passes import Block
 from dfact.models.expectile.passes import OriginalUnits
 from dfact.progress import Iteration
 from dfact.report.selection import selection_text
-from dfact.selection import scheduler
-from dfact.selection.held_out_entries import EntryFit, EntryFits, held_out_errors, select_by_held_out, select_each_by_held_out
-from dfact.selection.held_out_errors import ErrorMeasure, ExpectileErrors, ExpectileErrorsPass
-from dfact.selection.masks import EntryMask
+from dfact.selection.cross_validation.held_out_entries import (
+    EntryFit,
+    EntryFits,
+    held_out_errors,
+    select_by_held_out,
+    select_each_by_held_out,
+)
+from dfact.selection.cross_validation.held_out_errors import ErrorMeasure, ExpectileErrors, ExpectileErrorsPass
+from dfact.selection.cross_validation.masks import EntryMask
 from dfact.selection.result import Selection, fold_errors
-from dfact.selection.results_store import ResultsStore
-from dfact.selection.scheduler import run_on_shared_reads
+from dfact.selection.running import scheduler
+from dfact.selection.running.results_store import ResultsStore
+from dfact.selection.running.scheduler import run_on_shared_reads
 
 GRID: dict[str, Any] = {"n_components": [1, 2, 4], "ridge": [0.1, 1.0]}
 

@@ -12,10 +12,10 @@ from distributed import Client
 import dfact
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.executors import LocalSession
-from dfact.selection import scheduler
-from dfact.selection.held_out_entries import select_by_held_out
+from dfact.selection.cross_validation.held_out_entries import select_by_held_out
 from dfact.selection.result import Selection
-from dfact.selection.results_store import ResultsStore
+from dfact.selection.running import scheduler
+from dfact.selection.running.results_store import ResultsStore
 from dfact.storage.records import Records
 from tests.selection.test_held_out_entries import compressed, planted
 

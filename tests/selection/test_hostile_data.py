@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning"
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.selection.groups._LEAST_RESAMPLES", 2)
+    monkeypatch.setattr("dfact.selection.group_comparison.groups._LEAST_RESAMPLES", 2)
 
 
 def l1nmf() -> dfact.L1NMF:

@@ -14,8 +14,8 @@ from dfact.data.coerce import as_dataset
 from dfact.models.provenance import Comparison
 from dfact.report.comparison import comparison_text, describe_screens
 from dfact.selection import compare_groups
-from dfact.selection.item_effects import anchored_tests
-from dfact.selection.item_screens import Groups, make_strata, mantel_screen
+from dfact.selection.group_comparison.item_effects import anchored_tests
+from dfact.selection.group_comparison.item_screens import Groups, make_strata, mantel_screen
 
 Array = NDArray[np.float64]
 

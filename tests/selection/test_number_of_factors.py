@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.linalg.factor_retention import parallel_analysis
+from dfact.psychometrics.factor_retention import parallel_analysis
 from dfact.report.selection import scree_plot
 from dfact.selection.number_of_factors import number_of_factors, select_number_of_factors
 from tests.psychometrics import FOLDER, bfi, psychometrics

@@ -14,8 +14,8 @@ from dfact.errors import DataError, ParameterError
 from dfact.report.presenters.cp.plots import selection_plot
 from dfact.report.selection import selection_text
 from dfact.selection import replicability, select_by_criterion, select_by_held_out, select_on_path
-from dfact.selection.replicability import _largest_replicable
-from dfact.selection.tensor_selection import select_components
+from dfact.selection.tensors.replicability import _largest_replicable
+from dfact.selection.tensors.tensor_selection import select_components
 from tests.conftest import REAL_DATA
 from tests.selection.test_solution_path import planted
 

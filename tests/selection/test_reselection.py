@@ -12,10 +12,10 @@ import dfact
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.errors import ParameterError
-from dfact.report.stability import remarks, stability_table
+from dfact.export.stability import remarks, stability_table
 from dfact.selection import block_cross_validate, bootstrap, select_number_of_factors
-from dfact.selection.folds import assign_folds, resolve_groups
-from dfact.selection.reselection import _draw
+from dfact.selection.cross_validation.folds import assign_folds, resolve_groups
+from dfact.selection.resampling.reselection import _draw
 from tests.conftest import planted_answers
 
 

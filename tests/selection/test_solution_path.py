@@ -15,9 +15,9 @@ from dfact.engine.partitions import partitions
 from dfact.models.cp.path import PathStep
 from dfact.report.selection import selection_text
 from dfact.selection import core_consistency
-from dfact.selection.masks import EntryMask, masked
+from dfact.selection.cross_validation.masks import EntryMask, masked
 from dfact.selection.result import Selection
-from dfact.selection.solution_path import CRITERIA, select_on_path, split_half_similarity
+from dfact.selection.tensors.solution_path import CRITERIA, select_on_path, split_half_similarity
 from tests.conftest import REAL_DATA
 
 Array = NDArray[Any]

@@ -17,7 +17,7 @@ from dfact.engine.executors import LocalSession
 from dfact.errors import ParameterError, StoreError
 from dfact.models.cp.path import SolutionPath
 from dfact.selection.result import Selection
-from dfact.selection.solution_path import CRITERIA, select_on_path
+from dfact.selection.tensors.solution_path import CRITERIA, select_on_path
 from tests.engine.test_checkpoint import InterruptionError, damage, tensor
 from tests.models.cp.test_elastic_cp import answers, assert_same, many_partitions
 

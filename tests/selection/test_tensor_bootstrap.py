@@ -14,11 +14,11 @@ from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
+from dfact.export.files import write_stability
 from dfact.models.provenance import Stability, TensorStability
-from dfact.report.export import write_stability
 from dfact.selection import bootstrap
-from dfact.selection.factor_match import match_components
-from dfact.selection.resamples import Resample
+from dfact.selection.resampling.resamples import Resample
+from dfact.selection.tensors.factor_match import match_components
 from tests.selection.test_solution_path import planted
 
 PARTS = ("similarity", "estimate", "low", "high", "selected", "weight", "weight_low", "weight_high")
@@ -106,7 +106,7 @@ def test_executors_and_stores_give_the_same_bits(name: str, tmp_path: Path, clie
         assert same(expected, bootstrap(model.set_params(executor=executor), Z, 4, random_state=0))
     assert same(expected, bootstrap(model.set_params(executor=client), stored, 4, random_state=0))
     # With shared reads, as for data that does not fit in memory.
-    monkeypatch.setattr("dfact.selection.tensor_bootstrap.TensorFits.fits_in_memory", lambda *_: False)
+    monkeypatch.setattr("dfact.selection.resampling.tensor_bootstrap.TensorFits.fits_in_memory", lambda *_: False)
     for executor in ("inline", "threads", client):
         assert same(expected, bootstrap(model.set_params(executor=executor), stored, 4, random_state=0))
 

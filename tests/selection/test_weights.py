@@ -10,13 +10,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import dfact
 from dfact.data.coerce import as_dataset
-from dfact.linalg.anchor import anchor
 from dfact.models.provenance import Stability
+from dfact.psychometrics.anchor import anchor
 from dfact.report.presenters.base import model_text
 from dfact.selection import block_cross_validate, bootstrap
-from dfact.selection.held_out_errors import sum_squared_errors
-from dfact.selection.resamples import RefittedLoadings, ResampleFits
-from dfact.selection.scheduler import run_fits
+from dfact.selection.cross_validation.held_out_errors import sum_squared_errors
+from dfact.selection.resampling.resamples import RefittedLoadings, ResampleFits
+from dfact.selection.running.scheduler import run_fits
 from tests.models.test_weights import models, survey
 from tests.selection.test_bootstrap import drawn_rows
 

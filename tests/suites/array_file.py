@@ -12,8 +12,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import dfact
-from dfact.data.readers.base import LabelledArray, ReadOptions
+from dfact.data.readers.base import ReadOptions
 from dfact.data.readers.formats import open_array
+from dfact.data.sources.array import LabelledArray
 
 Labels = Sequence[Sequence[str] | None]
 

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dfact.data.readers.base import ReadOptions, Table
+from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.formats import open_table
 from dfact.errors import DataError
 
@@ -18,7 +19,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 def read(table: Table, numbers: Sequence[str], texts: Sequence[str] = (), missing: Sequence[str] = ()) -> tuple[NDArray[Any], Any, int]:
     """Return the matrix of numbers, the texts by column, and the number of batches."""
-    batches = list(table.batches(numbers, texts, missing))
+    batches = list(read_cells(table, numbers, texts, missing))
     for matrix, strings, _ in batches:
         assert matrix.dtype == np.float64
         assert matrix.shape == (strings.num_rows if texts else len(matrix), len(numbers))

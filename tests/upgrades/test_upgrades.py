@@ -24,8 +24,8 @@ from dfact.cli.main import main
 from dfact.data.statistics import as_float
 from dfact.engine.checkpoint import resume_point
 from dfact.jobs import record
-from dfact.linalg.anchor import anchor
 from dfact.models.persistence import is_result_of
+from dfact.psychometrics.anchor import anchor
 from dfact.report.presenters.base import model_text
 from dfact.storage import records
 from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, is_current

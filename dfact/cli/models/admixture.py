@@ -29,7 +29,7 @@ SPECS = (
             seed("Seed of the start of populations without labelled people."),
         ],
         select=SelectSpec(
-            "dfact.selection.entry_cross_validation:cross_validate_entries",
+            "dfact.selection.cross_validation.entry_cross_validation:cross_validate_entries",
             """Admixture: the number of populations.
 
             Chooses the number of populations that predicts held-out genotypes best. Every genotype belongs to one of several folds,

@@ -19,7 +19,7 @@ _BOUNDS = (
 )
 
 _select_icqf = SelectSpec(
-    "dfact.selection.block_cross_validation:block_cross_validate",
+    "dfact.selection.cross_validation.block_cross_validation:block_cross_validate",
     """Interpretability-constrained factors: their number and sparsity.
 
     Chooses the parameters whose models predict held-out answers best. Blocks of participants and items are held out in turn,

@@ -49,7 +49,7 @@ SPECS = (
         ],
         left_out=_STOCHASTIC,
         select=SelectSpec(
-            "dfact.selection.tensor_selection:select_components",
+            "dfact.selection.tensors.tensor_selection:select_components",
             """Components of a tensor: their number and sparsity.
 
             Solutions are computed along increasing penalties, which leave fewer and fewer components, and the criterion chooses one

@@ -40,7 +40,7 @@ SPECS = (
         each="omega",
         left_out=_ORTHOGONALIZE,
         select=SelectSpec(
-            "dfact.selection.held_out_entries:select_by_held_out",
+            "dfact.selection.cross_validation.held_out_entries:select_by_held_out",
             """Expectile matrix factorization: components and ridge.
 
             Chooses the parameters with the lowest expectile loss of held-out entries, which are drawn at random. All candidates are
@@ -72,7 +72,7 @@ SPECS = (
                 *_DESCENT,
             ],
             grid=("n_components", "ridge"),
-            each=("omega", "dfact.selection.held_out_entries:select_each_by_held_out", "omegas"),
+            each=("omega", "dfact.selection.cross_validation.held_out_entries:select_each_by_held_out", "omegas"),
             left_out=_ORTHOGONALIZE | {"init": "candidates start from one decomposition"},
         ),
     ),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dfact.data.dictionaries.records import Records
+from dfact.data.dictionaries.text_rows import Records
 from dfact.data.readers.base import Variable
 from dfact.errors import ParameterError
 

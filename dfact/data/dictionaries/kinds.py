@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from os import PathLike
 
 from dfact.data.dictionaries.base import Dictionary, Paths
-from dfact.data.dictionaries.records import Records
 from dfact.data.dictionaries.redcap import RedcapDictionary
 from dfact.data.dictionaries.table import CodebookTable
+from dfact.data.dictionaries.text_rows import Records
 from dfact.data.dictionaries.uk_biobank import UKBiobankDictionary
 from dfact.errors import DataError
 

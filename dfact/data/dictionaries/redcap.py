@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from dfact.data.dictionaries.base import Dictionary, EventColumns, Paths, UntouchedBoxes
-from dfact.data.dictionaries.records import Records, as_number, parse_choices, plain_text
+from dfact.data.dictionaries.text_rows import Records, as_number, parse_choices, plain_text
 from dfact.data.readers.base import CellType, MissingCodes, Variable
 from dfact.errors import DataError
 

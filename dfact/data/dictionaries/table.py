@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 from dfact.data.codebook import Key
 from dfact.data.dictionaries.base import Dictionary, Paths
-from dfact.data.dictionaries.records import Records, as_number
+from dfact.data.dictionaries.text_rows import Records, as_number
 from dfact.data.readers.base import MissingCodes, Variable
 from dfact.errors import DataError, ParameterError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 from dfact.data.dictionaries.base import Dictionary, Paths
-from dfact.data.dictionaries.records import Records, as_number
+from dfact.data.dictionaries.text_rows import Records, as_number
 from dfact.data.readers.base import CellType, MissingCodes, Variable
 from dfact.errors import DataError, ParameterError
 

@@ -5,9 +5,7 @@ from os import PathLike
 from typing import Any, Literal, get_args
 
 import numpy as np
-import pandas as pd
 import scipy.sparse as sp
-import zarr
 from numpy.typing import ArrayLike, NDArray
 
 from dfact.data.codebook import Codebook
@@ -15,11 +13,7 @@ from dfact.data.confounders import RANGE_REMEDY, apply_ranges, as_frame, check_r
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.writer import dataset_writer, missing_code_for
 from dfact.data.layout import Layout
-from dfact.data.readers.base import LabelledArray
-from dfact.data.sources.base import RowSource
-from dfact.data.sources.dask import dask_array
-from dfact.data.sources.dense import ArraySource, LazySource, ZarrSource
-from dfact.data.sources.sparse import CSRSource
+from dfact.data.sources.array import LabelledArray, array_source, axis_labels
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, column_limits, stored_limits
 from dfact.data.weights import check_weights, weight_series
@@ -30,55 +24,6 @@ from dfact.storage.zarr_stores import location_of
 
 Progress = Callable[[int, int], None]
 Implicit = Literal["zero", "missing"]
-
-
-def array_source(X: Any) -> RowSource:
-    """Return a source that reads an array of any kind by rows, without a second copy in memory."""
-    if isinstance(X, LabelledArray):
-        X = X.values
-    if isinstance(X, RowSource):
-        return X
-    if isinstance(X, zarr.Array):
-        return ZarrSource(X)
-    if sp.issparse(X):
-        return CSRSource(_canonical(X))
-    if isinstance(X, pd.DataFrame):
-        return ArraySource(np.ascontiguousarray(_frame_values(X)))
-    if hasattr(X, "dask") or hasattr(X, "dims"):
-        lazy = dask_array(X)
-        return LazySource(lazy if lazy is not None else X.data if hasattr(X, "dims") else X)
-    return ArraySource(np.ascontiguousarray(X))
-
-
-def _canonical(X: Any) -> sp.csr_array:
-    """Return a sparse matrix by rows, with ascending column numbers without duplicates; a copy unless it has that form."""
-    matrix = sp.csr_array(X)
-    if not matrix.has_canonical_format:
-        matrix = matrix.copy()
-        matrix.sum_duplicates()
-    return matrix
-
-
-def _frame_values(frame: pd.DataFrame) -> NDArray[Any]:
-    """Return a table's values in their common type; pandas alone would convert columns of nullable types to objects."""
-    if not all(pd.api.types.is_numeric_dtype(dtype) for dtype in frame.dtypes):
-        return frame.to_numpy()
-    dtype = np.result_type(*(getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", dtype)) for dtype in frame.dtypes))
-    if not frame.isna().to_numpy().any():
-        return frame.to_numpy(dtype)
-    return frame.to_numpy(np.result_type(dtype, np.float32), na_value=np.nan)
-
-
-def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
-    """Return the labels that a DataFrame, an xarray DataArray or an array of a file has along an axis."""
-    if isinstance(X, LabelledArray):
-        return X.labels[axis] if axis < len(X.labels) else None
-    if isinstance(X, pd.DataFrame):
-        index = (X.index, X.columns)[axis]
-        return None if isinstance(index, pd.RangeIndex) else index.astype(str).to_numpy(dtype=object)
-    if hasattr(X, "dims") and X.dims[axis] in X.coords:
-        return np.asarray(X.coords[X.dims[axis]].values).astype(str).astype(object)
-    return None
 
 
 def _stored_type(dtype: np.dtype[Any], codes: Sequence[float], name: str) -> tuple[np.dtype[Any], int | None]:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import REVERSED, Codebook, Item, Key, MissingCount
 from dfact.data.dictionaries.base import UntouchedBoxes
-from dfact.data.readers.base import Batch, MissingCodes, TextInNumbersError, is_number
+from dfact.data.readers.base import MissingCodes, TextInNumbersError, is_number
+from dfact.data.readers.columnar.columns import Cells
 from dfact.data.validation import invalid_value
 from dfact.errors import DataError
 from dfact.kernels.entries import first_invalid, mask_listed
@@ -169,7 +170,7 @@ class AnswerCoding:
         """Declared limits (m, 2), infinite where there are none."""
         return np.array([item.limits for item in self.items], np.float64).reshape(-1, 2)
 
-    def __call__(self, batch: Batch) -> CodedRows:
+    def __call__(self, batch: Cells) -> CodedRows:
         """Code the rows of a batch, whose numbers may be overwritten."""
         counts: Counter[tuple[int, str]] = Counter()
         problems: list[Problem] = []
@@ -204,7 +205,7 @@ class AnswerCoding:
             values, batch.texts.select(list(self.text_columns)), counts, min(problems, key=lambda problem: problem.row, default=None)
         )
 
-    def _place(self, batch: Batch, counts: Counter[tuple[int, str]], problems: list[Problem]) -> NDArray[np.float64]:
+    def _place(self, batch: Cells, counts: Counter[tuple[int, str]], problems: list[Problem]) -> NDArray[np.float64]:
         """Return the matrix of all items in their order, with texts as numbers."""
         if all(item.texts is None for item in self.items):
             return batch.numbers

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from dfact.data.dictionaries.base import EventColumns
 from dfact.data.ingest.items import check_columns
 from dfact.data.ingest.stack import Events, find_events
-from dfact.data.readers.base import Batch, Table, TextInNumbersError, Variable
+from dfact.data.readers.base import Table, TextInNumbersError, Variable
+from dfact.data.readers.columnar.columns import Cells, read_cells, read_texts
 from dfact.errors import DataError
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -63,32 +64,29 @@ class EventTable(Table):
         """Return the name of the column with the answers at an event."""
         return f"{name} at {event}"
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         number_places, text_places = ([self._places.get(name, (name, -1)) for name in names] for names in (numbers, texts))
         number_columns, text_columns = (list(dict.fromkeys(name for name, _ in places)) for places in (number_places, text_places))
         answers = _Gatherer[np.float64](self._events, len(number_columns), np.float64, np.nan)
         cells = _Gatherer[np.object_](self._events, len(text_columns), np.object_, None)
         n_done = 0
         for batch in self._read(number_columns, text_columns, missing):
-            rows = np.empty((len(batch.numbers) if number_columns else batch.texts.num_rows, len(text_columns)), np.object_)
+            rows = np.empty((len(batch.numbers), len(text_columns)), np.object_)
             for j, column in enumerate(batch.texts.columns):
                 rows[:, j] = column.to_pylist()
-            tensor, words = answers.push(batch.numbers if number_columns else np.empty((len(rows), 0))), cells.push(rows)
+            tensor, words = answers.push(batch.numbers), cells.push(rows)
             if not len(words):
                 continue
-            matrix = (
-                np.stack([tensor[:, number_columns.index(name), k] for name, k in number_places], axis=1) if numbers else tensor[:, :, 0]
-            )
-            columns = []
+            columns = [pa.array(tensor[:, number_columns.index(name), k]) for name, k in number_places]
             for name, k in text_places:
                 slots = words[:, text_columns.index(name)]
                 columns.append(pa.array(self._one_each(name, slots, n_done) if k < 0 else slots[:, k], pa.string()))
-            yield Batch(matrix, pa.record_batch(columns, list(texts)))
+            yield pa.record_batch(columns, [*numbers, *texts])
             n_done += len(words)
 
-    def _read(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+    def _read(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Cells]:
         try:
-            yield from self._table.batches(numbers, texts, missing)
+            yield from read_cells(self._table, numbers, texts, missing)
         except TextInNumbersError as error:
             raise DataError(str(error)) from error  # its column is none of this table
 
@@ -121,14 +119,13 @@ class RowsOfTable(Table):
     def variables(self) -> Mapping[str, Variable]:
         return self._table.variables
 
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
         n_read = 0
-        for batch in self._table.batches(numbers, texts, missing):
-            n_rows = len(batch.numbers) if numbers else batch.texts.num_rows
-            kept = self._kept[n_read : n_read + n_rows]
-            n_read += n_rows
-            if kept.any():
-                yield Batch(batch.numbers[kept] if numbers else np.empty((kept.sum(), 0)), batch.texts.filter(pa.array(kept)))
+        for rows in self._table.record_batches(numbers, texts, missing):
+            kept = self._kept[n_read : n_read + rows.num_rows]
+            n_read += rows.num_rows
+            if kept.any():  # counts in the metadata are those of all rows
+                yield pa.record_batch(rows.filter(pa.array(kept)).columns, rows.schema.names)
 
     def row_position(self, row: int) -> str:
         return self._table.row_position(int(self._rows[row]))
@@ -138,5 +135,5 @@ def read_events(table: Table, columns: EventColumns) -> Events:
     """Read the records and the events of all rows; raises what :func:`find_events` raises."""
     names = [columns.record, *columns.slots]
     check_columns(table, names)
-    texts = pa.Table.from_batches([batch.texts for batch in table.batches([], names, [])])
+    texts = pa.Table.from_batches(list(read_texts(table, names)))
     return find_events(table.name, columns, {name: texts[name] for name in names}, table.row_position)

@@ -18,7 +18,7 @@ from dfact.data.ingest.writer import dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.readers.formats import open_genotypes
-from dfact.data.readers.genotypes import GenotypeFile
+from dfact.data.readers.genetics.genotypes import GenotypeFile
 from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.statistics import ColumnStatistics

@@ -27,6 +27,7 @@ from dfact.data.ingest.tasks import TaskPool, check_running
 from dfact.data.ingest.writer import DatasetWriter, missing_code_for, smallest_integer
 from dfact.data.layout import Layout
 from dfact.data.readers.base import Table, TablePart
+from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_values import VALUES
@@ -158,7 +159,7 @@ def _spool_part(task: tuple[int, TablePart, AnswerCoding, EmptyRows, Location]) 
     writer = _SpoolWriter(store, number)
     m = len(coding.items)
     result = _Part(ColumnStatistics.of_columns(m), part.n_bytes)
-    for batch in part.batches(coding.numbers, coding.texts, coding.missing_texts):
+    for batch in read_cells(part, coding.numbers, coding.texts, coding.missing_texts):
         rows = coding(batch)
         result.texts.append(rows.texts)
         if len(rows.values) == 0:

@@ -6,8 +6,9 @@ from os import PathLike
 import pandas as pd
 
 from dfact.data.readers.base import Table
+from dfact.data.readers.columnar.columns import read_texts
 from dfact.data.readers.formats import open_table
-from dfact.data.readers.genotypes import FAM_COLUMNS, GenotypeFile, read_fields, sibling
+from dfact.data.readers.genetics.genotypes import FAM_COLUMNS, GenotypeFile, read_fields, sibling
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, open_input_file
 
@@ -83,5 +84,5 @@ def _read_table(found: InputFile, column: str | None, id_column: str | None) -> 
 
 def _read_texts(table: Table, columns: list[str]) -> pd.DataFrame:
     """Read these columns of a table as texts."""
-    batches = [batch.texts for part in table.parts() for batch in part.batches([], columns, [])]
+    batches = [texts for part in table.parts() for texts in read_texts(part, columns)]
     return pd.DataFrame({name: [text or "" for batch in batches for text in batch.column(name).to_pylist()] for name in columns})

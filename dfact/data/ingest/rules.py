@@ -12,6 +12,7 @@ import numpy as np
 from dfact.data.ingest.coding import DEFAULT_MISSING, AnswerCoding, ItemCoding, code_text, sounds_like_no_answer
 from dfact.data.ingest.items import is_pattern, valid_levels
 from dfact.data.readers.base import MissingCodes, Table, Variable, is_number
+from dfact.data.readers.columnar.columns import read_texts
 from dfact.data.validation import column_limits
 from dfact.errors import DataError, ParameterError
 
@@ -182,8 +183,8 @@ def unordered_texts(table: Table, name: str) -> DataError:
 def count_texts(table: Table, name: str) -> Counter[str]:
     """Count the distinct texts of a column, without those that stand for no answer."""
     counts: Counter[str] = Counter()
-    for batch in table.batches([], [name], []):
-        for entry in batch.texts[name].value_counts().to_pylist():
+    for texts in read_texts(table, [name]):
+        for entry in texts[name].value_counts().to_pylist():
             if entry["values"] is not None and entry["values"].strip() not in ("", *DEFAULT_MISSING):
                 counts[entry["values"]] += entry["counts"]
     return counts
@@ -274,7 +275,6 @@ def _warn_of_alphabetical_labels(table: Table, items: Sequence[ItemCoding]) -> N
     for item in items:
         labels = [label.casefold() for _, label in item.levels]
         if item.texts is None and len(labels) >= 3 and labels == sorted(labels) and not any(map(is_number, labels)):
-            shown = ", ".join(f"{code_text(code)} {label!r}" for code, label in item.levels[:7])
             shown = ", ".join(f"{code_text(code)} {label!r}" for code, label in item.levels[:7])
             found = f"{table.name}: the codes of {item.name!r} follow the alphabet: {shown}"
             remedy = "a program may have numbered them so; check their order, and correct it with recode= (--recode)"

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from dfact.data.confounders import RANGE_REMEDY, Kind, apply_ranges, check_ranges, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.dictionaries.base import Dictionary, describe
-from dfact.data.ingest.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
 from dfact.data.ingest.coding import AnswerCoding
 from dfact.data.ingest.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
 from dfact.data.ingest.forgotten_codes import warn_forgotten_codes
@@ -31,15 +30,16 @@ from dfact.data.ingest.participants import (
 from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
 from dfact.data.ingest.stack import Stack
 from dfact.data.ingest.tasks import TaskPool, open_pool
+from dfact.data.ingest.tensor_cells import Arrangement, Counts, arrange, choose_events, choose_instances
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
 from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable, is_number
-from dfact.data.readers.formats import open_table
+from dfact.data.readers.formats import TableSource, open_source, open_table
+from dfact.data.readers.frames import InputFrame
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, fill_limits, require_observed_columns, stored_limits
 from dfact.errors import DataError, ParameterError
 from dfact.storage.groups import ensure_absent, scratch_store
-from dfact.storage.input_files import open_input
 from dfact.storage.location import parse_location
 from dfact.storage.remote_files import Signature
 
@@ -54,7 +54,7 @@ _LOWEST_IN_SINGLE_PRECISION = 1 << 14
 
 
 def import_table(
-    source: str | PathLike[str],
+    source: TableSource,
     path: str | PathLike[str],
     *,
     items: str | Sequence[str] | None = None,
@@ -107,8 +107,9 @@ def import_table(
 
     Parameters
     ----------
-    source : str or path
-        A csv, tsv or txt file (tsv and txt with tabs), each also with .gz, or a parquet file. Text is
+    source : str, path or data frame
+        A data frame of pandas, polars, pyarrow or DuckDB (anything with ``__arrow_c_stream__``), or a file: csv, tsv or txt
+        (tsv and txt with tabs), each also with .gz, or a parquet file. Text is
         UTF-8 with the column names in its first line.
     path : str or path
         Location of the new dataset (a folder, usually ``*.zarr``, or a URL such as ``s3://bucket/a.zarr``).
@@ -232,7 +233,7 @@ def import_table(
     check_empty_rows(empty_rows)
     ensure_absent(path, overwrite=overwrite)
     options = ReadOptions(delimiter, encoding, decimal, header_rows, sheet, object, None if labels is None else str(labels))
-    file = open_input(source)
+    file = open_source(source)
     opened = open_table(file, options)
     kinds = confounder_kinds(confounders)
     ranges = check_ranges(confounder_ranges or {}, kinds)
@@ -312,7 +313,7 @@ def _spool(arranged: Arrangement, empty_rows: EmptyRows, pool: TaskPool, progres
         raise _text_answers(arranged.table, error) from error
 
 
-def require_unchanged(source: Input, before: Signature | tuple[Signature, ...]) -> None:
+def require_unchanged(source: Input | InputFrame, before: Signature | tuple[Signature, ...]) -> None:
     """Raise DataError if the file has changed since it had the signature ``before``."""
     if source.signature() != before:
         raise DataError(f"{source} changed while it was read; import it again")

@@ -20,13 +20,13 @@ from dfact.data.ingest.rules import Codes, ParsedCodes, parse_codes
 from dfact.data.ingest.table import require_unchanged
 from dfact.data.ingest.writer import dataset_writer, storage_type
 from dfact.data.readers.base import ReadOptions, Table
-from dfact.data.readers.formats import open_table
+from dfact.data.readers.columnar.columns import read_cells
+from dfact.data.readers.formats import TableSource, open_source, open_table
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import invalid_value
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.entries import all_whole, mask_codes
 from dfact.storage.groups import ensure_absent
-from dfact.storage.input_files import open_input
 from dfact.storage.location import Location, parse_location
 
 Duplicates = Literal["error", "mean", "first", "last", "sum"]
@@ -36,7 +36,7 @@ _MAX_SIZE = np.iinfo(np.int32).max  # maximum number of rows, and of columns
 
 
 def import_triplets(
-    source: str | PathLike[str],
+    source: TableSource,
     path: str | PathLike[str],
     *,
     row: str = "row",
@@ -59,8 +59,9 @@ def import_triplets(
 
     Parameters
     ----------
-    source : str or path
-        A csv, tsv or txt file (tsv and txt separated by tabs), also compressed as .gz, or a parquet file. Text is
+    source : str, path or data frame
+        A data frame of pandas, polars, pyarrow or DuckDB (anything with ``__arrow_c_stream__``), or a file: csv, tsv or txt
+        (tsv and txt separated by tabs), also compressed as .gz, or a parquet file. Text is
         UTF-8 with the column names in its first line.
     path : str or path
         Location of the new dataset (a folder, usually ``*.zarr``, or a URL such as ``s3://bucket/a.zarr``).
@@ -111,7 +112,7 @@ def import_triplets(
     if duplicates not in get_args(Duplicates):
         raise ParameterError(f"duplicates is {duplicates!r}, expected one of {', '.join(map(repr, get_args(Duplicates)))}")
     ensure_absent(path, overwrite=overwrite)
-    file = open_input(source)
+    file = open_source(source)
     table = open_table(file, ReadOptions(delimiter=delimiter))
     before = file.signature()
     triplets = _open_triplets(table, row, column, value, shape, parse_codes(missing))
@@ -215,7 +216,7 @@ class _Triplets:
         names, n_read = [axis.name for axis in self.axes], 0
         labelled = isinstance(self.axes[0], _LabelledAxis)
         numeric, texts = ([], names) if labelled else (names, [])
-        for numbers, cells, _ in self.table.batches([self.value, *numeric], texts, self.missing.texts):
+        for numbers, cells, _ in read_cells(self.table, [self.value, *numeric], texts, self.missing.texts):
             values = np.ascontiguousarray(numbers[:, :1])
             mask_codes(values, np.asarray(self.missing.numbers, np.float64))
             out = np.empty(len(values), ENTRY)

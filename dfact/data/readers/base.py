@@ -1,4 +1,4 @@
-"""The contract of a table: columns read in batches, as numbers or as text, what the file says of them, and positions of rows.
+"""The contract of a table: columns read as record batches of Arrow, what the file says of them, and positions of rows.
 
 A format is a module of this folder with a tuple ``FORMATS``; ``formats`` chooses one by the suffix. A format of tables
 opens a :class:`Table`, a format of arrays a :class:`LabelledArray`, a format of genotypes a ``GenotypeFile``.
@@ -6,13 +6,11 @@ opens a :class:`Table`, a format of arrays a :class:`LabelledArray`, a format of
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dfact.data.codebook import Key
 from dfact.errors import DataError, ParameterError
@@ -70,34 +68,31 @@ class Variable:
     """Reason why the column holds no answers, as a predicate: "is marked as an identifier"."""
 
 
-class Batch(NamedTuple):
-    """Rows of a table: numbers with NaN for what the format stores as missing, and texts with null."""
-
-    numbers: NDArray[np.float64]
-    texts: pa.RecordBatch
-    tagged: Mapping[str, Mapping[str, int]] = {}
-    """Numbers of tagged missing values, by column and tag; each of them is NaN in ``numbers``."""
-
-
 class TablePart(ABC):
     """Consecutive rows of a table, which one task reads; can be pickled."""
 
+    name: str
+    """Name in messages."""
     n_bytes: int = 0
     """Size in the file, for progress; 0 if unknown."""
 
     @abstractmethod
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
-        """Yield the rows in order: the columns ``numbers`` as a matrix, and the columns ``texts`` as strings.
+    def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order: the columns ``numbers``, then the columns ``texts``, in the types of the file.
 
-        Empty cells and the texts ``missing``, without the spaces around them, become NaN in columns of numbers; other
-        text raises DataError with its position.
+        A file of text has no types: it returns ``numbers`` as numbers. Its empty cells and the texts ``missing``, without the spaces
+        around them, are null there; other text raises DataError with its position. Where a format has several kinds of missing
+        numbers, the metadata of a field counts them (:func:`with_tags`).
         """
+
+    @abstractmethod
+    def position(self, row: int) -> str:
+        """Describe the position of a row of this part (counted from 0), with the name of the file."""
 
 
 class Table(TablePart):
     """A file of rows under named columns."""
 
-    name: str
     columns: list[str]
     format: str = ""
     """Name of the format, which ``open_table`` sets."""
@@ -113,37 +108,12 @@ class Table(TablePart):
         """Return the parts in the order of their rows, for tasks that run side by side; by default the table itself."""
         return [self]
 
+    def position(self, row: int) -> str:
+        return f"{self.name}: {self.row_position(row)}"
+
     def row_position(self, row: int) -> str:
         """Describe the position in the file of a row (counted from 0)."""
         return f"row {row} (counted from 0)"
-
-
-@dataclass(frozen=True)
-class LabelledArray:
-    """An array with the labels of its modes."""
-
-    values: Any
-    """NumPy array, SciPy sparse array, or a source that is read by rows; all have ``T``. The first mode holds the rows."""
-    labels: tuple[NDArray[Any] | None, ...] = ()
-    """Labels of each mode, None for a mode without labels; modes beyond the tuple have none."""
-    missing: tuple[float, ...] = ()
-    """Codes that the file declares as missing."""
-    undeclared: tuple[float, ...] = ()
-    """Codes that mark missing entries in this format, but that the file does not declare: an entry with one is an error."""
-    name: str = "X"
-    """Name in messages."""
-    notes: tuple[str, ...] = ()
-    """Sentences about the file for the user."""
-
-    def __post_init__(self) -> None:
-        for mode, (labels, size) in enumerate(zip(self.labels, self.values.shape, strict=False), start=1):
-            if labels is not None and len(labels) != size:
-                raise DataError(f"{self.name} has {len(labels)} labels of mode {mode}, expected {size}; the file is damaged")
-
-    def transpose(self) -> "LabelledArray":
-        """Return the array with its modes in reverse order."""
-        labels = (*self.labels, *[None] * (len(self.values.shape) - len(self.labels)))
-        return replace(self, values=self.values.T, labels=labels[::-1])
 
 
 @dataclass(frozen=True)
@@ -212,11 +182,3 @@ class TextInNumbersError(DataError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.position, self.column, self.cell)
-
-
-def to_matrix(batch: pa.RecordBatch) -> NDArray[np.float64]:
-    """Convert columns of numbers, of which there may be none, to a matrix, null to NaN."""
-    if batch.num_columns == 0:
-        return np.empty((batch.num_rows, 0))
-    with np.errstate(invalid="ignore"):  # signalling NaN in single precision
-        return np.asarray(batch.to_tensor(null_to_nan=True, row_major=True).to_numpy(), np.float64)

@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 
 from dfact.data import readers
-from dfact.data.readers.base import Content, Format, Input, LabelledArray, ReadOptions, Table, require_modules
-from dfact.data.readers.genotypes import GenotypeFile
+from dfact.data.readers.base import Content, Format, Input, ReadOptions, Table, require_modules
+from dfact.data.readers.frames import ArrowStream, InputFrame, open_frame
+from dfact.data.readers.genetics.genotypes import GenotypeFile
+from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFolder, open_input
 
+TableSource = str | PathLike[str] | ArrowStream
+"""A path or URL, or a data frame."""
 _IGNORED = (".crc",)
 """Suffixes of files that Spark and Hadoop write beside their parts."""
 
@@ -40,13 +44,19 @@ _LONGEST_SIGNATURE = 520  # MATLAB puts 512 bytes before the signature of HDF5
 
 @cache
 def formats() -> tuple[Format, ...]:
-    """Return all formats: those of every module of this folder."""
-    modules = (importlib.import_module(f"{readers.__name__}.{module.name}") for module in pkgutil.iter_modules(readers.__path__))
+    """Return all formats: those of every module in this folder and those below it, in the order of the modules' names."""
+    names = (module.name for module in pkgutil.walk_packages(readers.__path__, f"{readers.__name__}."))
+    modules = map(importlib.import_module, sorted(names, key=lambda name: name.rpartition(".")[2]))
     return tuple(each for module in modules for each in getattr(module, "FORMATS", ()))
 
 
-def open_table(source: str | PathLike[str] | Input, options: ReadOptions | None = None) -> Table:
-    """Open a table, in the format that its suffix names.
+def open_source(source: TableSource) -> Input | InputFrame:
+    """Open a data frame, a file or a folder of files, whose content is not read yet; raises StoreError if there is no such file."""
+    return InputFrame(source) if isinstance(source, ArrowStream) else open_input(source)
+
+
+def open_table(source: str | PathLike[str] | Input | InputFrame, options: ReadOptions | None = None) -> Table:
+    """Open a table: a data frame, or a file in the format that its suffix names.
 
     Raises
     ------
@@ -57,7 +67,12 @@ def open_table(source: str | PathLike[str] | Input, options: ReadOptions | None 
     DataError
         The content is not of this format, or is damaged.
     """
-    chosen, table = _open(open_input(source), options or ReadOptions(), "table")
+    options = options or ReadOptions()
+    if isinstance(source, InputFrame):
+        if given := _given(options):
+            raise ParameterError(f"{given[0]} is {getattr(options, given[0])!r} for a data frame, which takes no options; leave it out")
+        return open_frame(source)
+    chosen, table = _open(open_input(source), options, "table")
     if not isinstance(table, Table):
         raise TypeError(f"a format of tables opened {table!r}")
     table.format = chosen.name
@@ -96,7 +111,7 @@ def open_labels(source: str | PathLike[str], name: str) -> list[str]:
 
 def _open(source: Input, options: ReadOptions, holds: Content) -> tuple[Format, Any]:
     chosen = _choose(source, options, holds)
-    given = [name for name, value in asdict(options).items() if value is not None and name not in chosen.options]
+    given = [name for name in _given(options) if name not in chosen.options]
     if given:
         known = f"expected {' or '.join(chosen.options)}" if chosen.options else "which takes no options"
         raise ParameterError(
@@ -106,6 +121,10 @@ def _open(source: Input, options: ReadOptions, holds: Content) -> tuple[Format, 
     if not isinstance(source, InputFolder):
         _check_signature(source.name, source.read_start(_LONGEST_SIGNATURE), chosen)
     return chosen, chosen.open(source, options)
+
+
+def _given(options: ReadOptions) -> list[str]:
+    return [name for name, value in asdict(options).items() if value is not None]
 
 
 def _choose(source: Input, options: ReadOptions, holds: Content) -> Format:

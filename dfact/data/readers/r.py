@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.readers.base import Format, LabelledArray, MissingCodes, ReadOptions, Variable
-from dfact.data.readers.columns import MemoryTable
+from dfact.data.readers.base import Format, MissingCodes, ReadOptions, Variable
+from dfact.data.readers.columnar.columns import MemoryTable
 from dfact.data.readers.r_objects import (
     attributes_of,
     classes_of,
@@ -27,6 +27,7 @@ from dfact.data.readers.r_objects import (
     parse,
     texts_of,
 )
+from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.readers.columns import memory_limit, require_memory
+from dfact.data.memory_limit import half_of_free_memory, require_memory
 from dfact.errors import DataError, DfactError, MemoryPlanError, StoreError
 from dfact.storage.input_files import InputFile
 
@@ -93,7 +93,7 @@ def parse(name: str, raw: bytearray) -> tuple[str, Any]:
         return construct
 
     sequences = {each: bounded(DEFAULT_ALTREP_MAP[each]) for each in (b"compact_intseq", b"compact_realseq")}
-    base = _parser_class(mark, len(raw), memory_limit())
+    base = _parser_class(mark, len(raw), half_of_free_memory())
     parser = base(content[len(mark) :], expand_altrep=True, altrep_constructor_dict={**DEFAULT_ALTREP_MAP, **sequences})
     depth = sys.getrecursionlimit()
     sys.setrecursionlimit(max(depth, _DEPTH))

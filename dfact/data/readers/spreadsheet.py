@@ -14,8 +14,9 @@ from xml.parsers import expat
 import numpy as np
 import pyarrow as pa
 
+from dfact.data.memory_limit import require_memory
 from dfact.data.readers.base import Format, ReadOptions, Variable
-from dfact.data.readers.columns import MemoryTable, require_memory
+from dfact.data.readers.columnar.columns import MemoryTable
 from dfact.errors import DataError, DfactError, ParameterError, StoreError
 from dfact.storage.input_files import InputFile
 

@@ -15,5 +15,7 @@ journal       the passes since the last checkpoint, to recompute lost partitions
 rows          rows that workers write to a Zarr array
 watchdog      waits with limits, and errors of lost clusters
 transport     pickled payloads
-demand, memory, meter   adaptive scaling, the allocator, metrics for the dashboard
+scaling_demand   a signal to adaptive scaling
+heartbeats       metrics and progress that workers report with their heartbeats
+memory           the allocator
 """

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.handshake import verify_versions
+from dfact.engine.cluster.heartbeats import meter_of, show_metrics
 from dfact.engine.cluster.leaving import install_hand_over, is_leaving, notify_driver
 from dfact.engine.cluster.memory import keep_freed_memory
-from dfact.engine.cluster.meter import meter_of, show_metrics
 from dfact.engine.cluster.placement import Tree
 from dfact.engine.cluster.reservation import Reservation, release, reserve
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reaches

@@ -13,8 +13,8 @@ from weakref import WeakSet, WeakValueDictionary
 
 from dfact import signals
 from dfact.engine.cluster.handshake import SessionEnvironments, driver_fields, refusal
+from dfact.engine.cluster.heartbeats import session_steps
 from dfact.engine.cluster.leaving import TOPIC
-from dfact.engine.cluster.meter import session_steps
 from dfact.engine.cluster.placement import without
 from dfact.engine.cluster.reservation import Reservation
 from dfact.engine.cluster.transport import unpacked

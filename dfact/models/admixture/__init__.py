@@ -4,5 +4,5 @@
     variants     the SNPs with their alleles, and their match with those of other genotypes
     footprint    the memory of a fit, and the steps of the frequencies that it allows
 
-The likelihood, its passes and its maximization are in :mod:`dfact.linalg.binomial`, as other models may use them.
+The likelihood, its passes and its maximization are in :mod:`dfact.models.binomial`, as other models may use them.
 """

@@ -17,19 +17,19 @@ from dfact.data.validation import locate_noninteger, locate_outside, require_no_
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, read_tiles, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.binomial.codes import MAX_TRIALS, Codes
-from dfact.linalg.binomial.fit import Maximum, maximize_likelihood
-from dfact.linalg.binomial.passes import CountPass, ProjectionPass, StepPass
-from dfact.linalg.binomial.start import labelled_start, spectral_start
 from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
 from dfact.models.admixture.variants import Variants, match_columns
+from dfact.models.binomial.codes import MAX_TRIALS, Codes
+from dfact.models.binomial.fit import Maximum, maximize_likelihood
+from dfact.models.binomial.passes import CountPass, ProjectionPass, StepPass
+from dfact.models.binomial.start import labelled_start, spectral_start
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, Values, is_count, resolve_seed
 from dfact.progress import Iteration, Reporter
 
 UNKNOWN = ("", "-")
@@ -45,6 +45,9 @@ class Problem:
     """Names of the labelled populations, which are the first components."""
     curved: bool = True
     """Whether the frequencies take Newton's steps; else those of the EM algorithm, whose sums are smaller."""
+
+
+_TRIALS = Values(lambda value: is_count(value) and value <= MAX_TRIALS, f"an integer from 1 to {MAX_TRIALS}")
 
 
 class Admixture(Factorization):
@@ -173,12 +176,12 @@ class Admixture(Factorization):
 
     def __init__(
         self,
-        n_components: int = 3,
+        n_components: Annotated[int, COUNT] = 3,
         *,
-        n_trials: int = 2,
-        supervised: bool = False,
-        tol: float = 1e-7,
-        max_iter: int = 60,
+        n_trials: Annotated[int, _TRIALS] = 2,
+        supervised: Annotated[bool, YES_OR_NO] = False,
+        tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
+        max_iter: Annotated[int, COUNT] = 60,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -217,7 +220,6 @@ class Admixture(Factorization):
         return self.frequencies_
 
     def _prepare(self, X: Any, populations: Any = None) -> FitTask[Problem]:
-        self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
         self.variants_ = Variants.of(dataset.variants)
         self._check_range(dataset)
@@ -366,18 +368,6 @@ class Admixture(Factorization):
         where = locate_outside(dataset, -dataset.offset, self.n_trials - dataset.offset, original_units=True)
         kind = "Negative values" if lowest < 0 else "Values above the number of trials"
         raise DataError(f"{kind} in data passed to Admixture: {where}, expected 0 to {self.n_trials}")
-
-    def _check_parameters(self) -> None:
-        check(
-            self,
-            {
-                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
-                "n_trials": (is_count(self.n_trials) and self.n_trials <= MAX_TRIALS, f"an integer from 1 to {MAX_TRIALS}"),
-                "supervised": (isinstance(self.supervised, (bool, np.bool_)), "True or False"),
-                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
-                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
-            },
-        )
 
     def _added_attributes(self) -> dict[str, Any]:
         return super()._added_attributes() | {"variants_": None, "row_populations_": None}

@@ -1,7 +1,7 @@
 """Differences between groups of an ICQF: in its factors, loadings and residuals, and their split into impact and effects on items.
 
 The model determines the differences of confounders up to a shift between factors and items, which the anchor of
-:mod:`dfact.linalg.anchor` fixes.
+:mod:`dfact.psychometrics.anchor` fixes.
 """
 
 import warnings
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
 from dfact.engine.passes import Block
-from dfact.linalg.anchor import anchor
 from dfact.models.bounded_nmf.passes import RowsPass, RowSums
 from dfact.models.fitted_schema import Shape
 from dfact.models.item_tests import NEGLIGIBLE
+from dfact.psychometrics.anchor import anchor
 
 NEGLIGIBLE_POINTS = 0.1
 """Effect, in points, below which an item carries the anchor of a model of an earlier version, which has no standard deviations."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -15,21 +15,30 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
-from dfact.errors import DataError
+from dfact.errors import DataError, ParameterError
 from dfact.models.bounded_nmf.effects import AdjustedDifferences, DifferencesPass, group_effects, impact_table, warn_of_effects
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
-from dfact.models.bounded_nmf.problem import INNER, Problem, check_range, make_problem, weight_unit
+from dfact.models.bounded_nmf.problem import STARTS, Problem, check_range, make_problem, weight_unit
 from dfact.models.bounded_nmf.solvers import ADMM, Splitless, fit_loadings, initial_loadings
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits
+from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, Values, is_in_range
 from dfact.progress import Iteration, Reporter
 
 _ACTIVE_SHARE = 0.04  # of the entries: the bounds that the plan takes to be active; questionnaires have up to 0.016
+
+
+def _is_range(value: Any) -> bool:
+    return len(value) == 2 and bool(np.all(np.asarray(value[0]) >= 0) and np.all(np.asarray(value[0]) < np.asarray(value[1])))
+
+
+_BOUND = Values(lambda value: value > 0, "a number above 0")
+_BOUNDS_OF_ITEMS = Values(lambda value: bool(np.all(np.asarray(value) > 0)), "numbers above 0").or_none()
+_RANGE = Values(_is_range, "(low, high) with 0 ≤ low < high").or_none()
 
 
 class ICQF(Factorization):
@@ -115,7 +124,7 @@ class ICQF(Factorization):
         Differences that the confounders make, each adjusted for the others: each level of a confounder less its first one, the highest
         value of a continuous confounder less the lowest. The effects (items × differences, in points, of either sign) are those on an
         item at equal factors, the impact (factors × differences) those of the factors. The data determines the pair up to a shift
-        between the two, and the anchor of :func:`dfact.linalg.anchor.anchor` fixes it: most items have no effect. ``factors_`` and
+        between the two, and the anchor of :func:`dfact.psychometrics.anchor.anchor` fixes it: most items have no effect. ``factors_`` and
         ``confounder_loadings_`` depend on how the penalty splits it.
     differences_ : AdjustedDifferences or None
         Differences of W and of the residuals, from which the pair follows; None without confounders.
@@ -173,19 +182,19 @@ class ICQF(Factorization):
 
     def __init__(
         self,
-        n_components: int = 8,
+        n_components: Annotated[int, COUNT] = 8,
         *,
-        beta: float = 0.1,
-        penalty: str = "l1",
-        solver: str = "splitless",
-        inner: str = "cd",
+        beta: Annotated[float, FINITE] = 0.1,
+        penalty: Literal["l1", "l2"] = "l1",
+        solver: Literal["admm", "splitless"] = "splitless",
+        inner: Literal["cd", "fista"] = "cd",
         rho: float | str = 3.0,
-        w_max: float = 1.0,
-        q_max: Any = None,
-        bounds: tuple[Any, Any] | None = None,
-        init: Any = "nndsvd",
-        max_iter: int = 200,
-        tol: float = 1e-4,
+        w_max: Annotated[float, _BOUND] = 1.0,
+        q_max: Annotated[Any, _BOUNDS_OF_ITEMS] = None,
+        bounds: Annotated[tuple[Any, Any] | None, _RANGE] = None,
+        init: Annotated[Any, STARTS] = "nndsvd",
+        max_iter: Annotated[int, COUNT] = 200,
+        tol: Annotated[float, NOT_NEGATIVE] = 1e-4,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -235,7 +244,6 @@ class ICQF(Factorization):
         return self.fit_prepared(self.prepare(X, confounders=confounders, sample_weight=sample_weight), checkpoint=checkpoint)
 
     def _prepare(self, X: Any, confounders: Any = None, sample_weight: Any = None) -> FitTask[Problem]:
-        self._check_parameters()
         dataset = self._dataset(X, confounders, sample_weight, reset=True)
         weights = self._row_weights(dataset)
         problem = make_problem(self, dataset, weights)
@@ -275,33 +283,9 @@ class ICQF(Factorization):
         self.factors_ = task.gather(replace(rows, convert=partial(select_columns, columns=slice(problem.k))), problem.k)
 
     def _check_parameters(self) -> None:
-        def ordered(bounds: Any) -> bool:
-            return len(bounds) == 2 and bool(np.all(np.asarray(bounds[0]) >= 0) and np.all(np.asarray(bounds[0]) < np.asarray(bounds[1])))
-
-        adaptive = self.rho == "adaptive"
-        check(
-            self,
-            {
-                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
-                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
-                "beta": (is_in_range(self.beta, 0) and self.beta < np.inf, "a finite number of at least 0"),
-                "penalty": (self.penalty in ("l1", "l2"), "'l1' or 'l2'"),
-                "solver": (self.solver in ("admm", "splitless"), "'admm' or 'splitless'"),
-                "inner": (self.inner in INNER, "'cd' or 'fista'"),
-                "rho": (
-                    (adaptive and self.solver == "admm") or is_in_range(self.rho, 1e-6, 1e6),
-                    "a number from 1e-6 to 1e6, or with solver='admm' 'adaptive'",
-                ),
-                "w_max": (self.w_max > 0, "a number above 0"),
-                "q_max": (self.q_max is None or bool(np.all(np.asarray(self.q_max) > 0)), "numbers above 0, or None"),
-                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
-                "bounds": (self.bounds is None or ordered(self.bounds), "(low, high) with 0 ≤ low < high, or None"),
-                "init": (
-                    not isinstance(self.init, str) or self.init in ("nndsvd", "random"),
-                    "'nndsvd', 'random' or an array of loadings",
-                ),
-            },
-        )
+        super()._check_parameters()
+        if not (is_in_range(self.rho, 1e-6, 1e6) or (self.rho == "adaptive" and self.solver == "admm")):
+            raise ParameterError(f"rho is {self.rho!r}, expected a number from 1e-6 to 1e6, or with solver='admm' 'adaptive'")
 
     def _added_attributes(self) -> dict[str, Any]:
         return super()._added_attributes() | {"differences_": None}

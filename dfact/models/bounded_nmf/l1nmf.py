@@ -15,14 +15,14 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
-from dfact.models.bounded_nmf.problem import Problem, check_size
+from dfact.models.bounded_nmf.problem import STARTS, Problem, check_size
 from dfact.models.bounded_nmf.solvers import Splitless, fit_loadings, initial_loadings
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
+from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE
 from dfact.progress import Iteration, Reporter
 
 _RHO = 3.0  # without bounds it has no effect
@@ -134,12 +134,12 @@ class L1NMF(Factorization):
 
     def __init__(
         self,
-        n_components: int = 8,
+        n_components: Annotated[int, COUNT] = 8,
         *,
-        beta: float = 0.1,
-        init: Any = "nndsvd",
-        max_iter: int = 200,
-        tol: float = 1e-4,
+        beta: Annotated[float, FINITE] = 0.1,
+        init: Annotated[Any, STARTS] = "nndsvd",
+        max_iter: Annotated[int, COUNT] = 200,
+        tol: Annotated[float, NOT_NEGATIVE] = 1e-4,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -172,7 +172,6 @@ class L1NMF(Factorization):
         return self.fit_prepared(self.prepare(X, sample_weight=sample_weight), checkpoint=checkpoint)
 
     def _prepare(self, X: Any, sample_weight: Any = None) -> FitTask[Problem]:
-        self._check_parameters()
         dataset = self._dataset(X, None, sample_weight, reset=True)
         _check_range(dataset)
         check_size(self.n_components, self.init, dataset)
@@ -214,18 +213,6 @@ class L1NMF(Factorization):
         W = self._as_factors(W)
         answers: NDArray[Any] = (W @ self.components_).astype(W.dtype)
         return answers
-
-    def _check_parameters(self) -> None:
-        check(
-            self,
-            {
-                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
-                "beta": (is_in_range(self.beta, 0) and self.beta < np.inf, "a finite number of at least 0"),
-                "init": (not isinstance(self.init, str) or self.init in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings"),
-                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
-                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
-            },
-        )
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, shape[1], self.n_components

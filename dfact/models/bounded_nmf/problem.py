@@ -12,7 +12,9 @@ from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
 from dfact.models.fitted_schema import AtLeast, Shape, Size
+from dfact.parameters import Values
 
+STARTS = Values(lambda value: not isinstance(value, str) or value in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings")
 INNER = {"cd": coordinate_descent, "fista": fista}
 
 _COPIES = 2.0**53  # larger weights are no numbers of copies: all doubles above are whole

@@ -18,7 +18,7 @@ from dfact.engine.session import StateRows
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, SplitlessPass, SplitlessState, Sums, WeightedRows
 from dfact.models.bounded_nmf.problem import Problem
-from dfact.models.parameters import resolve_seed
+from dfact.parameters import resolve_seed
 from dfact.progress import Reporter, relative_change, remaining_change
 
 _SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings; as these are few, they are solved nearly exactly

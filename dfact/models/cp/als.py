@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from os import PathLike
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfold
 from dfact.models.fit_task import FitTask
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, random_generator
+from dfact.parameters import COUNT, NOT_NEGATIVE, random_generator
 from dfact.progress import Iteration, Reporter, remaining_change
 
 _LEAST_SQUARES, _NO_PRIOR = ElasticNet(0.0, 0.0), RowPrior("none")
@@ -119,11 +119,11 @@ class CPALS(CPModel):
 
     def __init__(
         self,
-        n_components: int = 10,
+        n_components: Annotated[int, COUNT] = 10,
         *,
-        init: str = "svd",
-        max_iter: int = 500,
-        tol: float = 3e-5,
+        init: Literal["svd", "random"] = "svd",
+        max_iter: Annotated[int, COUNT] = 500,
+        tol: Annotated[float, NOT_NEGATIVE] = 3e-5,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -142,7 +142,6 @@ class CPALS(CPModel):
 
     def _prepare(self, X: Any) -> FitTask[None]:
         _parafac()
-        self._check_parameters()
         dataset = self._as_slices(X, reset=True)
         shape, k = dataset.shape, self.n_components
         if k > prod(shape) // max(shape):  # the least squares of the longest mode have more unknowns than equations
@@ -199,17 +198,6 @@ class CPALS(CPModel):
         """
         check_is_fitted(self)
         return self._rows(self._as_slices(X, reset=False), _LEAST_SQUARES, _NO_PRIOR, None, out)
-
-    def _check_parameters(self) -> None:
-        check(
-            self,
-            {
-                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
-                "init": (isinstance(self.init, str) and self.init in ("svd", "random"), "'svd' or 'random'"),
-                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
-                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
-            },
-        )
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         rows = rows_footprint(shape, self.n_components, dtype)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from os import PathLike
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.models.cp.base import CPModel, explained_share, gather_factors, rows_footprint, warn_unconverged
 from dfact.models.cp.block_descent import Descent, descend
+from dfact.models.cp.initialization import is_exact, make_descent, row_inputs, start_size
 from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, trace_path
 from dfact.models.cp.problem import (
@@ -29,21 +30,35 @@ from dfact.models.cp.problem import (
     penalty_norms,
 )
 from dfact.models.cp.samples import monitor_rows
-from dfact.models.cp.starts import is_exact, make_descent, row_inputs, start_size
 from dfact.models.cp.stochastic import StochasticDescent, resolve_batch_sizes
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
+from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, YES_OR_NO, Values, is_count, is_in_range
 from dfact.progress import Iteration, Reporter, remaining_change
 
-_SOLVERS = ("bcd", "stochastic")
-_MISSING = ("auto", "fill", "exact")
 _DEFAULT_PENALTY = (1.0, 0.2)  # λ and α
 
 
-def _is_finite(value: Any) -> bool:
-    return is_in_range(value, 0) and bool(np.isfinite(value))
+def _is_listed(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _is_name(value: Any, *names: str) -> bool:
+    return isinstance(value, str) and value in names
+
+
+_SHARE = Values(lambda value: is_in_range(value, 0) and value <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)")
+_SIZES = Values(
+    lambda value: value is None or (_is_listed(value) and all(map(is_count, value))), "None, or one integer of at least 1 for each mode"
+)
+_STEP = Values(
+    lambda value: is_in_range(value, 0) and 0 < value <= 1, "a number above 0 and up to 1, which is a step to a sample's solution"
+)
+_PRIORS = Values(
+    lambda value: value is None or _is_listed(value) or _is_name(value, "estimate"), "'estimate', None, or a list of variances"
+)
+_STARTS = Values(lambda value: _is_listed(value) or _is_name(value, "random", "nvecs"), "'random', 'nvecs', or a list of factors")
 
 
 class ElasticCP(CPModel):
@@ -186,21 +201,21 @@ class ElasticCP(CPModel):
 
     def __init__(
         self,
-        n_components: int = 10,
+        n_components: Annotated[int, COUNT] = 10,
         *,
-        lam: float = 1.0,
-        l1_ratio: float = 0.2,
-        noise_variance: float | None = None,
-        laplace_rate: float | None = None,
-        nonnegative: bool = False,
-        solver: str = "bcd",
-        missing: str = "auto",
-        batch_sizes: Sequence[int] | None = None,
-        step_size: float = 1.0,
-        prior: Any = "estimate",
-        init: Any = "random",
-        max_iter: int = 200,
-        tol: float = 3e-5,
+        lam: Annotated[float, FINITE] = 1.0,
+        l1_ratio: Annotated[float, _SHARE] = 0.2,
+        noise_variance: Annotated[float | None, FINITE.or_none()] = None,
+        laplace_rate: Annotated[float | None, FINITE.or_none()] = None,
+        nonnegative: Annotated[bool, Values(YES_OR_NO.accepts, "True or False, for all modes alike")] = False,
+        solver: Literal["bcd", "stochastic"] = "bcd",
+        missing: Literal["auto", "fill", "exact"] = "auto",
+        batch_sizes: Annotated[Sequence[int] | None, _SIZES] = None,
+        step_size: Annotated[float, _STEP] = 1.0,
+        prior: Annotated[Any, _PRIORS] = "estimate",
+        init: Annotated[Any, _STARTS] = "random",
+        max_iter: Annotated[int, COUNT] = 200,
+        tol: Annotated[float, NOT_NEGATIVE] = 3e-5,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -232,7 +247,6 @@ class ElasticCP(CPModel):
         self.dtype = dtype
 
     def _prepare(self, X: Any, **identity: Any) -> FitTask[ElasticNet]:
-        self._check_parameters()
         dataset = self._as_slices(X, reset=True)
         covariates = row_inputs(self, dataset, self._working_dtype(dataset))
         return self._task(dataset, self.elastic_net(), covariates=covariates, **identity)
@@ -325,46 +339,13 @@ class ElasticCP(CPModel):
         return {}
 
     def _check_parameters(self) -> None:
-        def listed(value: Any) -> bool:
-            return isinstance(value, (list, tuple))
-
-        def named(value: Any, *names: str) -> bool:
-            return isinstance(value, str) and value in names
-
-        batches, lam, l1_ratio, variance, rate = self.batch_sizes, self.lam, self.l1_ratio, self.noise_variance, self.laplace_rate
+        lam, l1_ratio, variance, rate = self.lam, self.l1_ratio, self.noise_variance, self.laplace_rate
         if (variance is None) != (rate is None):
             raise ParameterError(f"noise_variance is {variance!r} and laplace_rate is {rate!r}, expected both or neither")
         if variance is not None and (lam, l1_ratio) != _DEFAULT_PENALTY:
             expected = "expected only one pair: leave lam and l1_ratio, or noise_variance and laplace_rate, at their defaults"
             raise ParameterError(f"lam={lam!r} and l1_ratio={l1_ratio!r} are given beside noise_variance and laplace_rate, {expected}")
-        check(
-            self,
-            {
-                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
-                "lam": (_is_finite(lam), "a number of at least 0"),
-                "l1_ratio": (is_in_range(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
-                "noise_variance": (variance is None or _is_finite(variance), "None, or a number of at least 0"),
-                "laplace_rate": (rate is None or _is_finite(rate), "None, or a number of at least 0"),
-                "nonnegative": (isinstance(self.nonnegative, (bool, np.bool_)), "True or False, for all modes alike"),
-                "solver": (named(self.solver, *_SOLVERS), f"one of {_SOLVERS}"),
-                "missing": (named(self.missing, *_MISSING), f"one of {_MISSING}"),
-                "batch_sizes": (
-                    batches is None or (listed(batches) and all(map(is_count, batches))),
-                    "None, or one integer of at least 1 for each mode",
-                ),
-                "step_size": (
-                    is_in_range(self.step_size, 0) and 0 < self.step_size <= 1,
-                    "a number above 0 and up to 1, which is a step to a sample's solution",
-                ),
-                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
-                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
-                "prior": (
-                    self.prior is None or listed(self.prior) or named(self.prior, "estimate"),
-                    "'estimate', None, or a list of variances",
-                ),
-                "init": (listed(self.init) or named(self.init, "random", "nvecs"), "'random', 'nvecs', or a list of factors"),
-            },
-        )
+        super()._check_parameters()
 
     def _check_loaded(self) -> None:
         super()._check_loaded()

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from dfact.engine.requests import Solver
 from dfact.models.cp.block_descent import descend
+from dfact.models.cp.initialization import Parameters, make_descent
 from dfact.models.cp.path import REFINING_LAMBDA
 from dfact.models.cp.problem import ElasticNet, Factors
-from dfact.models.cp.starts import Parameters, make_descent
 from dfact.models.fit_task import FitTask
 
 

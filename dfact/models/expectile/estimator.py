@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,8 @@ from dfact.models.expectile.sampled_start import start_on_sample
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, Values, is_in_range, resolve_seed
 from dfact.progress import Iteration, Reporter, remaining_change
 
 _SPARSE = 0.4  # observed share up to which rows are solved exactly by default: a pass takes longer, but fewer are needed
@@ -68,6 +68,11 @@ class _End:
         self.report.iteration(objectives)
         self.remaining = remaining_change(objectives, quarter=True)
         self.converged = self.remaining < self.tol
+
+
+_EXPECTILES = Values(lambda value: is_in_range(value, 1e-6, 1 - 1e-6), "a number between 1e-6 and 1 - 1e-6; 0.5 is least squares")
+_RIDGES = Values(lambda value: FINITE.accepts(value) and value > 0, "a number above 0, which rows with few observed entries need")
+_STARTS = Values(lambda value: not isinstance(value, str) or value in ("svd", "random"), "'svd', 'random' or an array (k, m)")
 
 
 class ExpectileMF(Factorization):
@@ -198,15 +203,15 @@ class ExpectileMF(Factorization):
 
     def __init__(
         self,
-        n_components: int = 10,
+        n_components: Annotated[int, COUNT] = 10,
         *,
-        omega: float = 0.5,
-        ridge: float = 1e-8,
-        solver: str | None = None,
-        init: Any = "svd",
+        omega: Annotated[float, _EXPECTILES] = 0.5,
+        ridge: Annotated[float, _RIDGES] = 1e-8,
+        solver: Literal["exact", "surrogate"] | None = None,
+        init: Annotated[Any, _STARTS] = "svd",
         orthogonalize: bool = True,
-        max_iter: int = 200,
-        tol: float = 1e-4,
+        max_iter: Annotated[int, COUNT] = 200,
+        tol: Annotated[float, NOT_NEGATIVE] = 1e-4,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -249,7 +254,6 @@ class ExpectileMF(Factorization):
         return models
 
     def _prepare(self, X: Any) -> FitTask[OriginalUnits]:
-        self._check_parameters()
         dataset = self._observed(X, reset=True)
         return self._task(dataset, original_units(dataset))
 
@@ -413,23 +417,6 @@ class ExpectileMF(Factorization):
         if self.solver is not None:
             return self.solver == "exact"
         return dataset.source.is_sparse or 1 - dataset.missing_rate <= _SPARSE
-
-    def _check_parameters(self) -> None:
-        check(
-            self,
-            {
-                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
-                "omega": (is_in_range(self.omega, 1e-6, 1 - 1e-6), "a number between 1e-6 and 1 - 1e-6; 0.5 is least squares"),
-                "ridge": (
-                    is_in_range(self.ridge, 0) and 0 < self.ridge < np.inf,
-                    "a number above 0, which rows with few observed entries need",
-                ),
-                "solver": (self.solver in (None, "exact", "surrogate"), "'exact', 'surrogate' or None"),
-                "init": (not isinstance(self.init, str) or self.init in ("svd", "random"), "'svd', 'random' or an array (k, m)"),
-                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
-                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
-            },
-        )
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         k, m, size = self.n_components, shape[1], dtype.itemsize

@@ -11,7 +11,7 @@ from scipy.sparse.linalg import svds
 from dfact.errors import DataError, ParameterError
 from dfact.models.expectile.alternation import balance
 from dfact.models.expectile.passes import Loss
-from dfact.models.parameters import is_count
+from dfact.parameters import is_count
 
 _ROUNDS, _HALVINGS = 100, 50
 _ROUNDING = 1e-13

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
-from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
-from dfact.linalg.polychoric import Levels, level_moments, tabulate
 from dfact.models.fit_task import FitTask
+from dfact.psychometrics.correlation import MomentsPass, is_indefinite, smoothed
+from dfact.psychometrics.polychoric import Levels, level_moments, tabulate
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -18,10 +18,6 @@ from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.fit_indices import fit_indices, score_reliability
-from dfact.linalg.minres import LOWEST, minres
-from dfact.linalg.polychoric import GATHERED_ROWS, answer_levels, gathered_bytes, table_bytes
-from dfact.linalg.reliability import omega, omega_total
 from dfact.linalg.rotation import explained, oblimin, ordered, promax, promax_spss, varimax
 from dfact.models.estimator import Factorization
 from dfact.models.factor_analysis.correlations import Correlations, Tables, correlate
@@ -29,12 +25,15 @@ from dfact.models.factor_analysis.passes import ScorePass, Scorer
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Length, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
+from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, at_least
 from dfact.progress import Iteration, Reporter
+from dfact.psychometrics.fit_indices import fit_indices, score_reliability
+from dfact.psychometrics.minres import LOWEST, minres
+from dfact.psychometrics.polychoric import GATHERED_ROWS, answer_levels, gathered_bytes, table_bytes
+from dfact.psychometrics.reliability import omega, omega_total
 
 _N_STEPS = 3  # reported to the callbacks
-_ROTATIONS = ("promax", "promax-spss", "oblimin", "varimax", None)
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ class FactorAnalysis(Factorization):
         Root mean square of R − ΛΦΛᵀ off the diagonal.
     fit_ : Series
         χ² with its degrees of freedom and p, RMSEA with its 90 % interval, CFI, TLI, SRMR and BIC; see
-        :func:`dfact.linalg.fit_indices.fit_indices`. With polychoric correlations all but SRMR are descriptive, as χ² then has
+        :func:`dfact.psychometrics.fit_indices.fit_indices`. With polychoric correlations all but SRMR are descriptive, as χ² then has
         another distribution. χ², p and the interval of RMSEA assume complete, normal answers: of 90 % intervals, some 80 % covered
         with ordered categories and 35 % with a fifth of the answers missing. NaN, except ``df`` and ``srmr``, if R was smoothed or
         is singular, as its determinant is then arbitrary.
@@ -206,16 +205,16 @@ class FactorAnalysis(Factorization):
 
     def __init__(
         self,
-        n_components: int = 3,
+        n_components: Annotated[int, COUNT] = 3,
         *,
-        method: str = "minres",
-        correlation: str = "pearson",
-        rotation: str | None = "promax",
-        kappa: float = 4.0,
-        kaiser: bool | None = None,
-        missing: str = "pairwise",
-        max_iter: int = 1000,
-        tol: float = 1e-6,
+        method: Literal["minres"] = "minres",
+        correlation: Literal["pearson", "polychoric"] = "pearson",
+        rotation: Literal["promax", "promax-spss", "oblimin", "varimax"] | None = "promax",
+        kappa: Annotated[float, at_least(1)] = 4.0,
+        kaiser: Annotated[bool | None, YES_OR_NO.or_none()] = None,
+        missing: Literal["pairwise", "listwise"] = "pairwise",
+        max_iter: Annotated[int, COUNT] = 1000,
+        tol: Annotated[float, NOT_NEGATIVE] = 1e-6,
         executor: Any = None,
         memory_limit: int | str | None = None,
         callbacks: Sequence[Callable[[Iteration], None]] = (),
@@ -248,7 +247,6 @@ class FactorAnalysis(Factorization):
 
     def _prepare(self, X: Any, sample_weight: Any = None, least: int | None = None) -> FitTask[Tables | None]:
         """Check the parameters and the data, which must allow ``least`` factors, by default all components."""
-        self._check_parameters()
         dataset = self._dataset(X, None, sample_weight, reset=True)
         _check_answers(dataset, self.n_components if least is None else least)
         weights = self._row_weights(dataset)
@@ -367,7 +365,7 @@ class FactorAnalysis(Factorization):
     def omega_(self) -> "pd.Series[float]":
         """Shares of the variance of the sum of all standardized items, as they are scored, that the factors explain.
 
-        ``omega`` is of one factor, and ``omega_total`` of the model's k factors; see :func:`dfact.psychometrics.reliability.describe`.
+        ``omega`` is of one factor, and ``omega_total`` of the model's k factors; see :func:`dfact.psychometrics.description.describe`.
         """
         values = {"omega": omega(self.correlations_), "omega_total": omega_total(self.correlations_, self.uniquenesses_)}
         return pd.Series(values, name="share")
@@ -384,20 +382,7 @@ class FactorAnalysis(Factorization):
             require_no_empty_columns(dataset)
 
     def _check_parameters(self) -> None:
-        check(
-            self,
-            {
-                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
-                "method": (self.method == "minres", "'minres'"),
-                "correlation": (self.correlation in ("pearson", "polychoric"), "'pearson' or 'polychoric'"),
-                "rotation": (self.rotation in _ROTATIONS, ", ".join(map(repr, _ROTATIONS[:-1])) + " or None"),
-                "kaiser": (self.kaiser is None or isinstance(self.kaiser, bool), "True, False or None"),
-                "kappa": (is_in_range(self.kappa, 1), "a number of at least 1"),
-                "missing": (self.missing in ("pairwise", "listwise"), "'pairwise' or 'listwise'"),
-                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
-                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
-            },
-        )
+        super()._check_parameters()
         if self.rotation == "promax-spss" and self.kaiser is False:
             raise ParameterError(
                 "kaiser is False, expected True or None for rotation 'promax-spss', which takes its target from normalized rows; "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -21,24 +21,23 @@ from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tile
 from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.binomial import EDGE
-from dfact.linalg.binomial.codes import MAX_TRIALS, Codes
-from dfact.linalg.binomial.fit import begin, maximize_likelihood
-from dfact.linalg.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes
-from dfact.linalg.binomial.passes import ProjectionPass, RestartPass, StepPass
 from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size, tiled_gram_size
+from dfact.models.binomial.codes import MAX_TRIALS, Codes
+from dfact.models.binomial.fit import begin, maximize_likelihood
+from dfact.models.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes
+from dfact.models.binomial.passes import ProjectionPass, RestartPass, StepPass
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
 from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, ResponsePass, Responses, SummaryPass
-from dfact.models.gom.search import METHODS, VERTEX_METHODS, Problem, Search
+from dfact.models.gom.search import Method, Problem, Search, VertexMethod
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.parameters import COUNT, NOT_NEGATIVE, at_least, resolve_seed
 from dfact.progress import Iteration, Reporter
 
-LIKELIHOODS = ("none", "binomial")
 _N_STEPS = 5  # reported to the callbacks
 
 
@@ -191,15 +190,15 @@ class GradeOfMembership(Factorization):
 
     def __init__(
         self,
-        n_components: int = 3,
+        n_components: Annotated[int, COUNT] = 3,
         *,
-        method: str = "crsc",
-        vertex_hunting: str = "kmeans",
-        tau: float | None = None,
-        likelihood: str = "none",
-        tol: float = 1e-7,
-        max_iter: int = 60,
-        n_levels: int | None = None,
+        method: Method = "crsc",
+        vertex_hunting: VertexMethod = "kmeans",
+        tau: Annotated[float | None, NOT_NEGATIVE.or_none()] = None,
+        likelihood: Literal["none", "binomial"] = "none",
+        tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
+        max_iter: Annotated[int, COUNT] = 60,
+        n_levels: Annotated[int | None, at_least(1).or_none()] = None,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -373,21 +372,9 @@ class GradeOfMembership(Factorization):
             )
 
     def _check_parameters(self, n_components: Sequence[int] = ()) -> None:
-        for k in n_components or [self.n_components]:
-            if not is_count(k):
-                raise ParameterError(f"n_components is {k!r}, expected {POSITIVE_INTEGER}")
-        check(
-            self,
-            {
-                "method": (self.method in METHODS, f"one of {METHODS}"),
-                "vertex_hunting": (self.vertex_hunting in VERTEX_METHODS, f"one of {VERTEX_METHODS}"),
-                "tau": (self.tau is None or is_in_range(self.tau, 0), "a number of at least 0, or None"),
-                "likelihood": (self.likelihood in LIKELIHOODS, f"one of {LIKELIHOODS}"),
-                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
-                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
-                "n_levels": (self.n_levels is None or is_in_range(self.n_levels, 1), "a number of at least 1, or None"),
-            },
-        )
+        super()._check_parameters()
+        for k in n_components:
+            COUNT.check("n_components", k)
 
     def _check_size(self, dataset: Dataset, n_components: Sequence[int]) -> None:
         n, m = dataset.shape

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dfact.engine.block_state import BlockState, RowFactors
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.entries import all_whole, filled
-from dfact.linalg.points import squared_norms
+from dfact.linalg.row_points import squared_norms
 from dfact.linalg.svd import Matrix, zero_filled
 
 PURE, MIXED = 0.9, 0.7  # bounds of the highest membership of highly pure (from) and highly mixed (up to) subjects, definition 1

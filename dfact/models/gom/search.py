@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.linalg.kmeans import kmeans, nearest_rows
-from dfact.linalg.points import Coordinates, DataRows, EmbedPass, take
+from dfact.linalg.row_points import Coordinates, DataRows, EmbedPass, take
 from dfact.linalg.svd import View, right_singular
 from dfact.linalg.vertex_hunting import cone_vertices, successive_projection
 from dfact.models.gom.passes import MembershipSums, Regularized, ResponseCounts, Responses, SpanPass
 
-METHODS, VERTEX_METHODS = ("crsc", "srsc", "ssc", "srm"), ("kmeans", "svm-cone")
+Method = Literal["crsc", "srsc", "ssc", "srm"]
+VertexMethod = Literal["kmeans", "svm-cone"]
+METHODS, VERTEX_METHODS = get_args(Method), get_args(VertexMethod)
 """The methods that the guide on classes describes; the second ones are for "crsc" alone."""
 _SVD_TOLERANCE = 1e-5
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dfact.data.scales import ALL_ITEMS
-from dfact.psychometrics.reliability import INTERVALS, Description
+from dfact.psychometrics.description import INTERVALS, Description
 from dfact.report.apa.table import ANSWERED, ApaTable, Cell, Group, described, level_of_significance, number
 
 

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.errors import DataError
+from dfact.export.effects import ADJUSTED, UNKNOWN_IMPACT, anchor_lines, anchor_rule, difference_names, has_impact, require_confounders
+from dfact.export.files import check_destination
+from dfact.export.tables import Texts, item_texts, require_own_items
 from dfact.models.bounded_nmf.effects import group_effects
 from dfact.report.apa.table import ApaTable, Cell, Group, described, number
 from dfact.report.apa.write import FORMATS, write_tables
-from dfact.report.effects import ADJUSTED, UNKNOWN_IMPACT, anchor_lines, anchor_rule, difference_names, has_impact, require_confounders
-from dfact.report.export import check_destination
-from dfact.report.tables import Texts, item_texts, require_own_items
 
 
 def effects_tables(model: Any, texts: Texts = None) -> list[ApaTable]:

@@ -8,15 +8,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
+from dfact.export.component_order import ComponentOrder
+from dfact.export.files import check_destination
+from dfact.export.tables import Texts, item_texts, require_own_items
 from dfact.models.bounded_nmf.icqf import ICQF
 from dfact.models.estimator import Factorization
 from dfact.models.factor_analysis.estimator import FactorAnalysis
 from dfact.models.traits import Vocabulary
 from dfact.report.apa.table import ANSWERED, UNDEFINED, ApaTable, Cell, Group, described, level_of_significance, number
 from dfact.report.apa.write import FORMATS, write_tables
-from dfact.report.component_order import ComponentOrder
-from dfact.report.export import check_destination
-from dfact.report.tables import Texts, item_texts, require_own_items
 
 SALIENT = 0.40
 """Absolute loading of a factor analysis from which it is bold."""

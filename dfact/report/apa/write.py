@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
+from dfact.export.files import check_destination
 from dfact.report.apa.markdown import as_markdown
 from dfact.report.apa.table import ApaTable
-from dfact.report.export import check_destination
 from dfact.report.html.apa import render_tables
 from dfact.storage.files import atomic_file
 

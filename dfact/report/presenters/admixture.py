@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.export.tables import Lines, Texts, convergence_text, distinctive_items, highest_items, row_chunks
 from dfact.models.admixture.estimator import Admixture
 from dfact.report.document import Block, Drawing, Section, Text, make_table
 from dfact.report.figures import history_figure
 from dfact.report.presenters.base import MAX_ITEMS, Presenter
-from dfact.report.structure import population_names, structure_figure
-from dfact.report.tables import Lines, Texts, convergence_text, distinctive_items, highest_items, row_chunks
+from dfact.report.structure_plot import population_names, structure_figure
 from dfact.text import indented, table_text
 
 if TYPE_CHECKING:

@@ -13,16 +13,17 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.engine.environment import describe_environments
 from dfact.errors import ParameterError
+from dfact.export.component_order import ComponentOrder
+from dfact.export.stability import stability_lines
+from dfact.export.tables import Lines, Texts, item_texts, largest_items, require_own_items, under_headings
+from dfact.models.catalogue import BY_NAME
 from dfact.models.estimator import Factorization
 from dfact.models.provenance import SelectionRecord
 from dfact.models.traits import Vocabulary
-from dfact.report.component_order import ComponentOrder
 from dfact.report.document import Block, Card, Cards, Drawing, Section
 from dfact.report.figures import Groups, history_figure, items_heatmap, order_by_similarity
 from dfact.report.plots import signed_heatmap, with_item_labels
 from dfact.report.selection import ERROR_LABEL, score_plot
-from dfact.report.stability import stability_lines
-from dfact.report.tables import Lines, Texts, item_texts, largest_items, require_own_items, under_headings
 from dfact.text import align_columns, escape_lines
 
 if TYPE_CHECKING:
@@ -30,17 +31,6 @@ if TYPE_CHECKING:
 
 TOP = 8  # items of each component in a report
 MAX_ITEMS = 2000  # in tables and heat maps; clustering takes memory quadratic in their number
-_PRESENTERS = {
-    "ICQF": ("bounded_nmf", "ICQFPresenter"),
-    "L1NMF": ("bounded_nmf", "L1NMFPresenter"),
-    "GradeOfMembership": ("gom.presenter", "GoMPresenter"),
-    "Admixture": ("admixture", "AdmixturePresenter"),
-    "ExpectileMF": ("expectile", "ExpectilePresenter"),
-    "ElasticCP": ("cp.presenter", "CPPresenter"),
-    "CPALS": ("cp.presenter", "CPPresenter"),
-    "FactorAnalysis": ("factor_analysis", "FactorAnalysisPresenter"),
-}
-"""Module and class of the presenter, by the name of the model's class; imported when needed."""
 M = TypeVar("M", bound=Factorization)
 
 
@@ -228,10 +218,11 @@ class Presenter(Generic[M]):
 def find_presenter(model: Factorization) -> type[Presenter[Factorization]]:
     """Return the class of presenters of a model; models that are not part of dfact get the plain one."""
     if not isinstance(model, Factorization):
-        raise ParameterError(f"a {type(model).__name__} cannot be presented, expected a fitted model, such as {', '.join(_PRESENTERS)}")
-    if (name := type(model).__name__) not in _PRESENTERS:
+        raise ParameterError(f"a {type(model).__name__} cannot be presented, expected a fitted model, such as {', '.join(BY_NAME)}")
+    entry = BY_NAME.get(type(model).__name__)
+    if entry is None or entry.presenter is None:
         return Presenter
-    module, class_name = _PRESENTERS[name]
+    module, _, class_name = entry.presenter.partition(":")
     presenter: type[Presenter[Factorization]] = getattr(import_module(f"dfact.report.presenters.{module}"), class_name)
     return presenter
 

@@ -5,11 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from dfact.models.bounded_nmf.effects import group_effects
-from dfact.models.bounded_nmf.icqf import ICQF
-from dfact.models.bounded_nmf.l1nmf import L1NMF
-from dfact.report.document import Block, Section, Text, make_table, number_format
-from dfact.report.effects import (
+from dfact.export.effects import (
     ADJUSTED,
     UNKNOWN_IMPACT,
     anchor_lines,
@@ -19,9 +15,13 @@ from dfact.report.effects import (
     headings,
     largest_effects,
 )
+from dfact.export.tables import Lines, Texts, fit_line, row_chunks, under_headings, with_texts
+from dfact.models.bounded_nmf.effects import group_effects
+from dfact.models.bounded_nmf.icqf import ICQF
+from dfact.models.bounded_nmf.l1nmf import L1NMF
+from dfact.report.document import Block, Section, Text, make_table, number_format
 from dfact.report.plots import loadings_heatmap
 from dfact.report.presenters.base import TOP, Presenter
-from dfact.report.tables import Lines, Texts, fit_line, row_chunks, under_headings, with_texts
 from dfact.text import align_columns
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dfact.export.tables import Lines, Texts, convergence_text, largest_items, under_headings
 from dfact.models.factor_analysis.estimator import FactorAnalysis
 from dfact.models.provenance import SelectionRecord
 from dfact.report.document import Block, Drawing, make_table
 from dfact.report.presenters.base import Presenter
 from dfact.report.selection import eigenvalue_plot
-from dfact.report.tables import Lines, Texts, convergence_text, largest_items, under_headings
 from dfact.text import indented, table_text
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from dfact.export.stability import remarks, resamples_text
 from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.models.persistence import load_model, running_versions, saved_versions
@@ -22,8 +23,7 @@ from dfact.report.presenters.cp.presenter import solutions_section
 from dfact.report.presenters.cp.stability import stability_section
 from dfact.report.reconstruction import item_errors
 from dfact.report.row_statistics import RowStatistics
-from dfact.report.stability import remarks, resamples_text
-from dfact.selection.fitted_data import fitted_dataset
+from dfact.selection.running.fitted_data import fitted_dataset
 
 _NOT_SHOWN = ("executor", "callbacks")  # parameters that belong to the process that fitted
 _MIN_HISTOGRAM_ROWS = 20

@@ -20,10 +20,10 @@ import dfact
 from dfact import Admixture, DataError, ParameterError
 from dfact.engine.executors import LocalSession
 from dfact.engine.tiles import Tile
-from dfact.linalg.binomial.fit import ColumnStep, Extrapolate, Products
-from dfact.linalg.binomial.passes import ProjectionPass
 from dfact.models.admixture import footprint
 from dfact.models.admixture.variants import Variants, match_columns
+from dfact.models.binomial.fit import ColumnStep, Extrapolate, Products
+from dfact.models.binomial.passes import ProjectionPass
 from tests.conftest import REAL_DATA
 from tests.genotypes import write_bed, write_bim
 from tests.suites.estimator import EstimatorSuite
@@ -252,7 +252,7 @@ def test_a_projection_reaches_the_maximum_of_every_row() -> None:
 def test_no_step_of_a_projection_makes_a_row_less_likely(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     X = planted(seed, 600, 150, missing=0.1)[2]
     model = Admixture(3, n_trials=4, dtype="float64").fit(X)
-    monkeypatch.setattr("dfact.linalg.binomial.passes._EXTRA", 0)
+    monkeypatch.setattr("dfact.models.binomial.passes._EXTRA", 0)
     last = log_likelihoods(X, np.full((600, 3), 1 / 3), model.frequencies_, 4)
     for steps in range(1, 9):
         monkeypatch.setattr("dfact.models.admixture.estimator.ProjectionPass", partial(ProjectionPass, steps=steps))

@@ -579,7 +579,7 @@ def test_callbacks_receive_iterations_and_steps() -> None:
         ({"init": [np.ones((8, 1))]}, "init has shapes"),
         ({"max_iter": 0}, "max_iter"),
         ({"tol": -1}, "tol"),
-        ({"lam": "1"}, "lam is '1', expected a number"),
+        ({"lam": "1"}, "lam is '1', expected a finite number"),
         ({"lam": [1.0, 2.0]}, "lam is"),
         ({"lam": np.inf}, "lam is inf"),
         ({"l1_ratio": None}, "l1_ratio is None"),

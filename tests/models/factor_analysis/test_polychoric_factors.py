@@ -10,8 +10,8 @@ from scipy.special import ndtri
 
 import dfact
 from dfact.data import layout
-from dfact.linalg.fit_indices import fit_indices
-from dfact.linalg.minres import minres
+from dfact.psychometrics.fit_indices import fit_indices
+from dfact.psychometrics.minres import minres
 from dfact.report.presenters.base import model_text
 from dfact.selection.number_of_factors import number_of_factors
 from tests.psychometrics import bfi, factors, oracle, psychometrics

@@ -128,7 +128,7 @@ def test_transform_is_that_of_the_likelihood() -> None:
 
 def test_invalid_data_and_parameters_are_refused() -> None:
     Pi, Theta, X = planted(0, 60, 12)
-    with pytest.raises(ParameterError, match="likelihood is 'multinomial', expected one of"):
+    with pytest.raises(ParameterError, match="likelihood is 'multinomial', expected 'none' or 'binomial'"):
         fit(X, "multinomial")
     with pytest.raises(ParameterError, match=r"the highest response is 4\.5, expected a whole number"):
         fit(X, n_levels=4.5)

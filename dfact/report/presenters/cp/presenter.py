@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.export.component_order import ComponentOrder
+from dfact.export.tables import Lines, Texts, elided, fit_line, largest_items, under_headings
 from dfact.models.cp.base import CPModel
 from dfact.models.cp.path import SolutionPath
 from dfact.models.provenance import SelectionRecord
-from dfact.report.component_order import ComponentOrder
 from dfact.report.document import Drawing, Section, make_table
 from dfact.report.figures import Groups
 from dfact.report.presenters.base import Presenter
 from dfact.report.presenters.cp.plots import axis_values, modes_plot, path_plot, replicability_plot, solutions_plot
-from dfact.report.tables import Lines, Texts, elided, fit_line, largest_items, under_headings
 from dfact.selection.result import Selection
 
 if TYPE_CHECKING:

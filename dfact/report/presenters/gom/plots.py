@@ -8,11 +8,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
+from dfact.export.tables import item_texts
 from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.gom.passes import MIXED, PURE
 from dfact.report.plots import heatmap, new_figure, with_item_labels
 from dfact.report.presenters.gom.tables import LEVELS, purity_level, respondents, subject_labels
-from dfact.report.tables import item_texts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from dfact.export.tables import Lines, Texts, convergence_text
 from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.gom.passes import MIXED, PURE
 from dfact.models.provenance import SelectionRecord
@@ -12,7 +13,6 @@ from dfact.report.document import Drawing, Section, make_table
 from dfact.report.presenters.base import Presenter
 from dfact.report.presenters.gom.plots import classes_figure, item_heatmap, membership_plot
 from dfact.report.presenters.gom.tables import class_table, classes_text, distinctive_items, highest_items, respondents
-from dfact.report.tables import Lines, Texts, convergence_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.export import tables
+from dfact.export.tables import Texts, row_chunks, with_texts
 from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.gom.passes import MIXED, PURE
-from dfact.report import tables
-from dfact.report.tables import Texts, row_chunks, with_texts
 from dfact.text import escape_control, indented, table_text
 
 LEVELS = ("highly pure", "moderately pure", "highly mixed")

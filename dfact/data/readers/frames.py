@@ -1,0 +1,53 @@
+"""Data frames as tables: of pandas, polars, pyarrow, DuckDB, or of anything else with ``__arrow_c_stream__``."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import pandas as pd
+import pyarrow as pa
+
+from dfact.data.readers.base import Table
+from dfact.data.readers.columnar.columns import MemoryTable, describe_columns
+from dfact.errors import DataError
+from dfact.storage.remote_files import Signature
+
+
+@runtime_checkable
+class ArrowStream(Protocol):
+    """A data frame, or another source of Arrow record batches."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return a capsule of Arrow's stream interface."""
+        ...
+
+
+@dataclass(frozen=True)
+class InputFrame:
+    """A data frame that is read as a file is."""
+
+    frame: ArrowStream
+    name: str = "data frame"
+
+    def signature(self) -> Signature:
+        """Return the same signature always: the table holds the columns of the frame."""
+        return 0, 0
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def open_frame(source: InputFrame) -> Table:
+    """Open a data frame. The index of pandas is a column if it has a name.
+
+    Raises DataError for a column of several types, for two columns of one name, and for a frame without rows.
+    """
+    frame: Any = source.frame
+    try:
+        if isinstance(frame, pd.DataFrame):
+            rows = pa.Table.from_pandas(frame, preserve_index=all(name is not None for name in frame.index.names))
+        else:
+            rows = pa.table(frame)
+    except (pa.ArrowException, TypeError, ValueError) as error:  # pyarrow reports columns of several types by the first two
+        raise DataError(f"{source.name} cannot be read: {error}; give each column one type and a name of its own") from error
+    described = describe_columns(rows.schema, lambda names: rows.select(names).to_batches())
+    return MemoryTable(source.name, list(zip(rows.column_names, rows.columns, strict=True)), described)

@@ -1,0 +1,154 @@
+"""VCF Zarr: stores of bio2zarr and sgkit, in Zarr format 2 or 3."""
+
+import warnings
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import zarr
+from numpy.typing import NDArray
+from zarr.abc.store import Store
+from zarr.errors import ZarrUserWarning
+from zarr.storage import ObjectStore
+
+from dfact.data.readers.base import Format
+from dfact.data.readers.genetics.genotypes import GenotypeFile, pack, person_labels
+from dfact.errors import DataError
+from dfact.kernels.genotypes import MISSING
+from dfact.storage.arrays import member, read_errors
+from dfact.storage.input_files import InputFolder
+from dfact.storage.location import Location
+from dfact.storage.zarr_stores import ContainedLocalStore, object_client
+
+_GENOTYPES = "call_genotype"
+_REQUIRED = (_GENOTYPES, "sample_id", "variant_contig", "contig_id", "variant_position", "variant_allele")
+_NO_ALLELE = ("", ".")
+_HAPLOID = -2  # fills the second allele of a haploid call
+_UNSAFE = ("pickle",)  # codecs that run code of the file
+_READ_ENTRIES = 1 << 24
+_MAX_CHUNKS = 1 << 17  # of an array that describes variants or persons: a damaged shape has chunks without end, none of which exist
+_MAX_ALLELES, _MAX_CONTIGS = 1 << 12, 1 << 22
+
+
+class VCFZarr(GenotypeFile):
+    """Calls of a VCF Zarr store. As in a .bed file that PLINK makes of the VCF file, A1 is ALT and A2 is REF."""
+
+    def __init__(self, folder: InputFolder) -> None:
+        self.name = folder.name
+        with read_errors(str(folder)), warnings.catch_warnings():
+            # Zarr 3.4 and later replaces invalid chunk sizes, so that the array contains only its fill value, and merely warns.
+            warnings.filterwarnings("error", "(?s).*stored .* is invalid", ZarrUserWarning)
+            group = zarr.open_group(_open_store(folder.location), mode="r")
+            found = {name: member(group, name) for name in (*_REQUIRED, "variant_id")}
+        arrays = {name: _check_codecs(self.name, each) for name, each in found.items() if isinstance(each, zarr.Array)}
+        lacking = [name for name in _REQUIRED if name not in arrays]
+        if lacking:
+            raise DataError(f"{self.name} lacks the array {lacking[0]!r}, expected a VCF Zarr store; convert the VCF file with bio2zarr")
+        self._calls = arrays[_GENOTYPES]
+        m, n = ((*arrays[name].shape, 0)[0] for name in ("variant_position", "sample_id"))
+        if self._calls.ndim != 3 or self._calls.shape[:2] != (m, n) or self._calls.dtype.kind != "i" or 0 in (m, n):
+            raise DataError(
+                f"{self.name}: {_GENOTYPES!r} is {self._calls.dtype} {self._calls.shape}, expected whole numbers of shape "
+                f"({m}, {n}, 2); convert the VCF file again"
+            )
+        if self._calls.shape[2] != 2:
+            raise DataError(f"{self.name} holds {self._calls.shape[2]} alleles of a person, expected 2; leave out other variants")
+        _check_shapes(self.name, arrays, m)
+        self.persons = _texts(arrays["sample_id"])
+        self.labels = person_labels(self.name, None, self.persons)
+        self._read_variants(arrays, m)
+
+    def _read_variants(self, arrays: dict[str, Any], m: int) -> None:
+        alleles, contigs = _texts(arrays["variant_allele"]), _texts(arrays["contig_id"])
+        with read_errors(f"the variants of {self.name}"):
+            numbers, positions = np.asarray(arrays["variant_contig"][:]), np.asarray(arrays["variant_position"][:])
+        if alleles.shape[1] < 2 or numbers.min() < 0 or numbers.max() >= len(contigs) or positions.dtype.kind not in "iu":
+            raise DataError(f"{self.name}: the alleles or contigs of the variants are invalid; convert the VCF file again")
+        self._multiallelic: NDArray[np.bool_] = np.any(~np.isin(alleles[:, 2:], _NO_ALLELE), axis=1)
+        self.variants = pd.DataFrame(
+            {
+                "chromosome": contigs[numbers],
+                "name": _texts(arrays["variant_id"]) if "variant_id" in arrays else np.full(m, ".", object),
+                "cM": np.zeros(m),
+                "position": positions.astype(np.int64),
+                "A1": np.where(alleles[:, 1] == "", ".", alleles[:, 1]),
+                "A2": alleles[:, 0],
+            }
+        )
+
+    @property
+    def multiallelic(self) -> NDArray[np.bool_]:
+        return self._multiallelic
+
+    def read_packed(self, start: int, stop: int) -> NDArray[np.uint8]:
+        step = max(1, _READ_ENTRIES // (2 * len(self.labels)))
+        step = max(step // self._calls.chunks[0], 1) * self._calls.chunks[0]
+        edges = [start, *range((start // step + 1) * step, stop, step), stop]
+        return np.concatenate([self._read(a, b) for a, b in pairwise(edges)])
+
+    def _read(self, start: int, stop: int) -> NDArray[np.uint8]:
+        with read_errors(f"variants {start} to {stop} of {self.name}"):
+            calls = np.asarray(self._calls[start:stop])
+        missing = (calls < 0).any(axis=2)
+        regular = ~self._multiallelic[start:stop]
+        for found, text, remedy in (
+            (missing & (calls[:, :, 1] == _HAPLOID) & (calls[:, :, 0] >= 0), "a haploid call", "leave out such chromosomes"),
+            ((calls > 1).any(axis=2), "an allele that its list of alleles lacks", "convert the VCF file again"),
+        ):
+            j, i = np.nonzero(found & regular[:, None])
+            if j.size:
+                label, person = self.variants["name"].iloc[start + int(j[0])], self.labels[i[0]]
+                raise DataError(f"{self.name}: the variant {label!r} has {text} of {person!r}, expected two alleles 0 or 1; {remedy}")
+        return pack(np.where(missing, MISSING, (calls == 0).sum(axis=2)))
+
+
+def _open_store(location: Location) -> Store:
+    """Open the store for reading; Zarr writes no chunks that hold the fill value alone, so chunks may be missing."""
+    if isinstance(location, Path):
+        return ContainedLocalStore(location, read_only=True)
+    return ObjectStore(object_client(location), read_only=True)
+
+
+def _check_codecs(name: str, array: zarr.Array[Any]) -> zarr.Array[Any]:
+    """Return the array; raise DataError if a codec of it would run code of the file."""
+    metadata: Any = array.metadata
+    codecs = [*(getattr(metadata, "filters", None) or ()), getattr(metadata, "compressor", None), *getattr(metadata, "codecs", ())]
+    for codec in codecs:
+        if any(unsafe in f"{getattr(codec, 'codec_id', '')} {type(codec).__name__}".lower() for unsafe in _UNSAFE):
+            raise DataError(f"{name}: the array {array.name!r} holds pickles, which run code, expected texts; convert the VCF file again")
+    return array
+
+
+def _check_shapes(name: str, arrays: dict[str, zarr.Array[Any]], m: int) -> None:
+    """Raise DataError if the arrays that describe the variants differ in length, or if an array is too large to be a description."""
+    described = {key: array for key, array in arrays.items() if key != _GENOTYPES}
+    lengths = {described[key].shape[:1] for key in ("variant_contig", "variant_allele", "variant_id") if key in described}
+    if lengths != {(m,)} or any(array.ndim != 1 + (key == "variant_allele") for key, array in described.items()):
+        raise DataError(f"{name}: the arrays of the variants differ in length, expected {m}; convert the VCF file again")
+    n_alleles, n_contigs = described["variant_allele"].shape[1], described["contig_id"].shape[0]
+    if n_alleles > _MAX_ALLELES or n_contigs > _MAX_CONTIGS:
+        counts = f"{n_alleles} alleles of a variant and {n_contigs} contigs"
+        raise DataError(f"{name} has {counts}, expected at most {_MAX_ALLELES} and {_MAX_CONTIGS}; convert the VCF file again")
+    for key, array in arrays.items():
+        if 0 in array.chunks:
+            raise DataError(f"{name}: {key!r} has chunks of {array.chunks}, expected at least one entry; convert the VCF file again")
+    for key, array in described.items():
+        if array.nchunks > _MAX_CHUNKS:
+            chunks = f"{array.nchunks} chunks of {array.chunks}"
+            raise DataError(f"{name}: {key!r} has {chunks}, expected at most {_MAX_CHUNKS}; convert the VCF file again")
+
+
+def _texts(array: zarr.Array[Any]) -> NDArray[np.object_]:
+    """Read an array as texts."""
+    with read_errors(f"the array {array.name!r} of {array.store}"):
+        values = np.asarray(array[...])
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8", "replace")
+    texts = np.empty(values.shape, object)
+    texts[...] = values.astype(object)
+    return np.array([str(text) for text in texts.ravel()], dtype=object).reshape(texts.shape)
+
+
+FORMATS = (Format("VCF Zarr", (".vcz", ".zarr"), lambda folder, _: VCFZarr(folder), folders=True, holds="genotypes"),)

@@ -1,0 +1,93 @@
+"""Arrays of any kind as row sources, with their labels."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.sources.base import RowSource
+from dfact.data.sources.dask import dask_array
+from dfact.data.sources.dense import ArraySource, LazySource, ZarrSource
+from dfact.data.sources.sparse import CSRSource
+from dfact.errors import DataError
+
+
+@dataclass(frozen=True)
+class LabelledArray:
+    """An array with the labels of its modes."""
+
+    values: Any
+    """NumPy array, SciPy sparse array, or a source that is read by rows; all have ``T``. The first mode holds the rows."""
+    labels: tuple[NDArray[Any] | None, ...] = ()
+    """Labels of each mode, None for a mode without labels; modes beyond the tuple have none."""
+    missing: tuple[float, ...] = ()
+    """Codes that the file declares as missing."""
+    undeclared: tuple[float, ...] = ()
+    """Codes that mark missing entries in this format, but that the file does not declare: an entry with one is an error."""
+    name: str = "X"
+    """Name in messages."""
+    notes: tuple[str, ...] = ()
+    """Sentences about the file for the user."""
+
+    def __post_init__(self) -> None:
+        for mode, (labels, size) in enumerate(zip(self.labels, self.values.shape, strict=False), start=1):
+            if labels is not None and len(labels) != size:
+                raise DataError(f"{self.name} has {len(labels)} labels of mode {mode}, expected {size}; the file is damaged")
+
+    def transpose(self) -> "LabelledArray":
+        """Return the array with its modes in reverse order."""
+        labels = (*self.labels, *[None] * (len(self.values.shape) - len(self.labels)))
+        return replace(self, values=self.values.T, labels=labels[::-1])
+
+
+def array_source(X: Any) -> RowSource:
+    """Return a source that reads an array of any kind by rows, without a second copy in memory."""
+    if isinstance(X, LabelledArray):
+        X = X.values
+    if isinstance(X, RowSource):
+        return X
+    if isinstance(X, zarr.Array):
+        return ZarrSource(X)
+    if sp.issparse(X):
+        return CSRSource(_canonical(X))
+    if isinstance(X, pd.DataFrame):
+        return ArraySource(np.ascontiguousarray(_frame_values(X)))
+    if hasattr(X, "dask") or hasattr(X, "dims"):
+        lazy = dask_array(X)
+        return LazySource(lazy if lazy is not None else X.data if hasattr(X, "dims") else X)
+    return ArraySource(np.ascontiguousarray(X))
+
+
+def _canonical(X: Any) -> sp.csr_array:
+    """Return a sparse matrix by rows, with ascending column numbers without duplicates; a copy unless it has that form."""
+    matrix = sp.csr_array(X)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix
+
+
+def _frame_values(frame: pd.DataFrame) -> NDArray[Any]:
+    """Return a table's values in their common type; pandas alone would convert columns of nullable types to objects."""
+    if not all(pd.api.types.is_numeric_dtype(dtype) for dtype in frame.dtypes):
+        return frame.to_numpy()
+    dtype = np.result_type(*(getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", dtype)) for dtype in frame.dtypes))
+    if not frame.isna().to_numpy().any():
+        return frame.to_numpy(dtype)
+    return frame.to_numpy(np.result_type(dtype, np.float32), na_value=np.nan)
+
+
+def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
+    """Return the labels that a DataFrame, an xarray DataArray or an array of a file has along an axis."""
+    if isinstance(X, LabelledArray):
+        return X.labels[axis] if axis < len(X.labels) else None
+    if isinstance(X, pd.DataFrame):
+        index = (X.index, X.columns)[axis]
+        return None if isinstance(index, pd.RangeIndex) else index.astype(str).to_numpy(dtype=object)
+    if hasattr(X, "dims") and X.dims[axis] in X.coords:
+        return np.asarray(X.coords[X.dims[axis]].values).astype(str).astype(object)
+    return None

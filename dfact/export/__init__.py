@@ -1,0 +1,13 @@
+"""Export: the numbers of a model as labelled tables and files.
+
+Imports selection and everything below it; draws nothing.
+
+    files             row factors and loadings as csv, parquet, Zarr, Excel, and as the files of admixture programs
+    admixture_files   .Q and .P files
+    spreadsheets      Excel workbooks, and cells of csv files that are no formulas
+    tables            tables of fitted models
+    component_order   the order and signs in which components are written
+    effects           impact and effects of confounders as tables and texts
+    stability         intervals and frequencies of refits, explained
+    tensor_stability  the same for tensors
+"""

@@ -1,0 +1,381 @@
+"""Row factors and loadings as csv, parquet, Zarr, Excel, .Q, .Q_se and .P files, written atomically by chunks of rows.
+
+Components have the order and signs of :mod:`dfact.export.component_order`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.layout import Layout
+from dfact.errors import DataError, ParameterError, StoreError
+from dfact.export.admixture_files import (
+    FREQUENCIES,
+    MEMBERSHIPS,
+    STANDARD_ERRORS,
+    number_file,
+    require_memberships,
+    write_frequencies,
+)
+from dfact.export.component_order import ComponentOrder
+from dfact.export.effects import UNKNOWN_IMPACT, effects_table, has_impact, impact_table, require_confounders
+from dfact.export.spreadsheets import FORMATS as WORKBOOKS
+from dfact.export.spreadsheets import require_openpyxl, without_formula, write_workbook
+from dfact.export.stability import stability_table
+from dfact.export.tables import Texts, item_scales, item_texts, require_own_items
+from dfact.export.tensor_stability import stability_table as tensor_table
+from dfact.models.cp.base import CPModel
+from dfact.models.estimator import Factorization
+from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_labels
+from dfact.storage.files import atomic_file
+from dfact.storage.groups import create_group, ensure_absent
+from dfact.storage.location import Location, check_ending, parse_location
+
+KIND = "factors"
+FORMATS = (".csv", ".parquet", ".zarr")
+TABLES = (".csv", ".parquet")
+ROW_FORMATS = (*FORMATS, MEMBERSHIPS)
+FITTED_ROW_FORMATS = (*ROW_FORMATS, STANDARD_ERRORS)
+LABELLED_FORMATS = (*TABLES, *WORKBOOKS)
+ITEM_FORMATS = (*LABELLED_FORMATS, FREQUENCIES)
+TABLE_FORMATS = (*LABELLED_FORMATS, MEMBERSHIPS, STANDARD_ERRORS, FREQUENCIES)
+"""Endings of a table whose kind they tell."""
+_MAX_ROWS = 1 << 18  # whose labels are held in memory
+Write = Callable[[int, NDArray[Any], NDArray[Any]], None]
+"""Writes rows: the number of the first one, their labels (rows,) or (rows, columns of labels), and their factors (rows, k)."""
+
+
+def write_factors(
+    path: str | PathLike[str],
+    factors: NDArray[Any] | zarr.Array[Any],
+    columns: Sequence[str],
+    labels: NDArray[Any] | zarr.Array[Any] | None = None,
+    *,
+    errors: NDArray[Any] | zarr.Array[Any] | None = None,
+    order: ComponentOrder | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write row factors (n, k) with their labels (n,), or row numbers, to a .csv, .parquet or .zarr; memberships also to a .Q.
+
+    A table has a column ``row`` and one for each factor, with empty cells for NaN. In a csv file, labels that a spreadsheet would
+    interpret as formulas get an apostrophe. A Zarr group has the arrays
+    ``factors``, ``row`` and ``component``, which xarray opens. A .Q file has the numbers alone.
+    ``columns`` name the factors as written: in their own order, or in the ``order`` given. Standard ``errors`` (n, k) of the
+    factors are further columns of a table, such as ``population1_se``, and the array ``standard_errors`` of a Zarr group.
+    ``progress`` is called with (rows written, number of rows).
+
+    Raises
+    ------
+    ParameterError
+        ``path`` has another ending.
+    StoreError
+        ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
+    """
+    path = parse_location(path)
+    check_destination(path, overwrite=overwrite, formats=FITTED_ROW_FORMATS)
+    n, k = factors.shape
+    step = min(Layout.of((n, k)).chunk_rows, _MAX_ROWS, n)
+    with _open_rows(path, n, columns, factors.dtype, step, overwrite, errors is not None) as write:
+        for start in range(0, n, step):
+            stop = min(start + step, n)
+            names = np.arange(start, stop).astype(str) if labels is None else labels[start:stop]
+            rows = [np.asarray(array[start:stop]) for array in (factors, errors) if array is not None]
+            ordered = rows if order is None else [order.rows(some) for some in rows]
+            # An error has no sign.
+            write(start, np.asarray(names, dtype=object), np.hstack([ordered[0], *map(np.abs, ordered[1:])]))
+            if progress is not None:
+                progress(stop, n)
+
+
+def write_model_factors(
+    model: Factorization, path: str | PathLike[str], *, overwrite: bool = False, progress: Callable[[int, int], None] | None = None
+) -> None:
+    """Write the factors, memberships or scores of the fitted rows with :func:`write_factors`, and standard errors if there are any.
+
+    A .Q_se file has the standard errors of the memberships, and a .Q file the memberships alone.
+    """
+    require_memberships(model, path)
+    order, labels, factors = ComponentOrder.of(model), model.row_labels_, model.row_factors()
+    errors = getattr(model, "memberships_se_", None)
+    if (ending := Path(path).suffix) in (MEMBERSHIPS, STANDARD_ERRORS):
+        factors, errors = (errors if ending == STANDARD_ERRORS else factors), None
+    write_factors(path, factors, order.names(model), labels, errors=errors, order=order, overwrite=overwrite, progress=progress)
+
+
+def write_loadings(
+    model: Factorization,
+    path: str | PathLike[str],
+    *,
+    texts: Texts = None,
+    scales: Texts = None,
+    below: float = 0.0,
+    overwrite: bool = False,
+) -> None:
+    """Write the loadings (the item parameters of a grade of membership) to a .csv, .parquet or .xlsx; those of an admixture also to a .P.
+
+    The table has a column ``item`` with the labels, columns ``text`` and ``scale`` where they are known, and one for each
+    factor. Texts and scales by item replace those in the codebook of the fitted data. Loadings with an absolute value less than
+    ``below`` become empty cells. A .P file has all numbers, and nothing else.
+
+    Texts are never formulas: cells of an .xlsx are marked as text, and in a csv file, labels and texts that a spreadsheet would
+    interpret as formulas get an apostrophe.
+
+    Raises
+    ------
+    ParameterError
+        ``path`` has another ending; ``texts`` or ``scales`` contain none of the items; ``below`` is negative, or, for a .P file,
+        other than 0.
+    StoreError
+        ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
+    DfactError
+        ``path`` ends in .xlsx, and openpyxl is not installed.
+    """
+    if Path(path).suffix != FREQUENCIES:
+        _write_items(path, model, "loadings", ComponentOrder.of(model).loadings(model), texts, scales, below, overwrite)
+        return
+    if below or texts or scales:
+        given = f"below is {below!r}, expected 0" if below else "texts or scales are given, expected none"
+        raise ParameterError(f"{given}, since {path} has all frequencies and nothing else; write a .csv, .parquet or .xlsx")
+    check_destination(Path(path), overwrite=overwrite, formats=ITEM_FORMATS)
+    write_frequencies(model, Path(path))
+
+
+def write_confounder_loadings(
+    model: Factorization,
+    path: str | PathLike[str],
+    *,
+    texts: Texts = None,
+    scales: Texts = None,
+    below: float = 0.0,
+    overwrite: bool = False,
+) -> None:
+    """Write the loadings on the encoded confounder columns, as :func:`write_loadings` does.
+
+    They are parameters of the model; differences between its levels are no effects (see :func:`write_confounder_effects`).
+    """
+    require_confounders(model)
+    fitted: Any = model
+    _write_items(path, model, "confounders", fitted.confounder_loadings_, texts, scales, below, overwrite)
+
+
+def write_confounder_effects(
+    model: Factorization,
+    path: str | PathLike[str],
+    *,
+    texts: Texts = None,
+    scales: Texts = None,
+    below: float = 0.0,
+    overwrite: bool = False,
+) -> None:
+    """Write the effects of the confounders on the items at equal factors, in points, as :func:`write_loadings` writes loadings.
+
+    Each difference has a column, and if the model has its stability further ones with mean, ends of the interval and standard error.
+    """
+    require_confounders(model)
+    _write_items(path, model, "effects", effects_table(model), texts, scales, below, overwrite)
+
+
+def write_confounder_impact(model: Factorization, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+    """Write the impact of the confounders on the factors to a .csv, .parquet or .xlsx, with the columns of the effects.
+
+    Raises
+    ------
+    ParameterError
+        ``path`` has another ending, or the model was fitted without confounders.
+    DataError
+        An earlier version of dfact fitted the model and did not store the impact.
+    StoreError
+        ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
+    """
+    require_confounders(model)
+    if not has_impact(model):
+        raise DataError(UNKNOWN_IMPACT)
+    path, table = Path(path), impact_table(model)
+    check_destination(path, overwrite=overwrite, formats=LABELLED_FORMATS)
+    if path.suffix in WORKBOOKS:
+        write_workbook(path, {"impact": table})
+        return
+    with _table(path, [str(column) for column in table], np.dtype(np.float64), ("factor",)) as write:
+        write(0, table.index.to_numpy(dtype=object), table.to_numpy(np.float64))
+
+
+def write_item_tests(model: Factorization, path: str | PathLike[str], *, texts: Texts | None = None, overwrite: bool = False) -> None:
+    """Write the tests of the items of ``model.comparison_`` to a .csv, .parquet or .xlsx, at full precision.
+
+    The columns are those of :attr:`dfact.models.provenance.Comparison.effects`, and those of Mantel's test with the prefix
+    ``mantel_``, after the groups, the items, their texts if there are any, their scales and ETS classes. Flags are 1 or 0.
+
+    Raises
+    ------
+    ParameterError
+        ``path`` has another ending.
+    DataError
+        The model has no comparison, or one without tests of items.
+    StoreError
+        ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
+    """
+    path, comparison = Path(path), getattr(model, "comparison_", None)
+    if comparison is None:
+        raise DataError("the model has no comparison of groups, expected one; run dfact compare (compare_groups) first")
+    if comparison.effects is None and comparison.screen is None:
+        raise DataError(f"the comparison has no tests of items, because {comparison.untested}")
+    check_destination(path, overwrite=overwrite, formats=LABELLED_FORMATS)
+    require_own_items(model, texts=texts or {})
+    screen = None if comparison.screen is None else comparison.screen.add_prefix("mantel_")
+    table = pd.concat([part for part in (comparison.effects, screen) if part is not None], axis=1)
+    items, known = table.index.get_level_values("item"), item_texts(model, texts or {})
+    labels = {"groups": list(table.index.get_level_values(0)), "item": list(items)}
+    labels |= {"text": [known.get(item, "") for item in items]} if known else {}
+    labels |= {name: list(table.pop(f"mantel_{name}")) for name in ("scale", "class") if screen is not None}
+    values = table.to_numpy(np.float64)
+    if path.suffix in WORKBOOKS:
+        described = pd.DataFrame(labels).set_index("groups")
+        write_workbook(path, {"items": pd.concat([described, pd.DataFrame(values, described.index, table.columns)], axis=1)})
+        return
+    with _table(path, list(table), values.dtype, tuple(labels)) as write:
+        write(0, np.array(list(labels.values()), dtype=object).T, values)
+
+
+def write_stability(
+    model: Factorization,
+    path: str | PathLike[str],
+    *,
+    texts: Texts = None,
+    scales: Texts = None,
+    below: float = 0.0,
+    overwrite: bool = False,
+) -> None:
+    """Write the loadings over refits with their intervals and selection frequencies, as :func:`write_loadings` does.
+
+    The columns are those of :func:`dfact.export.stability.stability_table`, and of a tensor those of
+    :func:`dfact.export.tensor_stability.stability_table`. Raises ParameterError for a model without stability.
+    """
+    if not hasattr(model, "stability_"):
+        raise ParameterError(f"the {type(model).__name__} has no stability, expected one; run dfact stability first")
+    if below and not isinstance(model, CPModel):
+        raise ParameterError(f"below is {below!r}, expected 0 for intervals of loadings; leave it out (--suppress)")
+    table = tensor_table(model) if isinstance(model, CPModel) else stability_table(model)
+    _write_items(path, model, "stability", table, texts, scales, below, overwrite)
+
+
+def _write_items(
+    path: str | PathLike[str],
+    model: Factorization,
+    name: str,
+    table: pd.DataFrame,
+    texts: Texts,
+    scales: Texts,
+    below: float,
+    overwrite: bool,
+) -> None:
+    """Write a table of items, with their texts and scales if there are any."""
+    path = Path(path)
+    check_destination(path, overwrite=overwrite, formats=LABELLED_FORMATS)
+    if not below >= 0:
+        raise ParameterError(f"below is {below!r}, expected a number of at least 0")
+    require_own_items(model, texts=texts, scales=scales)
+    items = [str(item) for item in table.index]
+    known = {"text": item_texts(model, texts), "scale": item_scales(model, scales)}
+    labels = {"item": items} | {column: [of_items.get(item, "") for item in items] for column, of_items in known.items() if of_items}
+    values = np.where(np.abs(table.to_numpy()) < below, np.nan, table.to_numpy())
+    columns = [str(column) for column in table]
+    if path.suffix in WORKBOOKS:
+        described = pd.DataFrame(labels).set_index("item")
+        write_workbook(path, {name: pd.concat([described, pd.DataFrame(values, described.index, columns)], axis=1)})
+        return
+    with _table(path, columns, values.dtype, tuple(labels)) as write:
+        write(0, np.array(list(labels.values()), dtype=object).T, values)
+
+
+def check_destination(location: Location, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
+    """Raise an error before the work if a location cannot be written."""
+    check_ending(location, formats)
+    path = Path(location)
+    if path.suffix == ".zarr":
+        ensure_absent(location, overwrite=overwrite)
+        return
+    if path.suffix in WORKBOOKS:
+        require_openpyxl()
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder, expected a file; choose another path")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise StoreError(f"{path} lies in {folder}, which is a file, expected a folder; choose another path")
+    if path.exists() and not overwrite:
+        raise StoreError(f"{path} exists already, expected a new path; choose another one or replace it with overwrite=True (--overwrite)")
+
+
+def _open_rows(
+    path: Location, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool, errors: bool
+) -> AbstractContextManager[Write]:
+    """Open a location for rows in the format of its ending; if there are standard errors, they follow the factors in each row."""
+    if not isinstance(path, Path) or path.suffix == ".zarr":
+        return _group(path, n, columns, dtype, step, overwrite, errors)
+    if path.suffix in (MEMBERSHIPS, STANDARD_ERRORS):
+        return _numbers(path)
+    return _table(path, [*columns, *(f"{name}_se" for name in columns if errors)], dtype)
+
+
+@contextmanager
+def _numbers(path: Path) -> Iterator[Write]:
+    """Open a .Q or .Q_se file for writing; it has no labels."""
+    with number_file(path) as write:
+        yield lambda _, __, factors: write(factors)
+
+
+@contextmanager
+def _table(path: Path, columns: Sequence[str], dtype: Any, label_names: Sequence[str] = ("row",)) -> Iterator[Write]:
+    """Open a csv or parquet file for writing; its first columns hold the labels."""
+    is_csv = path.suffix == ".csv"
+    if is_csv:
+        columns = list(map(without_formula, columns))
+    schema = pa.schema([*((name, pa.string()) for name in label_names), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])
+    open_writer: Any = pa.csv.CSVWriter if is_csv else pa.parquet.ParquetWriter
+    with atomic_file(path) as partial, open_writer(str(partial), schema) as writer:
+
+        def write(_: int, labels: NDArray[Any], factors: NDArray[Any]) -> None:  # rows arrive in order
+            cells = labels.reshape(len(labels), -1).T
+            texts = [pa.array(map(without_formula, column) if is_csv else column, pa.string()) for column in cells]
+            numbers = [pa.array(values, from_pandas=True) for values in factors.T]
+            writer.write_table(pa.table([*texts, *numbers], schema=schema))
+
+        yield write
+
+
+@contextmanager
+def _group(path: Location, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool, errors: bool) -> Iterator[Write]:
+    """Create a Zarr group for writing, in chunks of ``step`` rows."""
+    k = len(columns)
+    with create_group(path, KIND, overwrite=overwrite) as group:
+        arrays = [
+            group.create_array(
+                name,
+                shape=(n, k),
+                chunks=(step, k),
+                dtype=dtype,
+                compressors=compressor(dtype),
+                dimension_names=("row", "component"),
+                config=WRITE_EMPTY_CHUNKS,
+            )
+            for name in (KIND, *(["standard_errors"] if errors else []))
+        ]
+        rows = group.create_array("row", shape=(n,), chunks=(step,), dtype="string", dimension_names=("row",), config=WRITE_EMPTY_CHUNKS)
+        write_labels(group, "component", np.asarray(columns, dtype=object), "component")
+
+        def write(start: int, labels: NDArray[Any], factors: NDArray[Any]) -> None:
+            for number, array in enumerate(arrays):
+                array[start : start + len(factors)] = factors[:, number * k : (number + 1) * k]
+            rows[start : start + len(factors)] = labels
+
+        yield write

@@ -1,0 +1,139 @@
+"""The number of common factors of a correlation matrix: parallel analysis, minimum average partials, BIC.
+
+All need only the correlations R (m, m) and the number n of rows from which they were computed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.errors import DataError, ParameterError
+from dfact.psychometrics.fit_indices import SINGULAR, bartlett_factor, degrees_of_freedom, discrepancy
+from dfact.psychometrics.minres import LOWEST, minres
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FactorCount:
+    """A number of factors, or of components, and the criterion that chose it."""
+
+    n_factors: int
+    candidates: Array
+    """Numbers of factors or components that were compared; for parallel analysis the ranks of the eigenvalues, from 1."""
+    values: Array
+    """The criterion for each candidate: eigenvalues, average squared partial correlations, or BIC."""
+    reference: Array | None = None
+    """The eigenvalues of unrelated data, for parallel analysis."""
+
+
+def parallel_analysis(
+    R: Array,
+    n: int,
+    *,
+    factors: bool = False,
+    quantile: float | None = 0.95,
+    repeats: int = 100,
+    seed: int = 0,
+    information: Array | None = None,
+) -> FactorCount:
+    """Count the leading eigenvalues of R above those of unrelated normal data of the same size: parallel analysis (Horn 1965).
+
+    The eigenvalues of R itself count principal components, as in Horn's paper. With ``factors`` they are those of R with the
+    communalities of one minres factor on its diagonal, which count common factors as psych's ``fa.parallel`` does. These are
+    smaller, and so are the random ones, so that minor factors count too: their number is often the higher one.
+
+    An eigenvalue is compared with this ``quantile`` of ``repeats`` random eigenvalues of the same rank, by default the 95th
+    percentile (Hayton et al. 2004). None compares with their mean, as Horn did. Random correlation matrices are
+    drawn from their distribution (Wishart), so the cost does not depend on n.
+
+    Polychoric correlations of unrelated items vary more than Pearson's. With the ``information`` v (m) that the categories keep
+    (:func:`dfact.psychometrics.polychoric.grouping_information`), the random correlations are divided by √(v_i v_j), which is their
+    distribution to first order.
+    """
+    if repeats < 1 or (quantile is not None and not 0 < quantile < 1):
+        raise ParameterError(f"repeats={repeats} and quantile={quantile}, expected at least 1, and a number between 0 and 1 or None")
+    rng = np.random.default_rng(seed)
+    scale = np.ones(len(R)) if information is None else np.sqrt(information)
+    eigenvalues = _common_eigenvalues if factors else _eigenvalues
+    random = np.array([eigenvalues(_inflated(_unrelated(n, len(R), rng), scale)) for _ in range(repeats)])
+    reference = random.mean(axis=0) if quantile is None else np.quantile(random, quantile, axis=0)
+    values = eigenvalues(R)
+    below = np.flatnonzero(values <= reference)
+    return FactorCount(int(below[0]) if below.size else len(R), np.arange(1, len(R) + 1.0), values, reference)
+
+
+def _eigenvalues(R: Array) -> Array:
+    """Return the eigenvalues of R (m), the largest first: the variances of its principal components."""
+    return np.asarray(np.linalg.eigvalsh(R)[::-1], np.float64)
+
+
+def _common_eigenvalues(R: Array) -> Array:
+    """Return the eigenvalues (m) of R with the communalities of one factor on its diagonal, the largest first."""
+    return _eigenvalues(R - np.diag(minres(R, 1).uniquenesses))
+
+
+def _inflated(R: Array, scale: Array) -> Array:
+    """Return the matrix divided by the outer product of the scales (m), with ones on its diagonal."""
+    inflated = R / np.outer(scale, scale)
+    np.fill_diagonal(inflated, 1.0)
+    return inflated
+
+
+def _unrelated(n: int, m: int, rng: np.random.Generator) -> Array:
+    """Draw the correlation matrix of n rows of m independent normal variables."""
+    if n <= m:
+        return np.atleast_2d(np.corrcoef(rng.standard_normal((n, m)), rowvar=False))
+    # Bartlett's decomposition of a Wishart matrix with n − 1 degrees of freedom.
+    L = np.tril(rng.standard_normal((m, m)), -1)
+    np.fill_diagonal(L, np.sqrt(rng.chisquare(n - 1 - np.arange(m))))
+    L /= np.linalg.norm(L, axis=1, keepdims=True)
+    return L @ L.T
+
+
+def minimum_average_partial(R: Array) -> FactorCount:
+    """Choose the number of principal components whose removal minimises the average squared partial correlation: MAP (Velicer 1976)."""
+    values, V = np.linalg.eigh(R)
+    A = (V * np.sqrt(np.maximum(values, 0)))[:, ::-1]
+    m = len(R)
+    averages = []
+    C = R.copy()
+    for k in range(m):
+        scale = C.diagonal()
+        if (scale <= SINGULAR).any():  # the components explain an item completely, so it has no partial correlations
+            break
+        partial = C**2 / np.outer(scale, scale)
+        averages.append((partial.sum() - m) / (m * (m - 1)))
+        C = C - np.outer(A[:, k], A[:, k])
+    return FactorCount(int(np.argmin(averages)), np.arange(len(averages), dtype=float), np.array(averages))
+
+
+def bic(R: Array, n: int, n_components: Sequence[int]) -> FactorCount:
+    """Choose the number of factors with the lowest BIC of the factor model, χ² − d log n, among those with d ≥ 0.
+
+    χ² = (n − 1 − (2m + 5)/6 − 2k/3)·(log|Σ| − log|R| + tr(RΣ⁻¹) − m) for the model's correlations
+    Σ = ΛΛᵀ + Ψ by minres, with Bartlett's factor, and d = ((m − k)² − m − k)/2, as in psych's ``fa``.
+
+    Raises
+    ------
+    DataError
+        R is singular, so the likelihood is not defined.
+    """
+    m = len(R)
+    usable = [k for k in n_components if 1 <= k <= m and (m - k) ** 2 >= m + k]
+    if not usable:
+        raise ParameterError(f"n_components={list(n_components)} leaves no degrees of freedom for {m} items, try fewer factors")
+    if np.linalg.eigvalsh(R)[0] <= SINGULAR:
+        raise DataError(
+            "the correlation matrix is singular, so that BIC is not defined; leave out items that others determine, or add rows"
+        )
+    values = []
+    for k in usable:
+        found = minres(R, k)
+        common = found.loadings @ found.loadings.T
+        Sigma = common + np.diag(np.maximum(1 - common.diagonal(), LOWEST))
+        chi_square = bartlett_factor(n, m, k) * discrepancy(R, Sigma)
+        values.append(chi_square - degrees_of_freedom(m, k) * np.log(n))
+    return FactorCount(usable[int(np.argmin(values))], np.array(usable, float), np.array(values))

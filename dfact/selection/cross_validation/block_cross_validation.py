@@ -1,0 +1,252 @@
+"""Parameters of any model by block cross-validation."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
+from hashlib import blake2b
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dfact.data.coerce import as_dataset
+from dfact.data.dataset import Dataset
+from dfact.errors import DataError, ParameterError
+from dfact.models.provenance import SelectionRecord
+from dfact.parameters import check_count
+from dfact.progress import Iteration, Reporter, TimeLeft
+from dfact.selection.cross_validation.fold_fits import EstimatorFits, FoldTask, GroupResult, WarmStarts
+from dfact.selection.cross_validation.folds import (
+    Folds,
+    assign_all_folds,
+    check_blocks,
+    resolve_groups,
+    resolve_random_state,
+    resolve_strata,
+)
+from dfact.selection.grid import Parameters, best_fit, expand, make_index, most_components, plan_fits
+from dfact.selection.result import RULES, Selection, choose, fold_errors
+from dfact.selection.running.estimators import check_estimator, weighted_dataset
+from dfact.selection.running.results_store import ResultsStore, describe_model, describe_parameters
+from dfact.selection.running.scheduler import run_fits
+
+
+def block_cross_validate(
+    model: Any,
+    X: Any,
+    grid: Mapping[str, Any],
+    n_blocks: tuple[int, int] = (10, 10),
+    n_folds: int = 10,
+    repeats: int = 1,
+    rule: str = "lowest",
+    *,
+    confounders: Any = None,
+    sample_weight: Any = None,
+    stratify: Any = None,
+    groups: Any = None,
+    restarts: int = 0,
+    random_state: Any = None,
+    checkpoint: str | PathLike[str] | None = None,
+    callbacks: Sequence[Callable[[Iteration], None]] = (),
+    in_memory: bool | None = None,
+) -> Selection:
+    """Choose parameters, such as the number of components, by the error on held-out blocks of answers.
+
+    Rows and columns are shuffled and cut into blocks, and the blocks are assigned to folds. For each
+    configuration and fold the model is fitted without the fold's entries, and
+
+        error = Σ (M − clip(R))² / number,   over the held-out answers M and the model R of them.
+
+    ICQF and L1NMF are fitted by the splitless solver from the NNDSVD, whatever the model's own solver
+    and start. Within a fold each fit starts from the loadings of the previous one, further components
+    from the NNDSVD, and stops at five times the model's ``tol`` (at twice ``tol`` if it differs from the
+    previous fit in β alone). Bounds that the model takes from the data are those of the complete data.
+
+    Parameters
+    ----------
+    model : estimator
+        An :class:`dfact.ICQF` or another estimator that accepts NaN and rebuilds data by
+        ``inverse_transform`` of its ``factors_``. It is not changed.
+    X : array (n, m) of any kind, path or Dataset
+        NaN is missing. If the data does not fit in memory, the fits share their reads.
+    grid : dict of lists
+        Values to try for each parameter, in all combinations, such as ``{"n_components": range(2, 11), "beta": [0.05, 0.1, 0.2]}``.
+    n_blocks : (int, int)
+        Number of blocks of the rows and of the columns.
+    n_folds : int
+        Number of folds.
+    repeats : int
+        Number of times that rows and columns are shuffled and the blocks assigned to folds, at most 1000.
+    rule : "lowest", "1se" or "knee"
+        See :func:`dfact.selection.result.choose`.
+    confounders : table of n rows, optional
+        The confounders passed to ``model.fit``. If the model takes none, they still stratify the rows.
+    sample_weight : numbers (n,), optional
+        The weights passed to ``model.fit``, if it takes any; a Dataset or path brings its own. The errors of held-out answers are
+        weighted, too.
+    stratify : labels (n,) or a table of n rows, optional
+        Each row block gets the same share of the rows of each level; by default of the confounders' levels.
+        Continuous numbers are cut into quarters.
+    groups : labels (n,), optional
+        Rows with the same label, such as copies of a row or members of a household, are in the same row block, so that none is
+        predicted from the others.
+    restarts : int
+        Number of random starts for each number of components, at most 1000, besides the default one; the lowest objective counts.
+    random_state : int, RandomState or None
+        Seed of the folds and the random starts.
+    checkpoint : path, optional
+        Folder for the finished fits. The same call resumes from it; a different call is refused.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.progress.Iteration` whenever a fold finishes a number of components, such
+        as ``dfact.Progress("select")``.
+    in_memory : bool, optional
+        Whether the data is held in memory, with a copy for each thread; by default if it fits in ``model.memory_limit``.
+
+    Returns
+    -------
+    Selection
+        ``table`` with the ``error`` of each configuration over all held-out answers, its standard error ``se`` over the
+        folds, the standard error ``se_difference`` of its difference from the lowest error (see
+        :func:`dfact.selection.result.fold_errors`), ``seconds`` and ``passes`` of its fits; ``folds`` with the error of each fold;
+        ``best_params``; and the ``model`` fitted with them to the complete data.
+
+    Raises
+    ------
+    ParameterError
+        A grid, numbers of blocks or folds, or a checkpoint that do not match the model or the data.
+    DataError, MemoryPlanError
+        The same conditions as for ``model.fit`` with the largest number of components.
+
+    References
+    ----------
+    Lam et al. (2023), section 3; Kanagal & Sindhwani (2010).
+
+    Examples
+    --------
+    >>> import dfact
+    >>> from dfact.data.synthetic import icqf_simulation
+    >>> M = icqf_simulation(0.1, 0).M
+    >>> model = dfact.ICQF(bounds=(0, 100))
+    >>> dfact.selection.block_cross_validate(model, M, {"n_components": [8, 10, 12]}, random_state=0).best_params
+    {'n_components': 10}
+    """
+    check_estimator(model)
+    if rule not in RULES:
+        raise ParameterError(f"rule is {rule!r}, expected one of {', '.join(map(repr, RULES))}")
+    check_count("repeats", repeats, 1, 1000)
+    check_count("restarts", restarts, 0, 1000)
+    configurations = expand(model, grid)
+    dataset = weighted_dataset(model, as_dataset(X, confounders), sample_weight)
+    if len(dataset.shape) != 2:
+        raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
+    shape = (dataset.shape[0], dataset.shape[1])
+    grouped = resolve_groups(groups, shape[0])
+    blocks = check_blocks((shape[0] if grouped is None else int(grouped.max()) + 1, shape[1]), n_blocks, n_folds)
+    strata = resolve_strata(stratify, dataset.confounders, shape[0])
+    identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
+    identity |= {"seed": resolve_random_state(random_state), "grid": [describe_parameters(c) for c in configurations]}
+    identity |= {"n_blocks": blocks, "n_folds": int(n_folds), "repeats": int(repeats), "restarts": int(restarts)}
+    identity |= {"strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
+    identity |= {} if grouped is None else {"groups": blake2b(grouped.tobytes(), digest_size=8).hexdigest()}
+    store = ResultsStore(checkpoint, identity)
+    folds = assign_all_folds(shape, blocks, n_folds, repeats, store.seed, strata, grouped)
+    _check_size(most_components(model, configurations), folds)
+    groups = _run(model, dataset, configurations, folds, store, restarts, callbacks, in_memory)
+    table, fold_errors = _tabulate(configurations, groups, store)
+    best = choose(table, rule)
+    fitted: Any = best_fit(model, best, X, confounders, sample_weight, restarts, store.seed)
+    fitted.selection_ = SelectionRecord.from_table(table, configurations.index(best), "error", rule, "se")
+    return Selection(table, best, fitted, fold_errors)
+
+
+def _run(
+    model: Any,
+    dataset: Dataset,
+    configurations: list[Parameters],
+    folds: list[Folds],
+    store: ResultsStore,
+    restarts: int,
+    callbacks: Sequence[Callable[[Iteration], None]],
+    in_memory: bool | None,
+) -> list[tuple[int, ...]]:
+    """Compute the results that are not stored yet; return the numbers of the configurations in each group."""
+    fits = plan_fits(model, configurations, dataset, folds, restarts, store.seed)
+    groups: list[tuple[int, ...]] = [(i,) for i in range(len(configurations))]
+    if isinstance(fits, WarmStarts):
+        groups = [group.configurations for group in fits.groups]
+    tasks = [
+        FoldTask(repeat, fold, *_finished_groups(store, repeat, fold))
+        for repeat, repeat_folds in enumerate(folds)
+        for fold in range(repeat_folds.n_folds)
+    ]
+    tasks = [task for task in tasks if task.n_done < len(groups)]
+    progress = _Progress(configurations, groups, store, len(folds) * folds[0].n_folds, callbacks)
+    if in_memory is not None and isinstance(fits, EstimatorFits):
+        in_memory = True  # the estimator's own fit takes an array, whatever the caller prefers
+    if tasks:
+        run_fits(fits, tasks, progress.keep, getattr(model, "executor", None), getattr(model, "memory_limit", None), in_memory=in_memory)
+    return groups
+
+
+def _finished_groups(store: ResultsStore, repeat: int, fold: int) -> tuple[int, NDArray[Any] | None]:
+    """Return the number of the fold's groups finished without a gap, and the loadings of the last."""
+    number = store.n_finished(repeat, fold)
+    return number, store.entries[repeat, fold, number - 1][1] if number else None
+
+
+def _check_size(k: int, folds: list[Folds]) -> None:
+    smallest = min(min(repeat_folds.smallest_training_shape) for repeat_folds in folds)
+    if k > smallest:
+        raise ParameterError(
+            f"n_components is {k} in the grid, expected at most {smallest}, the rows or columns without a fold; leave out larger numbers"
+        )
+
+
+class _Progress:
+    """Stores the results of all folds and reports their combined progress. Thread-safe."""
+
+    def __init__(
+        self,
+        configurations: list[Parameters],
+        groups: list[tuple[int, ...]],
+        store: ResultsStore,
+        n_tasks: int,
+        callbacks: Sequence[Callable[[Iteration], None]],
+    ) -> None:
+        self._configurations, self._groups, self._store = configurations, groups, store
+        self._weights = [sum(float(configurations[i].get("n_components", 1)) for i in numbers) for numbers in groups]
+        self._left, self._reporter = TimeLeft(n_tasks * sum(self._weights)), Reporter(callbacks, n_tasks * len(configurations))
+        self._lock = threading.Lock()
+
+    def keep(self, task: FoldTask, result: GroupResult) -> None:
+        """Store a result of a fold and report it."""
+        group, scores, loadings = result
+        parameters = describe_parameters(self._configurations[self._groups[group][0]])
+        with self._lock:
+            self._store.add((task.repeat, task.fold, group), [np.asarray([astuple(score) for score in scores], float), loadings])
+            finished = [key[2] for key in self._store.entries]
+            # The time of a fit grows with its number of components.
+            left = self._left.text(sum(self._weights[number] for number in finished))
+            step = ", ".join(filter(None, [f"fold {task.fold + 1}", parameters, left]))
+            self._reporter.reached(sum(len(self._groups[number]) for number in finished), step)
+
+
+def _tabulate(configurations: list[Parameters], groups: list[tuple[int, ...]], store: ResultsStore) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the table of the errors of each configuration, and that of the errors of each of its folds."""
+    columns = sorted({key[:2] for key in store.entries})
+    scores = np.empty((len(configurations), len(columns), 4))
+    for (repeat, fold, group), (group_scores, _) in store.entries.items():
+        scores[list(groups[group]), columns.index((repeat, fold))] = group_scores
+    squares, count, seconds, passes = np.moveaxis(scores, 2, 0)
+    if not count.any(axis=0).sum() > 0:
+        raise DataError("no fold holds out an answer, expected data with answers")
+    errors = np.where(count > 0, squares / np.where(count > 0, count, 1), np.nan)
+    n_repeats = len({repeat for repeat, _ in columns})
+    squares, count = (figures.reshape(len(figures), n_repeats, -1) for figures in (squares, count))
+    totals: dict[str, Any] = dict(fold_errors(squares, count))
+    totals |= {"seconds": seconds.sum(axis=1), "passes": passes.sum(axis=1).astype(int)}
+    index = make_index(configurations)
+    folds = pd.MultiIndex.from_tuples(columns, names=["repeat", "fold"])
+    return pd.DataFrame(totals, index=index), pd.DataFrame(errors, index=index, columns=folds)

@@ -1,0 +1,194 @@
+"""Number of populations of an admixture by cross-validation, as in ADMIXTURE: folds of single entries."""
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dfact.data.validation import locate_noninteger
+from dfact.engine.driver import FusedSolver
+from dfact.engine.executors import resolve_executor
+from dfact.engine.memory_plan import Footprint
+from dfact.engine.requests import Solver, run
+from dfact.engine.tiles import TileBroadcast
+from dfact.errors import DataError, ParameterError
+from dfact.models.admixture.estimator import Admixture, Problem
+from dfact.models.binomial.codes import Codes
+from dfact.models.binomial.passes import DeviancePass
+from dfact.models.fit_task import FitTask
+from dfact.models.provenance import SelectionRecord
+from dfact.parameters import check_count
+from dfact.progress import Iteration, Reporter
+from dfact.selection.cross_validation.folds import resolve_random_state
+from dfact.selection.cross_validation.masks import CodeMask
+from dfact.selection.result import Selection, fold_errors
+from dfact.selection.running.estimators import with_parameters
+from dfact.selection.running.results_store import Results, ResultsStore, describe_model
+from dfact.selection.running.scheduler import BatchCheckpoints, run_on_shared_reads
+
+_MAX_SEED = 1 << 32
+
+
+def cross_validate_entries(
+    model: Admixture,
+    X: Any,
+    n_components: Iterable[int] = range(2, 11),
+    *,
+    n_folds: int = 5,
+    random_state: Any = None,
+    checkpoint: str | PathLike[str] | None = None,
+    callbacks: Sequence[Callable[[Iteration], None]] = (),
+) -> Selection:
+    """Choose the number of populations with the lowest cross-validation error, and return the model fitted with it.
+
+    A hash of row, column and seed assigns every observed entry g to a fold. Each number of populations is fitted without the
+    entries of each fold, from its own start, and predicts them by μ = M QP:
+
+        error = mean over the observed entries of g log(g/μ) + (M − g) log((M − g)/(M − μ)),   0 log 0 = 0.
+
+    As many fits as the memory plan allows share each read of the data, of all folds and numbers of populations.
+
+    Parameters
+    ----------
+    model : Admixture
+        The fits use all of its parameters but ``n_components``. It is not changed, and must not be supervised.
+    X : array (n, m) of any kind, path or Dataset
+        Genotypes; NaN is missing.
+    n_components : numbers
+        Candidates.
+    n_folds : int
+        Number of folds, from 2 to 1000.
+    random_state : int, RandomState or None
+        Seed of the folds.
+    checkpoint : path, optional
+        Store (folder or URL) for the progress. After an interruption the same call resumes from it with bit-identical
+        results; the checkpoint of a different call is refused. After every ``model.checkpoint_every`` passes the state of the fits
+        that currently share their reads is saved.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.progress.Iteration` after each finished fit, such as ``dfact.Progress("select")``.
+
+    Returns
+    -------
+    Selection
+        ``table`` with the ``deviance`` (the error above) of each ``n_components``, its standard error over the folds ``se``, the
+        standard error ``se_difference`` of its difference from the lowest (see :func:`dfact.selection.result.fold_errors`), and
+        the ``reads`` of its fits; ``best_params``; and the ``model`` fitted with them to the complete data.
+
+    Raises
+    ------
+    ParameterError
+        Invalid arguments; a checkpoint of another call.
+    DataError, MemoryPlanError
+        The same conditions as for ``model.fit`` with the largest candidate.
+
+    References
+    ----------
+    Alexander & Lange (2011).
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> genotypes = rng.binomial(2, np.eye(3)[rng.integers(0, 3, 90)] @ rng.random((3, 300)))
+    >>> dfact.selection.cross_validate_entries(dfact.Admixture(), genotypes, range(2, 5), random_state=0).best_params
+    {'n_components': 3}
+    """
+    candidates = _check(model, n_components, n_folds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the fit with the best number warns again
+        tasks = {k: with_parameters(model, n_components=k, callbacks=()).prepare(X).without_rows() for k in candidates}
+    dataset = tasks[candidates[0]].dataset
+    if dataset.dtype.kind == "f" and (found := locate_noninteger(dataset)) != "no entry":
+        raise DataError(f"{found}, expected whole numbers from 0 to {model.n_trials}")
+    identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
+    identity |= {"n_components": candidates, "n_folds": int(n_folds), "seed": resolve_random_state(random_state)}
+    store = ResultsStore(checkpoint, identity)
+    # Fits of one fold are neighbours, so that they share its view of a block.
+    which = [FoldFit(tasks[k], fold) for fold in range(n_folds) for k in candidates]
+    fits, reporter = FoldsOfEntries(tasks[max(candidates)], int(n_folds), store.seed % _MAX_SEED), Reporter(callbacks, len(which))
+
+    def keep(fit: FoldFit, results: Results) -> None:
+        store.add((0, which.index(fit)), results)
+        reporter.reached(len(store.entries), f"fold {fit.fold + 1}, n_components={fit.n_components}")
+
+    checkpoints = BatchCheckpoints(store, 0, model.checkpoint_every)
+    executor = resolve_executor(model.executor, len(fits.task.partitions))
+    run_on_shared_reads(fits, which, keep, executor, model.memory_limit, checkpoints)
+    figures = np.array([np.concatenate(store.entries[0, i]) for i in range(len(which))]).reshape(n_folds, len(candidates), 3)
+    table = _tabulate(candidates, figures)
+    best = int(table["deviance"].to_numpy().argmin())
+    store.remove_batches()
+    fitted = with_parameters(model, n_components=candidates[best]).fit(X, checkpoint=store.checkpoint("model"))
+    fitted.selection_ = SelectionRecord.from_table(table, best, "deviance", "lowest", "se")
+    return Selection(table, {"n_components": candidates[best]}, fitted)
+
+
+def _check(model: Any, n_components: Iterable[int], n_folds: Any) -> list[int]:
+    """Return the candidates after a check of the arguments."""
+    if not isinstance(model, Admixture):
+        raise ParameterError(f"model is a {type(model).__name__}, expected an Admixture; for other models use block_cross_validate")
+    if model.supervised:
+        raise ParameterError("model is supervised, expected one that is not: labels fix the populations")
+    check_count("n_folds", n_folds, 2, 1000)
+    candidates = list(dict.fromkeys(n_components))
+    if not candidates:
+        raise ParameterError("n_components has no candidates, expected at least one number of populations")
+    return candidates
+
+
+def _tabulate(candidates: list[int], figures: Any) -> pd.DataFrame:
+    """Return the table of the candidates, given deviance, number of entries and reads of each fold and candidate."""
+    totals, counts, reads = np.moveaxis(figures, 2, 0)
+    if not counts.sum(axis=0).all():
+        raise DataError("no fold holds out an entry, expected more data")
+    errors = fold_errors(totals.T[:, None], counts.T[:, None])
+    columns = {"deviance": errors.pop("error"), **errors, "reads": reads.sum(axis=0).astype(int)}
+    return pd.DataFrame(columns, index=pd.Index(candidates, name="n_components"))
+
+
+@dataclass(frozen=True, eq=False)
+class FoldFit:
+    """A fit of one number of populations without the entries of a fold."""
+
+    task: FitTask[Problem]
+    fold: int
+
+    @property
+    def n_components(self) -> int:
+        """Number of populations."""
+        return int(self.task.model.get_params()["n_components"])
+
+
+@dataclass(frozen=True, eq=False)
+class FoldsOfEntries:
+    """Fits to the entries outside of a fold, and their errors on the others; fits of :mod:`dfact.selection.running.scheduler`."""
+
+    task: FitTask[Problem]
+    """The largest fit."""
+    n_folds: int
+    seed: int
+
+    def footprint(self, which: FoldFit) -> Footprint:
+        """Return what a fit holds in memory: also the codes of a block, masked."""
+        one = which.task.footprint
+        return replace(one, work_per_row=one.work_per_row + self.task.dataset.shape[1])
+
+    def shared(self, which: FoldFit, keep: Callable[[Results], None]) -> FusedSolver[None]:
+        """Return the solver of a fit, with the mask of its fold as the view of the data."""
+        return FusedSolver(self._fit(which, keep), self._mask(which, held_out=False))
+
+    def _mask(self, which: FoldFit, *, held_out: bool) -> CodeMask:
+        return CodeMask(which.task.problem.codes, which.fold, self.n_folds, self.seed, held_out)
+
+    def _fit(self, which: FoldFit, keep: Callable[[Results], None]) -> Solver[None]:
+        codes, model = Codes(which.task.problem.codes.trials), which.task.model
+        assert isinstance(model, Admixture)
+        task = replace(which.task, problem=Problem(codes, curved=which.task.problem.curved))  # the mask has added the offset
+        _, maximum = yield from model.maximize(task)
+        pass_ = DeviancePass(codes, task.dtype, maximum.state)
+        deviance = yield from run(pass_, TileBroadcast(maximum.frequencies, task.dtype), self._mask(which, held_out=True))
+        keep([np.array([float(deviance.total), float(deviance.count), float(maximum.n_reads)])])

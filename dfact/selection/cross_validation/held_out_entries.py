@@ -1,0 +1,384 @@
+"""Selection of the parameters of an expectile matrix factorization by the loss of held-out entries."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import pairwise
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dfact.engine.driver import FusedSolver
+from dfact.engine.executors import resolve_executor
+from dfact.engine.memory_plan import Footprint
+from dfact.engine.requests import Solver, run
+from dfact.errors import DataError, ParameterError
+from dfact.models.cp.base import CPModel
+from dfact.models.expectile.estimator import ExpectileMF, largest_entry
+from dfact.models.expectile.passes import OriginalUnits
+from dfact.models.expectile.sampled_entries import record_crossings
+from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
+from dfact.models.provenance import SelectionRecord
+from dfact.parameters import COUNT, check_count, describe_value, is_in_range
+from dfact.progress import Iteration, Reporter
+from dfact.selection.cross_validation.folds import resolve_random_state
+from dfact.selection.cross_validation.held_out_errors import ERRORS, N_ROW_GROUPS, ErrorMeasure, ExpectileErrors, ExpectileErrorsPass
+from dfact.selection.cross_validation.masks import EntryMask
+from dfact.selection.grid import Parameters, expand, make_index
+from dfact.selection.result import Selection, fold_errors
+from dfact.selection.running.estimators import with_parameters
+from dfact.selection.running.results_store import Results, ResultsStore, describe_model, describe_parameters
+from dfact.selection.running.scheduler import BatchCheckpoints, run_on_shared_reads
+
+_COMMON = (*RUNTIME_PARAMETERS, "dtype")  # parameters that are the same for all fits
+_STARTS, _ERRORS = range(2)  # the stages of the fits
+
+
+def select_by_held_out(
+    model: ExpectileMF,
+    X: Any,
+    grid: Mapping[str, Any],
+    *,
+    holdout_fraction: float = 0.1,
+    error: str = "expectile",
+    bins: Sequence[float] | None = None,
+    repeats: int = 1,
+    random_state: Any = None,
+    checkpoint: str | PathLike[str] | None = None,
+    callbacks: Sequence[Callable[[Iteration], None]] = (),
+) -> Selection:
+    """Choose the number of components and the ridge by the expectile loss of held-out entries.
+
+    A fraction of the observed entries, drawn at random, is held out. Every configuration is fitted to the
+    others and predicts the ω-expectile of the held-out entries b by b̂. The configuration with the lowest mean loss
+
+        ρ_ω(b − b̂) = (b − b̂)²·|ω − 1(b < b̂)|
+
+    is chosen, in a tie the first. In expectation this loss is lowest at the ω-expectile and nowhere else, so it is a consistent
+    score of the target. ω itself says what is predicted and is not chosen: losses of different ω cannot be compared, and
+    the best prediction by |b̂ − b| / |b| is the same for all of them. :func:`select_each_by_held_out` chooses for several ω.
+
+    As many fits as the memory plan
+    allows share each read of the data. In each repeat, the fits with ``init="svd"`` start from one decomposition
+    of the remaining entries. Two statistics of the data include the held-out entries: the observed share, which
+    decides whether rows are solved exactly and scales the start of "svd", and the largest entry, which scales a
+    random start. Quantiles have a relative accuracy of 0.1 %. Errors below 1e-5 count as 0 and those above 1e5 as
+    infinite, where the unit of absolute errors is the largest observed magnitude.
+
+    Parameters
+    ----------
+    model : ExpectileMF
+        The model whose parameters the fits use unless the grid varies them. It is not changed.
+    X : array (n, m) of any kind, path or Dataset
+        NaN is missing, and so are the implicit entries of a sparse matrix.
+    grid : dict of lists
+        Values to try for each parameter, in all combinations, such as
+        ``{"n_components": range(2, 11), "ridge": [0.01, 0.1, 1]}``. A single ω may be among them.
+    holdout_fraction : float
+        Probability with which each observed entry is held out, between 0 and 1.
+    error : "expectile", "relative" or "absolute"
+        The score that chooses: the mean expectile loss, or the median of |b̂ − b| / |b| or of |b̂ − b|, which are not consistent
+        scores of an expectile. The table has the quantiles of absolute errors if they choose, otherwise of relative errors. Entries
+        equal to 0 have no relative error: they are excluded from the quantiles and counted.
+    bins : increasing numbers, optional
+        Edges of bins of the true value, with a median for each bin. A bin includes its lower edge.
+    repeats : int
+        Number of draws of held-out entries, at most 1000. The errors of all repeats are pooled.
+    random_state : int, RandomState or None
+        Seed of the draws.
+    checkpoint : path, optional
+        Store (folder or URL) for the progress. After an interruption the same call resumes from it with bit-identical
+        results; the checkpoint of a different call is refused. After every ``model.checkpoint_every`` passes the state of the fits
+        that currently share their reads is saved, which takes as much space as a checkpoint of each of them and is deleted once
+        they finish. If less memory is available on resumption, fewer fits share a read, and those in progress start over, with
+        the same result.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.progress.Iteration` after each iteration of a fit, such as ``dfact.Progress("select")``.
+
+    Returns
+    -------
+    Selection
+        ``table`` with, for each configuration, the mean ``loss``; its standard error ``se``, and that of its difference from the
+        lowest, ``se_difference``, over 20 groups of rows in place of folds (see
+        :func:`dfact.selection.result.fold_errors`); the coverage of the held-out entries; the ``median`` and the quartiles
+        ``q25`` and ``q75`` of the errors, the number ``n`` of errors, the number of ``zeros`` (relative errors only), and the median
+        of each bin. ``best_params``; and the ``model`` fitted with them to the complete data.
+
+        The coverage has three columns. ``below`` is the share of the entries below b̂. ``below_expected`` is the share that the
+        definition of the expectile gives: with the mean distances A of the entries below and B of those above,
+        ωB / (ωB + (1 − ω)A). ``deviation_below`` is the share of the entries' total distance Σ|b − b̂| that the
+        entries below contribute; it is ω if b̂ is the ω-expectile. A higher value says that the predictions are too high.
+
+    Raises
+    ------
+    ParameterError
+        Invalid arguments; a checkpoint of another call.
+    DataError, MemoryPlanError
+        No held-out entry, or none for which the error that chooses is defined; and the same conditions as for ``model.fit``.
+
+    References
+    ----------
+    Zhu et al. (2017): relative errors and bins of the section on experiments; Gneiting (2011): the consistent score of an
+    expectile; Newey & Powell (1987): its definition.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> M = rng.random((200, 3)) @ rng.random((3, 80)) + 0.05 * rng.chisquare(3, (200, 80))
+    >>> X = np.where(rng.random(M.shape) < 0.5, M, np.nan)
+    >>> dfact.selection.select_by_held_out(dfact.ExpectileMF(ridge=0.1), X, {"n_components": [1, 3, 8]}, random_state=0).best_params
+    {'n_components': 3}
+    """
+    omegas = list(dict.fromkeys(grid.get("omega", ())))
+    if len(omegas) > 1:
+        found = f"grid has {len(omegas)} values of omega, expected one: omega is the target, and losses of different targets do not compare"
+        raise ParameterError(f"{found}; call select_each_by_held_out, which chooses for each of them")
+    settings = _Settings(holdout_fraction, error, () if bins is None else tuple(bins), repeats, random_state, checkpoint, callbacks)
+    return _select(model, X, [grid], settings)[0]
+
+
+def select_each_by_held_out(
+    model: ExpectileMF,
+    X: Any,
+    grid: Mapping[str, Any],
+    omegas: Sequence[float],
+    *,
+    holdout_fraction: float = 0.1,
+    error: str = "expectile",
+    bins: Sequence[float] | None = None,
+    repeats: int = 1,
+    random_state: Any = None,
+    checkpoint: str | PathLike[str] | None = None,
+    callbacks: Sequence[Callable[[Iteration], None]] = (),
+) -> list[Selection]:
+    """Choose the number of components and the ridge for each ω of ``omegas``, and return the selections in their order.
+
+    All candidates share each read of the data. The arguments are those of :func:`select_by_held_out`; ``model.omega`` is
+    not used. Fits of different ω are independent, so that a lower expectile may come out above a higher one:
+    the models have the shares of entries where it does in ``omegas_`` and ``crossed_``, see :class:`dfact.ExpectileMF`.
+
+    Raises
+    ------
+    ParameterError, DataError, MemoryPlanError
+        The same conditions as for :func:`select_by_held_out`; an ω that is listed twice, or in the grid.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.random((100, 2)) @ rng.random((2, 60)) * rng.exponential(1, (100, 60))
+    >>> grid = {"n_components": [1, 2], "ridge": [0.1, 1]}
+    >>> low, high = dfact.selection.select_each_by_held_out(dfact.ExpectileMF(), X, grid, [0.1, 0.9], random_state=0)
+    >>> low.model.omega, high.model.omega, low.model.crossed_.shape
+    (0.1, 0.9, (1,))
+    """
+    if "omega" in grid:
+        raise ParameterError("grid has 'omega', expected other parameters; list the values of omega in omegas")
+    if np.ndim(omegas) != 1 or not len(omegas) or len(set(omegas)) < len(omegas):
+        raise ParameterError(f"omegas is {omegas!r}, expected a list of at least one number between 0 and 1, each once")
+    settings = _Settings(holdout_fraction, error, () if bins is None else tuple(bins), repeats, random_state, checkpoint, callbacks)
+    selections = _select(model, X, [{**grid, "omega": [omega]} for omega in omegas], settings)
+    record_crossings([selection.model for selection in selections])
+    return selections
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Arguments of a selection."""
+
+    holdout_fraction: float
+    error: str
+    bins: tuple[float, ...]
+    repeats: int
+    random_state: Any
+    checkpoint: str | PathLike[str] | None
+    callbacks: Sequence[Callable[[Iteration], None]]
+
+
+def _select(model: ExpectileMF, X: Any, grids: Sequence[Mapping[str, Any]], settings: _Settings) -> list[Selection]:
+    """Fit the configurations of all grids to the same masks; return the selection from each grid, whose configurations have one ω."""
+    error, repeats, holdout_fraction = settings.error, settings.repeats, settings.holdout_fraction
+    _check(model, settings)
+    each = [expand(model, grid) for grid in grids]
+    configurations = [configuration for of_grid in each for configuration in of_grid]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
+        dataset = model.prepare(X).dataset
+        tasks = [_configure(model, parameters).prepare(dataset).without_rows() for parameters in configurations]
+    progress = _Progress(settings.callbacks, repeats * sum(int(task.model.get_params()["max_iter"]) for task in tasks))
+    fits = [EntryFit(progress.attach(task.model), task, repeat) for repeat in range(repeats) for task in tasks]
+    unit = largest_entry(dataset) if error == "absolute" else 1.0
+    measure = ErrorMeasure("absolute" if error == "absolute" else "relative", tuple(float(edge) for edge in settings.bins), unit)
+    identity: dict[str, Any] = {"data": None if settings.checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
+    identity |= {"grid": [describe_parameters(c) for c in configurations], "holdout_fraction": float(holdout_fraction)}
+    identity |= {"error": error, "row_groups": N_ROW_GROUPS, "bins": describe_value(measure.edges), "repeats": int(repeats)}
+    store = ResultsStore(settings.checkpoint, identity | {"seed": resolve_random_state(settings.random_state)})
+    entry_fits = EntryFits(tasks[0], measure, holdout_fraction, store.seed)
+    errors = held_out_errors(entry_fits, fits, store, model.executor, model.memory_limit)
+    found = [errors[i :: len(tasks)] for i in range(len(tasks))]
+    if not all(sum(part.numbers.sum() if error == "expectile" else part.counts.sum() for part in parts) for parts in found):
+        observed = int(dataset.statistics.observed.sum())
+        raise DataError(
+            f"no held-out entry has a {error} error: holdout_fraction is {holdout_fraction:g} of {observed} entries, expected a larger one"
+        )
+    store.remove_batches()
+    selections, first, score = [], 0, "loss" if error == "expectile" else "median"
+    for i, of_grid in enumerate(each):
+        part = slice(first, first := first + len(of_grid))
+        table = _tabulate(of_grid, measure, found[part], [fit.model.omega for fit in fits[part]])
+        best = int(table[score].to_numpy().argmin())
+        path = store.checkpoint("model" if len(each) == 1 else f"model-{i}")
+        fitted = with_parameters(model, **of_grid[best]).fit(X, checkpoint=path)
+        fitted.selection_ = SelectionRecord.from_table(table, best, score, "lowest", "se" if score == "loss" else None)
+        selections.append(Selection(table, of_grid[best], fitted))
+    return selections
+
+
+def _check(model: Any, settings: _Settings) -> None:
+    holdout_fraction, error, bins = settings.holdout_fraction, settings.error, settings.bins
+    if not isinstance(model, ExpectileMF):
+        remedies = ("for other models use block_cross_validate", "for tensors use select_on_path or replicability")
+        other = remedies[isinstance(model, CPModel)]
+        raise ParameterError(f"model is a {type(model).__name__}, expected an ExpectileMF; {other}")
+    if not is_in_range(holdout_fraction, 0, 1) or holdout_fraction == 0:
+        raise ParameterError(f"holdout_fraction is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
+    if error not in ("expectile", *ERRORS):
+        raise ParameterError(f"error is {error!r}, expected one of {', '.join(map(repr, ('expectile', *ERRORS)))}")
+    check_count("repeats", settings.repeats, 1, 1000)
+    COUNT.check("checkpoint_every", model.checkpoint_every)
+    if bins and (len(bins) < 2 or not all(low < high for low, high in pairwise(bins))):
+        raise ParameterError(f"bins are {list(bins)!r}, expected at least two numbers, each larger than the one before")
+
+
+def _configure(model: ExpectileMF, parameters: Parameters) -> ExpectileMF:
+    common = [name for name in parameters if name in _COMMON]
+    if common:
+        raise ParameterError(f"grid has {common[0]!r}, expected parameters that may differ between fits; set it in the model")
+    configuration: ExpectileMF = with_parameters(model, **parameters)
+    return configuration
+
+
+def _sum(errors: Sequence[ExpectileErrors]) -> ExpectileErrors:
+    total = errors[0].accumulator()
+    for part in errors[1:]:
+        total.add(part)
+    return total
+
+
+def _tabulate(
+    configurations: list[Parameters], measure: ErrorMeasure, errors: Sequence[Sequence[ExpectileErrors]], omegas: Sequence[float]
+) -> pd.DataFrame:
+    """Return the table of configurations, given the errors of each repeat of each of them."""
+    losses = fold_errors(*(np.array([[getattr(part, name) for part in parts] for parts in errors]) for name in ("losses", "numbers")))
+    rows = []
+    for i, (parts, omega) in enumerate(zip(errors, omegas, strict=True)):
+        total = _sum(parts)
+        overall = total.counts.sum(axis=0)
+        median, q25, q75 = measure.quantiles(overall, (0.5, 0.25, 0.75))
+        row: dict[str, Any] = {("loss" if name == "error" else name): values[i] for name, values in losses.items()}
+        row |= total.coverage(omega)
+        row |= {"median": median, "q25": q25, "q75": q75, "n": int(overall.sum())}
+        if measure.error == "relative":
+            row["zeros"] = int(total.zeros)
+        medians = (measure.quantiles(counts, (0.5,))[0] for counts in total.counts)
+        rows.append(row | {f"{low:g} to {high:g}": median for (low, high), median in zip(pairwise(measure.edges), medians, strict=False)})
+    return pd.DataFrame(rows, index=make_index(configurations))
+
+
+class _Progress:
+    """Combined progress of all fits, reported to callbacks."""
+
+    def __init__(self, callbacks: Sequence[Callable[[Iteration], None]], limit: int) -> None:
+        self._reporter = Reporter(callbacks, limit)
+        self._numbers: list[int] = []
+
+    def attach(self, model: Any) -> ExpectileMF:
+        """Return a copy of the model that reports its iterations here."""
+        self._numbers.append(0)
+        attached: ExpectileMF = with_parameters(model, callbacks=[partial(self._report, len(self._numbers) - 1)])
+        return attached
+
+    def _report(self, fit: int, iteration: Iteration) -> None:
+        self._numbers[fit] = iteration.number
+        self._reporter.reached(sum(self._numbers), f"{len(self._numbers)} fits, iteration {iteration.number}")
+
+
+@dataclass(frozen=True, eq=False)
+class EntryFit:
+    """A fit of one configuration to the entries that are not held out in a repeat."""
+
+    model: ExpectileMF
+    """Model with the parameters of the configuration, not fitted."""
+    task: FitTask[OriginalUnits]
+    repeat: int
+
+    @property
+    def starts_from_svd(self) -> bool:
+        """Whether the fit starts from a singular value decomposition, which fits of a repeat share."""
+        return isinstance(self.model.init, str) and self.model.init == "svd"
+
+
+@dataclass(frozen=True, eq=False)
+class EntryFits:
+    """Fits to the entries that are not held out, and their errors on those that are; fits of :mod:`dfact.selection.running.scheduler`."""
+
+    task: FitTask[OriginalUnits]
+    """The fit of any configuration: all have the same data and precision."""
+    measure: ErrorMeasure
+    holdout_fraction: float
+    seed: int
+    """Seed of the draws."""
+    starts: Mapping[int, NDArray[np.float64]] | None = None
+    """Columns' factors (m, k) of the largest start by repeat, of which other fits take the first columns; None to compute these."""
+
+    def footprint(self, which: EntryFit) -> Footprint:
+        """Return what a fit holds in memory."""
+        one = which.task.footprint
+        return replace(one, broadcast=one.broadcast + self.measure.nbytes)
+
+    def shared(self, which: EntryFit, keep: Callable[[Results], None]) -> FusedSolver[None]:
+        """Return the solver of a fit, with the mask of its repeat as the view of the data."""
+        solver = self._start(which, keep) if self.starts is None else self._fit(which, self.starts.get(which.repeat), keep)
+        return FusedSolver(solver, self._mask(which.repeat, held_out=False))
+
+    def _start(self, fit: EntryFit, keep: Callable[[Results], None]) -> Solver[None]:
+        _, Y = yield from fit.model.initial_factors(fit.task)
+        keep([Y])
+
+    def _fit(self, fit: EntryFit, start: NDArray[np.float64] | None, keep: Callable[[Results], None]) -> Solver[None]:
+        model, dtype = fit.model, fit.task.dtype
+        if start is not None and fit.starts_from_svd:
+            model = with_parameters(model, init=start[:, : model.n_components].T)
+        yield from model.solve(fit.task)
+        pass_ = ExpectileErrorsPass(fit.task.problem, self.measure, model.omega, dtype)
+        errors = yield from run(pass_, model.column_factors_.astype(np.float64), self._mask(fit.repeat, held_out=True))
+        keep([np.asarray(getattr(errors, part.name), np.float64) for part in fields(errors)])
+
+    def _mask(self, repeat: int, *, held_out: bool) -> EntryMask:
+        return EntryMask(self.holdout_fraction, self.seed, repeat, held_out)
+
+
+def held_out_errors(
+    fits: EntryFits, which: Sequence[EntryFit], store: ResultsStore, executor: Any, memory_limit: int | str | None
+) -> list[ExpectileErrors]:
+    """Return the errors of each fit on the entries that its repeat holds out; the store holds those that are finished."""
+
+    def run_stage(stage: int, fits: EntryFits, which: Sequence[EntryFit]) -> list[Results]:
+        def keep(fit: EntryFit, results: Results) -> None:
+            store.add((stage, which.index(fit)), results)
+
+        checkpoints = BatchCheckpoints(store, stage, which[0].model.checkpoint_every)
+        run_on_shared_reads(fits, which, keep, resolve_executor(executor, len(fits.task.partitions)), memory_limit, checkpoints)
+        return [store.entries[stage, number] for number in range(len(which))]
+
+    decomposed, starts = [fit for fit in which if fit.starts_from_svd], {}
+    if decomposed:
+        largest = max(decomposed, key=lambda fit: fit.model.n_components)
+        begun = [replace(largest, repeat=repeat) for repeat in dict.fromkeys(fit.repeat for fit in decomposed)]
+        starts = {fit.repeat: start for fit, (start,) in zip(begun, run_stage(_STARTS, fits, begun), strict=True)}
+    return [ExpectileErrors(*arrays) for arrays in run_stage(_ERRORS, replace(fits, starts=starts), which)]

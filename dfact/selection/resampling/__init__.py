@@ -1,0 +1,10 @@
+"""Resampling: refits to resampled rows or blocks, and what they say of a model.
+
+bootstrap          loadings of a model, over resampled rows
+tensor_bootstrap   the same for tensors
+block_bootstrap    standard errors of memberships, over resampled blocks of SNPs
+reselection        the selection repeated in each resample
+resamples          fits to resampled rows
+refits             their start, their results and the matching of their factors
+intervals          the intervals of loadings
+"""

@@ -1,0 +1,8 @@
+"""Tensors: the number of components of a CP decomposition.
+
+solution_path      along the solution path
+replicability      by fits to other rows
+core_consistency   whether components share what is one
+tensor_selection   any of these, for the command
+factor_match       matching of the components of two decompositions
+"""
