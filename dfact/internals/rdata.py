@@ -4,7 +4,7 @@ from typing import Any
 
 from dfact.internals.checks import require
 
-_OVERRIDDEN = ("parse_R_object", "_parse_vector_value", "_parse_bytecode", "parse_int", "parse_all")
+_OVERRIDDEN = ("parse_R_object", "_parse_vector_value", "parse_int", "parse_all")
 _CLASSES = {
     b"X\n": "rdata.parser._xdr:ParserXDR",
     b"B\n": "rdata.parser._binary:ParserBinary",

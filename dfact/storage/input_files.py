@@ -217,6 +217,11 @@ _copies: dict[str, _Copy] = {}
 """Copies that this process keeps until it ends, by URL."""
 
 
+def remove_copies() -> None:
+    """Delete the copies of this process before it ends without the finalizers of Python."""
+    _copies.clear()
+
+
 def _copy_complete(url: str, name: str) -> _Copy:
     """Copy a file of a server that does not serve ranges, unless this process has a copy of the same content."""
     signature, content = remote_files.stream_file(url)

@@ -20,6 +20,7 @@ from dfact.data.readers.arrays.hdf5_arrays import HDF5CSCSource, HDF5CSRSource, 
 from dfact.data.readers.arrays.netcdf import NetCDFSource
 from dfact.data.readers.base import ReadOptions
 from dfact.data.readers.formats import open_array, open_labels
+from dfact.data.readers.isolation import parsers, server
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import as_float
 from tests.conftest import REAL_DATA
@@ -308,6 +309,7 @@ class TestHDF5CSCSource(RowSourceSuite):
 @pytest.mark.parametrize("storage", [{}, {"chunks": (100, 50), "compression": "gzip"}, {"chunks": (40_000, 1)}])
 @pytest.mark.slow
 def test_memory_is_bounded_by_the_rows_that_are_read(storage: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "is_child", True)  # so that the memory is that of this process
     monkeypatch.setattr(array_files, "_READ_BYTES", 1 << 17)
     monkeypatch.setattr(array_files, "_MAX_READ_BYTES", 1 << 19)
     write_hdf5({"X": np.ones((40_000, 50))}, tmp_path / "x.h5", **storage)
@@ -328,6 +330,7 @@ def test_rows_that_do_not_fit_in_memory_are_refused(tmp_path: Path, monkeypatch:
     scipy.io.savemat(tmp_path / "x.mat", {"X": np.ones((100, 100))})
     scipy.io.mmwrite(tmp_path / "x.mtx", sp.eye_array(100))
     write_annotated({"X": np.eye(100)}, tmp_path / "x.h5ad", kind="csc")
+    monkeypatch.setattr(server, "is_child", True)
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1000}))
     for name in ("x.mat", "x.mtx", "x.h5ad"):
         with pytest.raises(dfact.MemoryPlanError, match=rf"{name} takes .* GiB of memory, expected at most half of .*; \w+"):
@@ -380,13 +383,13 @@ def test_lines_that_end_the_parser_are_refused(last: str, message: str, tmp_path
 
 @pytest.mark.parametrize("kind", [8, 200, 1 << 15])
 def test_unknown_types_in_matlab_files_are_refused(kind: int, tmp_path: Path) -> None:
-    """SciPy looks up the type of an element beyond its table."""
+    """SciPy looks up the type of an element beyond its table, which ends its process."""
     scipy.io.savemat(tmp_path / "x.mat", {"X": np.ones((3, 4))})
     data = bytearray((tmp_path / "x.mat").read_bytes())
     tag = data.index(np.array([9, 96], "<u4").tobytes())
     data[tag : tag + 4] = np.array([kind], "<u4").tobytes()
     (tmp_path / "x.mat").write_bytes(data)
-    with pytest.raises(dfact.DataError, match=f"x.mat cannot be read as MATLAB: element 3 of an array has the type {kind}"):
+    with pytest.raises(dfact.DataError, match=r"x\.mat cannot be read"):
         open_array(tmp_path / "x.mat")
 
 
@@ -404,14 +407,15 @@ def test_positions_that_descend_in_sparse_matlab_files_are_refused(last: int, tm
         open_array(tmp_path / "x.mat")
 
 
-def test_heaps_that_never_end_are_refused(tmp_path: Path) -> None:
+def test_heaps_that_never_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HDF5 would walk a free space of size 0 forever."""
     write_annotated({"X": np.eye(3)}, tmp_path / "x.h5ad", ["abc", "xyz"])
     data = bytearray((tmp_path / "x.h5ad").read_bytes())
     heap = data.index(b"GCOL")
     data[heap + 16 : heap + 32] = bytes(16)
     (tmp_path / "x.h5ad").write_bytes(data)
-    with pytest.raises(dfact.DataError, match=r"x.h5ad cannot be read as HDF5: the free space of a heap has no size"):
+    monkeypatch.setattr(parsers, "_SECONDS", 1)
+    with pytest.raises(dfact.DataError, match=r"x.h5ad cannot be read: its parser HDF5 does not end within 1 s of computation"):
         open_array(tmp_path / "x.h5ad")
 
 

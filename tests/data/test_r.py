@@ -14,7 +14,7 @@ from dfact.data.readers.base import MissingCodes, ReadOptions
 from dfact.data.readers.columnar import columns
 from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.formats import open_array, open_table
-from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
+from dfact.errors import DataError, DfactError, ParameterError, StoreError
 from tests.conftest import REAL_DATA
 from tests.suites.reader import Columns, ReaderSuite, read
 
@@ -237,7 +237,7 @@ def test_forged_lengths_take_no_memory(tmp_path: Path) -> None:
     state = b"\x00\x00\x00\x0e\x00\x00\x00\x03" + np.array([1e13, 1, 1], ">f8").tobytes()
     nil = b"\x00\x00\x00\xfe"
     (tmp_path / "t.rds").write_bytes(head + b"\x00\x00\x00\xee\x00\x00\x00\x02" + symbol + nil + state + nil)
-    with pytest.raises(MemoryPlanError, match=r"t\.rds takes .* GiB of memory, expected at most half of .*; save it as parquet"):
+    with pytest.raises(DataError, match=r"t\.rds cannot be read: its parser rdata requires more memory .* half of .* parquet"):
         open_table(tmp_path / "t.rds")
     (tmp_path / "t.rds").write_bytes(head + b"\x00\x00\x00\x13\x00\x00\x00\x01" * 100_000)
     with pytest.raises(DataError, match="nested in more than some"):
@@ -247,7 +247,7 @@ def test_forged_lengths_take_no_memory(tmp_path: Path) -> None:
 def test_a_file_beyond_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "t.rds", data_frame(q=np.zeros(3)), compression=None)
     monkeypatch.setattr(memory_limit, "half_of_free_memory", lambda: 100.0)
-    with pytest.raises(MemoryPlanError, match=r"expected at most half of .*; save it as parquet"):
+    with pytest.raises(DataError, match=r"its parser rdata requires more memory .* half of .*parquet"):
         open_table(tmp_path / "t.rds")
 
 

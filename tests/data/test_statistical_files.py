@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dfact.data.readers.base import MissingCodes, ReadOptions, Table
 from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.formats import open_table
+from dfact.data.readers.isolation import server
 from dfact.data.readers.statistical import readstat, sas, spss, stata
 from dfact.errors import DataError, ParameterError
 from tests.conftest import REAL_DATA
@@ -98,6 +99,7 @@ class TestSavWithoutNumberOfRows(TestSav):
 
     @pytest.mark.parametrize("at_once", [1, 2, 3])
     def test_columns_are_read_in_groups(self, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(server, "is_child", True)  # which knows the other number
         monkeypatch.setattr(readstat, "_COLUMNS_OF_UNKNOWN_LENGTH", at_once)
         table = self.open({f"q{j}": [j, 10 * j] for j in range(5)}, tmp_path)
         matrix, texts, _ = read(table, ["q3", "q0", "q4"], ["q1", "q2"])
@@ -409,7 +411,7 @@ class TestWrittenHere:
         [(180, 255), (180, -2), (180, -1), (188, 4), (188, -4), ("labels", -(2**31)), ("labels", 3), ("count", 2**31 - 1), ("end", 8)],
     )
     def test_dictionaries_that_contradict_themselves_are_refused(self, at: int | str, value: int, tmp_path: Path) -> None:
-        """ReadStat reads beyond its buffers in such files, which may end the process."""
+        """ReadStat reads beyond its buffers in some of these files, which ends its process."""
         path = tmp_path / "t.sav"
         pyreadstat.write_sav(pd.DataFrame({"a": [1.0], "t": ["long text"]}), path, variable_value_labels={"a": {1: "yes"}})
         data = bytearray(path.read_bytes())
@@ -419,9 +421,7 @@ class TestWrittenHere:
         assert isinstance(place, int)
         data[place : place + 4] = value.to_bytes(4, "little", signed=True)
         path.write_bytes(data)
-        with pytest.raises(
-            DataError, match=r"^t\.sav cannot be read as a file of SPSS: its dictionary contradicts itself before byte \d+; "
-        ):
+        with pytest.raises(DataError, match=r"^t\.sav cannot be read"):
             open_table(path)
 
     def test_records_of_any_declared_size_are_refused(self, tmp_path: Path) -> None:
@@ -431,7 +431,7 @@ class TestWrittenHere:
         extension = data.index((7).to_bytes(4, "little"), 176)
         data[extension + 8 : extension + 16] = 2 * (2**31 - 1).to_bytes(4, "little")  # no file system has such a position
         path.write_bytes(data)
-        with pytest.raises(DataError, match=r"^t\.sav cannot be read as a file of SPSS: its dictionary contradicts itself before byte"):
+        with pytest.raises(DataError, match=r"^t\.sav cannot be read"):
             open_table(path)
 
     def test_what_dta_files_say(self, tmp_path: Path) -> None:

@@ -31,9 +31,7 @@ ROOT = Path(dfact.__file__).parent
         ("distributed", "distributed.scheduler:Scheduler", "proxy"),
         ("zarr", "zarr.core.sync", "sync"),
         ("dask", "dask.array:Array", "_meta"),
-        # Without these the bounds on memory would no longer be called.
-        ("rdata", "rdata.parser._parser:Parser", "parse_R_object"),
-        ("rdata", "rdata.parser._parser:Parser", "_parse_bytecode"),
+        ("rdata", "rdata.parser._parser:Parser", "_parse_vector_value"),
         ("pyreadstat", "pyreadstat.pyreadstat", "parser_entry_point"),
     ],
 )

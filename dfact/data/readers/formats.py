@@ -15,6 +15,7 @@ from dfact.data import readers
 from dfact.data.readers.base import Content, Format, Input, ReadOptions, Table, require_modules
 from dfact.data.readers.frames import ArrowStream, InputFrame, open_frame
 from dfact.data.readers.genetics.genotypes import GenotypeFile
+from dfact.data.readers.isolation.parsers import parse
 from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFolder, open_input
@@ -118,9 +119,10 @@ def _open(source: Input, options: ReadOptions, holds: Content) -> tuple[Format, 
             f"{given[0]} is {getattr(options, given[0])!r} for {source.name}, a file of {chosen.name}, {known}; leave it out"
         )
     require_modules(source.name, chosen.modules, chosen.extra)
-    if not isinstance(source, InputFolder):
-        _check_signature(source.name, source.read_start(_LONGEST_SIGNATURE), chosen)
-    return chosen, chosen.open(source, options)
+    if isinstance(source, InputFolder):
+        return chosen, chosen.open(source, options)
+    _check_signature(source.name, source.read_start(_LONGEST_SIGNATURE), chosen)
+    return chosen, chosen.open(source, options) if chosen.parser is None else parse(source, chosen.parser, chosen.open, source, options)
 
 
 def _given(options: ReadOptions) -> list[str]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dfact.data.readers.base import Format, MissingCodes, ReadOptions, Variable
 from dfact.data.readers.columnar.columns import MemoryTable
+from dfact.data.readers.isolation.parsers import Parser
 from dfact.data.readers.r_objects import (
     attributes_of,
     classes_of,
@@ -268,7 +269,12 @@ def _numbers(value: Any) -> Any:
 
 
 _SUFFIXES = (".rds", ".rda", ".rdata")
-_OPTIONS: dict[str, Any] = {"options": ("object",), "extra": "tables", "modules": ("rdata",)}
+_OPTIONS: dict[str, Any] = {
+    "options": ("object",),
+    "extra": "tables",
+    "modules": ("rdata",),
+    "parser": Parser("rdata", ("dfact.internals.rdata",)),
+}
 
 FORMATS = (
     Format("R", _SUFFIXES, _open_table, **_OPTIONS),

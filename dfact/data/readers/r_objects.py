@@ -1,4 +1,4 @@
-"""The objects of R's files, parsed by rdata within bounds of memory and depth."""
+"""The objects of R's files, parsed by rdata."""
 
 import bz2
 import gzip
@@ -14,15 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.memory_limit import half_of_free_memory, require_memory
-from dfact.errors import DataError, DfactError, MemoryPlanError, StoreError
+from dfact.errors import DataError, DfactError, StoreError
 from dfact.storage.input_files import InputFile
 
-_BYTES_PER_BYTE = 4  # of the uncompressed file: itself, the copy that is parsed, the parsed objects, and the columns
-_OBJECT_BYTES = 600  # of each parsed object besides its values
 _DEPTH = 10_000
 """Depth of nesting: each object of a file lies one level below the one before it."""
-_REMEDY = 'save it as parquet: arrow::write_parquet(x, "x.parquet")'
 _COMPRESSION: Mapping[bytes, Callable[[Any], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _DAMAGE = (
     ArithmeticError,
@@ -30,7 +26,6 @@ _DAMAGE = (
     AttributeError,
     EOFError,
     LookupError,
-    MemoryError,
     NameError,
     RuntimeError,
     TypeError,
@@ -40,7 +35,7 @@ _DAMAGE = (
 
 
 def decompress(file: InputFile) -> bytearray:
-    """Read the uncompressed file; raise MemoryPlanError before it takes more memory than is allowed."""
+    """Read the uncompressed file."""
     start = file.read_start(8)
     opener = next((opener for signature, opener in _COMPRESSION.items() if start.startswith(signature)), nullcontext)
     raw = bytearray()
@@ -48,7 +43,6 @@ def decompress(file: InputFile) -> bytearray:
         with file.open() as stream, opener(stream) as content:
             while block := content.read(1 << 20):
                 raw += block
-                require_memory(file.name, _BYTES_PER_BYTE * len(raw), _REMEDY)
     except DfactError:
         raise
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
@@ -69,7 +63,7 @@ def damage_errors(file: InputFile) -> Iterator[None]:
 
 
 def parse(name: str, raw: bytearray) -> tuple[str, Any]:
-    """Parse the objects with rdata, within bounds of memory and depth."""
+    """Parse the objects with rdata; return the encoding of their texts, too."""
     from rdata.parser import DEFAULT_ALTREP_MAP
 
     content = memoryview(raw)
@@ -79,24 +73,8 @@ def parse(name: str, raw: bytearray) -> tuple[str, Any]:
     mark = next((mark for mark in (b"X\n", b"A\n", b"A\r\n", b"B\n") if start.startswith(mark)), None)
     if mark is None:
         raise DataError(f"{name} is not a file of R: its content begins with {bytes(raw[:5])!r}; save it again with saveRDS() or save()")
-    expanded = 0
-
-    def bounded(constructor: Any) -> Any:
-        """Count the values that a sequence stands for, of which a damaged file may declare any number."""
-
-        def construct(state: Any) -> Any:
-            nonlocal expanded
-            expanded += int(state.value[0])
-            require_memory(name, _BYTES_PER_BYTE * (len(raw) + 8 * expanded), _REMEDY)
-            return constructor(state)
-
-        return construct
-
-    sequences = {each: bounded(DEFAULT_ALTREP_MAP[each]) for each in (b"compact_intseq", b"compact_realseq")}
-    base = _parser_class(mark, len(raw), half_of_free_memory())
-    parser = base(content[len(mark) :], expand_altrep=True, altrep_constructor_dict={**DEFAULT_ALTREP_MAP, **sequences})
-    depth = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(depth, _DEPTH))
+    parser = _parser_class(mark)(content[len(mark) :], expand_altrep=True, altrep_constructor_dict=DEFAULT_ALTREP_MAP)
+    sys.setrecursionlimit(_DEPTH)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -105,48 +83,27 @@ def parse(name: str, raw: bytearray) -> tuple[str, Any]:
         raise DataError(
             f"{name} holds objects nested in more than some {_DEPTH // 2} levels, expected data; save the data frame alone"
         ) from None
-    finally:
-        sys.setrecursionlimit(depth)
     return parsed.extra.encoding or "utf-8", parsed.object
 
 
-def _parser_class(mark: bytes, size: int, limit: float) -> Any:
-    """Return rdata's parser of a serialization, which holds equal texts once and stops at the limit of memory."""
+def _parser_class(mark: bytes) -> Any:
+    """Return rdata's parser of a serialization, which holds equal texts once."""
     from dfact.internals.rdata import PARSERS
 
     base: Any = PARSERS[mark]
 
-    class BoundedParser(base):
+    class Parser(base):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            self._n_objects = 0
             self._texts: dict[tuple[bytes | None, int], Any] = {}
-
-        def parse_R_object(self, *args: Any, **options: Any) -> Any:
-            self._n_objects += 1
-            if self._n_objects * _OBJECT_BYTES > limit:
-                raise MemoryPlanError(f"the file holds more than {self._n_objects:,} texts and objects, too many for the memory; {_REMEDY}")
-            return super().parse_R_object(*args, **options)
 
         def _parse_vector_value(self, *args: Any) -> list[Any]:
             return [self._shared(self.parse_R_object(*args)) for _ in range(self.parse_int())]
 
         def _shared(self, value: Any) -> Any:
-            if value.info.type.name != "CHAR":
-                return value
-            known = self._texts.setdefault((value.value, value.info.gp), value)
-            self._n_objects -= known is not value
-            return known
+            return self._texts.setdefault((value.value, value.info.gp), value) if value.info.type.name == "CHAR" else value
 
-        def _parse_bytecode(self, references: Any, repeated: Any = None) -> Any:
-            if repeated is None:  # a table follows, whose size a damaged file may declare at will
-                position = self.file.tell()
-                if self.parse_int() > size:
-                    raise ValueError("a function of more instructions than the file has bytes")
-                self.file.seek(position)
-            return super()._parse_bytecode(references, repeated)
-
-    return BoundedParser
+    return Parser
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

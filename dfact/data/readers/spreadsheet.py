@@ -1,31 +1,24 @@
 """Sheets of Excel and OpenDocument workbooks as tables, read with calamine."""
 
 import datetime as dt
-import re
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
-from xml.parsers import expat
 
 import numpy as np
 import pyarrow as pa
 
-from dfact.data.memory_limit import require_memory
 from dfact.data.readers.base import Format, ReadOptions, Variable
 from dfact.data.readers.columnar.columns import MemoryTable
+from dfact.data.readers.isolation.parsers import Parser
 from dfact.errors import DataError, DfactError, ParameterError, StoreError
 from dfact.storage.input_files import InputFile
 
 _ZIP = b"PK\x03\x04"
 _OLE = b"\xd0\xcf\x11\xe0"
-_CELL_BYTES = 75
-"""Memory that calamine takes for a cell of the smallest rectangle around all cells of a sheet."""
 _ROWS_AT_ONCE = 1024
-_REMEDY = "save the sheet as csv"
 _DATES = (dt.date, dt.datetime, dt.time, dt.timedelta)
 
 Cells = Sequence[Any]
@@ -86,7 +79,6 @@ def _open(file: InputFile, options: ReadOptions) -> SheetTable:
     n_headers = 1 if options.header_rows is None else options.header_rows
     if n_headers < 1:
         raise ParameterError(f"header_rows is {n_headers}, expected 1 or more")
-    _check_size(file)
     from python_calamine import SheetTypeEnum, SheetVisibleEnum
 
     with _workbook(file) as workbook:
@@ -189,88 +181,6 @@ def _text(cell: Any) -> str:
     return cell.isoformat() if isinstance(cell, dt.date | dt.time) else str(cell)
 
 
-def _check_size(file: InputFile) -> None:
-    """Raise MemoryPlanError if the rectangle around the cells of a sheet exceeds the memory: two cells may be 17 billion apart."""
-    if file.read_start(len(_ZIP)) != _ZIP:
-        return
-    try:
-        with file.open() as stream, zipfile.ZipFile(stream) as archive:
-            texts = sum(entry.file_size for entry in archive.infolist() if "sharedStrings" in entry.filename)
-            for entry in archive.infolist():
-                extent = _extent_of_excel if re.fullmatch(r"/?xl/worksheets/[^/]+\.xml", entry.filename) else None
-                extent = _extent_of_opendocument if entry.filename == "content.xml" else extent
-                if extent is not None:
-                    with archive.open(entry) as xml:
-                        rows, columns = extent(xml)
-                    require_memory(file.name, _CELL_BYTES * rows * columns + 2 * texts, _REMEDY)
-    except DfactError:
-        raise
-    except (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise StoreError(f"{file.location} cannot be read as a workbook: {error}; save it again") from error
-
-
-_ROW_END = re.compile(rb"</(?:\w+:)?row>")
-_CELL = re.compile(rb"<(?:\w+:)?c(?=[\s>])([^>]*)>")  # with content: an empty cell ends in "/>"
-_REFERENCE = re.compile(rb'\br="([A-Z]{1,3})(\d{1,7})"')
-
-
-def _extent_of_excel(xml: Any) -> tuple[int, int]:
-    """Return the last row and the last column of a cell with content."""
-    n_rows, last_row, last_column, rest = 0, 0, 0, b""
-    while block := xml.read(1 << 20):
-        *rows, rest = _ROW_END.split(rest + block)
-        for row in rows:
-            n_rows += 1
-            cells = [cell for cell in _CELL.findall(row) if not cell.endswith(b"/")]
-            if cells:
-                references = [match for match in map(_REFERENCE.search, (cells[0], cells[-1])) if match]
-                last_row = max(last_row, n_rows, *(int(match[2]) for match in references))
-                last_column = max(last_column, len(cells), *(_number(match[1]) for match in references))
-        if len(rest) > 1 << 26:
-            raise ValueError("a row of more than 64 MiB")
-    return last_row, last_column
-
-
-def _number(letters: bytes) -> int:
-    number = 0
-    for letter in letters:
-        number = 26 * number + letter - ord("A") + 1
-    return number
-
-
-_TABLE = re.compile(rb"</table:table>")
-_TABLE_ROW = re.compile(rb"<table:table-row([^>]*)>(.*?)</table:table-row>", re.DOTALL)
-_TABLE_CELL = re.compile(rb"<table:(?:covered-)?table-cell([^>]*)>")
-_ROWS_REPEATED = re.compile(rb'number-rows-repeated="(\d+)"')
-_COLUMNS_REPEATED = re.compile(rb'number-columns-repeated="(\d+)"')
-
-
-def _extent_of_opendocument(xml: Any) -> tuple[int, int]:
-    """Return the largest numbers of rows and of columns up to the last cell with a value."""
-    content = xml.read()
-    try:
-        expat.ParserCreate().Parse(content, True)  # calamine never returns from a table that does not end
-    except expat.ExpatError as error:
-        raise ValueError(f"its content is not XML: {error}") from error
-    extents = [(0, 0)]
-    for table in _TABLE.split(content):
-        row, last_row, last_column = 0, 0, 0
-        for attributes, cells in _TABLE_ROW.findall(table):
-            row += _repeated(_ROWS_REPEATED, attributes)
-            column = 0
-            for cell in _TABLE_CELL.findall(cells):
-                column += _repeated(_COLUMNS_REPEATED, cell)
-                if b"value-type=" in cell:
-                    last_row, last_column = row, max(last_column, column)
-        extents.append((last_row, last_column))
-    return max(extents, key=lambda extent: extent[0] * extent[1])
-
-
-def _repeated(pattern: re.Pattern[bytes], attributes: bytes) -> int:
-    match = pattern.search(attributes)
-    return int(match[1]) if match else 1
-
-
 FORMATS = (
     Format(
         "Excel or OpenDocument",
@@ -280,5 +190,6 @@ FORMATS = (
         signatures=((0, _ZIP), (0, _OLE)),
         extra="tables",
         modules=("python_calamine",),
+        parser=Parser("calamine", ("python_calamine",)),
     ),
 )

@@ -1,11 +1,10 @@
 """Files of arrays, which ``dfact import-array`` reads.
 
-array_files       parts that these readers share
-numpy_files       npy and npz
-hdf5              h5, hdf5 and AnnData's h5ad
-hdf5_arrays       arrays in HDF5 files, read by rows
-matlab            mat
-matlab_elements   a check of these files before SciPy reads them
-netcdf            nc and nc4
-matrix_market     mtx, plain or gzipped
+array_files     parts that these readers share
+numpy_files     npy and npz
+hdf5            h5, hdf5 and AnnData's h5ad
+hdf5_arrays     arrays in HDF5 files, read by rows
+matlab          mat
+netcdf          nc and nc4
+matrix_market   mtx, plain or gzipped
 """

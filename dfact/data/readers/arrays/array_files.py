@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.memory_limit import require_memory
+from dfact.data.readers.isolation.parsers import Parser, parse
 from dfact.data.sources.base import contiguous
 from dfact.data.sources.dense import DenseSource
 from dfact.errors import DataError, DfactError, ParameterError
@@ -66,6 +67,7 @@ def require_stored(name: str, shape: tuple[int, ...], n_bytes: int, stored: int)
 class FileSource(DenseSource):
     """Rows of an array in a file. Each read opens the file, so that no handle is left open or has to be sent to a worker."""
 
+    parser: ClassVar[Parser]
     file: InputFile
     name: str
     """Name of the array in the file."""
@@ -108,9 +110,12 @@ class FileSource(DenseSource):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         rows = slice(self.offset + start, self.offset + stop)
         others = (slice(None),) * (len(self.stored_shape) - 1)
-        with file_errors(f"{self.name} of {self.file.name}, rows {rows.start} to {rows.stop},", "an array"):
-            values = self.read_stored((*others, rows) if self.reversed else (rows, *others))
+        values = parse(self.file, self.parser, self._parse_rows, rows, (*others, rows) if self.reversed else (rows, *others))
         return contiguous(values.T if self.reversed else values)
+
+    def _parse_rows(self, rows: slice, index: tuple[slice, ...]) -> NDArray[Any]:
+        with file_errors(f"{self.name} of {self.file.name}, rows {rows.start} to {rows.stop},", "an array"):
+            return self.read_stored(index)
 
     def slice(self, rows: slice) -> Self:
         start, stop, _ = rows.indices(self.shape[0])

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from dfact.data.readers.arrays import matlab, netcdf
 from dfact.data.readers.arrays.array_files import choose_array
 from dfact.data.readers.arrays.hdf5_arrays import (
+    HDF5,
     SIGNATURE,
-    check_heaps,
     declared_missing,
     dense_source,
     dimension_labels,
@@ -31,7 +31,6 @@ _RAW_AXES = {"X": ("obs", "raw/var"), "varm": ("raw/var",)}
 
 
 def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
-    check_heaps(file)
     with open_file(file) as opened:
         if "_NCProperties" in opened.attrs:
             return netcdf.open_array(file, options)
@@ -145,6 +144,7 @@ FORMATS = (
         signatures=((0, SIGNATURE), (512, SIGNATURE)),
         extra="arrays",
         modules=("h5py",),
+        parser=HDF5,
         holds="array",
     ),
 )

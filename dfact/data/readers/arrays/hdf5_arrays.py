@@ -1,6 +1,5 @@
 """Arrays in HDF5 files, dense and sparse, which are read by rows."""
 
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -14,18 +13,16 @@ from numpy.typing import NDArray
 
 from dfact.data.memory_limit import require_memory
 from dfact.data.readers.arrays.array_files import FileSource, file_errors, require_stored
+from dfact.data.readers.isolation.parsers import Parser, parse
 from dfact.data.sources.base import contiguous
 from dfact.data.sources.sparse import CSRSource, SparseSource
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 
+HDF5 = Parser("HDF5", ("h5py",))
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MAX_CHUNK_BYTES = 1 << 30
 _UNWRITTEN_BYTES = 1 << 26  # arrays that are larger must have been written in their greater part
-_HEAP = b"GCOL"
-_WINDOW = 1 << 20
-_OVERLAP = 1 << 16  # of two windows, so that a heap of usual size lies within one of them
-_CHECKED_BYTES = 1 << 28
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 
 
@@ -38,33 +35,6 @@ def open_file(file: InputFile) -> Iterator[Any]:
         yield opened
 
 
-def check_heaps(file: InputFile) -> None:
-    """Raise DataError for a heap of texts whose free space has no size, which HDF5 would walk forever.
-
-    Large files are not checked, as the check reads all of a file.
-    """
-    with file_errors(file.name, "HDF5"), file.open() as stream:
-        size = stream.seek(0, 2)
-        for position in range(0, size if size <= _CHECKED_BYTES else 0, _WINDOW):
-            stream.seek(position)
-            window = stream.read(_WINDOW + _OVERLAP)
-            at = window.find(_HEAP)
-            while at >= 0:
-                at = window.find(_HEAP, _heap_end(window, at))
-
-
-def _heap_end(window: bytes, start: int) -> int:
-    """Walk the objects of a heap, each with a number, 0 for free space, and a size; return the end of the last one."""
-    end = min(len(window), start + int.from_bytes(window[start + 8 : start + 16], "little"))
-    at = start + 16
-    while at + 16 <= end:
-        number, size = struct.unpack_from("<H6xQ", window, at)
-        if number == 0 and size == 0:
-            raise ValueError("the free space of a heap has no size")
-        at += size if number == 0 else 16 + size + -size % 8
-    return min(at, max(end, start + len(_HEAP)))
-
-
 def is_numeric(item: Any) -> bool:
     """Check whether an object of a file is an array of real numbers."""
     return getattr(item, "dtype", None) is not None and item.dtype.kind in "biuf" and item.shape is not None
@@ -73,6 +43,8 @@ def is_numeric(item: Any) -> bool:
 @dataclass(frozen=True, eq=False)
 class HDF5Source(FileSource):
     """Rows of a dense array."""
+
+    parser = HDF5
 
     def read_stored(self, index: tuple[slice, ...]) -> NDArray[Any]:
         with open_file(self.file) as opened:
@@ -123,18 +95,20 @@ class _CompressedSource(SparseSource):
     def row_entries(self) -> float:
         return self.n_stored / max(1, self.shape[0])
 
-    def _compressed(self, opened: Any, start: int, stop: int, n_minor: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    def _compressed(self, start: int, stop: int, n_minor: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Read the values, numbers and positions of the rows (or columns) start to stop, and check them."""
-        data, indices, positions = (opened[self.name][member] for member in self.members)
-        indptr = self._positions(positions, start, stop)
-        first, last = int(indptr[0]), int(indptr[-1])
-        numbers = indices[first:last].astype(np.int64 if n_minor > np.iinfo(np.int32).max else np.int32)
-        if last > first and (numbers.min() < 0 or numbers.max() >= n_minor):
-            raise DataError(f"{self.name} of {self.file.name} has numbers of columns beyond its shape; export it again")
-        return data[first:last], numbers, indptr - first
+        indptr = self._positions(start, stop)
+        with open_file(self.file) as opened:
+            data, indices, _ = (opened[self.name][member] for member in self.members)
+            first, last = int(indptr[0]), int(indptr[-1])
+            numbers = indices[first:last].astype(np.int64 if n_minor > np.iinfo(np.int32).max else np.int32)
+            if last > first and (numbers.min() < 0 or numbers.max() >= n_minor):
+                raise DataError(f"{self.name} of {self.file.name} has numbers of columns beyond its shape; export it again")
+            return data[first:last], numbers, indptr - first
 
-    def _positions(self, positions: Any, start: int, stop: int) -> NDArray[np.int64]:
-        indptr = positions[start : stop + 1].astype(np.int64)
+    def _positions(self, start: int, stop: int) -> NDArray[np.int64]:
+        with open_file(self.file) as opened:
+            indptr = opened[self.name][self.members[2]][start : stop + 1].astype(np.int64)
         complete = len(indptr) == stop - start + 1
         # SciPy would read beyond the entries where these are wrong.
         if not complete or indptr[0] < 0 or indptr[-1] > self.n_stored or (indptr[1:] < indptr[:-1]).any():
@@ -159,12 +133,10 @@ class HDF5CSRSource(_CompressedSource):
         return HDF5CSCSource(**self._transposed_fields())
 
     def indptr(self, start: int, stop: int) -> NDArray[Any]:
-        with open_file(self.file) as opened:
-            return self._positions(opened[self.name][self.members[2]], start, stop)
+        return parse(self.file, HDF5, self._positions, start, stop)
 
     def read_native(self, start: int, stop: int) -> sp.csr_array:
-        with open_file(self.file) as opened:
-            data, numbers, indptr = self._compressed(opened, start, stop, self.shape[1])
+        data, numbers, indptr = parse(self.file, HDF5, self._compressed, start, stop, self.shape[1])
         matrix = sp.csr_array((contiguous(data), numbers, indptr), shape=(stop - start, self.shape[1]))
         matrix.sum_duplicates()  # AnnData also writes matrices whose column numbers do not ascend
         return matrix
@@ -188,8 +160,7 @@ class HDF5CSCSource(_CompressedSource):
         n, m = self.full_shape
         need = 3 * self.n_stored * (self.dtype.itemsize + 4) + 16 * (n + m)
         require_memory(f"{self.name} of {self.file.name}", need, "it is stored by columns: write it by rows (CSR), or import --transpose")
-        with open_file(self.file) as opened:
-            data, numbers, indptr = self._compressed(opened, 0, m, n)
+        data, numbers, indptr = parse(self.file, HDF5, self._compressed, 0, m, n)
         matrix = sp.csr_array(sp.csc_array((contiguous(data), numbers, indptr), shape=(n, m)))
         matrix.sum_duplicates()
         return CSRSource(matrix, implicit_value=self.implicit_value)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from dfact.data.memory_limit import require_memory
 from dfact.data.readers.arrays.array_files import choose_array, file_errors, require_stored
-from dfact.data.readers.arrays.hdf5_arrays import SIGNATURE, check_heaps, dense_source, open_file, sparse_source
-from dfact.data.readers.arrays.matlab_elements import check_elements
+from dfact.data.readers.arrays.hdf5_arrays import SIGNATURE, dense_source, open_file, sparse_source
 from dfact.data.readers.base import Format, ReadOptions, require_modules
+from dfact.data.readers.isolation.parsers import Parser
 from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
@@ -26,7 +26,6 @@ def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
     start = file.read_start(len(SIGNATURE) + 512)
     if SIGNATURE in (start[:8], start[512:]):
         require_modules(file.name, ("h5py",), "arrays")
-        check_heaps(file)
         with open_file(file) as opened:
             return read_hdf5(file, opened, options.object)
     import scipy.io
@@ -44,8 +43,6 @@ def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
         else:
             require_stored(described, shape, 8 * prod(shape), size)
             require_memory(described, 16 * prod(shape), "save it with -v7.3, which is read by rows")
-        if 0 not in start[:4]:  # by which SciPy recognizes version 5
-            check_elements(stream, name)
         stream.seek(0)
         # loadmat takes positions as they are: a conversion, which SciPy before 1.17 makes by default, would read beyond the entries.
         values = scipy.io.loadmat(source, variable_names=[name], chars_as_strings=True, spmatrix=False)[name]
@@ -130,4 +127,4 @@ def _text(described: str, opened: Any, cell: Any) -> str:
     return "" if "MATLAB_empty" in item.attrs else bytes(np.ravel(item[()]).astype("<u2")).decode("utf-16-le", "replace")
 
 
-FORMATS = (Format("MATLAB", (".mat",), _open, options=("object",), holds="array"),)
+FORMATS = (Format("MATLAB", (".mat",), _open, options=("object",), parser=Parser("SciPy", ("scipy.io",)), holds="array"),)

@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.readers.arrays.array_files import FileSource, choose_array, file_errors
-from dfact.data.readers.arrays.hdf5_arrays import SIGNATURE, check_heaps, declared_missing, dense_source, open_file
+from dfact.data.readers.arrays.hdf5_arrays import SIGNATURE, declared_missing, dense_source, open_file
 from dfact.data.readers.base import Format, ReadOptions
+from dfact.data.readers.isolation.parsers import Parser
 from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 
+_PARSER = Parser("xarray", ("xarray", "h5netcdf", "scipy.io"))
 _CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
 _FLOAT_FILL = 9.969209968386869e36
 _DEFAULT_FILLS = {"f": _FLOAT_FILL, "i2": -32767, "i4": -2147483647, "i8": -9223372036854775806}
@@ -51,6 +53,7 @@ def _dataset(file: InputFile, group: str, *, decoded: bool) -> Iterator[Any]:
 class NetCDFSource(FileSource):
     """Rows of a variable."""
 
+    parser = _PARSER
     decoded: bool = False
     """Whether the values are unpacked, with NaN for missing entries."""
 
@@ -66,7 +69,6 @@ def open_array(file: InputFile, options: ReadOptions) -> LabelledArray:
     chosen = None if options.object is None else options.object.strip("/")
     group, _, wanted = (chosen or "").rpartition("/")
     if file.read_start(len(SIGNATURE)) == SIGNATURE:
-        check_heaps(file)
         with open_file(file):  # h5netcdf would print a traceback when it deletes a file that cannot be opened
             pass
     with _dataset(file, group, decoded=False) as dataset:
@@ -132,6 +134,7 @@ FORMATS = (
         signatures=((0, SIGNATURE), *((0, start) for start in _CLASSIC)),
         extra="arrays",
         modules=("xarray", "h5netcdf"),
+        parser=_PARSER,
         holds="array",
     ),
 )

@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from dfact.data.readers.arrays.array_files import require_stored
 from dfact.data.readers.base import MissingCodes, Table, TablePart, Variable
 from dfact.data.readers.columnar.columns import with_tags
+from dfact.data.readers.isolation.parsers import Parser, parse_rows
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 
+READSTAT = Parser("ReadStat", ("dfact.internals.pyreadstat",))
 _BATCH_ENTRIES = 1 << 21
 """Entries in a chunk: the library parses the dictionary of the file again for each."""
 _PART_ENTRIES = 1 << 23
@@ -117,6 +119,8 @@ class StatisticalFile:
         """Raise DataError for every exception of the library, which raises many types on damaged files."""
         try:
             yield
+        except MemoryError:
+            raise
         except Exception as error:
             raise self.damaged(str(error) or type(error).__name__) from error
 
@@ -144,8 +148,12 @@ class _Rows(TablePart):
         return self.source.file.name
 
     def record_batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        columns = list(dict.fromkeys([*numbers, *texts]))
-        size, start = max(1, _BATCH_ENTRIES // max(1, len(columns))), self.start
+        size = max(1, _BATCH_ENTRIES // max(1, len({*numbers, *texts})))
+        return parse_rows(self.source.file, READSTAT, self._parse, numbers, texts, size)
+
+    def _parse(self, numbers: Sequence[str], texts: Sequence[str], size: int) -> Iterator[pa.RecordBatch]:
+        """Parse the rows in chunks of a size."""
+        columns, start = list(dict.fromkeys([*numbers, *texts])), self.start
         while self.stop is None or start < self.stop:
             n_rows = size if self.stop is None else min(size, self.stop - start)
             frame = self.source.read(columns, start, n_rows)

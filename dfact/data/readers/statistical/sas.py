@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import pandas as pd
 
 from dfact.data.readers.base import Format, ReadOptions
-from dfact.data.readers.statistical.readstat import Dates, Labels, StatisticalFile, StatisticalTable
+from dfact.data.readers.statistical.readstat import READSTAT, Dates, Labels, StatisticalFile, StatisticalTable
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, open_input
 
@@ -212,7 +212,7 @@ def _damaged(file: InputFile, found: str) -> DataError:
 
 
 FORMATS = (
-    Format("SAS", (".sas7bdat",), _open, ("encoding", "labels"), ((0, _MAGIC),), extra="tables", modules=("pyreadstat",)),
+    Format("SAS", (".sas7bdat",), _open, ("encoding", "labels"), ((0, _MAGIC),), extra="tables", modules=("pyreadstat",), parser=READSTAT),
     Format(
         "SAS transport",
         (".xpt",),
@@ -221,5 +221,6 @@ FORMATS = (
         ((0, _HEADER + b"LIB"),),
         extra="tables",
         modules=("pyreadstat",),
+        parser=READSTAT,
     ),
 )

@@ -1,0 +1,152 @@
+"""Calls of parsers in child processes.
+
+Files come from strangers, and libraries in C crash, never end or take all memory on some that are damaged. A child has limits, so that
+neither harms the import: a child that ends without an answer is a DataError. It has the rights of its user: this is no protection
+from files that are made to run code.
+"""
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from socket import send_fds, socket, socketpair
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+from dfact.data import memory_limit
+from dfact.data.readers.isolation import server
+from dfact.data.readers.isolation.messages import receive, send
+from dfact.data.readers.isolation.server import ENDING, Reply, Request
+from dfact.errors import DataError
+from dfact.storage.input_files import InputFile
+
+T = TypeVar("T")
+_SECONDS = 10
+_SECONDS_PER_BYTE = 2e-5
+"""Computation for each byte of a file: many times that of the slowest parser, also of compressed files."""
+_MOST_OUTPUT = 200
+_ENVIRONMENT = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve address space, which counts towards the limit
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from dfact.data.readers.isolation.server import serve; serve(int(sys.argv[1]))"
+
+
+class Parser(NamedTuple):
+    """A library that parses files: its name in messages, and the modules to import before a child is forked."""
+
+    name: str
+    modules: tuple[str, ...] = ()
+
+
+def parse(file: InputFile, parser: Parser, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a child, and return its result; its errors are raised here.
+
+    Raises DataError if the child crashes, or exceeds a limit.
+    """
+    if server.is_child:
+        return function(*arguments)
+    [result] = _results(file, parser, function, arguments, several=False)
+    return result  # type: ignore[no-any-return]  # what the function returns
+
+
+def parse_rows(file: InputFile, parser: Parser, function: Callable[..., Iterator[T]], *arguments: Any) -> Iterator[T]:
+    """Call a function in a child, and yield what it yields; see :func:`parse`. The child waits while nothing is taken from it."""
+    return function(*arguments) if server.is_child else _results(file, parser, function, arguments, several=True)
+
+
+def _results(file: InputFile, parser: Parser, function: Callable[..., Any], arguments: tuple[Any, ...], *, several: bool) -> Iterator[Any]:
+    memory = int(memory_limit.half_of_free_memory())
+    seconds = _SECONDS + int(_SECONDS_PER_BYTE * file.signature()[0])
+    request = Request(function, arguments, several, parser.modules, memory, seconds, str(Path.cwd()), dict(os.environ))
+    with ExitStack() as opened:
+        connection, theirs = socketpair()
+        opened.enter_context(connection)
+        reading, writing = os.pipe()
+        ending = opened.enter_context(os.fdopen(reading, "rb"))
+        output = opened.enter_context(TemporaryFile())
+        with theirs, os.fdopen(writing, "wb"):
+            _server.give(theirs.fileno(), writing, output.fileno())
+        try:
+            send(connection, request)
+            while (reply := receive(connection)).kind == "result":
+                yield reply.value
+                del reply  # before the next result is received
+        except (EOFError, ConnectionError):
+            code = ending.read()
+            reply = Reply("error", _died(file, parser, ENDING.unpack(code)[0] if code else None, output, request))
+        if reply.kind == "memory":
+            raise _refused(file, parser, "requires more memory than it may take", request.memory)
+        if reply.kind == "error":
+            raise reply.value
+
+
+def _died(file: InputFile, parser: Parser, code: int | None, output: BinaryIO, request: Request) -> DataError:
+    output.seek(0)
+    lines = output.read().decode(errors="replace").split("\n")
+    printed = next((f" ({line.strip()[-_MOST_OUTPUT:]})" for line in reversed(lines) if line.strip()), "")
+    if code == -signal.SIGXCPU:
+        return _refused(file, parser, f"does not end within {request.seconds} s of computation")
+    if code == -signal.SIGKILL:
+        return _refused(file, parser, "was killed, as the system does when memory runs out", request.memory)
+    if code == -signal.SIGABRT:  # libraries in Rust and C++ abort where memory cannot be allocated
+        return _refused(file, parser, f"stopped with SIGABRT{printed}", request.memory)
+    if code is not None and code < 0:
+        return _refused(file, parser, f"crashed with {signal.Signals(-code).name}{printed}")
+    return _refused(file, parser, f"ended with code {code}{printed}")  # None if the server has ended, too
+
+
+def _refused(file: InputFile, parser: Parser, found: str, memory: int | None = None) -> DataError:
+    """Return the error for a file, whose parser may have reached its limit of memory."""
+    limit = "" if memory is None else f", or takes more than the {memory / 2**30:.1f} GiB of memory that are half of what is free"
+    remedy = f"the file is damaged{limit}: export it again, or in another format, such as csv or parquet"
+    return DataError(f"{file.name} cannot be read: its parser {parser.name} {found}; {remedy}")
+
+
+class _Server:
+    """The server of this process, which the first request starts, and which ends with this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket | None = None
+
+    def give(self, *descriptors: int) -> None:
+        """Send the descriptors of a request."""
+        with self._lock:
+            if self._control is None or self._process is None or self._process.poll() is not None:
+                self.close()
+                self._control, theirs = socketpair()
+                command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), *sys.path]
+                with theirs:
+                    self._process = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env={**os.environ, **_ENVIRONMENT}
+                    )
+            send_fds(self._control, [b"\0"], descriptors)
+
+    def close(self) -> None:
+        """End the server."""
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            self._process.wait()
+
+    def leave(self) -> None:
+        """Leave the server to the process from which this one was forked."""
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            self._process.returncode = 0  # it is no child of this process, so there is nothing to wait for
+        self.__init__()  # type: ignore[misc]  # as if new: another thread may have held the lock
+
+
+_server = _Server()
+atexit.register(_server.close)
+os.register_at_fork(after_in_child=_server.leave)
