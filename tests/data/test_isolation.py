@@ -157,6 +157,14 @@ def test_a_server_that_ended_is_replaced(file: InputFile) -> None:
     assert parse(file, READER, os.getppid) != first
 
 
+def test_a_server_that_does_not_start_is_reported(file: InputFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsers, "_server", parsers._Server())
+    monkeypatch.setattr(parsers, "_PROGRAM", "raise SystemExit(3)")
+    with pytest.raises(DataError, match=r"x\.bin cannot be read: the process that starts its parser Reader has ended; try again"):
+        parse(file, READER, len, "ab")
+    parsers._server.close()
+
+
 def test_processes_without_children_of_their_own_parse(file: InputFile) -> None:
     """Dask's workers are daemons of multiprocessing."""
     context = multiprocessing.get_context("spawn")

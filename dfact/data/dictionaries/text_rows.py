@@ -1,23 +1,22 @@
 """Rows of small tables of text: dictionaries and codings, from delimited text or from any format of tables."""
 
-import codecs
 import csv
-import io
 import re
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from dataclasses import replace
 from html import unescape
+from itertools import islice
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from dfact.data.readers.base import ReadOptions
 from dfact.data.readers.columnar.columns import read_texts
 from dfact.data.readers.formats import open_table
+from dfact.data.readers.text.text_files import TextFile, is_decoded, open_text
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile, open_input
 
 _TEXT = (".csv", ".tsv", ".txt")
-_DELIMITERS = "\t;,"
-_HEADER_BYTES = 1 << 20
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 
 
@@ -34,17 +33,13 @@ class Records:
     def __init__(self, source: str | PathLike[str]) -> None:
         file = open_input(source)
         self.name = file.name
-        self._source = source
-        self._file = file if isinstance(file, InputFile) and file.suffixes[-1:] and file.suffixes[-1] in _TEXT else None
-        self._delimiter = ","
-        if self._file is None:
+        self._text: TextFile | None = None
+        if isinstance(file, InputFile) and file.suffixes[-1:] and file.suffixes[-1] in _TEXT:
+            self._text = replace(open_text(file, ReadOptions())[0], strict=True)
+            self.columns = [cell.strip() for cell in next(self._text_rows(self._text), (0, []))[1]]
+        else:
             self._table = open_table(source)
             self.columns = list(self._table.columns)
-            return
-        text = self._decode(self._file.read_start(_HEADER_BYTES), final=False)
-        first = text.partition("\n")[0]
-        self._delimiter = max(_DELIMITERS, key=first.count)
-        self.columns = [cell.strip() for cell in next(self._read(text, csv.QUOTE_MINIMAL), ([], 0))[0]]
 
     def find(self, *names: str) -> int | None:
         """Return the number of the column with one of these names, in any case; None without one."""
@@ -59,13 +54,10 @@ class Records:
         return found
 
     def __iter__(self) -> Iterator[Record]:
-        if self._file is None:
+        if self._text is None:
             yield from self._table_rows()
             return
-        text, quoting = self._content
-        rows = self._read(text, quoting)
-        next(rows, None)
-        for cells, line in rows:
+        for line, cells in islice(self._text_rows(self._quoted(self._text)), 1, None):
             if len(cells) != len(self.columns):
                 raise DataError(
                     f"{self.name}: line {line} has {len(cells)} cells, expected {len(self.columns)} as in the header; export it again"
@@ -74,40 +66,25 @@ class Records:
 
     def position(self, record: Record) -> str:
         """Describe the position of a row in the file."""
-        return f"{self.name}: {self._table.row_position(record.number) if self._file is None else f'line {record.number}'}"
+        return f"{self.name}: {self._table.row_position(record.number) if self._text is None else f'line {record.number}'}"
 
-    @cached_property
-    def _content(self) -> tuple[str, int]:
-        """The text, and whether quotation marks enclose cells: those of UK Biobank's files may stand alone."""
-        assert self._file is not None
-        with self._file.open() as stream:
-            text = self._decode(stream.read())
-        if self._delimiter == "\t" and '"' in text:
-            try:
-                enclosing = all(len(cells) == len(self.columns) for cells, _ in self._read(text, csv.QUOTE_MINIMAL))
-            except DataError:
-                enclosing = False
-            return text, csv.QUOTE_MINIMAL if enclosing else csv.QUOTE_NONE
-        return text, csv.QUOTE_MINIMAL
-
-    def _decode(self, data: bytes, *, final: bool = True) -> str:
-        encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    def _quoted(self, text: TextFile) -> TextFile:
+        """Return the text as one whose quotation marks enclose cells, or not: those of UK Biobank's files may stand alone."""
+        if text.delimiter != "\t":
+            return text
         try:
-            return codecs.getincrementaldecoder(encoding)().decode(data, final)
-        except UnicodeDecodeError as error:
-            found = f"byte 0x{data[error.start]:02x} at {error.start} is not {'UTF-16' if encoding == 'utf-16' else 'UTF-8'}"
-            raise DataError(f"{self.name}: {found}, expected text; save the file as UTF-8") from error
+            enclosing = all(len(cells) == len(self.columns) for _, cells in self._text_rows(text))
+        except DataError:
+            enclosing = False
+        return text if enclosing else replace(text, quoting=csv.QUOTE_NONE)
 
-    def _read(self, text: str, quoting: Any) -> Iterator[tuple[list[str], int]]:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter, quoting=quoting, strict=True)
-        line = 1
-        try:
-            for cells in reader:
-                if cells:
-                    yield cells, line
-                line = reader.line_num + 1
-        except csv.Error as error:
-            raise DataError(f"{self.name}: line {line} cannot be parsed: {error}; check for an unclosed quotation mark") from error
+    def _text_rows(self, text: TextFile) -> Iterator[tuple[int, list[str]]]:
+        """Yield the records of a text with the numbers of their lines, without empty lines."""
+        for line, cells in text.records():
+            if not all(map(is_decoded, cells)):
+                raise text.undecodable("save the file as UTF-8")
+            if cells:
+                yield line, cells
 
     def _table_rows(self) -> Iterator[Record]:
         row = 0

@@ -4,14 +4,12 @@ import bz2
 import gzip
 import lzma
 import sys
-import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from dfact.errors import DataError, DfactError, StoreError
@@ -20,18 +18,6 @@ from dfact.storage.input_files import InputFile
 _DEPTH = 10_000
 """Depth of nesting: each object of a file lies one level below the one before it."""
 _COMPRESSION: Mapping[bytes, Callable[[Any], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-_DAMAGE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    NameError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""Exceptions of rdata and NumPy on damaged files."""
 
 
 def decompress(file: InputFile) -> bytearray:
@@ -52,12 +38,12 @@ def decompress(file: InputFile) -> bytearray:
 
 @contextmanager
 def damage_errors(file: InputFile) -> Iterator[None]:
-    """Raise StoreError in place of the errors of rdata and NumPy on damaged files."""
+    """Raise StoreError in place of the errors of rdata and NumPy, which are of many types on damaged files."""
     try:
         yield
-    except DfactError:
+    except (DfactError, MemoryError):
         raise
-    except (*_DAMAGE, pa.ArrowException) as error:
+    except Exception as error:
         found = str(error) or type(error).__name__
         raise StoreError(f"{file.location} is damaged or holds objects that cannot be read: {found}; save the data frame alone") from error
 
@@ -76,9 +62,7 @@ def parse(name: str, raw: bytearray) -> tuple[str, Any]:
     parser = _parser_class(mark)(content[len(mark) :], expand_altrep=True, altrep_constructor_dict=DEFAULT_ALTREP_MAP)
     sys.setrecursionlimit(_DEPTH)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            parsed = parser.parse_all()
+        parsed = parser.parse_all()
     except RecursionError:
         raise DataError(
             f"{name} holds objects nested in more than some {_DEPTH // 2} levels, expected data; save the data frame alone"

@@ -1,6 +1,5 @@
 """MATLAB files: version 4 to 7 through SciPy, version 7.3 as HDF5."""
 
-import warnings
 from math import prod
 from typing import Any
 
@@ -30,8 +29,7 @@ def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
             return read_hdf5(file, opened, options.object)
     import scipy.io
 
-    with file_errors(file.name, "MATLAB"), file.open() as stream, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of variables with the same name, and of damaged content
+    with file_errors(file.name, "MATLAB"), file.open() as stream:
         source: Any = stream  # SciPy's types know paths only
         variables = {name: (shape, str(kind)) for name, shape, kind in scipy.io.whosmat(source)}
         name = _choose(file.name, variables, options.object)

@@ -1,6 +1,5 @@
 """NetCDF files, classic and HDF5, through xarray."""
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,8 +32,7 @@ def _dataset(file: InputFile, group: str, *, decoded: bool) -> Iterator[Any]:
     import xarray as xr
 
     classic = file.read_start(4) in _CLASSIC
-    with file_errors(file.name, "NetCDF"), file.open() as stream, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of several fill values, and of names that repeat
+    with file_errors(file.name, "NetCDF"), file.open() as stream:
         # SciPy maps a classic file into memory if it has its path, and reads all of a stream.
         source: Any = str(file.location) if classic and isinstance(file.location, Path) else stream
         opened = xr.open_dataset(
@@ -68,9 +66,6 @@ def open_array(file: InputFile, options: ReadOptions) -> LabelledArray:
     """Open a variable with its coordinates as labels and its fill values as missing codes."""
     chosen = None if options.object is None else options.object.strip("/")
     group, _, wanted = (chosen or "").rpartition("/")
-    if file.read_start(len(SIGNATURE)) == SIGNATURE:
-        with open_file(file):  # h5netcdf would print a traceback when it deletes a file that cannot be opened
-            pass
     with _dataset(file, group, decoded=False) as dataset:
         sizes = {name: variable.shape for name, variable in dataset.variables.items() if variable.dtype.kind in "biuf"}
         arrays = {name: shape for name, shape in sizes.items() if len(shape) > 1 and name not in dataset.coords}

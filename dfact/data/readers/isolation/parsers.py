@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from dfact.data import memory_limit
 from dfact.data.readers.isolation import server
 from dfact.data.readers.isolation.messages import receive, send
-from dfact.data.readers.isolation.server import ENDING, Reply, Request
+from dfact.data.readers.isolation.server import EXIT_CODE, Reply, Request
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 
@@ -72,16 +72,16 @@ def _results(file: InputFile, parser: Parser, function: Callable[..., Any], argu
         reading, writing = os.pipe()
         ending = opened.enter_context(os.fdopen(reading, "rb"))
         output = opened.enter_context(TemporaryFile())
-        with theirs, os.fdopen(writing, "wb"):
-            _server.give(theirs.fileno(), writing, output.fileno())
         try:
+            with theirs, os.fdopen(writing, "wb"):
+                _server.give(theirs.fileno(), writing, output.fileno())
             send(connection, request)
             while (reply := receive(connection)).kind == "result":
                 yield reply.value
                 del reply  # before the next result is received
         except (EOFError, ConnectionError):
             code = ending.read()
-            reply = Reply("error", _died(file, parser, ENDING.unpack(code)[0] if code else None, output, request))
+            reply = Reply("error", _died(file, parser, EXIT_CODE.unpack(code)[0] if code else None, output, request))
         if reply.kind == "memory":
             raise _refused(file, parser, "requires more memory than it may take", request.memory)
         if reply.kind == "error":
@@ -98,9 +98,9 @@ def _died(file: InputFile, parser: Parser, code: int | None, output: BinaryIO, r
         return _refused(file, parser, "was killed, as the system does when memory runs out", request.memory)
     if code == -signal.SIGABRT:  # libraries in Rust and C++ abort where memory cannot be allocated
         return _refused(file, parser, f"stopped with SIGABRT{printed}", request.memory)
-    if code is not None and code < 0:
-        return _refused(file, parser, f"crashed with {signal.Signals(-code).name}{printed}")
-    return _refused(file, parser, f"ended with code {code}{printed}")  # None if the server has ended, too
+    if code is None:
+        return DataError(f"{file.name} cannot be read: the process that starts its parser {parser.name} has ended; try again")
+    return _refused(file, parser, f"{f'crashed with {signal.Signals(-code).name}' if code < 0 else f'ended with code {code}'}{printed}")
 
 
 def _refused(file: InputFile, parser: Parser, found: str, memory: int | None = None) -> DataError:

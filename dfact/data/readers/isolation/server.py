@@ -1,12 +1,13 @@
 """The server that forks a child for each request to parse a file.
 
 It is a single thread that has imported the parsers, so a fork is safe and takes milliseconds. A request comes with three descriptors: the
-connection for its arguments and results, the pipe for the :class:`Ending` of the child, and a file for what the parser prints.
+connection for its arguments and results, the pipe for the exit code of the child, and a file for what the parser prints.
 """
 
 import gc
 import importlib
 import os
+import pickle
 import resource
 import select
 import signal
@@ -15,7 +16,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.reduction import ForkingPickler
 from socket import recv_fds, socket
 from struct import Struct
 from typing import Any, Literal, NamedTuple
@@ -28,8 +28,8 @@ from dfact.storage.input_files import remove_copies
 
 _FILES = 256
 _WRITTEN_BYTES = 1 << 28
-ENDING = Struct("<i")
-"""The exit code of a child, negative for a signal."""
+EXIT_CODE = Struct("<i")
+"""The exit code of a child, negative for a signal, as bytes."""
 
 is_child = False
 """Whether this process is such a child, which calls parsers itself."""
@@ -77,7 +77,7 @@ class _Child:
         """End the child, which has ended or whose parent has closed the connection, and report how it ended."""
         os.kill(self.pid, signal.SIGKILL)
         with suppress(BrokenPipeError):
-            os.write(self.ending, ENDING.pack(os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])))
+            os.write(self.ending, EXIT_CODE.pack(os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])))
         self.close()
 
     def close(self) -> None:
@@ -88,6 +88,7 @@ class _Child:
 
 def serve(descriptor: int) -> None:
     """Serve requests until the parent closes the socket ``descriptor``, or ends; its children end with it."""
+    warnings.simplefilter("ignore")  # of libraries about damaged files, and of Arrow's thread, which frees memory
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and closes the connection
     control, children, events = socket(fileno=descriptor), list[_Child](), select.poll()
     events.register(control, select.POLLIN)
@@ -121,9 +122,7 @@ def _start(descriptors: Sequence[int], others: list[Any]) -> _Child | None:
             importlib.import_module(module)
         gc.freeze()  # else a collection in the child would copy the memory that it shares
         alive, held = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a thread that frees memory of Arrow
-            pid = os.fork()
+        pid = os.fork()
         if pid == 0:
             _run(request, channel, output, others)
         os.close(held)
@@ -195,7 +194,7 @@ def _portable(error: BaseException) -> BaseException:
     """Return an error that can be pickled, with its traceback unless it is meant for users."""
     text = "".join(traceback.format_exception(error))
     try:
-        ForkingPickler.loads(ForkingPickler.dumps(error))
+        pickle.loads(pickle.dumps(error))
     except Exception:  # of any kind, as exceptions of libraries may be of any kind
         return RuntimeError(text)
     if not isinstance(error, DfactError):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import BinaryIO, cast
+from typing import BinaryIO, Literal, cast
 
 import numpy as np
 
@@ -45,6 +45,10 @@ class TextFile:
     encoding: str
     """Name of a codec; "utf-8-sig" for UTF-8 with or without a byte order mark."""
     delimiter: str
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
+    """Whether quotation marks enclose cells, or are text (``csv.QUOTE_NONE``)."""
+    strict: bool = False
+    """Whether a quotation mark that is not closed is an error."""
 
     @property
     def is_utf8(self) -> bool:
@@ -75,7 +79,7 @@ class TextFile:
 
     def parse_records(self, text: io.TextIOBase, line: int) -> Iterator[Record]:
         """Yield the records of a text that begins at a line."""
-        start, reader = line - 1, csv.reader(text, delimiter=self.delimiter)
+        start, reader = line - 1, csv.reader(text, delimiter=self.delimiter, quoting=self.quoting, strict=self.strict)
         try:
             for record in reader:
                 yield line, record
@@ -85,11 +89,11 @@ class TextFile:
         except UnicodeError as error:
             raise self.undecodable() from error
 
-    def undecodable(self) -> DataError:
-        """Return the error for the first bytes that the encoding lacks."""
+    def undecodable(self, remedy: str = "") -> DataError:
+        """Return the error for the first bytes that the encoding lacks, with a remedy of the caller."""
         decoder, position = codecs.getincrementaldecoder(self.encoding)(), 0
         name = "UTF-8" if self.is_utf8 else self.encoding
-        remedy = "say --encoding cp1252, latin-1 or mac-roman" if self.is_utf8 else "say --encoding with the one it has"
+        remedy = remedy or ("say --encoding cp1252, latin-1 or mac-roman" if self.is_utf8 else "say --encoding with the one it has")
         with self.open() as stream:
             while True:
                 window = stream.read(_WINDOW_BYTES)
