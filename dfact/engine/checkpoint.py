@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dfact import signals
 from dfact.engine.block_state import CheckpointedState
 from dfact.engine.environment import Environment, as_fields, distinct, environments_from, warn_changed
-from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass, TiledPass
+from dfact.engine.passes import PARTIAL_SUMS, PartialSums, RunPass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Session
 from dfact.engine.tiles import TileStep
 from dfact.errors import StoppedError, StoreError
@@ -34,7 +34,6 @@ from dfact.storage.array_stream import corruption_errors
 from dfact.storage.groups import open_store
 from dfact.storage.records import Records, RecordWriter, record_attributes, records_of
 
-B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 Step = tuple[dict[str, Any], list[NDArray[Any]]]
 """A step as JSON, and the arrays to which the JSON refers by number."""
@@ -120,18 +119,18 @@ class CheckpointedSession(Session):
         if kind is None:
             self._save_if_due()  # a signal may have come after the last pass
 
-    def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
-        name = type(pass_).__name__
+    def run(self, request: RunPass[P]) -> P:
+        name = type(request.pass_).__name__
         step = self._replay("pass", name)
         if step is not None:
             packed, arrays = step
             sums: P = unpack(packed["sums"], arrays)
             return sums
-        sums = self._session.run(pass_, broadcast)
+        sums = self._session.run(request)
         with self._recording("pass", name) as (new, put):
             packed, new["arrays"] = pack(sums, put)
             new["sums"] = packed
-        self._pending = isinstance(pass_, TiledPass)
+        self._pending = isinstance(request.pass_, TiledPass)
         self._save_if_due()
         return sums
 

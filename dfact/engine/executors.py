@@ -22,14 +22,13 @@ from dfact.data.sources.dask import dask_array
 from dfact.engine.block_state import CheckpointedState
 from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import PartialSums, Pass, TiledPass
+from dfact.engine.passes import PartialSums, RunPass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.engine.tiles import TileStates, TileStep, n_columns, n_groups, tile_total
 from dfact.errors import ParameterError
 from dfact.monitoring import metrics
 
-B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 D = TypeVar("D")
 R = TypeVar("R")
@@ -61,12 +60,12 @@ class LocalSession(CheckpointableSession):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
+    def run(self, request: RunPass[P]) -> P:
         if (stopped := _stopped.get()) is not None and stopped.is_set():
             raise CancelledError
         self._pass += 1
-        self._shard.run(self._pass, pass_, self._tiles.resolve(broadcast))
-        self._pending = isinstance(pass_, TiledPass)
+        self._shard.run(self._pass, request.with_broadcast(self._tiles.resolve(request.broadcast)))
+        self._pending = isinstance(request.pass_, TiledPass)
         metrics.add(fit_passes=1)
         [total] = self._shard.sums(self._pass).values()
         sums: P = total

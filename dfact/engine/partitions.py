@@ -15,10 +15,9 @@ from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource, contiguous
 from dfact.data.sources.sparse import SparseSource
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import Block, PartialSums, Pass, Workspace, read_only, run_step
+from dfact.engine.passes import Block, PartialSums, RunPass, Workspace, read_only
 
 T = TypeVar("T")
-B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 Rows = NDArray[Any] | sp.csr_array
 # Number of entries per run of partitions if chunks and partitions are not aligned: the run's first and last chunk are decoded twice.
@@ -122,17 +121,13 @@ def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[
 
 
 def reduce_blocks(
-    blocks: Iterable[Block],
-    pass_: Pass[Any, B, P],
-    broadcast: B,
-    states: Iterable[StateArrays],
-    on_state: Callable[[StateArrays], None],
+    blocks: Iterable[Block], request: RunPass[P], states: Iterable[StateArrays], on_state: Callable[[StateArrays], None]
 ) -> P:
     """Run the pass on a partition's blocks, each with its state; pass the new states to ``on_state`` and return the sums."""
     total: P | None = None
     for block, old in zip(blocks, states, strict=True):
         block.work.next_block()
-        state, sums = run_step(pass_, block, old, broadcast)
+        state, sums = request.step(block, old)
         on_state(state)
         if total is None:
             total = sums.accumulator()

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from dfact.data.sources.dask import DaskRows
 from dfact.engine.block_state import BlockStates, CheckpointedState, PartitionStates, StateArrays
 from dfact.engine.partitions import Partitions, prefetch, reduce_blocks
-from dfact.engine.passes import PartialSums, Pass, SampledPass, TiledPass, Workspace, accumulate_step, pass_partitions
+from dfact.engine.passes import PartialSums, RunPass, TiledPass, Workspace
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.threads import single_threaded
 from dfact.engine.tiles import HeldSums, SumsStore, group_partitions, n_columns, n_groups
 from dfact.monitoring import metrics
 
-B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 T = TypeVar("T")
 R = TypeVar("R")
@@ -176,35 +175,35 @@ class Shard:
                 part.release()
         self._sums = TreeSum(n)
 
-    def run(self, pass_number: int, pass_: Pass[Any, B, P], broadcast: B, *, wanted: bool = True) -> None:
+    def run(self, pass_number: int, request: RunPass[P], *, wanted: bool = True) -> None:
         """Run the pass with this number on the partitions on which it has not run yet.
 
-        An earlier pass may be repeated for the partitions of a lost worker; its sums are not kept. A sampled pass that does not change
-        the states is skipped unless its sums are ``wanted``. After :meth:`interrupt_pass` the pass ends early, unless it is tiled.
+        An earlier pass may be repeated for the partitions of a lost worker; its sums are not kept. A pass that does not change the
+        states is skipped unless its sums are ``wanted``. After :meth:`interrupt_pass` the pass ends early, unless it is tiled.
         """
-        if isinstance(pass_, TiledPass):
-            self._run_tiled(pass_number, pass_, broadcast)
+        if isinstance(request.pass_, TiledPass):
+            self._run_tiled(pass_number, request)
             return
         began, current = time.perf_counter(), pass_number >= self._pass
-        sampled = pass_partitions(pass_, self._n)
+        sampled = request.partitions(self._n)
         if pass_number > self._pass:
             self._pass = pass_number
             self._start_sums(len(sampled))
         sums = self._sums if current else TreeSum[P](len(sampled))
-        sample = pass_ if isinstance(pass_, SampledPass) else None
-        keep_states = sample is None or sample.changes_state
-        if sample is not None:
-            self._skip(pass_number, set(sampled) if wanted or keep_states else set[int]())
+        processed = sampled if wanted or request.pass_.changes_state else ()
+        if len(processed) < self._n:
+            self._skip(pass_number, processed)
         leaves = {partition: leaf for leaf, partition in enumerate(sampled)}
         todo = self._todo(pass_number)
 
         def work(item: _WorkItem) -> None:
-            self._process(item, pass_number, pass_, broadcast, sums, leaves, keep_states=keep_states)
+            self._process(item, pass_number, request, sums, leaves)
 
         # The next item's chunk is read while the current one is processed. Items of several chunks prefetch their own chunks; those
         # of a sample are short and read as a whole.
-        read = pass_.dtype is not None and any(item.partitions.source.chunk_rows is not None for item in todo)
-        self._run_items(work, todo, partial(self._load, sampled=sample is not None) if read else None, interrupted=self._interrupted)
+        read = request.pass_.dtype is not None and any(item.partitions.source.chunk_rows is not None for item in todo)
+        load = partial(self._load, sampled=request.sample is not None) if read else None
+        self._run_items(work, todo, load, interrupted=self._interrupted)
         self._finish_pass(pass_number, todo, began)
 
     def _finish_pass(self, pass_number: int, todo: Sequence[_WorkItem], began: float) -> None:
@@ -217,9 +216,9 @@ class Shard:
             self.rows_per_second = rows / max(time.perf_counter() - began, 1e-9)
             metrics.set_gauges(rows_per_second=self.rows_per_second)
 
-    def _run_tiled(self, pass_number: int, pass_: TiledPass[Any, B, P], broadcast: B) -> None:
+    def _run_tiled(self, pass_number: int, request: RunPass[P]) -> None:
         """Run a tiled pass on the groups of partitions on which it has not run yet."""
-        began, layout = time.perf_counter(), self._runs[0].partitions.layout
+        began, layout, pass_ = time.perf_counter(), self._runs[0].partitions.layout, _tiled(request)
         size, sums = group_partitions(layout), TreeSum[HeldSums](n_groups(layout))
         if pass_number > self._pass:
             self._pass = pass_number
@@ -239,7 +238,7 @@ class Shard:
         ), "a shard owns all partitions of a group"
 
         def work(group: list[_WorkItem]) -> None:
-            total = self._accumulate(group, pass_number, pass_, broadcast)
+            total = self._accumulate(group, pass_number, request)
             if current:  # no other sums are wanted
                 held = HeldSums(self._tiled, total, pass_.tiled, n_columns(group[0].partitions.source))
                 del total
@@ -250,9 +249,10 @@ class Shard:
         self._run_items(work, groups)
         self._finish_pass(pass_number, pieces, began)
 
-    def _accumulate(self, group: Sequence[_WorkItem], pass_number: int, pass_: TiledPass[Any, B, P], broadcast: B) -> P:
+    def _accumulate(self, group: Sequence[_WorkItem], pass_number: int, request: RunPass[P]) -> P:
         """Run a tiled pass on a group of partitions and return its sums. The next chunk is read while the current one is processed."""
-        total = pass_.zeros(n_columns(group[0].partitions.source))
+        pass_ = _tiled(request)
+        total: P = pass_.zeros(n_columns(group[0].partitions.source))
         read = pass_.dtype is not None
         items = (self._load(item, sampled=False) if read else item for item in group)
         for item in prefetch(items) if read and len(group) > 1 else items:
@@ -265,7 +265,7 @@ class Shard:
                     new: BlockStates = []
                     for block, old in zip(islice(blocks, n_blocks), self._states.take(i, n_blocks), strict=True):
                         block.work.next_block()
-                        new.append(accumulate_step(pass_, block, old, broadcast, total))
+                        new.append(request.accumulate(block, old, total))
                     self._states.put(i, new)
                     self._done[i] = pass_number
                     self._end_partition(partitions.layout.rows(i, i + 1))
@@ -282,9 +282,10 @@ class Shard:
         self._run_items(work, list(enumerate(items)))
         return [results[i] for i in range(len(items))]
 
-    def _skip(self, pass_number: int, sampled: set[int]) -> None:
-        """Mark the pass as done on those partitions that are not ``sampled``."""
-        self._done |= {i: pass_number for i, done in self._done.items() if done == pass_number - 1 and i not in sampled}
+    def _skip(self, pass_number: int, processed: Sequence[int]) -> None:
+        """Mark the pass as done on those partitions that it does not process."""
+        others = self._done.keys() - processed
+        self._done |= {i: pass_number for i in others if self._done[i] == pass_number - 1}
 
     def _todo(self, pass_number: int) -> list[_WorkItem]:
         """Return the partitions on which this pass is still to run, grouped by the runs in which they are read."""
@@ -312,17 +313,8 @@ class Shard:
         if run.resident and part.source.chunk_rows is not None:
             item.partitions = run.partitions.part(part.first, part.last)
 
-    def _process(
-        self,
-        item: _WorkItem,
-        pass_number: int,
-        pass_: Pass[Any, B, P],
-        broadcast: B,
-        sums: TreeSum[P],
-        leaves: Mapping[int, int],
-        *,
-        keep_states: bool,
-    ) -> None:
+    def _process(self, item: _WorkItem, pass_number: int, request: RunPass[P], sums: TreeSum[P], leaves: Mapping[int, int]) -> None:
+        pass_ = request.pass_
         if pass_.dtype is not None:
             self._load_resident(item)
         partitions = item.partitions if pass_.dtype is None else self._fetch_chunks(item.partitions)
@@ -332,8 +324,8 @@ class Shard:
                     return
                 n_blocks = partitions.n_blocks(i)
                 new: BlockStates = []
-                total = reduce_blocks(islice(blocks, n_blocks), pass_, broadcast, self._states.take(i, n_blocks), new.append)
-                if keep_states:
+                total = reduce_blocks(islice(blocks, n_blocks), request, self._states.take(i, n_blocks), new.append)
+                if pass_.changes_state:
                     self._states.put(i, new)
                 self._done[i] = pass_number
                 sums.add((0, leaves[i]), total)
@@ -445,6 +437,11 @@ class Shard:
         parts = max(1, min(self._threads, size // _STREAM_BYTES, len(run)))
         edges = [run[0] + len(run) * i // parts for i in range(parts + 1)]
         return [range(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def _tiled(request: RunPass[P]) -> TiledPass[Any, Any, P]:
+    assert isinstance(request.pass_, TiledPass), "other passes run on single partitions"
+    return request.pass_
 
 
 def consecutive(numbers: Iterable[int]) -> list[range]:

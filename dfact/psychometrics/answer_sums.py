@@ -11,12 +11,12 @@ from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.scales import Scale, Scales
 from dfact.data.validation import largest_magnitude, magnitude_limits, require_magnitude
-from dfact.engine.driver import FusedSolver, drive_together, whole
+from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block
-from dfact.engine.requests import BlockView, Solver, run
+from dfact.engine.passes import Block, BlockView
+from dfact.engine.requests import Solver, run
 from dfact.engine.session import Executor
 from dfact.errors import DataError
 from dfact.psychometrics.alpha_jackknife import AlphaParts, AlphaPass
@@ -187,8 +187,8 @@ def _scaled_weights(dataset: Dataset) -> Array | None:
     return np.asarray(weights / weights.max())
 
 
-def _view(columns: NDArray[np.intp], m: int) -> BlockView:
-    return whole if len(columns) == m else ColumnsView(tuple(columns.tolist()))
+def _view(columns: NDArray[np.intp], m: int) -> BlockView | None:
+    return None if len(columns) == m else ColumnsView(tuple(columns.tolist()))
 
 
 def _run(pass_: Any, broadcast: Any) -> Solver[Any]:

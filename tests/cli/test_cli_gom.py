@@ -128,9 +128,9 @@ def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatc
     passes: list[str] = []
     run = LocalSession.run
 
-    def counted(self: LocalSession, pass_: Any, broadcast: Any) -> Any:
-        passes.append(type(pass_).__name__)
-        return run(self, pass_, broadcast)
+    def counted(self: LocalSession, request: Any) -> Any:
+        passes.append(type(request.pass_).__name__)
+        return run(self, request)
 
     monkeypatch.setattr(LocalSession, "run", counted)
     # Without a seed, the store keeps the one that was drawn.

@@ -19,8 +19,8 @@ from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Workspace
-from dfact.engine.requests import RunPass, Solver
+from dfact.engine.passes import RunPass, Workspace
+from dfact.engine.requests import Solver
 from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.linalg import kmeans as kmeans_module

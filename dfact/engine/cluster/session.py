@@ -34,19 +34,18 @@ from dfact.engine.cluster.workers import Retry, SessionWorker, SessionWorkers, W
 from dfact.engine.environment import Environment, computed_in, environments_from
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers, reservable_bytes
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import PartialSums, Pass, TiledPass, pass_partitions
+from dfact.engine.passes import PartialSums, RunPass, TiledPass
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.session import CheckpointableSession
 from dfact.engine.shard import consecutive
 from dfact.engine.threads import single_threaded
-from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, group_partitions, n_columns, n_groups, n_summands, tile_total
+from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, group_partitions, n_columns, n_groups, tile_total
 from dfact.errors import ClusterError
 from dfact.monitoring import metrics
 
 if TYPE_CHECKING:
     from distributed import Client
 
-B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 D = TypeVar("D")
 R = TypeVar("R")
@@ -116,19 +115,19 @@ class ClusterSession(CheckpointableSession):
 
     # Passes
 
-    def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
+    def run(self, request: RunPass[P]) -> P:
         self._update_workers()
         if self.all_leaving and self._saved and self._journal.base == self._done:
             logger.warning("All workers are leaving; the checkpoint holds their state, and the fit waits for other workers")
             self._workers.release(self._workers.all)
         # Sums that wait for a step cannot move, and a worker that is leaving stays for it.
-        self._pending = isinstance(pass_, TiledPass)
+        self._pending = isinstance(request.pass_, TiledPass)
         if self._pending:
             self._align_groups()
-        self._journal.append(packed(pass_), packed(self._tiles.resolve(broadcast)))
-        self._summands, self._handed_over = pass_partitions(pass_, len(self._partitions)), []
+        self._journal.append(packed(request.with_broadcast(None)), packed(self._tiles.resolve(request.broadcast)))
+        self._summands, self._handed_over = request.partitions(len(self._partitions)), []
         n = len(self._summands)
-        parts = n_summands(pass_, self._partitions.layout, n)
+        parts = n_groups(self._partitions.layout) if self._pending else n
         sums, report = self._with_recovery(lambda: self._run_passes([self._done + 1], parts))
         self._done += 1
         metrics.add(fit_passes=1)

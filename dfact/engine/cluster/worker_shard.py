@@ -77,7 +77,7 @@ class WorkerShard:
         self._control = ThreadPoolExecutor(1, "dfact-shard")
         n_partitions, states, values, sums = size
         self._shard = Shard(n_partitions, worker.state.nthreads, states, values, sums, self._fetch)
-        self._pass: Any = None
+        self._request: Any = None  # the pass of the last call, without its broadcast
         self._epoch, self._interrupted_epoch = 0, -1
         self._interrupting = threading.Lock()
         """Held while the epoch and the shard's readiness for passes change, on the event loop or on the thread of the calls."""
@@ -173,9 +173,9 @@ class WorkerShard:
         began, previous, interrupted = time.perf_counter(), self._shard.n_processed, False
         for pass_number, pass_, broadcast in entries:
             if pass_ is not None:
-                self._pass = unpacked(pass_)
+                self._request = unpacked(pass_)
             if self._shard.lags(pass_number):
-                self._shard.run(pass_number, self._pass, unpacked(broadcast), wanted=parts > 0)
+                self._shard.run(pass_number, self._request.with_broadcast(unpacked(broadcast)), wanted=parts > 0)
                 interrupted = self._shard.lags(pass_number)
                 if interrupted:
                     break

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.engine.passes import Block
-from dfact.engine.requests import BlockView
+from dfact.engine.passes import Block, BlockView
 from dfact.models.fit_task import FitTask
 from dfact.selection.resampling.resamples import GroupFits, GroupRows, RefittedLoadings
 from dfact.selection.running.estimators import with_parameters

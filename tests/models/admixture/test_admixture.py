@@ -469,4 +469,4 @@ def test_a_projection_reads_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run = LocalSession.run
     monkeypatch.setattr(LocalSession, "run", lambda *arguments: reads.append(arguments[1]) or run(*arguments))
     model.transform(dataset)
-    assert [type(pass_).__name__ for pass_ in reads] == ["ProjectionPass"]
+    assert [type(request.pass_).__name__ for request in reads] == ["ProjectionPass"]

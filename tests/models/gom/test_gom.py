@@ -215,9 +215,9 @@ def test_selection_equals_single_fits_with_one_decomposition(method: str, monkey
     passes: Counter[str] = Counter()
     run = LocalSession.run
 
-    def counted(self: LocalSession, pass_: Any, broadcast: Any) -> Any:
-        passes[type(pass_).__name__] += 1
-        return run(self, pass_, broadcast)
+    def counted(self: LocalSession, request: Any) -> Any:
+        passes[type(request.pass_).__name__] += 1
+        return run(self, request)
 
     monkeypatch.setattr(LocalSession, "run", counted)
     prototype = GradeOfMembership(method=method, random_state=0)
