@@ -120,35 +120,27 @@ class CheckpointedSession(Session):
             self._save_if_due()  # a signal may have come after the last pass
 
     def run(self, request: RunPass[P]) -> P:
-        name = type(request.pass_).__name__
-        step = self._replay("pass", name)
-        if step is not None:
-            packed, arrays = step
-            sums: P = unpack(packed["sums"], arrays)
-            return sums
-        sums = self._session.run(request)
-        with self._recording("pass", name) as (new, put):
-            packed, new["arrays"] = pack(sums, put)
-            new["sums"] = packed
-        self._pending = isinstance(request.pass_, TiledPass)
-        self._save_if_due()
-        return sums
+        pending = isinstance(request.pass_, TiledPass)
+        return self._sums("pass", type(request.pass_).__name__, lambda: self._session.run(request), pending=pending)
 
     def step_tiles(
         self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str = "", sums: Mapping[str, NDArray[Any]] | None = None
     ) -> PartialSums:
         name = prefix + getattr(step, "__name__", type(step).__name__)
-        recorded = self._replay("tiles", name)
-        if recorded is not None:
-            small: PartialSums = unpack(recorded[0]["sums"], recorded[1])
-            return small
-        small = self._session.step_tiles(step, given, prefix, sums)
-        with self._recording("tiles", name) as (new, put):
-            packed, new["arrays"] = pack(small, put)
-            new["sums"] = packed
-        self._pending = False
+        return self._sums("tiles", name, lambda: self._session.step_tiles(step, given, prefix, sums), pending=False)
+
+    def _sums(self, kind: str, name: str, compute: Callable[[], P], *, pending: bool) -> P:
+        """Return the recorded sums of a step, or compute and record them; ``pending`` are those that wait for a step on tiles."""
+        step = self._replay(kind, name)
+        if step is not None:
+            recorded: P = unpack(step[0]["sums"], step[1])
+            return recorded
+        sums = compute()
+        with self._recording(kind, name) as (new, put):
+            new["sums"], new["arrays"] = pack(sums, put)
+        self._pending = pending
         self._save_if_due()
-        return small
+        return sums
 
     @property
     def environments(self) -> list[Environment]:

@@ -6,9 +6,10 @@ so all executors give the same bits.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -21,6 +22,7 @@ from dfact.data.lazy_results import active_client
 from dfact.data.sources.dask import dask_array
 from dfact.engine.block_state import CheckpointedState
 from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
+from dfact.engine.parallel import run_items
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, RunPass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Executor
@@ -169,21 +171,12 @@ def _map_on_threads(
         except CancelledError:
             if not stopped.is_set():
                 raise
-        except BaseException:
-            stopped.set()
-            raise
 
     # The context may change state of the process, such as warning filters: it is entered once, not in each thread.
     with context():
         data = load()
         with ThreadPoolExecutor(threads) as pool:
-            futures = [pool.submit(work, task, data) for task in tasks]
-            try:
-                for future in as_completed(futures):
-                    future.result()
-            finally:
-                stopped.set()
-                pool.shutdown(wait=False, cancel_futures=True)
+            run_items(partial(work, data=data), tasks, pool, threads, stopped=stopped)
 
 
 def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -> Executor:

@@ -291,12 +291,20 @@ class RunPass(Generic[Sums_co]):
         state, sums = self.pass_.step(block, state, self.broadcast)
         return state.arrays(), sums
 
-    def accumulate(self, block: Block, arrays: StateArrays, total: Any) -> StateArrays:
-        """Run a tiled pass on a block whose state is stored as ``arrays``. Returns the new arrays; its sums are added to ``total``."""
-        assert isinstance(self.pass_, TiledPass), "other passes have no accumulator"
-        block, state = self._begin(block, arrays)
-        new: BlockState = self.pass_.accumulate(block, state, self.broadcast, total)
-        return new.arrays()
+    def add_step(self, block: Block, arrays: StateArrays, total: Any) -> tuple[StateArrays, Any]:
+        """Run the pass on a block as :meth:`step` does, and add its sums to ``total``. Returns the new arrays and the new total.
+
+        At first ``total`` is None, or an accumulator of a tiled pass.
+        """
+        if isinstance(self.pass_, TiledPass) and total is not None:
+            block, state = self._begin(block, arrays)
+            new: BlockState = self.pass_.accumulate(block, state, self.broadcast, total)
+            return new.arrays(), total
+        arrays, sums = self.step(block, arrays)
+        if total is None:
+            return arrays, sums.accumulator()
+        total.add(sums)
+        return arrays, total
 
     def _begin(self, block: Block, arrays: StateArrays) -> tuple[Block, Any]:
         """Return what the pass sees of a block, and the state from which it begins."""

@@ -5,7 +5,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from dfact.data.sources.dask import DaskRows
 from dfact.engine.block_state import BlockStates, CheckpointedState, PartitionStates, StateArrays
-from dfact.engine.partitions import Partitions, prefetch, reduce_blocks
+from dfact.engine.parallel import prefetch, run_items
+from dfact.engine.partitions import Partitions, reduce_blocks
 from dfact.engine.passes import PartialSums, RunPass, TiledPass, Workspace
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.threads import single_threaded
@@ -181,30 +182,96 @@ class Shard:
         An earlier pass may be repeated for the partitions of a lost worker; its sums are not kept. A pass that does not change the
         states is skipped unless its sums are ``wanted``. After :meth:`interrupt_pass` the pass ends early, unless it is tiled.
         """
-        if isinstance(request.pass_, TiledPass):
-            self._run_tiled(pass_number, request)
-            return
-        began, current = time.perf_counter(), pass_number >= self._pass
+        began = time.perf_counter()
         sampled = request.partitions(self._n)
-        if pass_number > self._pass:
-            self._pass = pass_number
-            self._start_sums(len(sampled))
-        sums = self._sums if current else TreeSum[P](len(sampled))
         processed = sampled if wanted or request.pass_.changes_state else ()
         if len(processed) < self._n:
             self._skip(pass_number, processed)
-        leaves = {partition: leaf for leaf, partition in enumerate(sampled)}
         todo = self._todo(pass_number)
+        if isinstance(request.pass_, TiledPass):
+            self._run_groups(pass_number, request, todo)
+        else:
+            self._run_partitions(pass_number, request, todo, sampled)
+        self._finish_pass(pass_number, todo, began)
+
+    def _run_partitions(self, pass_number: int, request: RunPass[P], todo: Sequence[_WorkItem], sampled: Sequence[int]) -> None:
+        """Run a pass whose sums are those of each partition."""
+        sums: TreeSum[P] = self._begin_pass(pass_number, len(sampled))
+        leaves = {partition: leaf for leaf, partition in enumerate(sampled)}
 
         def work(item: _WorkItem) -> None:
-            self._process(item, pass_number, request, sums, leaves)
+            for partition, total in self._process(item, pass_number, request):
+                sums.add((0, leaves[partition]), total)
 
         # The next item's chunk is read while the current one is processed. Items of several chunks prefetch their own chunks; those
         # of a sample are short and read as a whole.
         read = request.pass_.dtype is not None and any(item.partitions.source.chunk_rows is not None for item in todo)
         load = partial(self._load, sampled=request.sample is not None) if read else None
-        self._run_items(work, todo, load, interrupted=self._interrupted)
-        self._finish_pass(pass_number, todo, began)
+        self._run_items(work, todo, load, interruptible=True)
+
+    def _run_groups(self, pass_number: int, request: RunPass[P], todo: Sequence[_WorkItem]) -> None:
+        """Run a tiled pass, whose sums are those of groups of partitions."""
+        layout, pass_ = self._runs[0].partitions.layout, request.pass_
+        assert isinstance(pass_, TiledPass), "the sums of other passes are those of each partition"
+        size, current = group_partitions(layout), pass_number >= self._pass
+        sums: TreeSum[HeldSums] = self._begin_pass(pass_number, n_groups(layout))
+        pieces = [
+            _WorkItem(item.run, item.partitions.part(max(a, item.partitions.first), min(a + size, item.partitions.last)))
+            for item in todo
+            for a in range(item.partitions.first // size * size, item.partitions.last, size)
+        ]
+        groups = [list(group) for _, group in itertools.groupby(pieces, lambda piece: piece.partitions.first // size)]
+        lengths = [sum(len(piece.partitions) for piece in group) for group in groups]
+        assert all(
+            length == min(size, self._n - group[0].partitions.first // size * size) for group, length in zip(groups, lengths, strict=True)
+        ), "a shard owns all partitions of a group"
+
+        def work(group: list[_WorkItem]) -> None:
+            columns = n_columns(group[0].partitions.source)
+            total = pass_.zeros(columns)
+            self._accumulate(group, pass_number, request, total)
+            if current:  # no other sums are wanted
+                held = HeldSums(self._tiled, total, pass_.tiled, columns)
+                del total
+                sums.add((0, group[0].partitions.first // size), held)
+                del held
+                self._tiled.limit(sums.nodes.values())
+
+        self._run_items(work, groups)
+
+    def _accumulate(self, group: Sequence[_WorkItem], pass_number: int, request: RunPass[P], total: P) -> None:
+        """Add the sums of a tiled pass on a group of partitions to ``total``. The next chunk is read while the current one is processed."""
+        read = request.pass_.dtype is not None
+        items = (self._load(item, sampled=False) if read else item for item in group)
+        for item in prefetch(items) if read and len(group) > 1 else items:
+            for _ in self._process(item, pass_number, request, total):
+                pass  # the sums are in the total
+
+    def _process(self, item: _WorkItem, pass_number: int, request: RunPass[P], total: P | None = None) -> Iterator[tuple[int, P]]:
+        """Run a pass on the partitions of an item, one after the other, and yield each with its sums; see :func:`reduce_blocks`."""
+        pass_, partitions = request.pass_, item.partitions
+        if pass_.dtype is not None:
+            self._load_resident(item)
+            partitions = self._fetch_chunks(item.partitions)
+        with closing(partitions.blocks(pass_.dtype, self._workspace())) as blocks:  # type: ignore[type-var]  # declared as an iterator, is a generator with close()
+            for i in partitions.numbers:
+                if total is None and self._interrupted.is_set():
+                    return
+                n_blocks = partitions.n_blocks(i)
+                new: BlockStates = []
+                sums = reduce_blocks(islice(blocks, n_blocks), request, self._states.take(i, n_blocks), new.append, total)
+                if pass_.changes_state:
+                    self._states.put(i, new)
+                self._done[i] = pass_number
+                yield i, sums
+                self._end_partition(partitions.layout.rows(i, i + 1))
+
+    def _begin_pass(self, pass_number: int, n: int) -> TreeSum[Any]:
+        """Return the sums of a pass over ``n`` summands, to be added to; those of an earlier pass that is repeated are not kept."""
+        if pass_number > self._pass:
+            self._pass = pass_number
+            self._start_sums(n)
+        return self._sums if pass_number == self._pass else TreeSum(n)
 
     def _finish_pass(self, pass_number: int, todo: Sequence[_WorkItem], began: float) -> None:
         self._split_loaded()
@@ -215,61 +282,6 @@ class Shard:
         if rows:
             self.rows_per_second = rows / max(time.perf_counter() - began, 1e-9)
             metrics.set_gauges(rows_per_second=self.rows_per_second)
-
-    def _run_tiled(self, pass_number: int, request: RunPass[P]) -> None:
-        """Run a tiled pass on the groups of partitions on which it has not run yet."""
-        began, layout, pass_ = time.perf_counter(), self._runs[0].partitions.layout, _tiled(request)
-        size, sums = group_partitions(layout), TreeSum[HeldSums](n_groups(layout))
-        if pass_number > self._pass:
-            self._pass = pass_number
-            self._start_sums(n_groups(layout))
-        current = pass_number == self._pass
-        if current:
-            sums = self._sums
-        pieces = [
-            _WorkItem(item.run, item.partitions.part(max(a, item.partitions.first), min(a + size, item.partitions.last)))
-            for item in self._todo(pass_number)
-            for a in range(item.partitions.first // size * size, item.partitions.last, size)
-        ]
-        groups = [list(group) for _, group in itertools.groupby(pieces, lambda piece: piece.partitions.first // size)]
-        lengths = [sum(len(piece.partitions) for piece in group) for group in groups]
-        assert all(
-            length == min(size, self._n - group[0].partitions.first // size * size) for group, length in zip(groups, lengths, strict=True)
-        ), "a shard owns all partitions of a group"
-
-        def work(group: list[_WorkItem]) -> None:
-            total = self._accumulate(group, pass_number, request)
-            if current:  # no other sums are wanted
-                held = HeldSums(self._tiled, total, pass_.tiled, n_columns(group[0].partitions.source))
-                del total
-                sums.add((0, group[0].partitions.first // size), held)
-                del held
-                self._tiled.limit(sums.nodes.values())
-
-        self._run_items(work, groups)
-        self._finish_pass(pass_number, pieces, began)
-
-    def _accumulate(self, group: Sequence[_WorkItem], pass_number: int, request: RunPass[P]) -> P:
-        """Run a tiled pass on a group of partitions and return its sums. The next chunk is read while the current one is processed."""
-        pass_ = _tiled(request)
-        total: P = pass_.zeros(n_columns(group[0].partitions.source))
-        read = pass_.dtype is not None
-        items = (self._load(item, sampled=False) if read else item for item in group)
-        for item in prefetch(items) if read and len(group) > 1 else items:
-            if read:
-                self._load_resident(item)
-            partitions = self._fetch_chunks(item.partitions) if read else item.partitions
-            with closing(partitions.blocks(pass_.dtype, self._workspace())) as blocks:  # type: ignore[type-var]  # a generator with close()
-                for i in partitions.numbers:
-                    n_blocks = partitions.n_blocks(i)
-                    new: BlockStates = []
-                    for block, old in zip(islice(blocks, n_blocks), self._states.take(i, n_blocks), strict=True):
-                        block.work.next_block()
-                        new.append(request.accumulate(block, old, total))
-                    self._states.put(i, new)
-                    self._done[i] = pass_number
-                    self._end_partition(partitions.layout.rows(i, i + 1))
-        return total
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return the results of a function for each item, computed on the shard's threads."""
@@ -313,24 +325,6 @@ class Shard:
         if run.resident and part.source.chunk_rows is not None:
             item.partitions = run.partitions.part(part.first, part.last)
 
-    def _process(self, item: _WorkItem, pass_number: int, request: RunPass[P], sums: TreeSum[P], leaves: Mapping[int, int]) -> None:
-        pass_ = request.pass_
-        if pass_.dtype is not None:
-            self._load_resident(item)
-        partitions = item.partitions if pass_.dtype is None else self._fetch_chunks(item.partitions)
-        with closing(partitions.blocks(pass_.dtype, self._workspace())) as blocks:  # type: ignore[type-var]  # declared as an iterator, is a generator with close()
-            for i in partitions.numbers:
-                if self._interrupted.is_set():
-                    return
-                n_blocks = partitions.n_blocks(i)
-                new: BlockStates = []
-                total = reduce_blocks(islice(blocks, n_blocks), request, self._states.take(i, n_blocks), new.append)
-                if pass_.changes_state:
-                    self._states.put(i, new)
-                self._done[i] = pass_number
-                sums.add((0, leaves[i]), total)
-                self._end_partition(partitions.layout.rows(i, i + 1))
-
     def _fetch_chunks(self, partitions: Partitions) -> Partitions:
         """Return the partitions with the chunks of a Dask array fetched to this process; return others unchanged."""
         source = partitions.source
@@ -350,46 +344,17 @@ class Shard:
             self._runs = [_ReadRun(p, run.resident) for run in self._runs for p in run.partitions.read_runs()]
 
     def _run_items(
-        self,
-        work: Callable[[Any], None],
-        items: Sequence[T],
-        prepare: Callable[[T], T] | None = None,
-        interrupted: threading.Event | None = None,
+        self, work: Callable[[T], None], items: Sequence[T], prepare: Callable[[T], T] | None = None, *, interruptible: bool = False
     ) -> None:
-        """Call ``work`` for each item on the shard's threads; items start in their order, and none once ``interrupted`` is set.
+        """Call ``work`` for each item on the shard's threads; see :func:`run_items`. None starts in an interrupted pass."""
 
-        With ``prepare``, each thread's next item is prepared while the thread works on the current one.
-        """
-        following, stopped, lock = iter(items), threading.Event(), threading.Lock()
+        def may_start() -> bool:
+            if self._stopped.is_set():
+                raise InterruptedError("the session has ended")
+            return not (interruptible and self._interrupted.is_set())
 
-        def claim() -> Iterator[T]:
-            while not (stopped.is_set() or (interrupted is not None and interrupted.is_set())):
-                self._check_stopped()
-                with lock:
-                    item = next(following, None)
-                if item is None:
-                    return
-                yield item
-
-        def run_claimed() -> None:
-            try:
-                for item in claim() if prepare is None else prefetch(map(prepare, claim())):
-                    work(item)
-            except BaseException:
-                stopped.set()
-                raise
-
-        if self._pool is None or len(items) < 2:
-            run_claimed()
-            return
-        futures = [self._pool.submit(run_claimed) for _ in range(min(self._threads, len(items)))]
-        try:
-            wait(futures)
-        finally:
-            stopped.set()  # a signal may have ended the wait
-            wait(futures)
-        for future in futures:
-            future.result()
+        pool = None if len(items) < 2 else self._pool
+        run_items(work, items, pool, self._threads, stopped=threading.Event(), prepare=prepare, may_start=may_start)
 
     def stop(self) -> None:
         """Stop a running pass, from another thread."""
@@ -402,10 +367,6 @@ class Shard:
     def allow_passes(self) -> None:
         """Run complete passes again."""
         self._interrupted.clear()
-
-    def _check_stopped(self) -> None:
-        if self._stopped.is_set():
-            raise InterruptedError("the session has ended")
 
     def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
         """Return a state array (k, rows) of the partitions ``first`` to ``last`` − 1 as (rows, k)."""
@@ -437,11 +398,6 @@ class Shard:
         parts = max(1, min(self._threads, size // _STREAM_BYTES, len(run)))
         edges = [run[0] + len(run) * i // parts for i in range(parts + 1)]
         return [range(a, b) for a, b in itertools.pairwise(edges)]
-
-
-def _tiled(request: RunPass[P]) -> TiledPass[Any, Any, P]:
-    assert isinstance(request.pass_, TiledPass), "other passes run on single partitions"
-    return request.pass_
 
 
 def consecutive(numbers: Iterable[int]) -> list[range]:

@@ -40,7 +40,8 @@ from dfact.engine.cluster.transport import Pickled
 from dfact.engine.driver import FusedPass, Member
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
-from dfact.engine.partitions import partitions, prefetch, reduce_blocks
+from dfact.engine.parallel import prefetch
+from dfact.engine.partitions import partitions, reduce_blocks
 from dfact.engine.passes import Block, Pass, RunPass, Workspace
 from dfact.engine.reduction import TreeSum, tree_sum
 from dfact.engine.session import Executor
