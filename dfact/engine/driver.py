@@ -58,7 +58,7 @@ class Member:
     name: str
     """Name of the solver."""
     request: RunPass[Any]
-    """What the solver requests, without its broadcast."""
+    """Request of the solver, without its broadcast."""
 
 
 @dataclass

@@ -260,7 +260,7 @@ def _share(count: int, workers: WorkerResources) -> int:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a process keeps between passes."""
+    """The numbers of states, values and sums that a process keeps between passes."""
 
     states: int
     """Number of partitions of its share whose states stay in memory."""
