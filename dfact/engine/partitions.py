@@ -138,6 +138,17 @@ def reduce_blocks(
     return total
 
 
+def consecutive(numbers: Iterable[int]) -> list[range]:
+    """Group numbers into runs of consecutive ones, in ascending order."""
+    runs: list[range] = []
+    for number in sorted(numbers):
+        if runs and runs[-1].stop == number:
+            runs[-1] = range(runs[-1].start, number + 1)
+        else:
+            runs.append(range(number, number + 1))
+    return runs
+
+
 def rechunk_rows(chunks: Iterable[Rows], rows: int) -> Iterator[Rows]:
     """Yield blocks of ``rows`` rows from chunks of any length; a block of an array that lies within a chunk is a view."""
     incomplete: Rows | None = None

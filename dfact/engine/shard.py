@@ -1,10 +1,9 @@
 """A shard: the partitions of one process, with their values, their state and the threads that run passes on them."""
-# Long because ordinary and tiled passes share the partitions that are still to be processed, and how these are read.
 
 import itertools
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from dfact.data.sources.dask import DaskRows
 from dfact.engine.block_state import BlockStates, CheckpointedState, PartitionStates, StateArrays
 from dfact.engine.parallel import prefetch, run_items
-from dfact.engine.partitions import Partitions, reduce_blocks
+from dfact.engine.partitions import Partitions, consecutive, reduce_blocks
 from dfact.engine.passes import PartialSums, RunPass, TiledPass, Workspace
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.threads import single_threaded
@@ -398,14 +397,3 @@ class Shard:
         parts = max(1, min(self._threads, size // _STREAM_BYTES, len(run)))
         edges = [run[0] + len(run) * i // parts for i in range(parts + 1)]
         return [range(a, b) for a, b in itertools.pairwise(edges)]
-
-
-def consecutive(numbers: Iterable[int]) -> list[range]:
-    """Group numbers into runs of consecutive ones, in ascending order."""
-    runs: list[range] = []
-    for number in sorted(numbers):
-        if runs and runs[-1].stop == number:
-            runs[-1] = range(runs[-1].start, number + 1)
-        else:
-            runs.append(range(number, number + 1))
-    return runs

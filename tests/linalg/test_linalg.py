@@ -45,7 +45,7 @@ def session(X: Any, dtype: np.dtype[Any] = FLOAT64) -> Iterator[Session]:
 def embedded(Y: NDArray[np.float64]) -> Iterator[Session]:
     """A session whose state holds Y (n, k) as the coordinates of its rows."""
     with session(Y) as opened:
-        opened.run(EmbedPass(FLOAT64, zero_filled), np.eye(Y.shape[1]))
+        opened.run(RunPass(EmbedPass(FLOAT64, zero_filled), np.eye(Y.shape[1])))
         yield opened
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.shard import consecutive
+from dfact.engine.partitions import consecutive
 
 T = TypeVar("T")
 Tree = tuple[T, list[Any]]

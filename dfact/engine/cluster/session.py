@@ -33,11 +33,10 @@ from dfact.engine.cluster.worker_shard import Report, Share
 from dfact.engine.cluster.workers import Retry, SessionWorker, SessionWorkers, WorkersLost
 from dfact.engine.environment import Environment, computed_in, environments_from
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers, reservable_bytes
-from dfact.engine.partitions import Partitions
+from dfact.engine.partitions import Partitions, consecutive
 from dfact.engine.passes import PartialSums, RunPass, TiledPass
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.session import CheckpointableSession
-from dfact.engine.shard import consecutive
 from dfact.engine.threads import single_threaded
 from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, group_partitions, n_columns, n_groups, tile_total
 from dfact.errors import ClusterError
