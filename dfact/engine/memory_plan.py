@@ -11,7 +11,6 @@ import psutil
 from dfact.data.layout import Layout
 from dfact.data.memory_limit import free_memory, parse_bytes
 from dfact.data.sources.base import RowSource
-from dfact.data.sources.dask import DaskRows
 from dfact.engine.passes import has_small_codes
 from dfact.engine.tiles import RESIDENT_COLUMNS, n_groups, tile_columns
 from dfact.errors import MemoryPlanError
@@ -228,7 +227,7 @@ def _thread_bytes(source: RowSource, dtype: "np.dtype[np.floating]", footprint: 
     converted = m * dtype.itemsize if converts else 0
     # Two decoded chunks (one is prefetched) and the compressed bytes of one. Workers hold the chunks of a dask array already, or
     # get them once.
-    chunks = (1 if isinstance(source, DaskRows) else 3) * chunk
+    chunks = (1 if source.is_fetched else 3) * chunk
     arrays = block * (converted + source.row_bytes + footprint.work_per_row) + 2 * footprint.broadcast
     # A partition's state while it is read from disk or written, and in a message.
     states = (3 if on_cluster else 2) * partition * footprint.state_per_row

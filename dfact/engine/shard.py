@@ -3,7 +3,7 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,6 @@ from typing import Any, Self, TypeVar
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.sources.dask import DaskRows
 from dfact.engine.block_state import BlockStates, CheckpointedState, PartitionStates, StateArrays
 from dfact.engine.parallel import prefetch, run_items
 from dfact.engine.partitions import Partitions, consecutive, reduce_blocks
@@ -27,7 +26,6 @@ from dfact.monitoring import metrics
 P = TypeVar("P", bound=PartialSums)
 T = TypeVar("T")
 R = TypeVar("R")
-Fetch = Callable[[Sequence[Hashable]], Mapping[Hashable, NDArray[Any]]]
 _STREAM_BYTES = 1 << 26  # minimum size of a checkpoint's streams if a shard writes several
 
 
@@ -56,15 +54,12 @@ class Shard:
     therefore runs only where it has not run yet. Its sums are kept until the next pass. Calls must not overlap.
     """
 
-    def __init__(
-        self, n_partitions: int, threads: int, resident_states: int, resident_values: int, resident_sums: int, fetch: Fetch | None = None
-    ) -> None:
+    def __init__(self, n_partitions: int, threads: int, resident_states: int, resident_values: int, resident_sums: int) -> None:
         """Initialize an empty shard for a data set of ``n_partitions``.
 
         States of up to ``resident_states`` partitions, values of up to ``resident_values``, and tiled sums of up to ``resident_sums``
-        groups that wait for others stay in memory. ``fetch`` returns chunks of a Dask array by their keys.
+        groups that wait for others stay in memory.
         """
-        self._fetch = fetch
         self._n, self._threads = n_partitions, threads
         self._free_values = resident_values  # number of further partitions whose values may stay in memory
         self._states = PartitionStates(resident_states)
@@ -248,10 +243,10 @@ class Shard:
 
     def _process(self, item: _WorkItem, pass_number: int, request: RunPass[P], total: P | None = None) -> Iterator[tuple[int, P]]:
         """Run a pass on the partitions of an item, one after the other, and yield each with its sums; see :func:`reduce_blocks`."""
-        pass_, partitions = request.pass_, item.partitions
+        pass_ = request.pass_
         if pass_.dtype is not None:
             self._load_resident(item)
-            partitions = self._fetch_chunks(item.partitions)
+        partitions = item.partitions.load() if pass_.dtype is not None and item.partitions.source.is_fetched else item.partitions
         with closing(partitions.blocks(pass_.dtype, self._workspace())) as blocks:  # type: ignore[type-var]  # declared as an iterator, is a generator with close()
             for i in partitions.numbers:
                 if total is None and self._interrupted.is_set():
@@ -310,26 +305,18 @@ class Shard:
         """Return the same item, with its values in memory if the pass is sampled or the item is no longer than a chunk."""
         self._load_resident(item)
         source = item.partitions.source
-        if not sampled and (isinstance(source, DaskRows) or source.shape[0] > (source.chunk_rows or 0)):
+        if source.chunk_rows is None or (not sampled and (source.is_fetched or source.shape[0] > source.chunk_rows)):
             return item
-        partitions = self._fetch_chunks(item.partitions)
-        return replace(item, partitions=partitions if partitions.source.chunk_rows is None else partitions.load())
+        return replace(item, partitions=item.partitions.load())
 
     def _load_resident(self, item: _WorkItem) -> None:
         """Load the complete run of an item if the run's values stay in memory."""
         run, part = item.run, item.partitions
         with run.lock:
             if run.resident and run.partitions.source.chunk_rows is not None:
-                run.partitions = self._fetch_chunks(run.partitions).load()
+                run.partitions = run.partitions.load()
         if run.resident and part.source.chunk_rows is not None:
             item.partitions = run.partitions.part(part.first, part.last)
-
-    def _fetch_chunks(self, partitions: Partitions) -> Partitions:
-        """Return the partitions with the chunks of a Dask array fetched to this process; return others unchanged."""
-        source = partitions.source
-        if isinstance(source, DaskRows) and self._fetch is not None:
-            return replace(partitions, source=source.loaded(self._fetch(source.keys)))
-        return partitions
 
     def _workspace(self) -> Workspace:
         workspace: Workspace | None = getattr(self._local, "workspace", None)

@@ -122,7 +122,7 @@ class SumsTask:
         item_range = ItemRange(dataset.valid_range[:, 0], dataset.valid_range[:, 1], shift)
         moments_pass = MomentsPass(dtype, self.listwise, weighted)
         solvers: list[FusedSolver[Any]] = [
-            FusedSolver(_run(ItemSumsPass(dtype, weighted), item_range)),
+            FusedSolver(run(ItemSumsPass(dtype, weighted), item_range)),
             *(FusedSolver(self._moments(moments_pass, group, shift[group.columns]), _view(group.columns, m)) for group in self.groups),
         ]
         tabulated = [i for i, group in enumerate(self.groups) if group.levels is not None and len(group.varying)]
@@ -189,10 +189,6 @@ def _scaled_weights(dataset: Dataset) -> Array | None:
 
 def _view(columns: NDArray[np.intp], m: int) -> BlockView | None:
     return None if len(columns) == m else ColumnsView(tuple(columns.tolist()))
-
-
-def _run(pass_: Any, broadcast: Any) -> Solver[Any]:
-    return (yield from run(pass_, broadcast))
 
 
 def _group(dataset: Dataset, columns: NDArray[np.intp], polychoric: bool, scales: tuple[Scale, ...]) -> _Group:

@@ -21,6 +21,8 @@ class RowSource(ABC):
 
     is_sparse: ClassVar[bool] = False
     """Whether the source stores some entries only."""
+    is_fetched: ClassVar[bool] = False
+    """Whether other processes hold the rows, so that :meth:`to_memory` fetches those of a run at once instead of reading by chunks."""
 
     @property
     @abstractmethod
