@@ -13,7 +13,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import numpy as np
 import zarr
 from numpy.typing import NDArray
 
@@ -40,12 +39,16 @@ _stopped: ContextVar[threading.Event | None] = ContextVar("stopped", default=Non
 
 
 class LocalSession(CheckpointableSession):
-    """A session in this process: a single shard, which runs one partition after the other, or several at once on threads."""
+    """A session in this process, with a single shard, which runs one partition after the other, or several at once on threads.
+
+    It is the driver's part of what a :class:`Shard` does for itself and for workers alike: it numbers the passes, holds the state of the
+    tiles, and ends where the task that it runs in is to stop.
+    """
 
     def __init__(self, partitions: Partitions, plan: Plan, threads: int) -> None:
         self._partitions, self._pass = partitions, 0
         self._shard = Shard(len(partitions), threads, plan.resident_states, plan.resident_values, plan.resident_sums)
-        self._tiles = TileStates(n_columns(partitions.source))
+        self.tile_states = TileStates(n_columns(partitions.source))
         self._pending = False
         """Whether the sums of the last pass wait for a step on tiles."""
         self._stack = ExitStack()
@@ -53,7 +56,7 @@ class LocalSession(CheckpointableSession):
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(metrics.fit())
-            stack.callback(self._tiles.close)
+            stack.callback(self.tile_states.close)
             stack.enter_context(self._shard)
             self._shard.add(self._partitions, 0)
             self._stack = stack.pop_all()
@@ -66,7 +69,7 @@ class LocalSession(CheckpointableSession):
         if (stopped := _stopped.get()) is not None and stopped.is_set():
             raise CancelledError
         self._pass += 1
-        self._shard.run(self._pass, request.with_broadcast(self._tiles.resolve(request.broadcast)))
+        self._shard.run(self._pass, request.with_broadcast(self.tile_states.resolve(request.broadcast)))
         self._pending = isinstance(request.pass_, TiledPass)
         metrics.add(fit_passes=1)
         [total] = self._shard.sums(self._pass).values()
@@ -88,18 +91,11 @@ class LocalSession(CheckpointableSession):
                 return {}
             return tile_total([self._shard.tile_sums(self._pass, number)], n_groups(self._partitions.layout))
 
-        total = self._tiles.run(step, given, prefix, sums, tile_sums, self._shard.map)
+        total = self.tile_states.run(step, given, prefix, sums, tile_sums, self._shard.map)
         if pending:
             self._shard.drop_sums()
             self._pending = False
         return total
-
-    def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        return self._tiles.array(name, dtype)
-
-    @property
-    def tile_states(self) -> TileStates:
-        return self._tiles
 
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
         return self._shard.save(group, "partitions")

@@ -92,6 +92,9 @@ class StateRows:
 class CheckpointableSession(Session, Protocol):
     """A session whose state a checkpoint can hold."""
 
+    tile_states: TileStates
+    """The state of the tiles of columns."""
+
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
         """Write the state of all partitions, if there is any, to the group."""
         ...
@@ -105,10 +108,8 @@ class CheckpointableSession(Session, Protocol):
         """Whether all processes that hold the state are about to end, so that it should be saved."""
         return False
 
-    @property
-    def tile_states(self) -> TileStates:
-        """The state of the tiles of columns."""
-        ...
+    def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+        return self.tile_states.array(name, dtype)
 
 
 class Executor(Protocol):

@@ -91,7 +91,7 @@ class ClusterSession(CheckpointableSession):
         self._next_poll = 0.0
         self._unit = 1
         """Number of partitions in a group, once a pass was tiled: workers own complete groups."""
-        self._tiles = TileStates(n_columns(partitions.source))
+        self.tile_states = TileStates(n_columns(partitions.source))
         self._pending = self._stateless = False
         """Whether the sums of the last pass wait for a step on tiles, and whether no partition had a state after it."""
         self._stack = ExitStack()
@@ -103,7 +103,7 @@ class ClusterSession(CheckpointableSession):
             # The driver's own matrix products would give other bits with more threads.
             stack.enter_context(single_threaded())
             stack.enter_context(demand(self._client, len(self._partitions) // _PARTITIONS_PER_THREAD))
-            stack.callback(self._tiles.close)
+            stack.callback(self.tile_states.close)
             stack.callback(self._workers.close)
             self._workers.add(self._workers.available())
             self._stack = stack.pop_all()
@@ -123,7 +123,7 @@ class ClusterSession(CheckpointableSession):
         self._pending = isinstance(request.pass_, TiledPass)
         if self._pending:
             self._align_groups()
-        self._journal.append(packed(request.with_broadcast(None)), packed(self._tiles.resolve(request.broadcast)))
+        self._journal.append(packed(request.with_broadcast(None)), packed(self.tile_states.resolve(request.broadcast)))
         self._summands, self._handed_over = request.partitions(len(self._partitions)), []
         n = len(self._summands)
         parts = n_groups(self._partitions.layout) if self._pending else n
@@ -148,19 +148,19 @@ class ClusterSession(CheckpointableSession):
         self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str = "", sums: Mapping[str, NDArray[Any]] | None = None
     ) -> PartialSums:
         if sums is not None:
-            return self._tiles.run(step, given, prefix, sums, lambda _: {}, lambda work, numbers: [work(number) for number in numbers])
+            return self.tile_states.run(step, given, prefix, sums, lambda _: {}, lambda work, numbers: [work(number) for number in numbers])
         small: list[PartialSums] = []
-        n = len(self._tiles.columns)
+        n = len(self.tile_states.columns)
 
         def step_wave() -> None:
             first = len(small)
-            tiles = [self._tiles.tile(first, {}, given, prefix)]
+            tiles = [self.tile_states.tile(first, {}, given, prefix)]
             size = sum(array.nbytes for arrays in (tiles[0].state, tiles[0].given) for array in arrays.values())
             wave = max(1, min(sum(worker.threads for worker in self._workers.owners), _TILES_BYTES // max(1, size)))
-            tiles += [self._tiles.tile(number, {}, given, prefix) for number in range(first + 1, min(first + wave, n))]
+            tiles += [self.tile_states.tile(number, {}, given, prefix) for number in range(first + 1, min(first + wave, n))]
             replies = self._step_here(step, tiles) if self._workers.star else self._step_on_workers(step, tiles)
             for tile, (state, part) in zip(tiles, replies, strict=True):
-                self._tiles.put(tile.number, state, prefix)
+                self.tile_states.put(tile.number, state, prefix)
                 small.append(part)
 
         while len(small) < n:
@@ -194,13 +194,6 @@ class ClusterSession(CheckpointableSession):
                 own = tile_total([parts[0] for parts in replies], n_groups(self._partitions.layout))
             results.append(step(replace(tile, sums=own)))
         return results
-
-    def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        return self._tiles.array(name, dtype)
-
-    @property
-    def tile_states(self) -> TileStates:
-        return self._tiles
 
     @property
     def environments(self) -> list[Environment]:
