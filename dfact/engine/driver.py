@@ -100,9 +100,8 @@ class FusedPass(Pass[BlockState, Sequence[Any], FusedSums]):
             new[member.name], part = own.step(viewed, old.pop(member.name, {}))
             parts.append(part)
         kept = (old if self.keeps_others else {}) | new
-        return BlockState(others={f"{name}.{own_name}": array for name, own in kept.items() for own_name, array in own.items()}), FusedSums(
-            parts
-        )
+        arrays = {f"{name}.{own_name}": array for name, states in kept.items() for own_name, array in states.items()}
+        return BlockState(others=arrays), FusedSums(parts)
 
 
 def drive_together(

@@ -309,4 +309,5 @@ class RunPass(Generic[Sums_co]):
     def _begin(self, block: Block, arrays: StateArrays) -> tuple[Block, Any]:
         """Return what the pass sees of a block, and the state from which it begins."""
         seen = block if self.view is None else self.view(block)
-        return seen, self.pass_.state_type.of(arrays) if arrays and not self.reset else self.pass_.start(seen)
+        known = arrays and not self.reset
+        return seen, self.pass_.state_type.of(arrays) if known else self.pass_.start(seen)

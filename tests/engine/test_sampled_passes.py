@@ -209,6 +209,30 @@ def test_dask_arrays_give_the_bits_of_those_in_memory(resident: int, monkeypatch
         assert course(opened(DistributedExecutor(client), source, resident_values=resident), mixed(resident)) == inline_mixed(resident)
 
 
+@dataclass(frozen=True)
+class Inverted:
+    """A view of blocks with other values."""
+
+    def __call__(self, block: Block) -> Block:
+        return block.with_matrix(3 - block.values)
+
+
+def test_a_pass_gets_a_view_of_the_blocks_and_may_discard_their_states(executor: Executor) -> None:
+    plain, fresh, sample = RunPass(Walk()), RunPass(Walk(), reset=True), drawn(np.random.default_rng(0))
+    viewed, viewed_again = RunPass(Walk(), view=Inverted()), RunPass(Walk(), view=Inverted(), reset=True, sample=sample)
+    with opened(executor) as session:
+        first, second, third = take(session, [plain, plain, fresh])
+        by_view = take(session, [viewed_again, viewed], 3)
+    with opened(executor, ArraySource(np.where(values() == 4, 4, 3 - values()))) as session:
+        inverted = take(session, [fresh], 3)
+        assert take(session, [replace(viewed_again, view=None)], 3) == by_view[:1]
+    with opened(InlineExecutor()) as session:
+        assert take(session, [plain], 3) == [third] != inverted
+        take(session, [replace(fresh, sample=sample)], 3)
+        assert take(session, [viewed], 4) == by_view[1:]
+    assert len({first, second, third}) == 3
+
+
 @pytest.mark.parametrize("resident_states", [1, 99])
 def test_partitions_outside_the_sample_keep_their_state(executor: Executor, resident_states: int, tmp_path: Path) -> None:
     rng, found = np.random.default_rng(resident_states), list[dict[int, bytes]]()
