@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import astuple
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -22,7 +23,7 @@ from dfact.data.stored_values import complete_array, open_values
 from dfact.data.weights import are_valid
 from dfact.errors import DfactError, StoreError
 from dfact.storage.arrays import read_labels, read_numbers, write_array, write_columns, write_labels
-from dfact.storage.groups import attributes, open_group
+from dfact.storage.groups import attributes, open_group, update_attributes
 from dfact.storage.location import Location, parse_location
 
 _POPULATION = "population"
@@ -34,8 +35,39 @@ _PLAIN = re.compile(r"\w[\w .+-]{0,60}(?<![ .])", re.ASCII)
 """Names that are valid after ``confounder_`` as the name of a folder on every operating system."""
 
 
-def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
-    """Write all arrays of the dataset but its values."""
+def write_metadata(group: zarr.Group, dataset: Dataset, *, numbered_rows: bool) -> None:
+    """Write all of the dataset but its values: arrays, then attributes.
+
+    ``numbered_rows`` states whether the row labels are merely the numbers of the rows before some were dropped.
+    """
+    _write_arrays(group, dataset)
+    confounders, replicates, statistics = dataset.confounders, dataset.replicate_weights, dataset.statistics
+    update_attributes(
+        group,
+        shape=list(dataset.shape),
+        dtype=dataset.dtype.str,
+        missing_code=dataset.missing_code,
+        confounders=[] if confounders is None else [str(name) for name in confounders],
+        confounder_arrays=[] if confounders is None else confounder_arrays(confounders),
+        confounder_ranges={name: astuple(limits) for name, limits in dataset.confounder_ranges.items()},
+        row_labels=dataset.labels is not None,
+        codebook=dataset.codebook is not None,
+        weights=None if dataset.weights is None else str(dataset.weights.name),
+        replicate_weights=(
+            None
+            if replicates is None
+            else {"names": list(replicates.names), "method": replicates.method, "scales": replicates.scales.tolist()}
+        ),
+        dropped_rows=dataset.dropped_rows,
+        dropped_columns=dataset.dropped_columns,
+        empty_rows=statistics.empty_rows,
+        n_empty_rows=statistics.n_empty_rows,
+        numbered_rows=numbered_rows,
+        fingerprint=dataset.stored_fingerprint,
+    )
+
+
+def _write_arrays(group: zarr.Group, dataset: Dataset) -> None:
     write_labels(group, "column", dataset.column_labels, "column")
     if dataset.labels is not None:
         write_labels(group, "row", dataset.labels, "row")

@@ -1,6 +1,6 @@
 """import_array: write an array, in memory or lazy, as a dataset."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, get_args
 
@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import RANGE_REMEDY, apply_ranges, as_frame, check_ranges, warn_implausible
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.writer import dataset_writer, missing_code_for
+from dfact.data.ingest.writer import Progress, dataset_writer, missing_code_for
 from dfact.data.layout import Layout
 from dfact.data.sources.array import LabelledArray, array_source, axis_labels
+from dfact.data.sources.base import RowSource
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, column_limits, stored_limits
 from dfact.data.weights import check_weights, weight_series
@@ -22,7 +23,6 @@ from dfact.storage.groups import ensure_not_source
 from dfact.storage.location import parse_location
 from dfact.storage.zarr_stores import location_of
 
-Progress = Callable[[int, int], None]
 Implicit = Literal["zero", "missing"]
 
 
@@ -135,7 +135,7 @@ def import_array(
     dtype, missing_code = _stored_type(source.dtype, codes, name)
     n, n_columns = source.shape[:2]
     columns = _labels(column_labels, axis_labels(X, 1), n_columns, "column")
-    rows = _labels(row_labels, axis_labels(X, 0), n, "row") if row_labels is not None or axis_labels(X, 0) is not None else None
+    labels = _labels(row_labels, axis_labels(X, 0), n, "row") if row_labels is not None or axis_labels(X, 0) is not None else None
     frame = None if confounders is None else as_frame(confounders, n, confounder_ranges or ())
     ranges = check_ranges(confounder_ranges or {}, {} if frame is None else dict.fromkeys(map(str, frame)))
     if frame is not None:
@@ -159,22 +159,28 @@ def import_array(
         implicit_value=np.nan if implicit == "missing" else 0.0,
         overwrite=overwrite,
     ) as writer:
-        for batch in source.read_ranges(Layout.of(source.shape)):
-            values = source.read_native(batch.start, batch.stop)
-            _refuse_undeclared(X, values, codes)
-            writer.append(_to_stored(values, dtype, codes, missing_code), limits=limits)
-            if progress is not None:
-                progress(batch.stop, n)
+        rows = writer.write(_read_rows(source, X, dtype, codes, missing_code), limits=limits, progress=progress)
         writer.finish(
+            rows,
             valid_range=limits,
             confounders=frame,
-            row_labels=rows,
+            row_labels=labels,
             mode_labels=modes,
             codebook=codebook,
             confounder_ranges=ranges,
             weights=row_weights,
         )
     return open_dataset(path)
+
+
+def _read_rows(
+    source: RowSource, X: Any, dtype: np.dtype[Any], codes: Sequence[float], missing_code: int | None
+) -> Iterator[NDArray[Any] | sp.csr_array]:
+    """Yield the rows as they are stored, a chunk at a time."""
+    for rows in source.read_ranges(Layout.of(source.shape)):
+        values = source.read_native(rows.start, rows.stop)
+        _refuse_undeclared(X, values, codes)
+        yield _to_stored(values, dtype, codes, missing_code)
 
 
 def _refuse_undeclared(X: Any, values: NDArray[Any] | sp.csr_array, codes: Sequence[float]) -> None:

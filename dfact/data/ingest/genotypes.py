@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.population import read_population
 from dfact.data.ingest.tasks import TaskPool, open_pool
-from dfact.data.ingest.writer import dataset_writer
+from dfact.data.ingest.writer import StoredRows, dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.readers.formats import open_genotypes
@@ -23,7 +23,7 @@ from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
-from dfact.data.variants import variant_labels
+from dfact.data.variants import variant_labels, write_variants
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.genotypes import MISSING, TILE, count_codes, unpack_rows
 from dfact.storage.groups import scratch_store
@@ -150,12 +150,11 @@ def import_genotypes(
         steps.begin(2)
         statistics = _statistics(counts[kept], n)
         digests = _read_back(array, plan, pool, statistics, steps)
-        writer.add_written(n, digests)
-        writer.set_received(np.arange(n), n, statistics)
+        write_variants(writer.group, variants)
         writer.finish(
+            StoredRows(n, np.arange(n), statistics, digests),
             valid_range=np.tile([0.0, 2.0], (len(kept), 1)),
             row_labels=file.labels,
-            variants=variants,
             population=people,
             dropped_columns=len(counts) - len(kept),
         )

@@ -24,7 +24,7 @@ from zarr.buffer import default_buffer_prototype
 from dfact.data.ingest.coding import AnswerCoding, Problem
 from dfact.data.ingest.stack import Instances
 from dfact.data.ingest.tasks import TaskPool, check_running
-from dfact.data.ingest.writer import DatasetWriter, missing_code_for, smallest_integer
+from dfact.data.ingest.writer import DatasetWriter, StoredRows, missing_code_for, smallest_integer
 from dfact.data.layout import Layout
 from dfact.data.readers.base import Table, TablePart
 from dfact.data.readers.columnar.columns import read_cells
@@ -282,7 +282,7 @@ def write(
     pool: TaskPool,
     progress: Progress | None,
     layout: Instances | None = None,
-) -> None:
+) -> StoredRows:
     """Write the rows that have an answer, minus the offset of their columns, side by side in runs of chunks.
 
     The columns are items at instances if there is a ``layout``, else items. ``progress`` is called with rows.
@@ -290,24 +290,25 @@ def write(
     kept = np.delete(np.arange(spooled.statistics.n_rows), spooled.empty)
     n, tail = len(kept), (len(offset),) if layout is None else layout.index.shape
     chunk_rows = Layout.of((n, *tail)).chunk_rows
-    stored = _Stored(dtype, offset, layout, tail, chunk_rows, _location(pool.scratch), _location(writer.store))
+    stored = _Stored(dtype, offset, layout, tail, chunk_rows, _location(pool.scratch), _location(writer.group.store))
     tasks = list(_chunk_tasks(spooled, kept, stored))
     sample = np.empty((0, *tail), dtype)
     if dtype.kind == "f":  # the values of the first chunk decide whether compression is worth its time
         sample = stored.arrange(next(_read_rows(tasks[0], min(n, chunk_rows))))
     writer.create_values(sample)
-    n_written = 0
+    n_written, digests = 0, bytearray()
 
     def receive(written: tuple[int, bytes]) -> None:
         nonlocal n_written
-        writer.add_written(*written)
         n_written += written[0]
+        digests.extend(written[1])
         if progress is not None:
             progress(n_written, n, "rows written")
 
     pool.run(_write_chunks, tasks, receive)
     statistics = _stored_statistics(spooled.statistics, offset, dtype)
-    writer.set_received(kept, spooled.statistics.n_rows, statistics if layout is None else layout.arrange_statistics(statistics))
+    statistics = statistics if layout is None else layout.arrange_statistics(statistics)
+    return StoredRows(spooled.statistics.n_rows, kept, statistics, bytes(digests))
 
 
 def _chunk_tasks(spooled: Spooled, kept: NDArray[np.intp], stored: _Stored) -> Iterator[_Chunks]:

@@ -288,10 +288,9 @@ def import_table(
             empty=empty_rows,
             overwrite=overwrite,
         ) as writer:
-            write(rows, writer, arranged.of_columns(offset), dtype, pool, progress, arranged.layout)
-            valid = stored_limits(limits - offset[:, None], dtype)
             writer.finish(
-                valid_range=valid,
+                write(rows, writer, arranged.of_columns(offset), dtype, pool, progress, arranged.layout),
+                valid_range=stored_limits(limits - offset[:, None], dtype),
                 offset=offset,
                 confounders=frame,
                 confounder_ranges=ranges,

@@ -1,8 +1,9 @@
-"""DatasetWriter: write a dataset row by row, with at most one chunk in memory."""
+"""DatasetWriter: the one way to write a dataset, from rows in order or by tasks side by side, with at most one chunk in memory."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -10,23 +11,24 @@ import pandas as pd
 import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
-from zarr.abc.store import Store
 
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import PlausibleRange
-from dfact.data.dataset import KIND, Dataset, Fingerprint
+from dfact.data.dataset import KIND, Dataset, fingerprint
 from dfact.data.replicate_weights import ReplicateWeights
+from dfact.data.run_digests import RunDigests
 from dfact.data.sources.dense import ArraySource
 from dfact.data.statistics import ColumnStatistics, as_float
-from dfact.data.stored_dataset import confounder_arrays, write_metadata
+from dfact.data.stored_dataset import write_metadata
 from dfact.data.stored_values import CSRWriter, DenseWriter, ValuesWriter
 from dfact.data.validation import EmptyRows, empty_row, first_outside, invalid_value, require_observed_columns
-from dfact.data.variants import write_variants
 from dfact.data.weights import check_weights
 from dfact.errors import DataError
-from dfact.storage.groups import create_group, update_attributes
+from dfact.storage.groups import create_group
 from dfact.storage.location import Location
 
+Progress = Callable[[int, int], None]
+"""Function of the rows that are written, and of all rows."""
 _LARGEST = np.finfo(np.float64).max
 
 
@@ -54,8 +56,26 @@ def storage_type(low: float, high: float, *, integers: bool) -> np.dtype[Any]:
     return np.dtype(np.float32 if max(-low, high) <= np.finfo(np.float32).max else np.float64)
 
 
+@dataclass(frozen=True, eq=False)
+class StoredRows:
+    """What is known of the rows of a dataset once its values are stored."""
+
+    n_received: int
+    """Number of rows with those that were dropped."""
+    kept: NDArray[np.intp]
+    """Numbers of the stored rows among the received ones, ascending."""
+    statistics: ColumnStatistics
+    """Statistics of the received rows, in stored units."""
+    digests: bytes
+    """Digests of the runs of the stored rows."""
+
+
 class DatasetWriter:
-    """A writer of the rows of a dataset, in order; see :func:`dataset_writer`."""
+    """A writer of the values of a dataset, then of its metadata; see :func:`dataset_writer`.
+
+    :meth:`write` stores rows that come in order. Tasks may instead store chunks of :meth:`create_values` side by side. In both cases
+    :meth:`finish` takes what is known of the stored rows.
+    """
 
     def __init__(
         self,
@@ -69,105 +89,95 @@ class DatasetWriter:
         sparse: bool,
         implicit_value: float,
     ) -> None:
-        self._group, self._shape, self._dtype, self._missing_code = group, shape, dtype, missing_code
+        self.group = group
+        self._shape, self._dtype, self._missing_code = shape, dtype, missing_code
         self._labels, self._name, self._empty, self._implicit_value = column_labels, name, empty, implicit_value
         self._values: ValuesWriter
         if sparse:
             self._values = CSRWriter(group, shape, dtype, missing_code, implicit_value)
         else:
             self._values = DenseWriter(group, shape, dtype, missing_code)
-        self._written = self._received = 0
-        self._kept: list[NDArray[np.intp]] = []
-        self._fingerprint = Fingerprint(shape[1:], dtype, implicit_value)
-        self.statistics = ColumnStatistics.of_columns(int(np.prod(shape[1:])))
 
-    def append(self, rows: NDArray[Any] | sp.csr_array, limits: NDArray[np.float64] | None = None) -> None:
-        """Add rows in stored units (missing entries as the missing code or NaN), each column within its ``limits`` (m, 2)."""
-        values = as_float(rows, self._missing_code, np.result_type(self._dtype, np.float32))
-        if limits is not None or self._dtype.kind == "f":
-            low, high = (-_LARGEST, _LARGEST) if limits is None else limits.T
-            outside = first_outside(values, low, high, self._implicit_value)
-            if outside is not None:
-                index, value = outside
-                raise invalid_value(self._describe_entry(index), value, *((np.nan, np.nan) if limits is None else limits[index[1]]))
-        keep = (self.statistics.update(values, self._implicit_value) > 0) | (self._empty == "keep")
-        self._kept.append(self._received + np.flatnonzero(keep))
-        self._received += values.shape[0]
-        if not keep.all():
-            if self._empty == "error":
-                raise empty_row(self._name, f"row {self.statistics.empty_rows[0]}")
-            rows = rows[keep]
-        rows = rows.astype(self._dtype, copy=False)
-        self._fingerprint.update(rows)
-        self._values.append(rows)
-        self._written += rows.shape[0]
+    def write(
+        self, batches: Iterable[NDArray[Any] | sp.csr_array], *, limits: NDArray[np.float64] | None = None, progress: Progress | None = None
+    ) -> StoredRows:
+        """Store all rows, which come in order, in stored units (missing entries as the missing code or NaN).
 
-    @property
-    def store(self) -> Store:
-        """Store of the dataset."""
-        return self._group.store
+        Each column must lie within its ``limits`` (m, 2). ``progress`` is called with the rows done and their number.
+        """
+        statistics, digests = ColumnStatistics.of_columns(prod(self._shape[1:])), RunDigests(self._shape[1:])
+        kept, n_received, n_written = [np.empty(0, np.intp)], 0, 0
+        for batch in batches:
+            values = as_float(batch, self._missing_code, np.result_type(self._dtype, np.float32))
+            self._check_values(values, limits, n_received)
+            keep = (statistics.update(values, self._implicit_value) > 0) | (self._empty == "keep")
+            if self._empty == "error" and not keep.all():
+                raise empty_row(self._name, f"row {statistics.empty_rows[0]}")
+            rows = (batch if keep.all() else batch[keep]).astype(self._dtype, copy=False)
+            digests.update(rows)
+            self._values.append(rows)
+            kept.append(n_received + np.flatnonzero(keep))
+            n_received += batch.shape[0]
+            n_written += rows.shape[0]
+            del batch, values, rows  # their memory is free while the next batch is read
+            if progress is not None:
+                progress(n_received, self._shape[0])
+        if n_written:
+            self._values.finish(n_written)
+        return StoredRows(n_received, np.concatenate(kept), statistics, digests.finish())
+
+    def _check_values(self, values: Any, limits: NDArray[np.float64] | None, first_row: int) -> None:
+        """Raise DataError on an infinite value, or one outside the limits."""
+        if limits is None and self._dtype.kind != "f":
+            return
+        low, high = (-_LARGEST, _LARGEST) if limits is None else limits.T
+        outside = first_outside(values, low, high, self._implicit_value)
+        if outside is not None:
+            (row, column, *modes), value = outside
+            slices = "".join(f", index {i}" for i in modes)
+            entry = f"{self._name}: row {first_row + row}, column {str(self._labels[column])!r}{slices}"
+            raise invalid_value(entry, value, *((np.nan, np.nan) if limits is None else limits[column]))
 
     def create_values(self, sample: NDArray[Any], chunk_columns: int | None = None) -> zarr.Array[Any]:
-        """Create the array of dense values for tasks that write its chunks, compressed as rows like ``sample`` need it.
-
-        Their rows are then counted by :meth:`add_written`.
-        """
+        """Create the array of dense values for tasks that write its chunks, compressed as rows like ``sample`` need it."""
         if not isinstance(self._values, DenseWriter):
             raise TypeError("the tasks that write values share no chunk, expected a dense dataset")
         return self._values.create(sample, chunk_columns)
 
-    def add_written(self, n_rows: int, digests: bytes) -> None:
-        """Add the next rows, which a task wrote, by the digests of their runs."""
-        self._fingerprint.add_runs(n_rows, digests)
-        self._written += n_rows
-
-    def set_received(self, kept: NDArray[np.intp], n_rows: int, statistics: ColumnStatistics) -> None:
-        """State which of ``n_rows`` received rows the tasks wrote, and the statistics of the stored values."""
-        self._kept, self._received, self.statistics = [kept], n_rows, statistics
-
-    def _describe_entry(self, index: tuple[int, ...]) -> str:
-        modes = "".join(f", index {i}" for i in index[2:])
-        return f"{self._name}: row {self._received + index[0]}, column {str(self._labels[index[1]])!r}{modes}"
-
     def finish(
         self,
+        rows: StoredRows,
         *,
         valid_range: NDArray[np.float64] | None = None,
         offset: NDArray[np.float64] | None = None,
         confounders: pd.DataFrame | None = None,
-        row_labels: NDArray[Any] | None = None,
-        mode_labels: tuple[NDArray[Any] | None, ...] = (),
-        dropped_before: int = 0,
-        codebook: Codebook | None = None,
         confounder_ranges: Mapping[str, PlausibleRange] | None = None,
-        variants: pd.DataFrame | None = None,
-        population: pd.Categorical | None = None,
-        dropped_columns: int = 0,
         weights: "pd.Series[float] | None" = None,
         replicate_weights: ReplicateWeights | None = None,
+        row_labels: NDArray[Any] | None = None,
+        mode_labels: tuple[NDArray[Any] | None, ...] = (),
+        codebook: Codebook | None = None,
+        population: pd.Categorical | None = None,
+        dropped_rows: int = 0,
+        dropped_columns: int = 0,
     ) -> None:
-        """Write the last rows and the metadata. Row labels, confounders, population and weights are those of all received rows.
+        """Write the metadata. Row labels, confounders, weights and population are those of all received rows.
 
-        ``dropped_before`` counts the rows without any answer that were dropped before, ``dropped_columns`` the columns. The codebook
-        describes some or all of the columns, the table of variants describes all.
+        ``dropped_rows`` counts the rows without any answer that were dropped before, ``dropped_columns`` the columns. The codebook
+        describes some or all of the columns.
         """
-        if self._written == 0:
+        kept, n_columns = rows.kept, self._shape[1]
+        if not len(kept):
             raise DataError(f"{self._name} has no rows with answers, expected at least one")
-        self._values.finish(self._written)
-        kept = np.concatenate(self._kept)
-        numbered = row_labels is None and len(kept) < self._received
+        numbered = row_labels is None and len(kept) < rows.n_received  # such labels identify no participants: join_datasets rejects them
         if numbered:
-            row_labels = np.arange(self._received).astype(str).astype(object)
-        statistics = self.statistics
-        if self._empty != "keep":
-            statistics.n_rows, statistics.n_empty_rows, statistics.empty_rows = self._written, 0, []
-            if len(self._shape) == 2:
-                require_observed_columns(self._name, self._labels, statistics.observed)
-        n_columns = self._shape[1]
+            row_labels = np.arange(rows.n_received).astype(str).astype(object)
+        statistics = self._stored_statistics(rows)
         if valid_range is None:
             valid_range = np.tile([statistics.minimum.min(), statistics.maximum.max()], (n_columns, 1))
         dataset = Dataset(
-            ArraySource(np.empty((0, *self._shape[1:]), self._dtype)),
+            # The shape and the type of the stored values, without their memory.
+            ArraySource(np.broadcast_to(np.zeros((), self._dtype), (len(kept), *self._shape[1:]))),
             self._missing_code,
             self._labels,
             valid_range,
@@ -180,34 +190,20 @@ class DatasetWriter:
             population=None if population is None else population.take(kept),
             weights=None if weights is None else _kept_weights(weights, kept),
             replicate_weights=None if replicate_weights is None else replicate_weights.take(kept),
-        )
-        write_metadata(self._group, dataset)
-        if variants is not None:
-            write_variants(self._group, variants)
-        update_attributes(
-            self._group,
-            shape=[self._written, *self._shape[1:]],
-            dtype=self._dtype.str,
-            missing_code=self._missing_code,
-            confounders=[] if confounders is None else [str(name) for name in confounders],
-            confounder_arrays=[] if confounders is None else confounder_arrays(confounders),
-            confounder_ranges={name: astuple(limits) for name, limits in (confounder_ranges or {}).items()},
-            row_labels=row_labels is not None,
-            codebook=codebook is not None,
-            weights=None if weights is None else str(weights.name),
-            replicate_weights=_describe_replicates(replicate_weights),
-            dropped_rows=dropped_before + self._received - self._written,
+            confounder_ranges=confounder_ranges or {},
+            dropped_rows=dropped_rows + rows.n_received - len(kept),
             dropped_columns=dropped_columns,
-            empty_rows=statistics.empty_rows,
-            n_empty_rows=statistics.n_empty_rows,
-            numbered_rows=numbered,  # these labels do not identify participants: join_datasets rejects them
-            fingerprint=self._fingerprint.finish(dataset),
         )
+        dataset = replace(dataset, stored_fingerprint=fingerprint(dataset, rows.digests, self._implicit_value))
+        write_metadata(self.group, dataset, numbered_rows=numbered)
 
-
-def _describe_replicates(weights: ReplicateWeights | None) -> dict[str, Any] | None:
-    """Return the attributes of replicate weights."""
-    return None if weights is None else {"names": list(weights.names), "method": weights.method, "scales": weights.scales.tolist()}
+    def _stored_statistics(self, rows: StoredRows) -> ColumnStatistics:
+        """Return the statistics of the stored rows; raise DataError on columns without any answer."""
+        if self._empty == "keep":
+            return rows.statistics
+        if len(self._shape) == 2:
+            require_observed_columns(self._name, self._labels, rows.statistics.observed)
+        return replace(rows.statistics, n_rows=len(rows.kept), n_empty_rows=0, empty_rows=[])
 
 
 def _kept_weights(weights: "pd.Series[float]", kept: NDArray[np.intp]) -> "pd.Series[float]":
@@ -241,7 +237,7 @@ def dataset_writer(
     implicit_value: float = 0.0,
     overwrite: bool = False,
 ) -> Iterator[DatasetWriter]:
-    """Yield a writer of the dataset at ``path``; the block must end with ``writer.finish()``.
+    """Yield a writer of the dataset at ``path``; the block must end with :meth:`DatasetWriter.finish`.
 
     ``name`` is the name of the data in messages (the file, or "X"). A ``sparse`` dataset takes
     SciPy's CSR arrays in canonical form, with implicit entries of ``implicit_value``; a dense one takes NumPy arrays.
