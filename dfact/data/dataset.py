@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import PlausibleRange
+from dfact.data.genotypes import Genotypes
 from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.run_digests import DIGEST_BYTES
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import RowSubset
 from dfact.data.statistics import ColumnStatistics
-from dfact.data.variants import VARIANTS, read_variants
 from dfact.data.weights import check_weights, weight_series
 from dfact.errors import DataError
 from dfact.storage.arrays import read_labels
@@ -60,14 +60,13 @@ class Dataset:
     confounders: pd.DataFrame | None = None
     path: Location | None = None
     dropped_rows: int = 0  # number of rows without any answer that the import dropped
-    dropped_columns: int = 0  # number of variants that the import of genotypes dropped
     codebook: Codebook | None = field(default=None, repr=False)  # an item for each column
     confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict, repr=False)  # by confounder, where declared
     weights: "pd.Series[float] | None" = field(default=None, repr=False)  # of the rows, such as survey weights
     replicate_weights: ReplicateWeights | None = field(default=None, repr=False)  # of the rows of a survey, beside its weights
     labels: NDArray[Any] | None = field(default=None, repr=False)
     mode_labels: tuple[NDArray[Any] | None, ...] = ()  # of the third and further modes, None for a mode without labels
-    population: pd.Categorical | None = field(default=None, repr=False)  # of each row, missing where unknown
+    genotypes: Genotypes = field(default=Genotypes(), repr=False)  # populations and variants; nothing for other data
     stored_fingerprint: str | None = field(default=None, repr=False)
 
     @property
@@ -100,14 +99,6 @@ class Dataset:
             return self.labels
         labels = open_group(self.path, KIND).get("row")
         return labels if isinstance(labels, zarr.Array) else None
-
-    @cached_property
-    def variants(self) -> pd.DataFrame | None:
-        """Chromosome, name, cM, position, A1 and A2 of the columns of genotypes, which count A2; None for other data."""
-        if self.path is None or kind_at(self.path) != KIND:
-            return None
-        group = open_group(self.path, KIND)
-        return read_variants(group, self.shape[1]) if VARIANTS in group else None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -153,7 +144,7 @@ class Dataset:
             "confounders": None,
             "confounder_ranges": {},
             "weights": None,
-            "population": None,
+            "genotypes": replace(self.genotypes, population=None),
             "replicate_weights": None,
         }
         return replace(self, source=source, statistics=statistics, labels=numbers, stored_fingerprint=None, **rows_only)
@@ -188,7 +179,8 @@ def fingerprint(dataset: Dataset, digests: bytes, implicit_value: float) -> str:
     if dataset.replicate_weights is not None:
         digest.update(json.dumps(["replicate_weights"]).encode())
         digest.update(dataset.replicate_weights.digest())
-    if dataset.population is not None:
-        digest.update(json.dumps(["population", *map(str, dataset.population.categories)]).encode())
-        digest.update(dataset.population.codes.astype(np.int32).data)
+    population = dataset.genotypes.population
+    if population is not None:
+        digest.update(json.dumps(["population", *map(str, population.categories)]).encode())
+        digest.update(population.codes.astype(np.int32).data)
     return digest.hexdigest()

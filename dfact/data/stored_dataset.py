@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import astuple
+from functools import partial
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -16,6 +17,7 @@ import zarr
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import PlausibleRange
 from dfact.data.dataset import KIND, Dataset, confounder_codes
+from dfact.data.genotypes import Genotypes, read_variants
 from dfact.data.replicate_weights import METHODS, ReplicateWeights
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import ColumnStatistics
@@ -59,7 +61,7 @@ def write_metadata(group: zarr.Group, dataset: Dataset, *, numbered_rows: bool) 
             else {"names": list(replicates.names), "method": replicates.method, "scales": replicates.scales.tolist()}
         ),
         dropped_rows=dataset.dropped_rows,
-        dropped_columns=dataset.dropped_columns,
+        dropped_columns=dataset.genotypes.dropped_variants,
         empty_rows=statistics.empty_rows,
         n_empty_rows=statistics.n_empty_rows,
         numbered_rows=numbered_rows,
@@ -95,8 +97,8 @@ def _write_arrays(group: zarr.Group, dataset: Dataset) -> None:
         write_array(group, _WEIGHTS, dataset.weights.to_numpy(), ("row",))
     if dataset.replicate_weights is not None:
         write_columns(group, _REPLICATES, np.asarray(dataset.replicate_weights.values), ("row", "replicate"))
-    if dataset.population is not None:
-        _write_values_of_rows(group, _POPULATION, pd.Series(dataset.population))
+    if dataset.genotypes.population is not None:
+        _write_values_of_rows(group, _POPULATION, pd.Series(dataset.genotypes.population))
 
 
 def _write_values_of_rows(group: zarr.Group, name: str, values: "pd.Series[Any]") -> None:
@@ -175,12 +177,15 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         confounders=_read_confounders(group, info, n),
         path=path,
         dropped_rows=info["dropped_rows"],
-        dropped_columns=info["dropped_columns"],
         codebook=Codebook.from_texts(read_labels(group, "codebook", m), columns) if info["codebook"] else None,
         confounder_ranges={name: PlausibleRange(*values) for name, values in info["confounder_ranges"].items()},
         weights=None if info["weights"] is None else pd.Series(read_numbers(group, _WEIGHTS, n), name=info["weights"], dtype=np.float64),
         replicate_weights=_read_replicates(group, info[_REPLICATES], n, path),
-        population=_read_values_of_rows(group, _POPULATION, n) if _POPULATION in group else None,
+        genotypes=Genotypes(
+            _read_values_of_rows(group, _POPULATION, n) if _POPULATION in group else None,
+            info["dropped_columns"],
+            partial(read_variants, group, m),
+        ),
         stored_fingerprint=info["fingerprint"],
         mode_labels=tuple(
             read_labels(group, f"mode_{mode}", size) if f"mode_{mode}" in group else None
@@ -232,7 +237,7 @@ def _check_consistency(dataset: Dataset) -> None:
     ranges = dataset.confounder_ranges
     counts = [
         dataset.dropped_rows,
-        dataset.dropped_columns,
+        dataset.genotypes.dropped_variants,
         statistics.n_empty_rows,
         *statistics.empty_rows,
         *(limits.n_outside for limits in ranges.values()),
@@ -249,7 +254,7 @@ def _check_consistency(dataset: Dataset) -> None:
         "confounder_ranges": all(np.isfinite([limits.low, limits.high]).all() and limits.low <= limits.high for limits in ranges.values()),
         "dropped_rows, dropped_columns, n_empty_rows, empty_rows, ranges": all(type(count) is int and count >= 0 for count in counts),
         "empty_rows": statistics.n_empty_rows <= n and all(row < n for row in statistics.empty_rows),
-        "population": dataset.population is None or isinstance(dataset.population, pd.Categorical),
+        "population": isinstance(dataset.genotypes.population, pd.Categorical | None),
         "weights": dataset.weights is None or are_valid(dataset.weights),
         _REPLICATES: dataset.replicate_weights is None or (dataset.weights is not None and dataset.replicate_weights.method in METHODS),
         "fingerprint": isinstance(dataset.stored_fingerprint, str),

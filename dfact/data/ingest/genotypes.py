@@ -12,6 +12,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.genotypes import Genotypes, variant_labels, write_variants
 from dfact.data.ingest.population import read_population
 from dfact.data.ingest.tasks import TaskPool, open_pool
 from dfact.data.ingest.writer import StoredRows, dataset_writer
@@ -23,7 +24,6 @@ from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
-from dfact.data.variants import variant_labels, write_variants
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.genotypes import MISSING, TILE, count_codes, unpack_rows
 from dfact.storage.groups import scratch_store
@@ -56,7 +56,7 @@ def import_genotypes(
 
     An entry is the number of A2 alleles, 0, 1 or 2, or 9 if it is missing. A2 is the sixth column of a .bim file, and REF of a .pgen
     file or a VCF Zarr store, so that one cohort is the same dataset in each format. The columns are labelled by the names of the
-    variants; ``Dataset.variants`` has their positions and alleles.
+    variants; ``Dataset.genotypes.variants`` has their positions and alleles.
 
     Nothing is filtered: filter by frequency, missingness and linkage with PLINK before the import.
 
@@ -74,7 +74,8 @@ def import_genotypes(
     population_column, id_column : str
         Columns of the table with the populations and the person ids; by default its second and first column.
     empty_variants : {"error", "drop"}
-        Treatment of variants at which no person has a genotype. ``Dataset.dropped_columns`` counts dropped variants.
+        Treatment of variants at which no person has a genotype. ``Dataset.genotypes.dropped_variants``
+        counts dropped variants.
     multiallelic : {"error", "drop"}
         Treatment of variants with more than two alleles.
     memory_limit : int or str
@@ -110,7 +111,7 @@ def import_genotypes(
     >>> _ = Path("cohort.bim").write_bytes(b"1 rs1 0 1000 C T %c 1 rs2 0 2000 A G" % 10)
     >>> _ = Path("cohort.bed").write_bytes(bytes.fromhex("6c1b01 38 2d"))
     >>> dataset = dfact.import_genotypes("cohort.bed", "cohort.zarr")
-    >>> dataset.shape, dataset.source.read(0, 3).tolist(), dataset.variants["A2"].tolist()
+    >>> dataset.shape, dataset.source.read(0, 3).tolist(), dataset.genotypes.variants["A2"].tolist()
     ((3, 2), [[0, 9], [1, 2], [2, 1]], ['T', 'G'])
     """
     for name, value in (("empty_variants", empty_variants), ("multiallelic", multiallelic)):
@@ -155,8 +156,7 @@ def import_genotypes(
             StoredRows(n, np.arange(n), statistics, digests),
             valid_range=np.tile([0.0, 2.0], (len(kept), 1)),
             row_labels=file.labels,
-            population=people,
-            dropped_columns=len(counts) - len(kept),
+            genotypes=Genotypes(people, len(counts) - len(kept)),
         )
     return open_dataset(path)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook, Item
 from dfact.data.dataset import Dataset
+from dfact.data.genotypes import Genotypes
 from dfact.data.ingest.join import DatasetLike
 from dfact.data.ingest.writer import Progress, dataset_writer, missing_code_for, storage_type
 from dfact.data.layout import Layout
@@ -106,7 +107,7 @@ def expand_categories(
             row_labels=None if source.label_source is None else source.row_labels.to_numpy(dtype=object),
             dropped_rows=source.dropped_rows,
             codebook=None if source.codebook is None else Codebook(tuple(expansion.describe(source.codebook))),
-            population=source.population,
+            genotypes=Genotypes(source.genotypes.population),
             weights=source.weights,
         )
     return open_dataset(path)

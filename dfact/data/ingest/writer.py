@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import PlausibleRange
 from dfact.data.dataset import KIND, Dataset, fingerprint
+from dfact.data.genotypes import Genotypes
 from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.run_digests import RunDigests
 from dfact.data.sources.dense import ArraySource
@@ -29,6 +30,7 @@ from dfact.storage.location import Location
 
 Progress = Callable[[int, int], None]
 """Function of the rows that are written, and of all rows."""
+_NO_GENOTYPES = Genotypes()
 _LARGEST = np.finfo(np.float64).max
 
 
@@ -157,14 +159,13 @@ class DatasetWriter:
         row_labels: NDArray[Any] | None = None,
         mode_labels: tuple[NDArray[Any] | None, ...] = (),
         codebook: Codebook | None = None,
-        population: pd.Categorical | None = None,
+        genotypes: Genotypes = _NO_GENOTYPES,
         dropped_rows: int = 0,
-        dropped_columns: int = 0,
     ) -> None:
-        """Write the metadata. Row labels, confounders, weights and population are those of all received rows.
+        """Write the metadata. Row labels, confounders, weights and populations are those of all received rows.
 
-        ``dropped_rows`` counts the rows without any answer that were dropped before, ``dropped_columns`` the columns. The codebook
-        describes some or all of the columns.
+        ``dropped_rows`` counts the rows without any answer that were dropped before. The codebook describes some or all of the
+        columns.
         """
         kept, n_columns = rows.kept, self._shape[1]
         if not len(kept):
@@ -187,12 +188,11 @@ class DatasetWriter:
             labels=None if row_labels is None else np.asarray(row_labels, dtype=object)[kept],
             codebook=None if codebook is None else codebook.for_columns(self._labels),
             mode_labels=mode_labels,
-            population=None if population is None else population.take(kept),
+            genotypes=genotypes if genotypes.population is None else replace(genotypes, population=genotypes.population.take(kept)),
             weights=None if weights is None else _kept_weights(weights, kept),
             replicate_weights=None if replicate_weights is None else replicate_weights.take(kept),
             confounder_ranges=confounder_ranges or {},
             dropped_rows=dropped_rows + rows.n_received - len(kept),
-            dropped_columns=dropped_columns,
         )
         dataset = replace(dataset, stored_fingerprint=fingerprint(dataset, rows.digests, self._implicit_value))
         write_metadata(self.group, dataset, numbered_rows=numbered)
