@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 import dfact
-from dfact.data.ingest.writer import dataset_writer
+from dfact.data.ingest.writing.writer import dataset_writer
 from dfact.data.readers.genetics.genotypes import pack
 from dfact.data.synthetic import PlantedAdmixture
 from dfact.kernels.genotypes import MISSING

@@ -1,4 +1,4 @@
-"""What a dataset of genotypes has beside its values: the variants of its columns, and the populations of its rows."""
+"""Facts about genotypes beside their values: the variants of the columns, and the populations of the rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ COLUMNS = ("chromosome", "name", "cM", "position", "A1", "A2")
 
 @dataclass(frozen=True, eq=False)
 class Genotypes:
-    """What is known of the rows and the columns of genotypes; nothing for other data."""
+    """Facts about the rows and the columns of genotypes; none for other data."""
 
     population: pd.Categorical | None = None
     """Population of each row, missing where unknown."""

@@ -12,7 +12,7 @@ import numpy as np
 
 import dfact
 from dfact.data import stored_values
-from dfact.data.ingest import triplets
+from dfact.data.ingest.arrays import triplets
 from dfact.data.readers.text import delimited
 
 

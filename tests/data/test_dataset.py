@@ -24,7 +24,7 @@ from dfact.cli.info import dataset_text
 from dfact.data import stored_values as values_module
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import fingerprint
-from dfact.data.ingest.writer import dataset_writer
+from dfact.data.ingest.writing.writer import dataset_writer
 from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.stored_dataset import write_metadata
 from dfact.data.stored_values import DenseWriter

@@ -18,9 +18,9 @@ import dfact
 from benchmarks.faults.fits import in_forked_process
 from dfact import DataError, ParameterError, StoreError, import_triplets
 from dfact.cli.main import main
-from dfact.data.ingest import bucket_file
-from dfact.data.ingest import triplets as triplets_module
-from dfact.data.ingest.bucket_file import BucketFile
+from dfact.data.ingest.arrays import triplets as triplets_module
+from dfact.data.ingest.writing import bucket_file
+from dfact.data.ingest.writing.bucket_file import BucketFile
 from dfact.data.readers.columnar import columns
 from dfact.data.readers.text import delimited
 from dfact.data.sources.sparse import StoredCSRSource

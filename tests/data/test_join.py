@@ -12,8 +12,8 @@ import dfact
 from dfact import DataError, ParameterError, StoreError, import_array, import_table, join_datasets
 from dfact.cli.main import main
 from dfact.data import layout
-from dfact.data.ingest import bucket_file
-from dfact.data.ingest import join as join_module
+from dfact.data.ingest.joins import join as join_module
+from dfact.data.ingest.writing import bucket_file
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset

@@ -11,9 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dfact.data.confounders import Kind, is_categorical, normalize
-from dfact.data.ingest.coding import DEFAULT_MISSING
-from dfact.data.ingest.items import valid_levels
-from dfact.data.ingest.rules import parse_codes
+from dfact.data.ingest.coding.answers import DEFAULT_MISSING
+from dfact.data.ingest.coding.rules import parse_codes
+from dfact.data.ingest.tables.items import valid_levels
 from dfact.data.readers.base import Table, Variable
 from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.weights import check_weights

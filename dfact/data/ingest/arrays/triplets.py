@@ -14,11 +14,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.bucket_file import BucketFile
-from dfact.data.ingest.items import check_columns
-from dfact.data.ingest.rules import Codes, ParsedCodes, parse_codes
-from dfact.data.ingest.table import require_unchanged
-from dfact.data.ingest.writer import Progress, dataset_writer, storage_type
+from dfact.data.ingest.coding.rules import Codes, ParsedCodes, parse_codes
+from dfact.data.ingest.tables.items import check_columns
+from dfact.data.ingest.tables.table import require_unchanged
+from dfact.data.ingest.writing.bucket_file import BucketFile
+from dfact.data.ingest.writing.storage_types import storage_type
+from dfact.data.ingest.writing.writer import Progress, dataset_writer
 from dfact.data.readers.base import ReadOptions, Table
 from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.formats import TableSource, open_source, open_table

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook, Item, compare_items
 from dfact.data.dataset import KIND, Dataset
-from dfact.data.ingest.bucket_file import BucketFile
-from dfact.data.ingest.join_participants import join_confounders, join_weights
-from dfact.data.ingest.writer import Progress, dataset_writer, missing_code_for, storage_type
+from dfact.data.ingest.joins.participants import join_confounders, join_weights
+from dfact.data.ingest.writing.bucket_file import BucketFile
+from dfact.data.ingest.writing.storage_types import missing_code_for, storage_type
+from dfact.data.ingest.writing.writer import Progress, dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import as_float

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import RANGE_REMEDY, apply_ranges, as_frame, check_ranges, warn_implausible
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.writer import Progress, dataset_writer, missing_code_for
+from dfact.data.ingest.writing.storage_types import missing_code_for
+from dfact.data.ingest.writing.writer import Progress, dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.sources.array import LabelledArray, array_source, axis_labels
 from dfact.data.sources.base import RowSource

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from dfact.data.codebook import Codebook, Item
 from dfact.data.dataset import Dataset
 from dfact.data.genotypes import Genotypes
-from dfact.data.ingest.join import DatasetLike
-from dfact.data.ingest.writer import Progress, dataset_writer, missing_code_for, storage_type
+from dfact.data.ingest.joins.join import DatasetLike
+from dfact.data.ingest.writing.storage_types import missing_code_for, storage_type
+from dfact.data.ingest.writing.writer import Progress, dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from dfact.data.confounders import RANGE_REMEDY, Kind, apply_ranges, check_ranges, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.dictionaries.base import Dictionary, describe
-from dfact.data.ingest.coding import AnswerCoding
-from dfact.data.ingest.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
-from dfact.data.ingest.forgotten_codes import warn_forgotten_codes
-from dfact.data.ingest.items import battery, check_columns, match_columns
-from dfact.data.ingest.parallel import Progress, Spooled, spool, write
-from dfact.data.ingest.participants import (
+from dfact.data.ingest.coding.answers import AnswerCoding
+from dfact.data.ingest.coding.forgotten_codes import warn_forgotten_codes
+from dfact.data.ingest.coding.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
+from dfact.data.ingest.tables.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
+from dfact.data.ingest.tables.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
+from dfact.data.ingest.tables.items import battery, check_columns, match_columns
+from dfact.data.ingest.tables.participants import (
     ReplicateColumns,
     check_ids,
     confounder_frame,
@@ -27,11 +28,12 @@ from dfact.data.ingest.participants import (
     match_names,
     survey_weights,
 )
-from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
-from dfact.data.ingest.stack import Stack
-from dfact.data.ingest.tasks import TaskPool, open_pool
-from dfact.data.ingest.tensor_cells import Arrangement, Counts, arrange, choose_events, choose_instances
-from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
+from dfact.data.ingest.tables.stack import Stack
+from dfact.data.ingest.writing.chunks import write_spooled
+from dfact.data.ingest.writing.spool import Progress, Spooled, spool
+from dfact.data.ingest.writing.storage_types import missing_code_for, storage_type
+from dfact.data.ingest.writing.tasks import TaskPool, open_pool
+from dfact.data.ingest.writing.writer import dataset_writer
 from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable, is_number
 from dfact.data.readers.formats import TableSource, open_source, open_table
 from dfact.data.readers.frames import InputFrame
@@ -289,7 +291,7 @@ def import_table(
             overwrite=overwrite,
         ) as writer:
             writer.finish(
-                write(rows, writer, arranged.of_columns(offset), dtype, pool, progress, arranged.layout),
+                write_spooled(rows, writer, arranged.of_columns(offset), dtype, pool, progress, arranged.layout),
                 valid_range=stored_limits(limits - offset[:, None], dtype),
                 offset=offset,
                 confounders=frame,

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.genotypes import Genotypes, variant_labels, write_variants
-from dfact.data.ingest.population import read_population
-from dfact.data.ingest.tasks import TaskPool, open_pool
-from dfact.data.ingest.writer import StoredRows, dataset_writer
+from dfact.data.ingest.genotypes.population import read_population
+from dfact.data.ingest.writing.tasks import TaskPool, open_pool
+from dfact.data.ingest.writing.writer import StoredRows, dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.readers.formats import open_genotypes
