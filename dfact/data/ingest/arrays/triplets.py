@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, pairwise
 from os import PathLike
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from dfact.data.ingest.tables.items import check_columns
 from dfact.data.ingest.tables.table import require_unchanged
 from dfact.data.ingest.writing.bucket_file import BucketFile
 from dfact.data.ingest.writing.storage_types import storage_type
-from dfact.data.ingest.writing.writer import Progress, dataset_writer
+from dfact.data.ingest.writing.writer import Participants, Progress, dataset_writer
 from dfact.data.readers.base import ReadOptions, Table
 from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.formats import TableSource, open_source, open_table
@@ -134,26 +134,6 @@ def import_triplets(
     return open_dataset(path)
 
 
-class _Axis(Protocol):
-    """The rows or the columns of the dataset."""
-
-    @property
-    def name(self) -> str:
-        """Name of the table's column with the labels or the numbers."""
-        ...
-
-    @property
-    def labels(self) -> NDArray[Any] | None:
-        """Labels in the order of their numbers; None for an axis without labels."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def numbers(self, cells: Any, first: int) -> NDArray[np.int64]:
-        """Return the numbers of the rows or columns in the cells; ``first`` is the number of the first triplet, for messages."""
-        ...
-
-
 class _LabelledAxis:
     """An axis with labels, numbered in the order in which they first appear."""
 
@@ -166,6 +146,7 @@ class _LabelledAxis:
 
     @property
     def labels(self) -> NDArray[Any]:
+        """Labels in the order of their numbers."""
         return np.array(list(self._numbers), dtype=object)
 
     def numbers(self, cells: pa.Array, first: int) -> NDArray[np.int64]:
@@ -202,6 +183,10 @@ class _NumberedAxis:
             remedy = "correct it, or leave out shape= for labels"
             raise DataError(f"{position} {content}, expected a whole number from 0 to {self._n - 1}; {remedy}")
         return cells.astype(np.int64)
+
+
+_Axis = _LabelledAxis | _NumberedAxis
+"""The rows or the columns of the dataset."""
 
 
 @dataclass(frozen=True)
@@ -358,7 +343,7 @@ def _write(
         implicit_value=np.nan,
         overwrite=overwrite,
     ) as writer:
-        writer.finish(writer.write(_read_rows(buckets, bounds, dtype, n_columns), progress=progress), row_labels=rows)
+        writer.finish(writer.write(_read_rows(buckets, bounds, dtype, n_columns), progress=progress), Participants(rows))
 
 
 def _read_rows(buckets: BucketFile, bounds: NDArray[np.intp], dtype: np.dtype[Any], n_columns: int) -> Iterator[sp.csr_array]:

@@ -15,7 +15,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.genotypes import Genotypes, variant_labels, write_variants
 from dfact.data.ingest.genotypes.population import read_population
 from dfact.data.ingest.writing.tasks import TaskPool, open_pool
-from dfact.data.ingest.writing.writer import StoredRows, dataset_writer
+from dfact.data.ingest.writing.writer import Participants, StoredRows, dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.readers.formats import open_genotypes
@@ -154,9 +154,8 @@ def import_genotypes(
         write_variants(writer.group, variants)
         writer.finish(
             StoredRows(n, np.arange(n), statistics, digests),
+            Participants(file.labels, genotypes=Genotypes(people, len(counts) - len(kept))),
             valid_range=np.tile([0.0, 2.0], (len(kept), 1)),
-            row_labels=file.labels,
-            genotypes=Genotypes(people, len(counts) - len(kept)),
         )
     return open_dataset(path)
 

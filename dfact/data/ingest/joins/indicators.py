@@ -14,7 +14,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.genotypes import Genotypes
 from dfact.data.ingest.joins.join import DatasetLike
 from dfact.data.ingest.writing.storage_types import missing_code_for, storage_type
-from dfact.data.ingest.writing.writer import Progress, dataset_writer
+from dfact.data.ingest.writing.writer import Participants, Progress, dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset
@@ -101,15 +101,17 @@ def expand_categories(
         rows = ((each if code is None else np.where(np.isnan(each), code, each)).astype(dtype) for each in expanded)
         writer.finish(
             writer.write(rows, progress=progress),
+            Participants(
+                None if source.label_source is None else source.row_labels.to_numpy(dtype=object),
+                source.confounders,
+                source.confounder_ranges,
+                source.weights,
+                genotypes=Genotypes(source.genotypes.population),
+            ),
             valid_range=expansion.gather(source.valid_range, [0, 1]),
             offset=expansion.gather(source.offset, 0),
-            confounders=source.confounders,
-            confounder_ranges=source.confounder_ranges,
-            row_labels=None if source.label_source is None else source.row_labels.to_numpy(dtype=object),
             dropped_rows=source.dropped_rows,
             codebook=None if source.codebook is None else Codebook(tuple(expansion.describe(source.codebook))),
-            genotypes=Genotypes(source.genotypes.population),
-            weights=source.weights,
         )
     return open_dataset(path)
 

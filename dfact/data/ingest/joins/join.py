@@ -16,7 +16,7 @@ from dfact.data.dataset import KIND, Dataset
 from dfact.data.ingest.joins.participants import join_confounders, join_weights
 from dfact.data.ingest.writing.bucket_file import BucketFile
 from dfact.data.ingest.writing.storage_types import missing_code_for, storage_type
-from dfact.data.ingest.writing.writer import Progress, dataset_writer
+from dfact.data.ingest.writing.writer import Participants, Progress, dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import as_float
@@ -125,11 +125,9 @@ def join_datasets(
     ) as writer:
         writer.finish(
             writer.write(_join_rows(inputs, positions, shape, dtype), progress=progress),
+            Participants(labels.to_numpy(dtype=object), confounders, weights=weights),
             valid_range=np.concatenate([input_.dataset.valid_range for input_ in inputs]),
             offset=np.concatenate([input_.dataset.offset for input_ in inputs]),
-            confounders=confounders,
-            weights=weights,
-            row_labels=labels.to_numpy(dtype=object),
             dropped_rows=sum(input_.dataset.dropped_rows for input_ in inputs),
             codebook=codebook,
         )

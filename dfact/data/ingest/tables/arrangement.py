@@ -35,6 +35,11 @@ class Arrangement:
     """Events or instances without any answer, which are not in the mode."""
 
     @property
+    def labels(self) -> NDArray[Any]:
+        """Names of the items."""
+        return np.array([item.name for item in self.items.items], np.object_)
+
+    @property
     def mode_labels(self) -> tuple[NDArray[Any], ...]:
         """Labels of the third mode, if there is one."""
         return () if self.layout is None else (np.array(self.layout.labels, np.object_),)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from dfact.data.run_digests import RunDigests
 from dfact.data.sources.dense import ArraySource
 from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.data.stored_dataset import write_metadata
-from dfact.data.stored_values import CSRWriter, DenseWriter, ValuesWriter
+from dfact.data.stored_values import CSRWriter, DenseWriter
 from dfact.data.validation import EmptyRows, empty_row, first_outside, invalid_value, require_observed_columns
 from dfact.data.weights import check_weights
 from dfact.errors import DataError
@@ -48,6 +48,34 @@ class StoredRows:
     """Digests of the runs of the stored rows."""
 
 
+@dataclass(frozen=True, eq=False)
+class Participants:
+    """Facts about the received rows: each field has a value for each of them, in their order, or is None."""
+
+    labels: NDArray[Any] | None = None
+    confounders: pd.DataFrame | None = None
+    confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict)
+    """Declared ranges of confounders."""
+    weights: "pd.Series[float] | None" = None
+    replicate_weights: ReplicateWeights | None = None
+    genotypes: Genotypes = _NO_GENOTYPES
+
+    def take(self, kept: NDArray[np.intp]) -> "Participants":
+        """Return the facts about the rows of these numbers; raise DataError if one of them has an invalid weight."""
+        population = self.genotypes.population
+        weights = None if self.weights is None else self.weights.iloc[kept].reset_index(drop=True)
+        if weights is not None:  # a row that was dropped needs none
+            check_weights(weights, lambda i: f"row {kept[i]}")
+        return replace(
+            self,
+            labels=None if self.labels is None else np.asarray(self.labels, dtype=object)[kept],
+            confounders=None if self.confounders is None else self.confounders.iloc[kept].reset_index(drop=True),
+            weights=weights,
+            replicate_weights=None if self.replicate_weights is None else self.replicate_weights.take(kept),
+            genotypes=self.genotypes if population is None else replace(self.genotypes, population=population.take(kept)),
+        )
+
+
 class DatasetWriter:
     """A writer of the values of a dataset, then of its metadata; see :func:`dataset_writer`.
 
@@ -70,11 +98,9 @@ class DatasetWriter:
         self.group = group
         self._shape, self._dtype, self._missing_code = shape, dtype, missing_code
         self._labels, self._name, self._empty, self._implicit_value = column_labels, name, empty, implicit_value
-        self._values: ValuesWriter
-        if sparse:
-            self._values = CSRWriter(group, shape, dtype, missing_code, implicit_value)
-        else:
-            self._values = DenseWriter(group, shape, dtype, missing_code)
+        self._values: DenseWriter | CSRWriter = (
+            CSRWriter(group, shape, dtype, missing_code, implicit_value) if sparse else DenseWriter(group, shape, dtype, missing_code)
+        )
 
     def write(
         self, batches: Iterable[NDArray[Any] | sp.csr_array], *, limits: NDArray[np.float64] | None = None, progress: Progress | None = None
@@ -91,7 +117,7 @@ class DatasetWriter:
             keep = (statistics.update(values, self._implicit_value) > 0) | (self._empty == "keep")
             if self._empty == "error" and not keep.all():
                 raise empty_row(self._name, f"row {statistics.empty_rows[0]}")
-            rows = (batch if keep.all() else batch[keep]).astype(self._dtype, copy=False)
+            rows: Any = (batch if keep.all() else batch[keep]).astype(self._dtype, copy=False)
             digests.update(rows)
             self._values.append(rows)
             kept.append(n_received + np.flatnonzero(keep))
@@ -125,20 +151,15 @@ class DatasetWriter:
     def finish(
         self,
         rows: StoredRows,
+        participants: Participants | None = None,
         *,
         valid_range: NDArray[np.float64] | None = None,
         offset: NDArray[np.float64] | None = None,
-        confounders: pd.DataFrame | None = None,
-        confounder_ranges: Mapping[str, PlausibleRange] | None = None,
-        weights: "pd.Series[float] | None" = None,
-        replicate_weights: ReplicateWeights | None = None,
-        row_labels: NDArray[Any] | None = None,
         mode_labels: tuple[NDArray[Any] | None, ...] = (),
         codebook: Codebook | None = None,
-        genotypes: Genotypes = _NO_GENOTYPES,
         dropped_rows: int = 0,
     ) -> None:
-        """Write the metadata. Row labels, confounders, weights and populations are those of all received rows.
+        """Write the metadata: of the columns, and of the participants, the received rows.
 
         ``dropped_rows`` counts the rows without any answer that were dropped before. The codebook describes some or all of the
         columns.
@@ -146,9 +167,8 @@ class DatasetWriter:
         kept, n_columns = rows.kept, self._shape[1]
         if not len(kept):
             raise DataError(f"{self._name} has no rows with answers, expected at least one")
-        numbered = row_labels is None and len(kept) < rows.n_received  # such labels identify no participants: join_datasets rejects them
-        if numbered:
-            row_labels = np.arange(rows.n_received).astype(str).astype(object)
+        people = (participants or Participants()).take(kept)
+        numbered = people.labels is None and len(kept) < rows.n_received  # such labels identify no one: join_datasets rejects them
         statistics = self._stored_statistics(rows)
         if valid_range is None:
             valid_range = np.tile([statistics.minimum.min(), statistics.maximum.max()], (n_columns, 1))
@@ -160,15 +180,15 @@ class DatasetWriter:
             valid_range,
             np.zeros(n_columns) if offset is None else offset,
             statistics,
-            None if confounders is None else confounders.iloc[kept].reset_index(drop=True),
-            labels=None if row_labels is None else np.asarray(row_labels, dtype=object)[kept],
-            codebook=None if codebook is None else codebook.for_columns(self._labels),
-            mode_labels=mode_labels,
-            genotypes=genotypes if genotypes.population is None else replace(genotypes, population=genotypes.population.take(kept)),
-            weights=None if weights is None else _kept_weights(weights, kept),
-            replicate_weights=None if replicate_weights is None else replicate_weights.take(kept),
-            confounder_ranges=confounder_ranges or {},
+            people.confounders,
             dropped_rows=dropped_rows + rows.n_received - len(kept),
+            codebook=None if codebook is None else codebook.for_columns(self._labels),
+            confounder_ranges=people.confounder_ranges,
+            weights=people.weights,
+            replicate_weights=people.replicate_weights,
+            labels=kept.astype(str).astype(object) if numbered else people.labels,
+            mode_labels=mode_labels,
+            genotypes=people.genotypes,
         )
         dataset = replace(dataset, stored_fingerprint=fingerprint(dataset, rows.digests, self._implicit_value))
         write_metadata(self.group, dataset, numbered_rows=numbered)
@@ -180,13 +200,6 @@ class DatasetWriter:
         if len(self._shape) == 2:
             require_observed_columns(self._name, self._labels, rows.statistics.observed)
         return replace(rows.statistics, n_rows=len(rows.kept), n_empty_rows=0, empty_rows=[])
-
-
-def _kept_weights(weights: "pd.Series[float]", kept: NDArray[np.intp]) -> "pd.Series[float]":
-    """Return the weights of the kept rows; a row that was dropped needs none."""
-    remaining = weights.iloc[kept].reset_index(drop=True)
-    check_weights(remaining, lambda i: f"row {kept[i]}")
-    return remaining
 
 
 @contextmanager
