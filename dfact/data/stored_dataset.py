@@ -24,7 +24,7 @@ from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_values import complete_array, open_values
 from dfact.data.weights import are_valid
 from dfact.errors import DfactError, StoreError
-from dfact.storage.arrays import read_labels, read_numbers, write_array, write_columns, write_labels
+from dfact.storage.arrays import read_labels, read_numbers, write_array, write_labels
 from dfact.storage.groups import attributes, open_group, update_attributes
 from dfact.storage.location import Location, parse_location
 
@@ -96,7 +96,8 @@ def _write_arrays(group: zarr.Group, dataset: Dataset) -> None:
     if dataset.weights is not None:
         write_array(group, _WEIGHTS, dataset.weights.to_numpy(), ("row",))
     if dataset.replicate_weights is not None:
-        write_columns(group, _REPLICATES, np.asarray(dataset.replicate_weights.values), ("row", "replicate"))
+        replicates = np.asarray(dataset.replicate_weights.values)
+        write_array(group, _REPLICATES, replicates, ("row", "replicate"), chunks=(max(1, len(replicates)), 1))  # columns are read one at a time
     if dataset.genotypes.population is not None:
         _write_values_of_rows(group, _POPULATION, pd.Series(dataset.genotypes.population))
 
@@ -104,7 +105,7 @@ def _write_arrays(group: zarr.Group, dataset: Dataset) -> None:
 def _write_values_of_rows(group: zarr.Group, name: str, values: "pd.Series[Any]") -> None:
     """Write a number or a level for each row."""
     codes, levels = confounder_codes(values)
-    extra = {"levels": levels, "_FillValue": -1} if levels is not None else {}
+    extra: dict[str, Any] = {"levels": levels, "_FillValue": -1} if levels is not None else {}
     write_array(group, name, codes, ("row",), **extra)
 
 

@@ -76,7 +76,7 @@ class ParticipantColumns:
     replicates: Sequence[str]
     """Columns with replicate weights."""
     method: str | None
-    """How the survey made the replicate weights, with ``fay`` and ``scales``."""
+    """Method by which the survey made the replicate weights; ``fay`` and ``scales`` belong to it."""
     fay: float | None
     scales: float | Sequence[float] | None
 

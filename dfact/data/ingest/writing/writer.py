@@ -168,7 +168,7 @@ class DatasetWriter:
         if not len(kept):
             raise DataError(f"{self._name} has no rows with answers, expected at least one")
         people = (participants or Participants()).take(kept)
-        numbered = people.labels is None and len(kept) < rows.n_received  # such labels identify no one: join_datasets rejects them
+        numbered = people.labels is None and len(kept) < rows.n_received  # join_datasets rejects such labels
         statistics = self._stored_statistics(rows)
         if valid_range is None:
             valid_range = np.tile([statistics.minimum.min(), statistics.maximum.max()], (n_columns, 1))
