@@ -97,7 +97,8 @@ def _write_arrays(group: zarr.Group, dataset: Dataset) -> None:
         write_array(group, _WEIGHTS, dataset.weights.to_numpy(), ("row",))
     if dataset.replicate_weights is not None:
         replicates = np.asarray(dataset.replicate_weights.values)
-        write_array(group, _REPLICATES, replicates, ("row", "replicate"), chunks=(max(1, len(replicates)), 1))  # columns are read one at a time
+        column = max(1, len(replicates)), 1  # columns are read one at a time
+        write_array(group, _REPLICATES, replicates, ("row", "replicate"), chunks=column)
     if dataset.genotypes.population is not None:
         _write_values_of_rows(group, _POPULATION, pd.Series(dataset.genotypes.population))
 

@@ -121,10 +121,7 @@ def import_genotypes(
     file = open_genotypes(source)
     n, steps = len(file.labels), _Steps(progress, _STAGES * len(file.variants))
     people = read_population(file, population, population_column, id_column)
-    counts = np.empty((len(file.variants), 4), np.int64)
-    for start, stop in _pieces(file, 0, len(counts)):
-        count_codes(file.read_packed(start, stop), n, counts[start:stop])
-        steps.add(stop - start)
+    counts = _count(file, steps)
     kept, dropped = _select(file, counts, empty_variants, multiallelic)
     variants = file.variants if len(kept) == len(counts) else file.variants.iloc[kept].reset_index(drop=True)
     labels, n_shared = variant_labels(file.name, variants)
@@ -149,11 +146,10 @@ def import_genotypes(
         array = writer.create_values(np.empty((1, 1), np.uint8), plan.chunk_columns)
         _write(file, kept, array, plan, pool, steps)
         steps.begin(2)
-        statistics = _statistics(counts[kept], n)
-        digests = _read_back(array, plan, pool, statistics, steps)
+        rows = _read_back(array, plan, pool, _statistics(counts[kept], n), steps)
         write_variants(writer.group, variants)
         writer.finish(
-            StoredRows(n, np.arange(n), statistics, digests),
+            rows,
             Participants(file.labels, genotypes=Genotypes(people, len(counts) - len(kept))),
             valid_range=np.tile([0.0, 2.0], (len(kept), 1)),
         )
@@ -219,6 +215,15 @@ def _pieces(file: GenotypeFile, start: int, stop: int) -> "list[tuple[int, int]]
     return [(first, min(first + step, stop)) for first in range(start, stop, step)]
 
 
+def _count(file: GenotypeFile, steps: _Steps) -> NDArray[np.int64]:
+    """Count the persons with each code of a .bed file, for each variant (all variants, 4)."""
+    counts = np.empty((len(file.variants), 4), np.int64)
+    for start, stop in _pieces(file, 0, len(counts)):
+        count_codes(file.read_packed(start, stop), len(file.labels), counts[start:stop])
+        steps.add(stop - start)
+    return counts
+
+
 def _select(
     file: GenotypeFile, counts: NDArray[np.int64], empty_variants: Treatment, multiallelic: Treatment
 ) -> tuple[NDArray[np.intp], list[str]]:
@@ -280,8 +285,8 @@ def _statistics(counts: NDArray[np.int64], n: int) -> ColumnStatistics:
     return ColumnStatistics(n - missing, minimum, maximum, n)
 
 
-def _read_back(array: zarr.Array[Any], plan: _Plan, pool: TaskPool, statistics: ColumnStatistics, steps: _Steps) -> bytes:
-    """Read the dataset by rows; return the digests of the rows and record those without any genotype in the statistics."""
+def _read_back(array: zarr.Array[Any], plan: _Plan, pool: TaskPool, statistics: ColumnStatistics, steps: _Steps) -> StoredRows:
+    """Read the dataset by rows, for their digests; record the rows without any genotype in the statistics."""
     source, digests, n = ZarrSource(array), bytearray(), plan.shape[0]
 
     def digest(start: int) -> tuple[int, bytes, NDArray[np.intp]]:
@@ -302,4 +307,4 @@ def _read_back(array: zarr.Array[Any], plan: _Plan, pool: TaskPool, statistics: 
         steps.share(2, done / n)
 
     pool.run(digest, range(0, n, plan.digest_rows), receive)
-    return bytes(digests)
+    return StoredRows(n, np.arange(n), statistics, bytes(digests))
