@@ -21,8 +21,7 @@ import dfact
 from benchmarks.faults.fits import forked_workers
 from dfact import DataError, Dataset, ParameterError, import_table
 from dfact.data import layout
-from dfact.data.ingest.tables import table
-from dfact.data.ingest.writing import spool
+from dfact.data.ingest.tables import spool, table
 from dfact.data.readers.base import Table, TablePart
 from dfact.data.statistics import as_float
 from dfact.errors import ClusterError

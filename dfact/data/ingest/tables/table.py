@@ -19,12 +19,12 @@ from dfact.data.ingest.coding.answers import AnswerCoding
 from dfact.data.ingest.coding.forgotten_codes import warn_forgotten_codes
 from dfact.data.ingest.coding.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
 from dfact.data.ingest.tables.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
+from dfact.data.ingest.tables.chunks import write_spooled
 from dfact.data.ingest.tables.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
 from dfact.data.ingest.tables.items import battery, check_columns, match_columns
 from dfact.data.ingest.tables.participants import ParticipantColumns, confounder_kinds, match_names
+from dfact.data.ingest.tables.spool import Progress, Spooled, spool
 from dfact.data.ingest.tables.stack import Stack
-from dfact.data.ingest.writing.chunks import write_spooled
-from dfact.data.ingest.writing.spool import Progress, Spooled, spool
 from dfact.data.ingest.writing.storage_types import missing_code_for, storage_type
 from dfact.data.ingest.writing.tasks import TaskPool, open_pool
 from dfact.data.ingest.writing.writer import dataset_writer

@@ -5,8 +5,6 @@ stored rows ends in the metadata, and the dataset exists once these are written.
 
     writer         DatasetWriter: rows, then metadata; StoredRows; Participants
     storage_types  types of stored values, and their missing codes
-    spool          rows of a table in scratch objects, until their type is known
-    chunks         spooled rows as chunks of the dataset, written by tasks
     bucket_file    records in a temporary file, grouped by buckets that fit in memory
     tasks          tasks side by side: inline, on threads, on processes or on a cluster
 """

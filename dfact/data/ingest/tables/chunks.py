@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from zarr import open_array
 
+from dfact.data.ingest.tables.spool import Progress, Spooled, SpooledObject, spooled_code
 from dfact.data.ingest.tables.stack import Instances
-from dfact.data.ingest.writing.spool import Progress, Spooled, SpooledObject, spooled_code
 from dfact.data.ingest.writing.tasks import TaskPool, check_running, location_for_tasks
 from dfact.data.ingest.writing.writer import DatasetWriter, StoredRows
 from dfact.data.layout import Layout
