@@ -144,8 +144,7 @@ class DatasetWriter:
 
     def create_values(self, sample: NDArray[Any], chunk_columns: int | None = None) -> zarr.Array[Any]:
         """Create the array of dense values for tasks that write its chunks, compressed as rows like ``sample`` need it."""
-        if not isinstance(self._values, DenseWriter):
-            raise TypeError("the tasks that write values share no chunk, expected a dense dataset")
+        assert isinstance(self._values, DenseWriter)  # chunks of sparse values are ranges of entries, not of rows
         return self._values.create(sample, chunk_columns)
 
     def finish(
