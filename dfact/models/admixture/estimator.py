@@ -221,7 +221,7 @@ class Admixture(Factorization):
 
     def _prepare(self, X: Any, populations: Any = None) -> FitTask[Problem]:
         dataset = self._dataset(X, None, reset=True)
-        self.variants_ = Variants.of(dataset.variants)
+        self.variants_ = Variants.of(dataset.genotypes.variants)
         self._check_range(dataset)
         if self.n_components > min(dataset.shape):
             n, m = dataset.shape
@@ -244,7 +244,7 @@ class Admixture(Factorization):
         """Return the name of each person's population, "" where unknown; None without any."""
         if populations is not None and not self.supervised:
             raise ParameterError("populations are given for a fit that is not supervised; pass supervised=True")
-        populations = dataset.population if populations is None else populations
+        populations = dataset.genotypes.population if populations is None else populations
         if populations is None:
             return None
         texts = ["" if pd.isna(name) else str(name).strip() for name in np.asarray(populations, dtype=object).ravel()]
@@ -315,7 +315,7 @@ class Admixture(Factorization):
         dataset = self._dataset(X, None, reset=False)
         self._check_range(dataset)
         fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
-        match = match_columns(fitted, labels, self.variants_, Variants.of(dataset.variants))
+        match = match_columns(fitted, labels, self.variants_, Variants.of(dataset.genotypes.variants))
         offset = dataset.offset if dataset.offset.any() else None
         codes, P = Codes(self.n_trials, offset), self.frequencies_.astype(np.float64)
         if not match.is_trivial or len(match.ours) < max(len(fitted), len(labels)):
