@@ -36,7 +36,7 @@ def compare_groups(
     n_resamples: int | None = None,
     test: bool = True,
     level: float = 0.95,
-    scales: Mapping[str, str] | None = None,
+    scales: Mapping[str, Sequence[str]] | str | PathLike[str] | None = None,
     keys: Mapping[str, int] | None = None,
     confounders: Any = None,
     sample_weight: Any = None,
@@ -96,8 +96,11 @@ def compare_groups(
         Whether to compute p values of the factors. Without them, fewer draws are enough for the intervals.
     level : float
         Coverage of the intervals of the congruences and of the impact.
-    scales, keys : mappings from items, optional
-        Scale of each item, and its key 1 or −1; by default those of the codebook, else the factor with the largest loading and its sign.
+    scales : dict from scale to its items, or path, optional
+        A path is that of a csv file with a column item and columns scale and key. By default the scales of the codebook, else the factor
+        with each item's largest loading.
+    keys : dict from item to 1 or −1, optional
+        −1 reverses an item; by default what goes with the scales, of a factor the signs of the loadings.
     confounders, sample_weight : optional
         Those passed to ``model.fit``. A Dataset or path brings its own.
     random_state : int, RandomState or None
