@@ -23,7 +23,7 @@ from dfact.selection.cross_validation.folds import resolve_random_state
 from dfact.selection.resampling.refits import refit_inputs
 from dfact.selection.resampling.resamples import ResampleFits
 from dfact.selection.result import Selection
-from dfact.selection.running.estimators import with_parameters
+from dfact.selection.running.estimators import require_method, with_parameters
 from dfact.selection.running.results_store import ResultsStore, describe_model
 from dfact.selection.running.scheduler import run_fits
 
@@ -96,14 +96,13 @@ def select_by_modularity(
     >>> dfact.selection.select_by_modularity(dfact.GradeOfMembership(random_state=0), answers, range(2, 6)).best_params
     {'n_components': 3}
     """
-    if not isinstance(model, GradeOfMembership):
-        raise ParameterError(f"model is a {type(model).__name__}, expected a GradeOfMembership, as modularity rates memberships")
+    require_method(model, "fit_candidates", "a GradeOfMembership, as modularity rates memberships")
     candidates = list(n_components)
     if not candidates:
         raise ParameterError("n_components has no candidates, expected at least one number of classes")
     if n_resamples != 0:
         check_count("n_resamples", n_resamples, 2, 100_000)
-    fitted = GradeOfMembership(**model.get_params(deep=False))
+    fitted = type(model)(**model.get_params(deep=False))
     table = pd.DataFrame(index=pd.Index(candidates, name="n_components"))
     if n_resamples:
         dataset = as_dataset(X)

@@ -15,13 +15,15 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver, read_tiles, run, state_rows
+from dfact.engine.requests import BlockView, Solver, read_tiles, run, state_rows, step_tiles
+from dfact.engine.tiles import TileBroadcast
 from dfact.errors import DataError, ParameterError
 from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
 from dfact.models.admixture.variants import Variants, match_columns
 from dfact.models.binomial.codes import MAX_TRIALS, Codes
-from dfact.models.binomial.fit import Maximum, maximize_likelihood
-from dfact.models.binomial.passes import CountPass, ProjectionPass, StepPass
+from dfact.models.binomial.fit import Maximum, begin, maximize_likelihood
+from dfact.models.binomial.passes import CountPass, DeviancePass, ProjectionPass, StepPass
+from dfact.models.binomial.row_block import ColumnWeights
 from dfact.models.binomial.start import labelled_start, spectral_start
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
@@ -81,19 +83,10 @@ class Admixture(Factorization):
         Maximum number of reads after the start.
     random_state : int, RandomState or None
         Seed of the start of populations without labelled people in supervised fits. Other fits use no random numbers.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
-        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
         ``dfact.plan`` reports it beforehand. If the sums of Newton's steps of the frequencies, 8m(2K + K(K+1)/2) bytes, exceed an
         eighth of it, frequencies take the steps of the EM algorithm, extrapolated, in some 2 to 4 times as many reads.
-    checkpoint : path, optional
-        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
-        gives the same bits. See :mod:`dfact.engine.checkpoint`.
-    checkpoint_every : int
-        Number of passes between two checkpoint versions.
-    callbacks : sequence of callables
-        Called with an :class:`dfact.progress.Iteration` after each read, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
         Precision of the arrays of a block; by default float32 for data that it can hold exactly, such as stored genotypes, else
         float64. Sums are in double precision.
@@ -121,9 +114,6 @@ class Admixture(Factorization):
     variants_ : Variants or None
         ``chromosome``, ``name``, ``position``, ``A1`` and ``A2`` of the SNPs (m,), if the fitted dataset has them; genotypes and
         frequencies are those of A2.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
-        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
-        dataset, else None.
 
     Raises
     ------
@@ -300,6 +290,25 @@ class Admixture(Factorization):
         pass_ = StepPass(codes, self.n_components, dtype, curved=task.problem.curved)
         maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
         return counts, maximum
+
+    def held_out_deviance(self, task: FitTask[Problem], held_out: BlockView) -> Solver[NDArray[np.float64]]:
+        """Solve the task on a view of the blocks as counts.
+
+        Return the deviance of the counts of the view ``held_out`` from the maximum, their number, and the number of reads.
+        """
+        codes = Codes(task.problem.codes.trials)  # the views have added the offset
+        _, maximum = yield from self.maximize(replace(task, problem=Problem(codes, curved=task.problem.curved)))
+        pass_ = DeviancePass(codes, task.dtype, maximum.state)
+        deviance = yield from run(pass_, TileBroadcast(maximum.frequencies, task.dtype), held_out)
+        return np.array([float(deviance.total), float(deviance.count), float(maximum.n_reads)])
+
+    def refit(self, task: FitTask[Problem], weights: ColumnWeights) -> Solver[str]:
+        """Maximize the likelihood with weights of the SNPs, from the fitted frequencies. Return the name of the state's memberships."""
+        problem, P = task.problem, self.frequencies_.astype(np.float64)
+        pass_ = StepPass(problem.codes, len(P), task.dtype, curved=problem.curved, weights=weights)
+        yield from step_tiles(begin, {"P": P})
+        maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, em_reads=0)
+        return maximum.state
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:

@@ -124,19 +124,8 @@ class ElasticCP(CPModel):
         near their solutions, stop when the relative change of the objective in an iteration falls below this.
     random_state : int, RandomState or None
         Seed of the start.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
-        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
-    memory_limit : int or str, optional
-        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
-    checkpoint : path, optional
-        Path or URL of a store for the progress of the fit or path. After an interruption the same one resumes from it and
-        gives the same bits. See :mod:`dfact.engine.checkpoint`.
-    checkpoint_every : int
-        Number of passes between two checkpoint versions.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each iteration, or each λ of a path.
-    dtype : "float32" or "float64", optional
-        Working precision of passes; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
@@ -356,6 +345,11 @@ class ElasticCP(CPModel):
             raise DataError(f"prior_ has rows by {self.prior_.rows}, expected the kind that the parameter prior sets")
         if is_given:
             check_variances(self.prior, [self.factors_[0].shape[0], *self.slice_shape_])
+
+    def fitted_by_passes(self, **parameters: Any) -> "ElasticCP":
+        """Return an unfitted copy with these parameters, whose fits fill missing entries and share reads, on the default executor."""
+        here: dict[str, Any] = {"executor": None, "memory_limit": None, "checkpoint": None, "callbacks": ()}
+        return ElasticCP(**self.get_params(deep=False) | here | {"solver": "bcd", "missing": "fill"} | parameters)
 
     def elastic_net(self) -> ElasticNet:
         """Return the penalties by their λ and α, which may follow from σ² and μ (equation 7)."""

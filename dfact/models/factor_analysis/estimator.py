@@ -100,14 +100,6 @@ class FactorAnalysis(Factorization):
         Maximum number of iterations of the extraction.
     tol : float
         The extraction stops when all entries of the gradient by the uniquenesses are at most this.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
-        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
-    memory_limit : int or str, optional
-        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
-    callbacks : sequence of callables
-        Called with an :class:`dfact.progress.Iteration` after each step, such as ``dfact.Progress("fit")``.
-    dtype : "float32" or "float64", optional
-        Working precision of the passes; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
@@ -151,9 +143,6 @@ class FactorAnalysis(Factorization):
         Mean and standard deviation of each item's answers.
     n_iter_, converged_ : int, bool
         Iterations and convergence of the extraction.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
-        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
-        dataset, else None.
 
     Raises
     ------

@@ -14,7 +14,6 @@ from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
 from dfact.models.bounded_nmf.effects import item_scale, split_differences
-from dfact.models.cp.base import CPModel
 from dfact.models.estimator import Factorization
 from dfact.models.provenance import Stability, TensorStability
 from dfact.parameters import check_count, describe_value, is_in_range
@@ -188,7 +187,7 @@ def bootstrap(
     ((100, 2), True)
     """
     _check(model, n_resamples, level, resampling)
-    if isinstance(model, CPModel):
+    if model.traits.tensor:
         if confounders is not None or sample_weight is not None:
             raise ParameterError(f"confounders or sample_weight are given, and a {type(model).__name__} takes neither; leave them out")
         if resampling not in (None, "bootstrap") or reselect:

@@ -14,7 +14,6 @@ from dfact.data.dataset import Dataset
 from dfact.engine.requests import Solver
 from dfact.errors import ParameterError
 from dfact.models.cp.base import CPModel
-from dfact.models.cp.elastic import ElasticCP
 from dfact.models.cp.refit import Vectors, fit_vectors
 from dfact.models.fit_task import FitTask
 from dfact.models.provenance import TensorStability
@@ -98,10 +97,7 @@ def _make_fits(model: Any, dataset: Dataset, seed: int, strata: NDArray[Any] | N
     # An objective of N observed entries varies by about size/N of its value with the sample.
     tol = max(min(model.tol, _SHARE_OF_VARIATION * size / max(int(dataset.statistics.observed.sum()), 1)), _LEAST_TOL)
     changes = {"init": [np.asarray(A, np.float64) for A in model.factors_], "tol": tol, "max_iter": max(_MAX_ITER, model.max_iter)}
-    if isinstance(model, ElasticCP):
-        fitted = with_parameters(model, **changes, solver="bcd", missing="fill", executor=None, memory_limit=None, callbacks=())
-    else:
-        fitted = ElasticCP(model.n_components, **changes, lam=0.0, prior=None, missing="fill", dtype=model.dtype)
+    fitted = model.fitted_by_passes(**changes)
     unlabelled = replace(dataset, path=None, labels=None, stored_fingerprint=None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
