@@ -72,11 +72,11 @@ class Admixture(Factorization):
     Parameters
     ----------
     n_components : int
-        Number of populations K; :func:`dfact.selection.cross_validate_entries` chooses it.
+        Number of populations K. :func:`dfact.selection.cross_validate_entries` chooses it.
     n_trials : int
         Number of trials M, the highest count: 2 for genotypes; more for ordinal answers from 0 to M.
     supervised : bool
-        Whether people whose population is known belong to it alone; see ``populations`` of ``fit``.
+        Whether the people whose population the dataset holds, or ``populations`` of ``fit``, belong to it alone.
     tol : float
         Stop when the log-likelihood rises by at most this much in a read, relative to its value.
     max_iter : int

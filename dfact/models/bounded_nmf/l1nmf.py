@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,12 +53,13 @@ class L1NMF(Factorization):
     beta : float
         Weight β of both penalties.
     init : "nndsvd", "random" or array (k, m)
-        Start: NNDSVD of the answers with zeros for the missing ones; uniformly random up to the highest answer; or given loadings.
+        Initial loadings: NNDSVD of the answers with zeros for the missing ones, or uniformly random up to the highest answer. An
+        array holds given loadings.
     max_iter : int
         Maximum number of iterations.
     tol : float
-        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
-        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this. It needs
+        at least 11 iterations; see :func:`dfact.progress.remaining_change`.
     random_state : int, RandomState or None
         Seed of the random start.
 
@@ -121,7 +122,7 @@ class L1NMF(Factorization):
         n_components: Annotated[int, COUNT] = 8,
         *,
         beta: Annotated[float, FINITE] = 0.1,
-        init: Annotated[Any, STARTS] = "nndsvd",
+        init: Annotated[Literal["nndsvd", "random"] | Any, STARTS] = "nndsvd",
         max_iter: Annotated[int, COUNT] = 200,
         tol: Annotated[float, NOT_NEGATIVE] = 1e-4,
         random_state: Any = None,

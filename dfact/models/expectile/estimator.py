@@ -108,16 +108,16 @@ class ExpectileMF(Factorization):
     solver : "exact", "surrogate" or None
         Solver of the rows; by default "exact" if at most 40 % of the entries are observed. Both have the same minimum.
     init : "svd", "random" or array (k, m)
-        Start: the SVD of the data, with 0 for missing entries, divided by the observed share; random; or given factors of the
-        columns.
+        Initial factors: by the SVD of the data, with 0 for missing entries, divided by the observed share, or random. An array holds
+        given factors of the columns.
     orthogonalize : bool
         Whether the factors are transformed to UΣ^½ and VΣ^½ of XYᵀ after every half-step of the columns, which leaves the product
         unchanged and minimises the ridge's term; the paper takes the QR decomposition.
     max_iter : int
         Maximum number of iterations.
     tol : float
-        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
-        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this. It needs
+        at least 11 iterations; see :func:`dfact.progress.remaining_change`.
     random_state : int, RandomState or None
         Seed of the random start.
 
@@ -192,7 +192,7 @@ class ExpectileMF(Factorization):
         omega: Annotated[float, _EXPECTILES] = 0.5,
         ridge: Annotated[float, _RIDGES] = 1e-8,
         solver: Literal["exact", "surrogate"] | None = None,
-        init: Annotated[Any, _STARTS] = "svd",
+        init: Annotated[Literal["svd", "random"] | Any, _STARTS] = "svd",
         orthogonalize: bool = True,
         max_iter: Annotated[int, COUNT] = 200,
         tol: Annotated[float, NOT_NEGATIVE] = 1e-4,

@@ -80,22 +80,23 @@ class FactorAnalysis(Factorization):
     Parameters
     ----------
     n_components : int
-        Number of factors k; :func:`dfact.selection.number_of_factors.number_of_factors` estimates it.
+        Number of factors k. :func:`dfact.selection.number_of_factors.number_of_factors` estimates it.
     method : "minres"
         Method of extraction.
     correlation : "pearson" or "polychoric"
-        Correlations of the answers, or of normal variables behind ordered answers.
+        Correlations of the answers ("pearson"), or of normal variables behind ordered answers of at most 10 levels ("polychoric").
     rotation : "promax", "promax-spss", "oblimin", "varimax" or None
-        Oblique (promax, or oblimin with γ = 0), orthogonal, or none. Promax fits loadings to a target made of rows of length 1: of
-        rows of length 1 as well ("promax", as in psych), or of the rows as they are ("promax-spss", as in SPSS). The correlations of
-        the factors may differ by .2.
+        Rotation of the factors: promax (as in psych, or as in SPSS) or oblimin for correlated, varimax for uncorrelated factors. Oblimin
+        has γ = 0. Promax fits loadings to a target made of rows of length 1: of rows of length 1 as well ("promax"), or of the rows
+        as they are ("promax-spss"). The correlations of the factors may differ by .2.
     kappa : float
-        Power of promax.
+        Power to which promax raises the loadings.
     kaiser : bool, optional
-        Rotation of rows scaled to length 1, Kaiser's normalization. By default promax and varimax have it, as in psych and
-        factor_analyzer, and oblimin does not, as in psych and GPArotation; SPSS's oblimin has it. "promax-spss" has no other way.
+        Rotate loadings whose rows are scaled to length 1, Kaiser's normalization, or as they are. By default promax and varimax scale,
+        as in psych and factor_analyzer, and oblimin does not, as in psych and GPArotation; SPSS's oblimin does. "promax-spss" has no
+        other way.
     missing : "pairwise" or "listwise"
-        Correlations from the rows that answered both items, or all items.
+        Correlations from participants who answered both items ("pairwise") or all items ("listwise").
     max_iter : int
         Maximum number of iterations of the extraction.
     tol : float

@@ -31,7 +31,7 @@ from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
 from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, ResponsePass, Responses, SummaryPass
-from dfact.models.gom.search import Method, Problem, Search, VertexMethod
+from dfact.models.gom.search import Problem, Search
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits, Vocabulary
@@ -83,17 +83,19 @@ class GradeOfMembership(Factorization):
     Parameters
     ----------
     n_components : int
-        Number of classes K; :func:`dfact.selection.select_by_modularity` chooses it.
+        Number of classes K. :func:`dfact.selection.select_by_modularity` chooses it.
     method : "crsc", "srsc", "ssc" or "srm"
+        Search for pure subjects: cone or simplex regularized spectral clustering (crsc, srsc), simplex spectral clustering without
+        regularization (ssc), or simplex of the response matrix (srm).
     vertex_hunting : "kmeans" or "svm-cone"
-        Method by which "crsc" finds the corners of the cone: the row nearest to each centre of K-means on all
-        rows; or the rows at the margin of the one-class SVM, SVM-cone, which the paper names. That the paper's tables were computed
-        with K-means is inferred: with it their digits are matched. The corners of expected responses lie on the margin exactly, and
-        both methods take them there.
+        Method by which "crsc" finds the corners of the cone: K-means or a one-class SVM. "kmeans" takes the row nearest to each centre
+        of K-means on all rows, "svm-cone" the rows at the margin of the SVM, which the paper names. That the paper's tables were
+        computed with K-means is inferred: with it their digits are matched. The corners of expected responses lie on the margin
+        exactly, and both methods take them there.
     tau : float, optional
-        Regularization τ of "crsc" and "srsc"; by default M·max(N, J).
+        Regularization τ of "crsc" and "srsc"; by default M·max(N, J), the highest response times the longer side of the data.
     likelihood : "none" or "binomial"
-        Likelihood that is maximized after the spectral estimate, which it is the start of.
+        Likelihood to maximize after the spectral estimate, without missing answers; no improvement where most are pure.
     tol : float
         With a likelihood: stop when it rises by at most this much in a read, relative to its value.
     max_iter : int
@@ -179,8 +181,8 @@ class GradeOfMembership(Factorization):
         self,
         n_components: Annotated[int, COUNT] = 3,
         *,
-        method: Method = "crsc",
-        vertex_hunting: VertexMethod = "kmeans",
+        method: Literal["crsc", "srsc", "ssc", "srm"] = "crsc",
+        vertex_hunting: Literal["kmeans", "svm-cone"] = "kmeans",
         tau: Annotated[float | None, NOT_NEGATIVE.or_none()] = None,
         likelihood: Literal["none", "binomial"] = "none",
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
