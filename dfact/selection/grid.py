@@ -60,7 +60,7 @@ def most_components(model: Any, configurations: list[Parameters]) -> int:
 def plan_fits(
     model: Any, configurations: list[Parameters], dataset: Dataset, folds: Sequence[Folds], restarts: int, seed: int
 ) -> WarmStarts | EstimatorFits:
-    """Plan warm-started fits for models whose problem is of ICQF's kind, and the estimator's own fits for others.
+    """Plan warm-started fits for models that have them, and the estimator's own fits for others.
 
     The fits with the most components are prepared, which checks all parameters and the data.
     """
@@ -80,9 +80,9 @@ def plan_fits(
             prepared = first.prepare(dataset)
         if prepared.footprint.state_per_row > task.footprint.state_per_row:
             task = prepared
-        problem = prepared.problem
-        if not isinstance(problem, Problem):
+        if not model.traits.warm_starts:
             break
+        problem = prepared.problem
         defaults = {"n_components": problem.k, "beta": problem.beta}
         groups += _make_groups(numbers, [defaults | configurations[i] for i in numbers], problem)
     if not groups:

@@ -19,7 +19,6 @@ from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count
 from dfact.progress import Reporter, TimeLeft
-from dfact.selection.cross_validation.folds import resolve_random_state
 from dfact.selection.resampling.refits import refit_inputs
 from dfact.selection.resampling.resamples import ResampleFits
 from dfact.selection.result import Selection
@@ -106,8 +105,7 @@ def select_by_modularity(
     table = pd.DataFrame(index=pd.Index(candidates, name="n_components"))
     if n_resamples:
         dataset = as_dataset(X)
-        identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
-        store = ResultsStore(checkpoint, identity | {"n_components": candidates, "seed": resolve_random_state(random_state)})
+        store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, n_components=candidates)
         table["modularity"] = fitted.fit_candidates(X, candidates, checkpoint=store.checkpoint("model"))
         scores = _resampled_scores(model, dataset, candidates, n_resamples, store)
         table["low"], table["high"] = np.quantile(scores, _INTERVAL, axis=0)

@@ -39,7 +39,7 @@ UNKNOWN = ("", "-")
 
 
 @dataclass(frozen=True)
-class Problem:
+class AdmixtureProblem:
     """The data of a fit, as far as the solver needs them."""
 
     codes: Codes
@@ -209,7 +209,7 @@ class Admixture(Factorization):
     def components_(self) -> NDArray[Any]:  # type: ignore[override]  # derived from the frequencies
         return self.frequencies_
 
-    def _prepare(self, X: Any, populations: Any = None) -> FitTask[Problem]:
+    def _prepare(self, X: Any, populations: Any = None) -> FitTask[AdmixtureProblem]:
         dataset = self._dataset(X, None, reset=True)
         self.variants_ = Variants.of(dataset.variants)
         self._check_range(dataset)
@@ -224,7 +224,7 @@ class Admixture(Factorization):
             takes_newton_steps(self.n_components, dataset.shape[1], self.memory_limit),
         )
         task = self._task(
-            dataset, Problem(Codes(self.n_trials, offset), names, curved), covariates=labels, populations=names, curved=curved
+            dataset, AdmixtureProblem(Codes(self.n_trials, offset), names, curved), covariates=labels, populations=names, curved=curved
         )
         if task.footprint.note:
             warnings.warn(task.footprint.note, UserWarning, stacklevel=4)
@@ -260,7 +260,7 @@ class Admixture(Factorization):
         numbers = {name: float(number) for number, name in enumerate(names)}
         return tuple(names), np.array([[numbers.get(text, -1.0)] for text in texts])
 
-    def _solve(self, task: FitTask[Problem]) -> Solver[None]:
+    def _solve(self, task: FitTask[AdmixtureProblem]) -> Solver[None]:
         counts, maximum = yield from self.maximize(task)
         supervised = bool(task.problem.populations)
         order = np.arange(self.n_components) if supervised else np.argsort(-maximum.sizes, kind="stable")
@@ -275,7 +275,7 @@ class Admixture(Factorization):
         rows = yield from state_rows(maximum.state)
         self.memberships_ = task.gather(replace(rows, convert=partial(select_columns, columns=order, dtype=task.dtype)), len(order))
 
-    def maximize(self, task: FitTask[Problem]) -> Solver[tuple[Any, Maximum]]:
+    def maximize(self, task: FitTask[AdmixtureProblem]) -> Solver[tuple[Any, Maximum]]:
         """Find the maximum; return the counts of the data, too. Memberships stay in the state, and frequencies with the tiles."""
         codes, dtype, names = task.problem.codes, task.dtype, task.problem.populations
         counts = yield from run(CountPass(codes, dtype), None)
@@ -291,18 +291,18 @@ class Admixture(Factorization):
         maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
         return counts, maximum
 
-    def held_out_deviance(self, task: FitTask[Problem], held_out: BlockView) -> Solver[NDArray[np.float64]]:
+    def held_out_deviance(self, task: FitTask[AdmixtureProblem], held_out: BlockView) -> Solver[NDArray[np.float64]]:
         """Solve the task on a view of the blocks as counts.
 
         Return the deviance of the counts of the view ``held_out`` from the maximum, their number, and the number of reads.
         """
         codes = Codes(task.problem.codes.trials)  # the views have added the offset
-        _, maximum = yield from self.maximize(replace(task, problem=Problem(codes, curved=task.problem.curved)))
+        _, maximum = yield from self.maximize(replace(task, problem=AdmixtureProblem(codes, curved=task.problem.curved)))
         pass_ = DeviancePass(codes, task.dtype, maximum.state)
         deviance = yield from run(pass_, TileBroadcast(maximum.frequencies, task.dtype), held_out)
         return np.array([float(deviance.total), float(deviance.count), float(maximum.n_reads)])
 
-    def refit(self, task: FitTask[Problem], weights: ColumnWeights) -> Solver[str]:
+    def refit(self, task: FitTask[AdmixtureProblem], weights: ColumnWeights) -> Solver[str]:
         """Maximize the likelihood with weights of the SNPs, from the fitted frequencies. Return the name of the state's memberships."""
         problem, P = task.problem, self.frequencies_.astype(np.float64)
         pass_ = StepPass(problem.codes, len(P), task.dtype, curved=problem.curved, weights=weights)

@@ -161,7 +161,7 @@ class ICQF(Factorization):
     confounder_encoding_: ConfounderEncoding | None
     problem_: Problem
     differences_: AdjustedDifferences | None
-    traits = ModelTraits(nonnegative=True, copies_weights=True, limited_parameters=("bounds", "w_max", "q_max", "beta"))
+    traits = ModelTraits(nonnegative=True, copies_weights=True, warm_starts=True, limited_parameters=("bounds", "w_max", "q_max", "beta"))
     saved_types = (Problem, ConfounderEncoding, Confounder, AdjustedDifferences)
 
     def __init__(

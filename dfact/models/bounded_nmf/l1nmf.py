@@ -112,6 +112,7 @@ class L1NMF(Factorization):
     problem_: Problem
     traits = ModelTraits(
         nonnegative=True,
+        warm_starts=True,
         limited_parameters=("beta",),
         loading_intervals=False,  # 87 to 90 % of them covered at 95 %: the data hardly determine the scale of a factor
     )

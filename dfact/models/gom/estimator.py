@@ -31,7 +31,7 @@ from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
 from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, ResponsePass, Responses, SummaryPass
-from dfact.models.gom.search import Problem, Search
+from dfact.models.gom.search import MembershipProblem, Search
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits, Vocabulary
@@ -225,17 +225,17 @@ class GradeOfMembership(Factorization):
     def row_factors(self) -> Any:
         return self.memberships_
 
-    def _prepare(self, X: Any, n_components: Sequence[int] | None = None) -> FitTask[Problem]:
+    def _prepare(self, X: Any, n_components: Sequence[int] | None = None) -> FitTask[MembershipProblem]:
         candidates = [self.n_components] if n_components is None else list(n_components)
         self._check_parameters(candidates)
         dataset = self._dataset(X, None, reset=True)
         self._check_size(dataset, candidates)
         self.n_levels_ = self._resolve_levels(dataset)
-        problem = Problem(candidates, self.n_levels_, _responses(dataset))
+        problem = MembershipProblem(candidates, self.n_levels_, _responses(dataset))
         footprint = self._footprint_for(dataset.shape, candidates, self._working_dtype(dataset))
         return self._task(dataset, problem, footprint=footprint, n_components=candidates)
 
-    def _solve(self, task: FitTask[Problem]) -> Solver[list[float]]:
+    def _solve(self, task: FitTask[MembershipProblem]) -> Solver[list[float]]:
         problem, dataset, dtype = task.problem, task.dataset, task.dtype
         report, largest = Reporter(self.callbacks, _N_STEPS), max(problem.n_components)
         counts = yield from run(ResponsePass(dtype, problem.responses), None)
@@ -279,7 +279,7 @@ class GradeOfMembership(Factorization):
             warnings.warn(f"{found}; a class depends on its pure subjects: try fewer classes or another method", UserWarning, stacklevel=5)
         return [c.modularity for c in scored]
 
-    def _refine(self, task: FitTask[Problem]) -> Solver[tuple[MembershipSums, StateRows]]:
+    def _refine(self, task: FitTask[MembershipProblem]) -> Solver[tuple[MembershipSums, StateRows]]:
         """Maximize the likelihood from the estimate, and set what describes the maximum. Return sums over its memberships, and these."""
         problem, dtype = task.problem, task.dtype
         codes, k = Codes(int(problem.levels), problem.responses.offset), len(self.components_)

@@ -40,7 +40,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Problem:
+class MembershipProblem:
     """The search for the classes of one of several numbers."""
 
     n_components: list[int]

@@ -12,12 +12,11 @@ import pandas as pd
 from dfact.data.validation import locate_noninteger
 from dfact.engine.requests import Solver
 from dfact.errors import DataError, ParameterError
-from dfact.models.admixture.estimator import Admixture, Problem
+from dfact.models.admixture.estimator import Admixture, AdmixtureProblem
 from dfact.models.fit_task import FitTask
 from dfact.parameters import check_count
 from dfact.progress import Iteration, Reporter
 from dfact.selection.cross_validation.entry_fits import EntryFit, fit_chosen, run_entry_fits
-from dfact.selection.cross_validation.folds import resolve_random_state
 from dfact.selection.cross_validation.masks import CodeMask
 from dfact.selection.result import Selection, fold_errors
 from dfact.selection.running.estimators import require_method, with_parameters
@@ -97,9 +96,8 @@ def cross_validate_entries(
     dataset = tasks[candidates[0]].dataset
     if dataset.dtype.kind == "f" and (found := locate_noninteger(dataset)) != "no entry":
         raise DataError(f"{found}, expected whole numbers from 0 to {model.n_trials}")
-    identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
-    identity |= {"n_components": candidates, "n_folds": int(n_folds), "seed": resolve_random_state(random_state)}
-    store = ResultsStore(checkpoint, identity)
+    settings = {"n_components": candidates, "n_folds": int(n_folds)}
+    store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, **settings)
     # Fits of one fold are neighbours, so that they share its view of a block.
     which = [_fold_fit(tasks[k], fold, int(n_folds), store.seed % _MAX_SEED) for fold in range(n_folds) for k in candidates]
     reporter = Reporter(callbacks, len(which))
@@ -113,7 +111,7 @@ def cross_validate_entries(
     return fit_chosen(model, X, table, [{"n_components": k} for k in candidates], "deviance", "se", store.checkpoint("model"))
 
 
-def _fold_fit(task: FitTask[Problem], fold: int, n_folds: int, seed: int) -> EntryFit:
+def _fold_fit(task: FitTask[AdmixtureProblem], fold: int, n_folds: int, seed: int) -> EntryFit:
     # Beside what any fit holds in memory: the codes of a block, masked.
     footprint = replace(task.footprint, work_per_row=task.footprint.work_per_row + task.dataset.shape[1])
     mask = CodeMask(task.problem.codes, fold, n_folds, seed, held_out=False)

@@ -22,7 +22,6 @@ from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
 from dfact.parameters import COUNT, check_count, describe_value, is_in_range
 from dfact.progress import Iteration, Reporter
 from dfact.selection.cross_validation.entry_fits import EntryFit, fit_chosen, run_entry_fits
-from dfact.selection.cross_validation.folds import resolve_random_state
 from dfact.selection.cross_validation.masks import EntryMask
 from dfact.selection.grid import Parameters, expand, make_index
 from dfact.selection.result import Selection, fold_errors
@@ -207,10 +206,9 @@ def _select(model: ExpectileMF, X: Any, grids: Sequence[Mapping[str, Any]], sett
         tasks = [_configure(model, parameters).prepare(dataset).without_rows() for parameters in configurations]
     unit = largest_entry(dataset) if error == "absolute" else 1.0
     measure = ErrorMeasure("absolute" if error == "absolute" else "relative", tuple(float(edge) for edge in settings.bins), unit)
-    identity: dict[str, Any] = {"data": None if settings.checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
-    identity |= {"grid": [describe_parameters(c) for c in configurations], "holdout_fraction": float(holdout_fraction)}
+    identity = {"grid": [describe_parameters(c) for c in configurations], "holdout_fraction": float(holdout_fraction)}
     identity |= {"error": error, "row_groups": N_ROW_GROUPS, "bins": describe_value(measure.edges), "repeats": int(repeats)}
-    store = ResultsStore(settings.checkpoint, identity | {"seed": resolve_random_state(settings.random_state)})
+    store = ResultsStore.of_fits(settings.checkpoint, dataset, describe_model(model), settings.random_state, **identity)
     progress = _Progress(settings.callbacks, repeats * sum(int(task.model.get_params()["max_iter"]) for task in tasks))
     masks = [EntryMask(holdout_fraction, store.seed, repeat, held_out=False) for repeat in range(repeats)]
     fits = [_entry_fit(progress.attach(task.model), task, mask, measure) for mask in masks for task in tasks]

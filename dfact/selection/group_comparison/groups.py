@@ -15,7 +15,6 @@ from dfact.models.provenance import Comparison
 from dfact.models.traits import Vocabulary
 from dfact.parameters import check_count, describe_value, is_in_range
 from dfact.progress import Iteration
-from dfact.selection.cross_validation.folds import resolve_random_state
 from dfact.selection.group_comparison.factor_congruences import FactorCongruences, resolve_draws
 from dfact.selection.group_comparison.item_effects import anchored_tests
 from dfact.selection.group_comparison.item_screens import Groups, make_strata, mantel_screen
@@ -162,9 +161,8 @@ def compare_groups(
     n_draws = resolve_draws(n_resamples, len(model.components_) * (len(groups.levels) - 1), test=test)
     members = groups.datasets(dataset)
     strata = make_strata(model, dataset, groups, scales, keys)
-    identity = {"data": None if checkpoint is None else dataset.fingerprint, "seed": resolve_random_state(random_state)}
-    identity |= {"model": f"{describe_model(model)}, components {describe_value(np.asarray(model.components_))}"}
-    store = ResultsStore(checkpoint, identity | {"groups": f"{groups.by}, {describe_value(groups.labels)}"})
+    described = f"{describe_model(model)}, components {describe_value(np.asarray(model.components_))}"
+    store = ResultsStore.of_fits(checkpoint, dataset, described, random_state, groups=f"{groups.by}, {describe_value(groups.labels)}")
     congruences = FactorCongruences(model, groups, n_draws, test=test)
     congruences.fit(dataset, frame, members, store, callbacks)
     scale_names, mantel, unscreened = mantel_screen(model, dataset, groups, *strata)

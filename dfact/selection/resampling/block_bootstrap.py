@@ -19,7 +19,7 @@ from dfact.engine.passes import Block, Pass
 from dfact.engine.requests import Solver, memo, run, state_rows
 from dfact.errors import ParameterError
 from dfact.linalg.row_points import NoSums
-from dfact.models.admixture.estimator import Admixture, Problem
+from dfact.models.admixture.estimator import Admixture, AdmixtureProblem
 from dfact.models.admixture.variants import chromosome_borders
 from dfact.models.binomial.passes import Memberships
 from dfact.models.binomial.row_block import ColumnWeights
@@ -27,7 +27,6 @@ from dfact.models.fit_task import FitTask
 from dfact.models.row_factors import gather_rows
 from dfact.parameters import check_count, describe_value, is_count
 from dfact.progress import Iteration, Reporter, TimeLeft
-from dfact.selection.cross_validation.folds import resolve_random_state
 from dfact.selection.running.estimators import require_method, with_parameters
 from dfact.selection.running.fitted_data import fitted_dataset
 from dfact.selection.running.results_store import ResultsStore, describe_model
@@ -117,10 +116,9 @@ def block_bootstrap(
         task = with_parameters(model, callbacks=()).prepare(dataset, **inputs)
     labels = np.full((n, 1), -1.0) if task.covariates is None else task.covariates
     estimate = np.hstack([labels, np.asarray(model.memberships_, np.float64)])
-    identity = {"data": None if checkpoint is None else dataset.fingerprint, "seed": resolve_random_state(random_state)}
-    identity |= {"model": f"{describe_model(model)}, frequencies {describe_value(np.asarray(model.frequencies_))}"}
-    identity |= {"labels": describe_value(labels), "n_resamples": int(n_resamples), "blocks": describe_value(edges)}
-    store = ResultsStore(checkpoint, identity)
+    described = f"{describe_model(model)}, frequencies {describe_value(np.asarray(model.frequencies_))}"
+    settings = {"labels": describe_value(labels), "n_resamples": int(n_resamples), "blocks": describe_value(edges)}
+    store = ResultsStore.of_fits(checkpoint, dataset, described, random_state, **settings)
     reporter, left = Reporter(callbacks, n_resamples), TimeLeft(n_resamples)
     # Each refit has two states, that of the maximization and the sums; the driver adds up the sums.
     footprint = replace(task.footprint, state_per_row=2 * task.footprint.state_per_row)
@@ -235,7 +233,7 @@ class Resamples:
 
     model: Admixture
     """The fitted model."""
-    task: FitTask[Problem]
+    task: FitTask[AdmixtureProblem]
     """The fit, with labels and memberships of the model as covariates."""
     edges: NDArray[np.intp]
     """First SNP of each block, and the number of SNPs."""

@@ -18,7 +18,7 @@ from dfact.models.estimator import Factorization
 from dfact.models.provenance import Stability, TensorStability
 from dfact.parameters import check_count, describe_value, is_in_range
 from dfact.progress import Iteration
-from dfact.selection.cross_validation.folds import resolve_random_state, resolve_strata
+from dfact.selection.cross_validation.folds import resolve_strata
 from dfact.selection.resampling.intervals import INDEPENDENT, Variance, factor_intervals, is_penalized, summarize_samples
 from dfact.selection.resampling.refits import Matching, Refits, converged_start, fitted_confounders, fitted_weights, refit_inputs
 from dfact.selection.resampling.resamples import HalfFits, RefittedLoadings, ReplicateFits, ResampleFits
@@ -204,12 +204,10 @@ def bootstrap(
             raise ParameterError(f"{found}, expected those of a dataset whose weights the model was fitted with, and no strata")
         n_resamples = replicates.n_replicates
     strata = resolve_strata(stratify, None, dataset.shape[0])
-    fingerprint = None if checkpoint is None else dataset.fingerprint
-    identity = {"data": fingerprint, "model": _describe(model, warm_start), "seed": resolve_random_state(random_state)}
-    identity |= {"strata": None if strata is None else describe_value(strata)}
-    identity |= {} if resampling == "bootstrap" else {"resampling": resampling}
-    identity |= {"reselect": int(reselect)} if reselect else {}
-    store = ResultsStore(checkpoint, identity)
+    settings: dict[str, Any] = {"strata": None if strata is None else describe_value(strata)}
+    settings |= {} if resampling == "bootstrap" else {"resampling": resampling}
+    settings |= {"reselect": int(reselect)} if reselect else {}
+    store = ResultsStore.of_fits(checkpoint, dataset, _describe(model, warm_start), random_state, **settings)
     if reselect:
         if resampling != "bootstrap":
             raise ParameterError(

@@ -19,7 +19,7 @@ from dfact.models.fit_task import FitTask
 from dfact.models.provenance import TensorStability
 from dfact.parameters import describe_value
 from dfact.progress import Iteration
-from dfact.selection.cross_validation.folds import resolve_random_state, resolve_strata
+from dfact.selection.cross_validation.folds import resolve_strata
 from dfact.selection.resampling.refits import Refits
 from dfact.selection.resampling.resamples import ALL_ROWS, Refit, RefittedLoadings, ResampleFits
 from dfact.selection.running.estimators import with_parameters
@@ -75,9 +75,9 @@ def bootstrap_tensor(
     dataset = fitted_dataset(model, as_dataset(X))
     strata = resolve_strata(stratify, None, dataset.shape[0])
     others = [np.asarray(A, np.float64).T for A in model.factors_[1:]]
-    identity = {"data": None if checkpoint is None else dataset.fingerprint, "seed": resolve_random_state(random_state)}
-    identity |= {"model": f"{describe_model(model)}, factors {describe_value(others)}, warm_start={bool(warm_start)}"}
-    store = ResultsStore(checkpoint, identity | {"strata": None if strata is None else describe_value(strata)})
+    described = f"{describe_model(model)}, factors {describe_value(others)}, warm_start={bool(warm_start)}"
+    settings = {"strata": None if strata is None else describe_value(strata)}
+    store = ResultsStore.of_fits(checkpoint, dataset, described, random_state, **settings)
     warm = _make_fits(model, dataset, store.seed, strata)
     estimate = _Matching([A[:rank] for A in others]).match(_fit_all(warm, model))
     if estimate.similarity.min() < _SAME_COMPONENT:

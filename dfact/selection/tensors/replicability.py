@@ -18,7 +18,7 @@ from dfact.models.cp.base import CPModel
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count, describe_value, is_in_range
 from dfact.progress import Iteration, Reporter, TimeLeft
-from dfact.selection.cross_validation.folds import assign_folds, resolve_random_state, resolve_strata
+from dfact.selection.cross_validation.folds import assign_folds, resolve_strata
 from dfact.selection.grid import expand
 from dfact.selection.result import Selection
 from dfact.selection.running.estimators import is_tensor_model, restrict_to_rows, with_parameters
@@ -126,10 +126,9 @@ def replicability(
     dataset = as_dataset(X)
     folds = _check(dataset.shape[0], n_folds, repeats, starts, threshold)
     strata = resolve_strata(stratify, None, dataset.shape[0])
-    identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint}
-    identity["model"] = describe_model(with_parameters(model, n_components=1, random_state=None))
-    identity |= {"folds": folds, "starts": starts, "strata": None if strata is None else describe_value(strata)}
-    store = ResultsStore(checkpoint, identity | {"seed": resolve_random_state(random_state)})
+    any_number = describe_model(with_parameters(model, n_components=1, random_state=None))
+    settings = {"folds": folds, "starts": starts, "strata": None if strata is None else describe_value(strata)}
+    store = ResultsStore.of_fits(checkpoint, dataset, any_number, random_state, **settings)
     fits = _FoldFits(model, dataset, store, starts, _assign(dataset.shape[0], folds, repeats, store.seed, strata))
     fits.run([(k, number) for k in candidates for number in range(1 + folds * repeats)], callbacks)
     rows, scores = zip(*(_scores(fits, k, folds, repeats) for k in candidates), strict=True)
