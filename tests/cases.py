@@ -1,10 +1,12 @@
-"""Many cases of one claim as one test."""
+"""Many cases of one claim as one test, and the cases that represent all in the default run."""
 
 import inspect
 import itertools
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
+
+import pytest
 
 
 def every(**values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -36,3 +38,18 @@ def every(**values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[.
         return run
 
     return fold
+
+
+def exhaustive_after(kept: int, cases: Iterable[Any]) -> list[Any]:
+    """Return the cases for ``parametrize``: the first ones represent all in the default run, the others are marked ``exhaustive``."""
+    return [case if number < kept else _exhaustive(case) for number, case in enumerate(cases)]
+
+
+def exhaustive_unless(kept: Callable[[Any], bool], cases: Iterable[Any]) -> list[Any]:
+    """Return the cases for ``parametrize``: those with this property represent all in the default run."""
+    return [case if kept(case) else _exhaustive(case) for case in cases]
+
+
+def _exhaustive(case: Any) -> Any:
+    values, marks, name = (case.values, case.marks, case.id) if hasattr(case, "marks") else (case, (), None)
+    return pytest.param(*(values if isinstance(values, tuple) else (values,)), marks=[*marks, pytest.mark.exhaustive], id=name)

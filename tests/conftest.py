@@ -48,8 +48,8 @@ FIXTURES: dict[str, set[str]] = {
 CLUSTERS = {"cluster", "distributed"}
 """Values of parameters for which a test asks for a cluster."""
 FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
-"""Parameters of which the quick tier takes the first value."""
-OUTSIDE = {"cluster", "process", "faults", "object_store", "browser", "root", "slow", "further"}
+"""Parameters whose first value represents all in the default run."""
+OUTSIDE = {"cluster", "process", "faults", "object_store", "browser", "root", "slow", "exhaustive"}
 """Markers of tests outside the quick tier."""
 QUICK_SECONDS = 2.0
 """Time that a test of the quick tier may take without its fixtures; checked on demand, as it depends on the machine."""
@@ -79,7 +79,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by their fixtures, further seeds and the like as such, and everything else as quick; begin with the slowest files."""
+    """Mark tests by their fixtures, further seeds and the like as exhaustive, and the cheap rest as quick; begin with the slowest files."""
     repeated = [item for item in items if repeats_on_a_cluster(item)]
     if repeated:
         items[:] = [item for item in items if item not in set(repeated)]
@@ -93,9 +93,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if any(isinstance(value, str) and value in CLUSTERS for value in case.params.values()):
                 item.add_marker("cluster")
             if any(case.indices.get(name, 0) for name in FURTHER):
-                item.add_marker("further")
+                item.add_marker("exhaustive")
         outside = OUTSIDE & {mark.name for mark in item.iter_markers()}
-        costs[item.path] += len(outside - {"further"})
+        costs[item.path] += len(outside - {"exhaustive"})
         if not outside:
             item.add_marker("quick")
     items.sort(key=lambda item: -costs[item.path])  # a long file that begins last would keep one worker busy alone

@@ -67,12 +67,14 @@ def load(folder: Path, name: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.exhaustive
 def test_descriptions_stay_within_their_limit(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["describe", "--rows", "3000", "--columns", "40", "--limit", "2GiB", "--variants", "1"])
     assert describe_benchmark.main() == 0
     assert 0 < load(results, "describe")["rows"][0]["kmo"] < 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("forked")
 def test_out_of_core_writes_the_same_answers_in_every_form(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["--rows", "3000", "--columns", "30", "--components", "3", "--limits", "2GiB", "--tables", "--folder", str(tmp_path)]
@@ -92,6 +94,7 @@ def test_pass_is_compared_with_its_products(results: Path) -> None:
     assert all(row["ns_per_entry"] > 0 for row in rows)
 
 
+@pytest.mark.exhaustive
 def test_time_to_convergence_uses_the_fewest_iterations_that_reach_the_target(tmp_path: Path) -> None:
     requested: list[int] = []
 
@@ -129,6 +132,7 @@ def test_gom_fits_sparse_and_dense_ratings_alike() -> None:
     assert all(held for _, held in gom_tables.ratings(200, 300, 1))
 
 
+@pytest.mark.exhaustive
 def test_gom_simulations(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gom_simulations, "TAUS", (0.2, 7))
     monkeypatch.setattr(gom_simulations, "RHOS", (0.2, 1))
@@ -140,6 +144,7 @@ def test_gom_simulations(results: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert len(load(results, "gom_experiment_4")["rows"]) == 5
 
 
+@pytest.mark.exhaustive
 def test_gom_speed(results: Path, tmp_path: Path) -> None:
     gom_speed.simulation(200, 1)
     gom_speed.singular_vectors(tmp_path, 3000, 40, 3, 1)
@@ -149,6 +154,7 @@ def test_gom_speed(results: Path, tmp_path: Path) -> None:
     assert gom_speed.fit(str(path), "crsc, kmeans", [2, 3, 4])["K"] == 3
 
 
+@pytest.mark.exhaustive
 def test_icqf_selection(results: Path) -> None:
     assert all(held for _, held in icqf_selection.table_1(1, range(9, 12)))
     M = planted_answers(300, 40, 3, 0, missing=0.05).astype("float32")
@@ -182,6 +188,7 @@ def test_recorded_state_is_that_of_the_passes() -> None:
     assert icqf_splitless.reached(np.array([3.0, 2.0]), 1.0) == 3
 
 
+@pytest.mark.exhaustive
 def test_stability_and_auc_of_the_packaged_questionnaire(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(icqf_paper, "SHARES", (0.4,))
     table = pd.read_csv(ipip_ascado())
@@ -224,6 +231,7 @@ def test_elastic_cp_speed(results: Path, tmp_path: Path) -> None:
     assert row["ns an entry"] > 0
 
 
+@pytest.mark.exhaustive
 def test_tables_of_the_elastic_net_parafac_paper(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cp_paper, "ALPHAS", (0.8,))
     monkeypatch.setattr(cp_paper, "NAMES", {"bcd": ("SPML", "SPMS")})
@@ -241,6 +249,7 @@ def test_tables_of_the_elastic_net_parafac_paper(results: Path, monkeypatch: pyt
     assert halves[1][-1]["paper score"] == 0.909
 
 
+@pytest.mark.exhaustive
 def test_replicability_of_a_planted_tensor() -> None:
     rng = np.random.default_rng(0)
     Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (12, 7, 6)))
@@ -259,6 +268,7 @@ def test_images_are_clustered_by_their_factors(results: Path) -> None:
     assert all(0.25 <= row["accuracy"] <= 1 for row in rows)
 
 
+@pytest.mark.exhaustive
 def test_elastic_cp_stochastic(results: Path, tmp_path: Path) -> None:
     shapes, folder = [(20_000, 30, 5)], tmp_path / "pictures"
     with patch.object(readme_figures, "PICTURES", folder):
@@ -271,6 +281,7 @@ def test_elastic_cp_stochastic(results: Path, tmp_path: Path) -> None:
     assert len(load(results, "elastic_cp_stochastic_disk")["rows"]) == 2
 
 
+@pytest.mark.exhaustive
 def test_wide_columns_stay_within_the_plan(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["wide_columns", "--rows", "600", "--columns", "50000", "--folder", str(tmp_path)])
     assert wide_columns.main() == 0
@@ -279,12 +290,14 @@ def test_wide_columns_stay_within_the_plan(tmp_path: Path, results: Path, monkey
     assert {row["solver"] for row in rows} == {"tiled", "whole", "vectors"}
 
 
+@pytest.mark.exhaustive
 def test_dask_array_is_not_loaded_by_the_driver() -> None:
     row = dask_arrays.fit(40_000)
     assert row["transform lazy"]
     assert row["same bits"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("forked")
 @pytest.mark.filterwarnings("ignore:.*no observed entry")  # where there are few entries
 def test_speed_of_expectile_factorization(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,6 +334,7 @@ def test_skewed_noise_of_the_expectile_paper(results: Path, tmp_path: Path, monk
     assert (tmp_path / "emf_paper_skewed.png").exists()
 
 
+@pytest.mark.exhaustive
 def test_response_times_of_the_expectile_paper(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emf_paper, "RATES", (0.3,))
     rng = np.random.default_rng(0)
@@ -344,6 +358,7 @@ def test_response_times_of_the_expectile_paper(results: Path, tmp_path: Path, mo
     assert (tmp_path / "emf_paper_latency.png").exists()
 
 
+@pytest.mark.exhaustive
 def test_cost_of_passes_on_a_cluster(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["cluster_scale", "--small"])
     with pytest.raises(SystemExit):  # the exit code depends on the load of this machine
@@ -356,6 +371,7 @@ def test_cost_of_passes_on_a_cluster(results: Path, monkeypatch: pytest.MonkeyPa
     assert all(threshold["held"] for threshold in load(results, "cluster_joining")["thresholds"][:2])  # the others depend on load too
 
 
+@pytest.mark.exhaustive
 def test_a_thousand_workers_on_a_small_scale(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thousand, "_SHAPE", (10**6, 100))
     monkeypatch.setattr(thousand, "_IDLE_SECONDS", 0.1)
@@ -389,6 +405,7 @@ def test_speed_up_without_messages_follows_the_partitions() -> None:
     assert fit.speed_up(free, nothing, 64) == pytest.approx(489 / 8, rel=0.1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("forked")
 def test_statistical_files_of_all_formats_hold_the_same(tmp_path: Path, results: Path) -> None:
     pytest.importorskip("pyreadstat")
@@ -397,6 +414,7 @@ def test_statistical_files_of_all_formats_hold_the_same(tmp_path: Path, results:
     assert len(load(results, "inputs_statistical")["rows"]) == 5
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("forked")
 def test_imports_of_genotypes_within_any_limit_give_the_same(tmp_path: Path, results: Path) -> None:
     thresholds = import_bed.measure(101, 700, ["1GiB", "14KB"], tmp_path)
@@ -404,6 +422,7 @@ def test_imports_of_genotypes_within_any_limit_give_the_same(tmp_path: Path, res
     assert [row["chunk"] for row in load(results, "import_bed")["rows"]] == ["128 × 700", "128 × 256"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("benchmark", [wide, large])
 def test_admixture_fits_stay_within_the_plan(benchmark: Any, tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -601,6 +601,7 @@ def test_ipip(tmp_path):
     np.testing.assert_array_equal(ds.confounders["age"], raw["age"].drop(index=empty))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.process
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):

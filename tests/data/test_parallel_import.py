@@ -152,6 +152,7 @@ def executor(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("seed", "n_parts"), [(0, 2), (1, 9)])
 @pytest.mark.slow

@@ -621,6 +621,7 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
         batch.wait()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.process
 @pytest.mark.faults
 @pytest.mark.timeout(4 * PATIENCE)

@@ -27,60 +27,23 @@ from benchmarks.faults.fits import forked_workers
 from dfact.cli.main import cli, main
 from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
 from dfact.data.readers.formats import formats
+from tests.cases import exhaustive_unless
 from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
 from tests.genotypes import planted_genotypes, write_bed
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
 EXAMPLE = ["AS", "SC", "AD", "DO"]
 ALL_BLOCKS = [block for blocks in SECTIONS.values() for block in blocks]
-LONG = {
-    "admixture: How certain are the memberships?",
-    "classes: By likelihood",
-    "import: A folder in a bucket",
-    "import: REDCap",
-    "questionnaires: Compare with the usual methods",
-    "psychometrics: Compare groups",
-    "admixture: Large cohorts",
-    "admixture: New people and known populations",
-    "admixture: Other programs",
-    "admixture: admixture",
-    "README: A five-minute tour",
-    "README: The same in Python",
-    "classes: classes",
-    "clusters: Dask arrays",
-    "clusters: clusters",
-    "expectiles: expectiles",
+LONG = {"README: A five-minute tour", "README: The same in Python", "README: Your own data", "import: A table of answers"}
+REPRESENTATIVE = {name for name in SECTIONS if name.startswith("README")} | {
+    "extending: extending",
     "failures: failures",
-    "formats: Object stores",
-    "formats: formats",
     "import: A table of answers",
-    "import: SPSS, Stata and SAS",
-    "jobs: jobs",
-    "psychometrics: Write the tables",
-    "selection: Blocks of answers",
-    "selection: Criteria on all the data",
-    "selection: selection",
-    "questionnaires: Compare groups",
-    "stability: stability",
-    "tensors: How many components",
-    "tensors: Would other rows give the same components?",
-    "tensors: tensors",
-    "questionnaires: Survey weights",
-    "questionnaires: questionnaires",
-    "questionnaires: Items and scales",
-    "questionnaires: Confounders",
-    "psychometrics: Fit the factors",
-    "psychometrics: Import the answers",
-    "psychometrics: How many factors?",
-    "psychometrics: Describe items and scales",
-    "import: Several questionnaires",
-    "import: Arrays and tensors",
-    "stability: Warm and cold starts",
     "limits: limits",
-    "README: Your own data",
-    "import: import",
-    "formats: Other programs",
+    "memory: memory",
+    "psychometrics: Describe items and scales",
 }
+"""The sections that the default run follows."""
 """Sections that take too long for the quick tier."""
 
 
@@ -351,7 +314,13 @@ def compare(block: Block, printed: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the anchor of factoranalysis")  # the guide on psychometrics explains it
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in SECTIONS])
+@pytest.mark.parametrize(
+    "name",
+    exhaustive_unless(
+        lambda case: case.id in REPRESENTATIVE,
+        [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [], id=name) for name in SECTIONS],
+    ),
+)
 def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = SECTIONS[name]

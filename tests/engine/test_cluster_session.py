@@ -52,6 +52,7 @@ from dfact.engine.shard import Shard
 from dfact.errors import ClusterError, StoreError
 from dfact.monitoring import metrics
 from dfact.storage.array_stream import StreamWriter
+from tests.cases import exhaustive_after
 from tests.conftest import free_port
 
 FLOAT32 = np.dtype(np.float32)
@@ -448,9 +449,7 @@ def test_a_full_disk_of_the_journal_is_reported(monkeypatch: pytest.MonkeyPatch)
 # The same bits
 
 
-@pytest.mark.parametrize(
-    ("n_workers", "threads"), [(2, 1), *(pytest.param(*more, marks=pytest.mark.slow) for more in [(1, 1), (3, 2), (5, 1)])]
-)
+@pytest.mark.parametrize(("n_workers", "threads"), exhaustive_after(1, [(3, 2), (2, 1), (1, 1), (5, 1)]))
 @pytest.mark.parametrize("plan", [{}, {"resident_states": 1, "resident_values": 1}], ids=["in memory", "spilled"])
 @pytest.mark.slow
 def test_any_number_of_workers_gives_the_bits_of_one_thread(n_workers: int, threads: int, plan: dict[str, int]) -> None:
@@ -487,7 +486,7 @@ class StopHereError(Exception):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(3, 2), (1, 5), (2, 0), (0, 3)])
+@pytest.mark.parametrize(("before", "after"), exhaustive_after(1, [(3, 2), (1, 5), (2, 0), (0, 3)]))
 def test_a_checkpoint_resumes_with_another_number_of_workers(before: int, after: int, tmp_path: Path) -> None:
     def stop(iteration: Any) -> None:
         if iteration.number == 6:
@@ -539,6 +538,7 @@ class TestLosses:
         """Keep partitions where they are, however other load on the machine slows the workers."""
         monkeypatch.setattr("dfact.engine.cluster.session._MIN_PASSES", sys.maxsize)
 
+    @pytest.mark.exhaustive
     def test_before_the_first_pass(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 3) as client, on(client) as session:
             processes.kill(processes.workers[0])
@@ -570,12 +570,14 @@ class TestLosses:
             assert kills_done(tmp_path) == 3
             assert len(session._workers.all) == 3  # not the owners: a worker that others delay may get no partition
 
+    @pytest.mark.exhaustive
     def test_several_at_once(self, processes: Processes, tmp_path: Path) -> None:
         pass_ = Walk(str(tmp_path), tuple(Kill(3, partition) for partition in (0, 9, 23)))
         with workers(processes, 4) as client, on(client) as session:
             assert course_of(session, pass_, 4) == inline(4)
             assert kills_done(tmp_path) == 3
 
+    @pytest.mark.exhaustive
     def test_many_in_the_same_pass(self, processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # As when a provider takes back most of its machines, one after the other: no partition has anything to do with it.
         remove, lost, names = SessionWorkers.remove, list[str](), dict[str, str]()
@@ -615,6 +617,7 @@ class TestLosses:
             coming.join()
             assert (sums, rows_of(session)) == inline(3)
 
+    @pytest.mark.exhaustive
     def test_all_and_none_joins(self, processes: Processes) -> None:
         with workers(processes, 2) as client, on(client) as session:
             take(session, Walk(), [1])
@@ -650,6 +653,7 @@ class TestLosses:
             sums = take(session, Walk(), [1, 2]) + take(session, Look(), [3, 4]) + take(session, Walk(), [5, 6])
             assert found == (sums, rows_of(session))
 
+    @pytest.mark.exhaustive
     def test_a_pass_that_kills_each_worker(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 6) as client, on(client) as session:
             with pytest.raises(ClusterError, match="one worker after the other was lost in the same pass, 4 in all"):
@@ -886,7 +890,7 @@ def test_a_shard_that_closes_during_a_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", ["run", "give"])
+@pytest.mark.parametrize("call", exhaustive_after(1, ["run", "give"]))
 def test_a_worker_that_is_closed_while_it_calls_others(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     call_shard, closing = WorkerShard.call_shard, list[Any]()
 
@@ -1187,7 +1191,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Slo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slow", [True, False], indirect=True)
-@pytest.mark.parametrize("kind", ["save", "restore", "write"])
+@pytest.mark.parametrize("kind", exhaustive_after(1, ["save", "restore", "write"]))
 def test_long_saves_are_no_hangs(kind: str, slow: SlowStep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints and rows that take twice the progress timeout are written while bytes move, and end with an error if none do."""
     group = zarr.create_group(tmp_path / "c")
@@ -1363,6 +1367,7 @@ def test_calls_end_once_none_has_finished_for_a_while() -> None:
     assert list(map(str, found)) == ["4", "no answer for 5 s", "1", "three", "7.5", "no answer for 5 s"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.faults
 def test_slow_workers_join_later(monkeypatch: pytest.MonkeyPatch) -> None:
     open_shard = workers_module.open_shard

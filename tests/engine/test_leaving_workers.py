@@ -138,6 +138,7 @@ class TestNotices:
             assert (sums, rows_of(session)) == inline(4)
         assert not again(tmp_path)
 
+    @pytest.mark.exhaustive
     def test_loss_of_the_new_owner_is_recovered(self, commands: Processes, tmp_path: Path) -> None:
         pass_ = Walk(str(tmp_path), pause=PAUSE, kills=(Kill(2, 23),))
         with workers(commands, 3) as client, on(client) as session:

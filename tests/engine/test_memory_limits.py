@@ -17,6 +17,7 @@ from benchmarks.faults.fits import forked_workers
 from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
 from dfact.errors import MemoryPlanError
+from tests.cases import exhaustive_unless
 
 pytestmark = [pytest.mark.faults, pytest.mark.cluster]
 THREADS = 2
@@ -166,7 +167,7 @@ def test_below_the_plan_nothing_is_started(stored: Callable[[str], dfact.Dataset
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is Linux's to tell")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", exhaustive_unless({"ICQF admm", "GradeOfMembership", "ElasticCP stochastic"}.__contains__, MODELS))
 def test_at_the_planned_minimum(name: str, stored: Callable[[str], dfact.Dataset], tmp_path: Path) -> None:
     data = stored(name)
     with cluster(least_limit(name, data)) as client:

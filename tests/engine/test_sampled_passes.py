@@ -277,6 +277,7 @@ def test_passes_that_change_no_state_are_not_repeated(seed: int, tmp_path: Path)
         assert (sums, rows_of(session)) == inline_mixed(seed, 10)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.faults
 def test_killed_workers_do_not_change_the_bits(processes: Processes, tmp_path: Path, monkeypatch: Patch) -> None:
     """One between passes, one in a pass that changes no state, and one in a pass that does."""

@@ -375,6 +375,7 @@ def connected(processes: Processes, n: int) -> Client:
     return client
 
 
+@pytest.mark.exhaustive
 @pytest.mark.faults
 def test_workers_lost_in_a_pass_and_in_a_step_change_no_bit(processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "POLL_SECONDS", 0.2)

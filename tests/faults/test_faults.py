@@ -35,6 +35,7 @@ from dfact.data import layout
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.cluster.certificate_names import ClusterSecurity
 from dfact.engine.cluster.connection import connect
+from tests.cases import exhaustive_after
 
 pytestmark = pytest.mark.faults
 PAUSE = 0.02
@@ -81,7 +82,7 @@ def killing(processes: Processes, seed: int, last: int) -> Strike:
 
 
 # The engine's part is the same for all solvers: with and without a checkpoint, in turn.
-@pytest.mark.parametrize(("name", "checkpoint"), [(name, number % 2 == 1) for number, name in enumerate(SOLVERS)])
+@pytest.mark.parametrize(("name", "checkpoint"), exhaustive_after(2, [(name, number % 2 == 1) for number, name in enumerate(SOLVERS)]))
 def test_a_killed_worker(name: str, checkpoint: bool, processes: Processes, client: Client, tmp_path: Path) -> None:
     solver, seed = SOLVERS[name], 2 * list(SOLVERS).index(name) + checkpoint
     X = solver.data(seed)
@@ -94,6 +95,7 @@ def test_a_killed_worker(name: str, checkpoint: bool, processes: Processes, clie
     assert bits(model) == expected
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_a_worker_killed_in_a_selection(name: str, processes: Processes, client: Client) -> None:
     expected = bits(SELECTIONS[name]("inline"))
@@ -103,6 +105,7 @@ def test_a_worker_killed_in_a_selection(name: str, processes: Processes, client:
     assert bits(chosen) == expected
 
 
+@pytest.mark.exhaustive
 def test_a_killed_worker_that_its_nanny_restarts() -> None:
     X = answers(1)
     with (
@@ -117,6 +120,7 @@ def test_a_killed_worker_that_its_nanny_restarts() -> None:
         assert [*client.run(os.getpid).values()] != [victim]
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_joins_is_used(processes: Processes, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 11)
     X = answers(2)
@@ -132,6 +136,7 @@ def test_a_worker_that_joins_is_used(processes: Processes, client: Client, monke
     processes.kill(newcomer)
 
 
+@pytest.mark.exhaustive
 def test_a_paused_worker(tmp_path: Path) -> None:
     X = answers(3)
     with Processes(tmp_path, {"distributed.scheduler.worker-ttl": "2s"}, PAUSE) as processes, connected(processes, 2) as client:
@@ -144,7 +149,7 @@ def test_a_paused_worker(tmp_path: Path) -> None:
         assert bits(model) == bits(make(executor="inline").fit(X))
 
 
-@pytest.mark.parametrize(("stored", "seed"), [(StoredFit, 0), (StoredFit, 1), (StoredAdmixture, 0)])
+@pytest.mark.parametrize(("stored", "seed"), exhaustive_after(1, [(StoredFit, 0), (StoredFit, 1), (StoredAdmixture, 0)]))
 def test_a_killed_driver(stored: type[Stored], seed: int, tmp_path: Path) -> None:
     fit, rng = stored(tmp_path, PAUSE / 2, "--executor", "threads"), np.random.default_rng(seed)
     reached = []
@@ -163,6 +168,7 @@ def test_a_killed_driver(stored: type[Stored], seed: int, tmp_path: Path) -> Non
     assert fit.lost() == 0
 
 
+@pytest.mark.exhaustive
 def test_a_killed_bootstrap(tmp_path: Path) -> None:
     stored = StoredBootstrap(tmp_path, PAUSE / 8, "--executor", "threads")
     finished: dict[Path, int] = {}
@@ -214,6 +220,7 @@ def test_a_scheduler_lost_after_the_last_result_leaves_no_traceback(tmp_path: Pa
         logger.removeHandler(handler)
 
 
+@pytest.mark.exhaustive
 def test_all_workers_lost_then_the_scheduler(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster"
     cluster.mkdir()

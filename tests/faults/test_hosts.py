@@ -18,7 +18,7 @@ import pytest
 from benchmarks.faults.cluster_of_hosts import SHORT_TIMEOUT, Certificates, Cluster, Ended, digest, make_data, model_of
 from benchmarks.faults.namespaces import Hosts, available
 
-pytestmark = [pytest.mark.faults, pytest.mark.process, pytest.mark.root]
+pytestmark = [pytest.mark.faults, pytest.mark.process, pytest.mark.root, pytest.mark.exhaustive]
 ITERATIONS = 18
 
 

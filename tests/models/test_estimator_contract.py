@@ -59,6 +59,8 @@ ESTIMATORS = [
 ]
 QUICK = "check_fit_score_takes_y"
 """The check of each estimator that the quick tier takes."""
+REPRESENTATIVE = (dfact.ICQF, dfact.GradeOfMembership, dfact.ExpectileMF)
+"""The estimators to which the default run applies all checks: the methods that scikit-learn calls are those of a base class."""
 
 
 def cases() -> Iterator[Any]:
@@ -70,7 +72,9 @@ def cases() -> Iterator[Any]:
             check: partial[None] = values[1]
             options = "".join(f"-{name}={value}" for name, value in check.keywords.items())
             name = f"{check.func.__name__}{options}"
-            yield pytest.param(*values, marks=marks if name == QUICK else [*marks, pytest.mark.slow], id=f"{kind}-{name}")
+            if name != QUICK:
+                marks.append(pytest.mark.slow if isinstance(estimator, REPRESENTATIVE) else pytest.mark.exhaustive)
+            yield pytest.param(*values, marks=marks, id=f"{kind}-{name}")
 
 
 @pytest.mark.filterwarnings(

@@ -37,7 +37,7 @@ from tests.conftest import free_port, planted_answers
 from tests.object_store.test_object_store import Proxy, answers, proxied, put, send, server, settings  # noqa: F401  # a fixture
 from tests.suites.zarr_store import ZarrStoreSuite
 
-pytestmark = [pytest.mark.object_store, pytest.mark.process]
+pytestmark = [pytest.mark.object_store, pytest.mark.process, pytest.mark.exhaustive]
 N, M, K = 300, 12, 2
 START_SECONDS = 150
 ACCOUNT, CANARY = "studies", "canary-7f3a91-not-to-be-printed"

@@ -175,6 +175,7 @@ def test_invalid_arguments_are_refused() -> None:
         block_bootstrap(model, X[:20], n_blocks=10)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(not GENOTYPES.exists(), reason="the folder of real data is not here")
 def test_errors_are_those_of_admixture() -> None:

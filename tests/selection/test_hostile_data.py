@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact import selection
+from tests.cases import exhaustive_after
 from tests.suites.hostile_data import DATA, refusal
 
 Array = NDArray[Any]
@@ -70,7 +71,7 @@ VARYING = ("plain", "duplicate rows", "columns of all sizes", "rows of all sizes
 """Data that groups can be compared in; a fit of each group refuses the others."""
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", exhaustive_after(1, ["float32", "float64"]))
 @pytest.mark.parametrize("name", CALLS)
 def test_hostile_data_give_a_result_or_a_refusal(name: str, dtype: str) -> None:
     for seed, case in enumerate(VARYING if name.startswith("groups") else DATA):

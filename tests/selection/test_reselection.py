@@ -57,6 +57,7 @@ def test_resamples_take_rows_with_their_weights(strata: Any) -> None:
         assert_array_equal(np.bincount(strata[rows]), [20, 20, 20])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(2))
 def test_each_resample_chooses_its_own_number_of_factors(seed: int) -> None:
     X = factors(300, 3, seed)

@@ -18,6 +18,7 @@ from dfact.errors import ParameterError, StoreError
 from dfact.models.cp.path import SolutionPath
 from dfact.selection.result import Selection
 from dfact.selection.tensors.solution_path import CRITERIA, select_on_path
+from tests.cases import exhaustive_after
 from tests.engine.test_checkpoint import InterruptionError, damage, tensor
 from tests.models.cp.test_elastic_cp import answers, assert_same, many_partitions
 
@@ -72,7 +73,7 @@ def steps_of(work: Callable[[], Any]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "every"), [("fill", 1), ("exact", 4), ("stochastic", 1), ("stochastic", 4)])
+@pytest.mark.parametrize(("kind", "every"), exhaustive_after(1, [("stochastic", 4), ("stochastic", 1), ("fill", 1), ("exact", 4)]))
 def test_path_interrupted_anywhere_resumes_with_the_same_bits(kind: str, every: int, tmp_path: Path) -> None:
     X, settings = tensor(every, 0.3), KINDS[kind] | {"random_state": every, "checkpoint_every": every}
     undisturbed = cp(**settings).path(X, LAMBDAS)
@@ -167,7 +168,7 @@ def assert_same_choice(first: Selection, second: Selection) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("criterion", exhaustive_after(1, CRITERIA))
 def test_selection_interrupted_anywhere_resumes(criterion: str, tmp_path: Path) -> None:
     X = tensor(1, 0.2)
     undisturbed = choose(X, criterion)

@@ -105,6 +105,7 @@ def test_ancestries_of_the_scope_example(missing: float) -> None:
     assert np.sqrt(np.square(swapped.memberships_ - model.memberships_).mean()) < 1e-3
 
 
+@pytest.mark.exhaustive
 @real
 @pytest.mark.slow
 def test_cross_validation_errors_are_those_of_admixture() -> None:

@@ -318,6 +318,7 @@ def test_the_result_depends_on_the_seed_alone(missing: str, client: Client, eigh
     assert not np.array_equal(changed.factors_[1], reference.factors_[1])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("many_partitions")
 def test_it_reads_a_quarter_of_the_data_of_block_coordinate_descent(tmp_path: Path) -> None:

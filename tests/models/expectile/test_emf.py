@@ -237,6 +237,7 @@ def test_dense_and_sparse_data_and_missing_codes_are_equivalent(tmp_path: Path) 
     assert zeros.nnz == (~np.isnan(V)).sum()  # stored zeros are observed
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_entries_are_in_original_units(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)

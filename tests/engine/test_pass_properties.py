@@ -1,0 +1,231 @@
+"""What every pass of the package keeps to, on the blocks of real fits: it is pure, its result may travel, and missing is missing.
+
+Executors rest on these properties: a block that is processed again, elsewhere or from other memory gives the same bits.
+"""
+
+import importlib
+import inspect
+import pickle
+import pkgutil
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+import dfact
+from dfact.engine.block_state import StateArrays
+from dfact.engine.passes import Block, PartialSums, Pass, TiledPass, Workspace, read_only
+from dfact.linalg import kmeans, svd
+from dfact.selection import (
+    block_bootstrap,
+    block_cross_validate,
+    compare_groups,
+    core_consistency,
+    cross_validate_entries,
+    select_by_held_out,
+    select_on_path,
+)
+from tests.conftest import planted_answers
+from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
+
+_CALLS = 6  # kept of each pass, spread over all of its calls
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]
+
+
+def passes() -> dict[str, type[Pass[Any, Any, Any]]]:
+    """All passes that the package defines outside its engine, by module and name."""
+    modules = [
+        importlib.import_module(module.name) for module in pkgutil.walk_packages(dfact.__path__, "dfact.") if "engine" not in module.name
+    ]
+    kinds = {kind for module in modules for kind in vars(module).values() if inspect.isclass(kind) and Pass in kind.__mro__}
+    own = [
+        kind
+        for kind in sorted(kinds, key=lambda kind: (kind.__module__, kind.__name__))
+        if not kind.__module__.startswith("dfact.engine") and not inspect.isabstract(kind)
+    ]
+    return {f"{kind.__module__}.{kind.__name__}": kind for kind in own if hasattr(kind, "__dataclass_fields__")}
+
+
+PASSES = passes()
+
+
+@dataclass
+class Call:
+    """A call of a pass, with arguments of its own."""
+
+    pass_: Pass[Any, Any, Any]
+    block: Block
+    arrays: StateArrays
+    broadcast: Any
+
+    def run(self, **changes: Any) -> tuple[StateArrays, PartialSums]:
+        """Run the step on copies of the state and of the block, which get a workspace of their own."""
+        block, pass_ = replace(self.block, **{"work": Workspace()} | changes), self.pass_
+        arrays = {name: array.copy(order="K") for name, array in self.arrays.items()}
+        state = pass_.state_type.of(arrays) if arrays else pass_.start(block)
+        state, sums = pass_.step(block, state, self.broadcast)
+        return state.arrays(), sums
+
+
+class Recorder:
+    """Keeps some calls of each pass while fits run in this process."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[Call]] = {}
+        self._seen: dict[str, int] = {}
+        self._rng = np.random.default_rng(0)
+
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, kind in PASSES.items():
+            method = "accumulate" if issubclass(kind, TiledPass) else "step"
+            monkeypatch.setattr(kind, method, self._recording(name, getattr(kind, method)))
+
+    def _recording(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def record(pass_: Any, block: Block, state: Any, broadcast: Any, *total: Any) -> Any:
+            seen = self._seen[name] = self._seen.get(name, 0) + 1
+            place, kept = int(self._rng.integers(seen)), self.calls.setdefault(name, [])
+            if type(pass_) is PASSES[name] and place < _CALLS:
+                arrays = {key: array.copy(order="K") for key, array in state.arrays().items()}
+                stored = read_only(deepcopy(block.stored))
+                kept[place:] = [
+                    Call(deepcopy(pass_), replace(block, stored=stored, work=Workspace()), arrays, deepcopy(broadcast)),
+                    *kept[place + 1 :],
+                ]
+            return method(pass_, block, state, broadcast, *total)
+
+        return record
+
+
+def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run what reaches every pass: fits of all families and their transforms, descriptions, comparisons and selections."""
+    for case in CASES.values():
+        X, model = case.data(0), case.make().set_params(executor="inline")
+        model.fit(X)
+        if hasattr(model, "transform"):
+            model.transform(X)
+    answers, groups = planted_answers(240, 12, 3, 0, 0.1), np.repeat(["a", "b"], 120)
+    table = pd.DataFrame(answers, columns=[f"q{j}" for j in range(12)])
+    inline: dict[str, Any] = {"executor": "inline"}
+    few = inline | {"max_iter": 10, "tol": 0}
+
+    confounders = pd.DataFrame({"age": np.arange(240.0)})
+    bounded = dfact.ICQF(3, **few).fit(table, confounders=confounders)
+    block_cross_validate(dfact.ICQF(**few), answers, {"n_components": [2]}, (3, 3), 3, random_state=0, in_memory=False)
+    dfact.describe(table, scales={"x": ["q0", "q1", "q2", "q3"], "y": ["q4", "q5", "q6", "q7"]}, **inline)
+    compare_groups(bounded, table, groups, n_resamples=30, test=False, confounders=confounders, random_state=0)
+    factors = dfact.FactorAnalysis(2, correlation="polychoric", **inline).fit(answers)
+    factors.transform(answers)
+
+    responses = memberships(1)
+    dfact.GradeOfMembership(3, likelihood="binomial", max_iter=5, **inline).fit(responses)
+    rng = np.random.default_rng(0)
+    dfact.GradeOfMembership(3, **inline).fit(np.vstack([np.eye(3)] * 40 + [rng.dirichlet([1, 1, 1], 100)]) @ rng.uniform(0.1, 0.9, (3, 20)))
+    populations = dfact.Admixture(3, n_trials=4, max_iter=3, **inline).fit(responses)
+    cross_validate_entries(populations, responses, [2], n_folds=2, random_state=0)
+    block_bootstrap(populations, responses, 2, n_blocks=3, random_state=0)
+    labels = np.array(["a", "b", "c"])[responses[:, 0].astype(int) % 3]
+    dfact.Admixture(3, n_trials=4, max_iter=3, supervised=True, **inline).fit(responses, populations=labels)
+
+    waves = tensor(1)
+    cp = dfact.ElasticCP(3, init="nvecs", **few).fit(waves)
+    core_consistency(cp, waves)
+    for solver in ("bcd", "stochastic"):
+        select_on_path(dfact.ElasticCP(3, solver=solver, **few), waves, lambdas=[0.5, 5.0], random_state=0)
+    select_by_held_out(dfact.ExpectileMF(omega=0.2, **few), skewed(1), {"n_components": [2]}, random_state=0)
+    with monkeypatch.context() as small:
+        small.setattr(kmeans, "_SAMPLE", 100)
+        small.setattr(svd, "_GRAM_COLUMNS", 5)
+        dfact.GradeOfMembership(3, **inline).fit(responses)
+        small.setattr(svd, "_BASIS_ENTRIES", 10)
+        dfact.GradeOfMembership(3, **inline).fit(responses)
+
+
+@pytest.fixture(scope="module")
+def calls() -> dict[str, list[Call]]:
+    recorder = Recorder()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        recorder.patch(monkeypatch)
+        run_everything(monkeypatch)
+    return recorder.calls
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Whether two states, sums or broadcasts have the same bits."""
+    if isinstance(expected, np.ndarray):
+        return (
+            isinstance(found, np.ndarray)
+            and found.dtype == expected.dtype
+            and found.shape == expected.shape
+            and found.tobytes() == expected.tobytes()
+        )
+    if isinstance(expected, dict):
+        return expected.keys() == found.keys() and all(same(found[key], value) for key, value in expected.items())
+    if isinstance(expected, (list, tuple)):
+        return len(found) == len(expected) and all(map(same, found, expected))
+    if is_dataclass(expected):
+        return all(same(getattr(found, part.name), getattr(expected, part.name)) for part in fields(expected))
+    if hasattr(expected, "__dict__"):
+        return same(vars(found), vars(expected))
+    return bool(found == expected) or (found != found and expected != expected)
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_step_has_the_same_bits_again_and_elsewhere_and_changes_nothing_else(name: str, calls: dict[str, list[Call]]) -> None:
+    assert calls.get(name), "expected a fit in run_everything that uses the pass"
+    for call in calls[name]:
+        broadcast, pass_, stored = deepcopy(call.broadcast), deepcopy(call.pass_), call.block.stored.copy()
+        expected = call.run()
+        assert same(call.run(), expected)
+        assert same(call.broadcast, broadcast)
+        assert same(call.pass_, pass_)
+        assert same(call.block.stored, stored)
+        elsewhere = pickle.loads(pickle.dumps(call))
+        elsewhere.block = replace(elsewhere.block, stored=read_only(elsewhere.block.stored))
+        assert same(elsewhere.run(), expected)
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_state_outlives_the_block_and_its_sums_add_up(name: str, calls: dict[str, list[Call]]) -> None:
+    for call in calls[name]:
+        work = Workspace()
+        arrays, sums = call.run(work=work)
+        lasting = list(work._arrays.values())
+        for key, array in arrays.items():
+            assert not any(np.shares_memory(array, other) for other in lasting), f"{key} lies in the workspace"
+            assert sp.issparse(call.block.stored) or not np.shares_memory(array, call.block.stored), f"{key} lies in the data"
+        assert same(call.pass_.state_type.of(arrays).arrays(), arrays)
+        total, before = sums.accumulator(), deepcopy(sums)
+        total.add(sums)
+        assert same(sums, before)
+        again = before.accumulator()
+        again.add(before)
+        assert same(total, again)
+
+
+def as_codes(block: Block) -> NDArray[np.uint8] | None:
+    """Return the entries of a block as codes, 255 where missing; None if they are not small whole numbers."""
+    if block.dtype is None or not isinstance(block.stored, np.ndarray):
+        return None
+    values = np.nan_to_num(block.stored, nan=255)
+    return read_only(values.astype(np.uint8)) if np.isin(values, np.arange(256)).all() else None
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_missing_entries_are_the_same_by_code_and_as_nan(name: str, calls: dict[str, list[Call]]) -> None:
+    for call in calls[name]:
+        codes = as_codes(call.block)
+        if codes is not None:
+            floats = read_only(call.block.stored.astype(call.block.dtype))
+            assert same(call.run(stored=codes, missing_code=255), call.run(stored=floats, missing_code=None))
+
+
+def test_most_passes_were_seen_with_codes_and_with_missing_entries(calls: dict[str, list[Call]]) -> None:
+    coded = {name: [codes for call in kept if (codes := as_codes(call.block)) is not None] for name, kept in calls.items()}
+    assert sum(bool(found) for found in coded.values()) >= len(PASSES) / 2
+    assert sum(any((codes == 255).any() for codes in found) for found in coded.values()) >= len(PASSES) / 4
