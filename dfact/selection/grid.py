@@ -75,8 +75,7 @@ def plan_fits(
         if "n_components" in changes:
             changes["n_components"] = most_components(model, [configurations[i] for i in numbers])
         first: Any = with_parameters(model, **changes)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit with the best parameters warns again
             prepared = first.prepare(dataset)
         if prepared.footprint.state_per_row > task.footprint.state_per_row:
             task = prepared

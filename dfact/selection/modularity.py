@@ -136,8 +136,7 @@ def _resampled_scores(
     """Return the modularity (resamples, candidates) of each resample that can be fitted; the store holds those that are finished."""
     # The likelihood is maximized after the classes have been scored.
     refit, unlabelled = refit_inputs(with_parameters(model, likelihood="none"), dataset, None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit itself has warned
         fits = _ModularityFits(refit, refit.prepare(unlabelled, n_components=candidates).without_rows(), store.seed)
     pending = [number for number in range(n_resamples) if (number,) not in store.entries]
     reporter, left, failed = Reporter(model.callbacks, n_resamples), TimeLeft(n_resamples), list[DataError]()

@@ -16,7 +16,7 @@ from dfact.parameters import is_count
 from dfact.psychometrics.factor_retention import FactorCount, bic, minimum_average_partial, parallel_analysis
 from dfact.psychometrics.polychoric import grouping_information
 from dfact.selection.result import Selection
-from dfact.selection.running.estimators import require_method
+from dfact.selection.running.estimators import require_method, with_parameters
 
 CRITERIA = {
     "PA": ("excess", "above chance"),
@@ -69,7 +69,7 @@ def number_of_factors(
     For polychoric correlations, the random eigenvalues of the parallel analysis are those of unrelated answers in these categories.
     ``sample_weight`` and its default are those of ``fit``; with weights, n is Kish's effective number of rows.
     """
-    copied = type(model)(**model.get_params(deep=False))  # the model is not changed
+    copied = with_parameters(model)  # the model is not changed
     if not is_count(seed) and seed != 0:
         raise ParameterError(f"seed is {seed!r}, expected an integer of at least 0")
     correlation = copied.correlate(X, sample_weight=sample_weight)
@@ -156,7 +156,7 @@ def select_number_of_factors(
         message = f"{criterion} finds {chosen.n_factors} factors, expected one of the candidates {candidates[0]} to {candidates[-1]}"
         warnings.warn(f"{message}; {best} was chosen, widen n_components", UserWarning, stacklevel=2)
     table = _scores(counts, candidates)
-    fitted = FactorAnalysis(**model.get_params(deep=False) | {"n_components": best}).fit(X, sample_weight=sample_weight)
+    fitted = with_parameters(model, n_components=best).fit(X, sample_weight=sample_weight)
     score, rule = CRITERIA[criterion]
     fitted.selection_ = SelectionRecord.from_table(table, candidates.index(best), score, rule)
     return Selection(table, {"n_components": best}, fitted)

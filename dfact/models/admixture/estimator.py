@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
+from dfact.data.validation import locate_noninteger, require_no_empty_columns
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import BlockView, Solver, read_tiles, run, state_rows, step_tiles
 from dfact.engine.tiles import TileBroadcast
 from dfact.errors import DataError, ParameterError
 from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
 from dfact.models.admixture.variants import Variants, match_columns
-from dfact.models.binomial.codes import MAX_TRIALS, Codes
+from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
 from dfact.models.binomial.fit import Maximum, begin, maximize_likelihood
 from dfact.models.binomial.passes import CountPass, DeviancePass, ProjectionPass, StepPass
 from dfact.models.binomial.row_block import ColumnWeights
@@ -212,7 +212,7 @@ class Admixture(Factorization):
     def _prepare(self, X: Any, populations: Any = None) -> FitTask[AdmixtureProblem]:
         dataset = self._dataset(X, None, reset=True)
         self.variants_ = Variants.of(dataset.variants)
-        self._check_range(dataset)
+        require_counts(dataset, self.n_trials, "Admixture", "the number of trials")
         if self.n_components > min(dataset.shape):
             n, m = dataset.shape
             raise ParameterError(f"n_components={self.n_components} is larger than the data allows: n_samples={n}, n_features={m}")
@@ -322,7 +322,7 @@ class Admixture(Factorization):
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
-        self._check_range(dataset)
+        require_counts(dataset, self.n_trials, "Admixture", "the number of trials")
         fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
         match = match_columns(fitted, labels, self.variants_, Variants.of(dataset.variants))
         offset = dataset.offset if dataset.offset.any() else None
@@ -366,17 +366,6 @@ class Admixture(Factorization):
         """Refuse SNPs without any genotype in a fit. The fit counts people without one."""
         if reset:
             require_no_empty_columns(dataset)
-
-    def _check_range(self, dataset: Dataset) -> None:
-        """Refuse data outside 0 to M."""
-        observed = dataset.statistics.observed > 0
-        lowest = (dataset.statistics.minimum + dataset.offset)[observed].min(initial=0)
-        highest = (dataset.statistics.maximum + dataset.offset)[observed].max(initial=0)
-        if np.isfinite([lowest, highest]).all() and lowest >= 0 and highest <= self.n_trials:
-            return
-        where = locate_outside(dataset, -dataset.offset, self.n_trials - dataset.offset, original_units=True)
-        kind = "Negative values" if lowest < 0 else "Values above the number of trials"
-        raise DataError(f"{kind} in data passed to Admixture: {where}, expected 0 to {self.n_trials}")
 
     def _added_attributes(self) -> dict[str, Any]:
         return super()._added_attributes() | {"variants_": None, "row_populations_": None}

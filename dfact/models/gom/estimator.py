@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
+from dfact.data.validation import locate_noninteger, require_no_empty_columns
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tiles
@@ -23,7 +23,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.kernels.binomial import EDGE
 from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size, tiled_gram_size
-from dfact.models.binomial.codes import MAX_TRIALS, Codes
+from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
 from dfact.models.binomial.fit import begin, maximize_likelihood
 from dfact.models.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes
 from dfact.models.binomial.passes import ProjectionPass, RestartPass, StepPass
@@ -317,7 +317,7 @@ class GradeOfMembership(Factorization):
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
-        self._check_range(dataset, self.n_levels_)
+        require_counts(dataset, self.n_levels_, "GradeOfMembership", "the highest response")
         k = len(self.components_)
         task = self._task(dataset, footprint=self._footprint_for(dataset.shape, [k], self._working_dtype(dataset)))
         if self.likelihood != "none":
@@ -376,19 +376,8 @@ class GradeOfMembership(Factorization):
         levels = float(max(highest, 1) if self.n_levels is None else self.n_levels)
         if self.likelihood != "none" and (not levels.is_integer() or levels > MAX_TRIALS):
             raise ParameterError(f"the highest response is {levels:g}, expected a whole number up to {MAX_TRIALS} with a likelihood")
-        self._check_range(dataset, levels)
+        require_counts(dataset, levels, "GradeOfMembership", "the highest response")
         return levels
-
-    @staticmethod
-    def _check_range(dataset: Dataset, levels: float) -> None:
-        observed = dataset.statistics.observed > 0
-        lowest = (dataset.statistics.minimum + dataset.offset)[observed].min(initial=0)
-        highest = (dataset.statistics.maximum + dataset.offset)[observed].max(initial=0)
-        if np.isfinite([lowest, highest]).all() and lowest >= 0 and highest <= levels:
-            return
-        where = locate_outside(dataset, -dataset.offset, levels - dataset.offset, original_units=True)
-        kind = "Negative values" if lowest < 0 else "Values above the highest response"
-        raise DataError(f"{kind} in data passed to GradeOfMembership: {where}, expected 0 to {levels:g}")
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         return self._footprint_for(shape, [self.n_components], dtype)

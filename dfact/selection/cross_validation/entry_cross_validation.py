@@ -90,8 +90,7 @@ def cross_validate_entries(
     {'n_components': 3}
     """
     candidates = _check(model, n_components, n_folds)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit with the best number warns again
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit with the best number warns again
         tasks = {k: with_parameters(model, n_components=k, callbacks=()).prepare(X).without_rows() for k in candidates}
     dataset = tasks[candidates[0]].dataset
     if dataset.dtype.kind == "f" and (found := locate_noninteger(dataset)) != "no entry":

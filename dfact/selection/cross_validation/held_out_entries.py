@@ -200,8 +200,7 @@ def _select(model: ExpectileMF, X: Any, grids: Sequence[Mapping[str, Any]], sett
     _check(model, settings)
     each = [expand(model, grid) for grid in grids]
     configurations = [configuration for of_grid in each for configuration in of_grid]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit with the best parameters warns again
         dataset = model.prepare(X).dataset
         tasks = [_configure(model, parameters).prepare(dataset).without_rows() for parameters in configurations]
     unit = largest_entry(dataset) if error == "absolute" else 1.0

@@ -111,8 +111,7 @@ def block_bootstrap(
     edges = _check(model, n_resamples, n_blocks)
     dataset, (n, k) = fitted_dataset(model, X), model.memberships_.shape
     inputs = {} if populations is None else {"populations": populations}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit of the model has warned
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit of the model has warned
         task = with_parameters(model, callbacks=()).prepare(dataset, **inputs)
     labels = np.full((n, 1), -1.0) if task.covariates is None else task.covariates
     estimate = np.hstack([labels, np.asarray(model.memberships_, np.float64)])

@@ -252,8 +252,7 @@ def _describe(model: Factorization, warm_start: bool) -> str:
 def _make_fits(model: Any, dataset: Dataset, confounders: Any, seed: int, strata: NDArray[Any] | None, resampling: str) -> ResampleFits:
     frame = fitted_confounders(model, dataset, confounders)
     refit, unlabelled = refit_inputs(model, dataset, frame)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit itself has warned
         return RESAMPLINGS[resampling].make(refit, unlabelled, seed=seed, strata=strata)
 
 

@@ -99,8 +99,7 @@ def _make_fits(model: Any, dataset: Dataset, seed: int, strata: NDArray[Any] | N
     changes = {"init": [np.asarray(A, np.float64) for A in model.factors_], "tol": tol, "max_iter": max(_MAX_ITER, model.max_iter)}
     fitted = model.fitted_by_passes(**changes)
     unlabelled = replace(dataset, path=None, labels=None, stored_fingerprint=None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit itself has warned
         return TensorFits.make(fitted, unlabelled, seed=seed, strata=strata)
 
 
