@@ -50,7 +50,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     solution, ``transform``, and its memory footprint (``_footprint``).
     Fitted attributes are declared by their types; :mod:`dfact.models.fitted_schema` checks a loaded model against them.
 
-    The docstrings of subclasses get the following entries, as far as they describe something else, and their parameters include these.
+    Subclasses need not describe the following parameters and attributes: their docstrings get these entries.
 
     Parameters
     ----------
