@@ -23,8 +23,8 @@ from dfact.models.bounded_nmf.solvers import Splitless, descend
 from dfact.models.fit_task import FitTask
 from dfact.progress import relative_change
 from dfact.selection.cross_validation.folds import Folds
-from dfact.selection.cross_validation.held_out_errors import SquaredErrorPass, sum_squared_errors
 from dfact.selection.cross_validation.masks import FoldMask
+from dfact.selection.cross_validation.squared_errors import SquaredErrorPass, sum_squared_errors
 from dfact.selection.running.estimators import with_parameters
 
 # Multiples of the model's tolerance: for the first β of a number of components, and for the others, which start from it.

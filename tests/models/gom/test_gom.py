@@ -18,10 +18,10 @@ from dfact import DataError, GradeOfMembership, ParameterError
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.executors import LocalSession
 from dfact.linalg import kmeans
-from dfact.models.gom.search import METHODS
 from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[np.float64]
+METHODS = ("crsc", "srsc", "ssc", "srm")
 CASES = [*((method, "kmeans") for method in METHODS), ("crsc", "svm-cone")]
 ALONE = "ignore:only the subject that defines"
 
