@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from dfact import report, selection
     from dfact.data.codebook import Codebook, Item, MissingCount
     from dfact.data.dataset import Dataset
-    from dfact.data.ingest.array import import_array
-    from dfact.data.ingest.genotypes import import_genotypes
-    from dfact.data.ingest.indicators import expand_categories
-    from dfact.data.ingest.join import join_datasets
-    from dfact.data.ingest.table import import_table
-    from dfact.data.ingest.triplets import import_triplets
+    from dfact.data.ingest.arrays.array import import_array
+    from dfact.data.ingest.arrays.triplets import import_triplets
+    from dfact.data.ingest.genotypes.genotypes import import_genotypes
+    from dfact.data.ingest.joins.indicators import expand_categories
+    from dfact.data.ingest.joins.join import join_datasets
+    from dfact.data.ingest.tables.table import import_table
     from dfact.data.stored_dataset import open_dataset
     from dfact.models.admixture.estimator import Admixture
     from dfact.models.bounded_nmf.icqf import ICQF
@@ -77,12 +77,12 @@ _MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
     "MissingCount": "dfact.data.codebook",
     "Progress": "dfact.progress",
     "describe": "dfact.psychometrics.description",
-    "expand_categories": "dfact.data.ingest.indicators",
-    "import_array": "dfact.data.ingest.array",
-    "import_genotypes": "dfact.data.ingest.genotypes",
-    "import_table": "dfact.data.ingest.table",
-    "import_triplets": "dfact.data.ingest.triplets",
-    "join_datasets": "dfact.data.ingest.join",
+    "expand_categories": "dfact.data.ingest.joins.indicators",
+    "import_array": "dfact.data.ingest.arrays.array",
+    "import_genotypes": "dfact.data.ingest.genotypes.genotypes",
+    "import_table": "dfact.data.ingest.tables.table",
+    "import_triplets": "dfact.data.ingest.arrays.triplets",
+    "join_datasets": "dfact.data.ingest.joins.join",
     "load_model": "dfact.models.persistence",
     "open_dataset": "dfact.data.stored_dataset",
     "plan": "dfact.models.estimator",

@@ -1,6 +1,7 @@
-"""Text: tables and named lines, aligned for a terminal."""
+"""Text: tables and named lines, aligned for a terminal, and the sections of docstrings."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from inspect import cleandoc
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -47,3 +48,33 @@ def escape_lines(text: str) -> str:
 def indented(text: str) -> str:
     """Indent each line by two columns."""
     return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+def section_entries(docstring: str, title: str) -> dict[str, str]:
+    """Return the entries of a section of a docstring, such as ``Parameters``, by name; without it, none."""
+    lines, entries, name = cleandoc(docstring).split("\n"), dict[str, str](), ""
+    for line in lines[slice(*_section(lines, title))]:
+        if line and not line.startswith(" "):
+            name = line.partition(" :")[0]
+            entries[name] = line
+        elif line:
+            entries[name] += f"\n{line}"
+    return entries
+
+
+def add_entries(docstring: str, title: str, entries: Iterable[str]) -> str:
+    """Return the docstring with entries at the end of one of its sections."""
+    lines = cleandoc(docstring).split("\n")
+    start, stop = _section(lines, title)
+    while stop > start and not lines[stop - 1]:
+        stop -= 1
+    return "\n".join([*lines[:stop], *entries, *lines[stop:]])
+
+
+def _section(lines: Sequence[str], title: str) -> tuple[int, int]:
+    """Return the range of the lines of a section, without its title, which dashes underline."""
+    titles = [i for i, line in enumerate(lines[1:]) if line and not line.strip("-") and lines[i]]
+    start = next((i for i in titles if lines[i] == title), None)
+    if start is None:
+        return len(lines), len(lines)
+    return start + 2, next((i for i in titles if i > start), len(lines))

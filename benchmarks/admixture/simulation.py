@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 import dfact
-from dfact.data.ingest.writer import dataset_writer
+from dfact.data.ingest.writing.writer import dataset_writer
 from dfact.data.readers.genetics.genotypes import pack
 from dfact.data.synthetic import PlantedAdmixture
 from dfact.kernels.genotypes import MISSING
@@ -19,7 +19,7 @@ _VARIANTS = 200  # written to a .bed file at a time
 
 def write_dataset(planted: PlantedAdmixture, path: Path, progress: Callable[[int, int], None] | None = None) -> dfact.Dataset:
     """Write planted genotypes as a dataset, 100 people at a time."""
-    columns, done = np.array([f"rs{j}" for j in range(planted.m)], dtype=object), 0
+    columns = np.array([f"rs{j}" for j in range(planted.m)], dtype=object)
     with dataset_writer(
         parse_location(path),
         (planted.n, planted.m),
@@ -29,12 +29,7 @@ def write_dataset(planted: PlantedAdmixture, path: Path, progress: Callable[[int
         name="simulated genotypes",
         overwrite=True,
     ) as writer:
-        for block in planted.blocks():
-            writer.append(block)
-            done += len(block)
-            if progress is not None:
-                progress(done, planted.n)
-        writer.finish(valid_range=np.tile([0.0, 2.0], (planted.m, 1)))
+        writer.finish(writer.write(planted.blocks(), progress=progress), valid_range=np.tile([0.0, 2.0], (planted.m, 1)))
     return dfact.open_dataset(path)
 
 

@@ -23,7 +23,7 @@ import pyarrow.parquet
 
 import dfact
 from benchmarks.common import Peak, call_in_new_process, exit_code, report
-from dfact.data.ingest.writer import dataset_writer
+from dfact.data.ingest.writing.writer import dataset_writer
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.synthetic import PlantedQuestionnaire
 
@@ -35,9 +35,7 @@ def make(path: Path, planted: PlantedQuestionnaire) -> None:
     labels = np.asarray([f"Q{j}" for j in range(planted.m)], dtype=object)
     shape = (planted.n, planted.m)
     with dataset_writer(path, shape, np.dtype(np.uint8), missing_code=255, column_labels=labels, name="planted") as writer:
-        for chunk in planted.chunks(10_000):
-            writer.append(chunk)
-        writer.finish()
+        writer.finish(writer.write(planted.chunks(10_000)))
 
 
 def make_tables(folder: Path, planted: PlantedQuestionnaire) -> None:

@@ -15,7 +15,8 @@ import dfact
 from benchmarks.common import answers, exit_code, report
 from dfact.data.synthetic import icqf_simulation
 from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
-from dfact.selection.cross_validation.folds import assign_all_folds, resolve_random_state
+from dfact.selection.cross_validation.folds import assign_all_folds
+from dfact.selection.running.results_store import resolve_random_state
 
 Thresholds = list[tuple[str, bool]]
 

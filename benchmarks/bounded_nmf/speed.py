@@ -34,6 +34,7 @@ from dfact.data.layout import Layout
 from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine.executors import ThreadsExecutor
 from dfact.engine.partitions import partitions
+from dfact.engine.passes import RunPass
 from dfact.engine.threads import single_threaded
 from dfact.models.bounded_nmf.passes import RowStart, SplitlessPass
 from dfact.models.bounded_nmf.problem import make_problem
@@ -103,9 +104,9 @@ def passes(dataset: Dataset, k: int, threads: int, stack: ExitStack) -> Callable
     assert isinstance(solver.pass_, SplitlessPass)
     point = np.random.default_rng(0).uniform(0, TOP, (k, dataset.shape[1])).astype(dtype)
     for _ in range(WARM_UP):
-        sums = session.run(solver.pass_, solver.broadcast(point))
+        sums = session.run(RunPass(solver.pass_, solver.broadcast(point)))
         point = solver.next_point(solver.loadings(sums, point))
-    return lambda: session.run(solver.pass_, solver.broadcast(point))
+    return lambda: session.run(RunPass(solver.pass_, solver.broadcast(point)))
 
 
 def limit(n: int, m: int, k: int = 20) -> Thresholds:

@@ -34,7 +34,7 @@ from dfact.engine.cluster.transport import packed
 from dfact.engine.executors import LocalSession, ThreadsExecutor
 from dfact.engine.memory_plan import Plan
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import PartialSums, Pass
+from dfact.engine.passes import PartialSums, RunPass
 from dfact.models.cp.path import default_lambdas
 from dfact.models.cp.samples import AdamaxState, seeded, spread_partitions
 from dfact.progress import Iteration
@@ -68,10 +68,10 @@ def counted(path: Path) -> Dataset:
 class TimedSession(LocalSession):
     """A session that records the seconds of passes by their names."""
 
-    def run(self, pass_: Pass[Any, Any, P], broadcast: Any) -> P:
+    def run(self, request: RunPass[P]) -> P:
         began = time.perf_counter()
-        sums = super().run(pass_, broadcast)
-        Forgetful.seconds[type(pass_).__name__] += time.perf_counter() - began
+        sums = super().run(request)
+        Forgetful.seconds[type(request.pass_).__name__] += time.perf_counter() - began
         return sums
 
 
@@ -189,8 +189,8 @@ def workers(waits: dict[tuple[int, int, int], float], counts: tuple[int, ...], i
                 with cluster.session(n_partitions) as session:
                     for partitions in drawn:
                         began = time.perf_counter()
-                        session.run(WaitingSteps(drawn[0], _WATCHING * seconds), (state, 1.0, 0))
-                        session.run(WaitingSteps(partitions, seconds), (state, 1.0, 0))
+                        session.run(RunPass(WaitingSteps(_WATCHING * seconds), (state, 1.0, 0), sample=drawn[0]))
+                        session.run(RunPass(WaitingSteps(seconds), (state, 1.0, 0), sample=partitions))
                         times.append(time.perf_counter() - began)
                 median = statistics.median(times[2:])
                 rows.append({"shape": name, "workers": count, "s": median, "efficiency": ideal / count / median})
@@ -198,7 +198,8 @@ def workers(waits: dict[tuple[int, int, int], float], counts: tuple[int, ...], i
         thresholds.append(
             (f"{name}: {count} workers have an efficiency of {last['efficiency']:.0%} (threshold 75 %)", last["efficiency"] >= 0.75)
         )
-        sent = [len(packed((WaitingSteps(spread_partitions(n, seeded(0)), seconds), state))) for n in (n_partitions, 100 * n_partitions)]
+        samples = [spread_partitions(n, seeded(0)) for n in (n_partitions, 100 * n_partitions)]
+        sent = [len(packed(RunPass(WaitingSteps(seconds), state, sample=sample))) for sample in samples]
         text = f"{name}: an iteration sends {sent[0] / 1e3:.0f} kB, and {sent[1] / 1e3:.0f} kB for 100 times the rows (threshold: the same)"
         thresholds.append((text, abs(sent[1] - sent[0]) < 0.01 * sent[0]))
     report("elastic_cp_stochastic_workers", rows, thresholds)

@@ -28,6 +28,7 @@ from benchmarks.engine.cost_model import Caller, Costs, Measurement, chain, outl
 from benchmarks.engine.idle_workers import Idle, IdleCluster, Usage, Waiting, noise, slow_down
 from dfact.engine.cluster import session as session_module
 from dfact.engine.cluster.session import ClusterSession
+from dfact.engine.passes import RunPass
 
 Thresholds = list[tuple[str, bool]]
 _SUMS = 160_000
@@ -64,7 +65,7 @@ def _seconds(session: ClusterSession, pass_: Any, count: int, broadcast: NDArray
     found = []
     for _ in range(count):
         began = time.perf_counter()
-        session.run(pass_, broadcast)
+        session.run(RunPass(pass_, broadcast))
         found.append(time.perf_counter() - began)
     return found
 
@@ -200,7 +201,7 @@ def recovery(size: Size) -> Thresholds:
                     if disturbed and i == size.kept_passes:
                         threading.Timer(0.02, cluster.processes[size.processes // 2].kill).start()
                     times += _seconds(session, pass_, 1, broadcast)
-                sums = session.run(pass_, broadcasts[0])
+                sums = session.run(RunPass(pass_, broadcasts[0]))
                 found[disturbed] = sums.of_items, np.concatenate(list(session.rows("rows"))), times
     equal = all(np.array_equal(mine, theirs) for mine, theirs in zip(found[True][:2], found[False][:2], strict=True))
     times = found[True][2]

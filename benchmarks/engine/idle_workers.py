@@ -34,7 +34,7 @@ from dfact.engine.block_state import BlockState
 from dfact.engine.cluster.session import ClusterSession
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import Block, PartialSums, Pass, SampledPass
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.models.cp.samples import AdamaxState
 
 _QUIET = {
@@ -103,7 +103,7 @@ class Waiting(Pass[Rows, NDArray[Any], Sums]):
 
 
 @dataclass(frozen=True)
-class WaitingSteps(SampledPass[BlockState, tuple[AdamaxState, float, int], AdamaxState]):
+class WaitingSteps(Pass[BlockState, tuple[AdamaxState, float, int], AdamaxState]):
     """Local steps of the stochastic CP solver that wait instead of computing."""
 
     changes_state: ClassVar[bool] = False

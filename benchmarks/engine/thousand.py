@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -43,7 +43,7 @@ from dfact.engine.cluster import session as session_module
 from dfact.engine.cluster.session import ClusterSession
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, RunPass
 
 Thresholds = list[tuple[str, bool]]
 _SHAPE, _FACTORS = (10**9, 100), 20
@@ -102,7 +102,6 @@ class Sums(PartialSums):
 class Marking(Pass[Marks, NDArray[Any], Sums]):
     """A pass that reads nothing and adds 1 to each row's mark, so that state and sums show which passes took place."""
 
-    changes_state: ClassVar[bool] = True
     dtype: None = None
     state_type = Marks
 
@@ -226,7 +225,7 @@ class Bench:
         return row
 
     def passes(self, count: int = 1) -> None:
-        found = [self.session.run(Marking(), noise(_SHAPE[1] * _FACTORS * 8)) for _ in range(count)]
+        found = [self.session.run(RunPass(Marking(), noise(_SHAPE[1] * _FACTORS * 8))) for _ in range(count)]
         for sums in found:
             self.n_passes += 1
             marks = (_first_marks(np.arange(len(self.session._partitions))) + self.n_passes) % 256

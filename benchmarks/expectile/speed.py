@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.bounded_nmf.out_of_core import Clock
 from benchmarks.common import Peak, call_in_new_process, exit_code, report, side_by_side
-from dfact.data.ingest.writer import dataset_writer
+from dfact.data.ingest.writing.writer import dataset_writer
 from dfact.data.memory_limit import parse_bytes
 
 K, SWEEPS, RIDGE = 10, 30, 1e-3
@@ -148,13 +148,16 @@ def make(path: Path, n: int, m: int) -> None:
     rng = np.random.default_rng(0)
     Y = rng.random((K, m), dtype=np.float32)
     labels = np.asarray([f"M{j}" for j in range(m)], dtype=object)
-    with dataset_writer(path, (n, m), np.dtype(np.float32), missing_code=None, column_labels=labels, name="skewed") as writer:
+
+    def measure() -> Iterator[NDArray[np.float32]]:
         for start in range(0, n, 10_000):
             rows = min(10_000, n - start)
             V = rng.random((rows, K), dtype=np.float32) @ Y + 0.5 * rng.standard_exponential((rows, m), np.float32)
             V[rng.random((rows, m), np.float32) < 0.3] = np.nan
-            writer.append(V)
-        writer.finish()
+            yield V
+
+    with dataset_writer(path, (n, m), np.dtype(np.float32), missing_code=None, column_labels=labels, name="skewed") as writer:
+        writer.finish(writer.write(measure()))
 
 
 def out_of_core(path: str, limit: str) -> dict[str, Any]:

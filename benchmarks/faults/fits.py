@@ -53,9 +53,9 @@ def slow(seconds: float) -> None:
     walk: Callable[..., Any] = shard.reduce_blocks
     accumulate: Callable[..., Any] = shard.Shard._accumulate
 
-    def slow_walk(*arguments: Any) -> Any:
-        time.sleep(seconds)
-        return walk(*arguments)
+    def slow_walk(blocks: Any, request: Any, states: Any, on_state: Any, total: Any) -> Any:
+        time.sleep(seconds if total is None else 0)
+        return walk(blocks, request, states, on_state, total)
 
     def slow_accumulate(*arguments: Any) -> Any:
         time.sleep(seconds)

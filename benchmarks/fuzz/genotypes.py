@@ -31,8 +31,8 @@ def _import(source: Path, out: Path) -> dfact.Dataset:
     dataset = dfact.import_genotypes(source, out / "d.zarr", empty_variants="drop", multiallelic="drop", n_jobs=1)
     values = read_values(dataset)
     expect(np.isin(values[~np.isnan(values)], (0, 1, 2)).all(), "values that are no genotypes")
-    assert dataset.variants is not None
-    sizes = len(dataset.row_labels), len(dataset.column_labels), len(dataset.variants)
+    assert dataset.genotypes.variants is not None
+    sizes = len(dataset.row_labels), len(dataset.column_labels), len(dataset.genotypes.variants)
     expect(sizes == (*values.shape, values.shape[1]), "inconsistent sizes")
     return dataset
 
@@ -56,10 +56,10 @@ def bed_target() -> Target:
         values = _CODES[codes.reshape(m, -1)[:, :n].T]
         kept = ~np.isnan(values).all(axis=0)
         np.testing.assert_array_equal(read_values(dataset), values[:, kept])
-        assert dataset.variants is not None
+        assert dataset.genotypes.variants is not None
         lines = [line.split() for line in bim if line.strip()]
         names = [line[1] for line, keep in zip(lines, kept, strict=True) if keep]
-        expect(dataset.variants["name"].tolist() == names, "other variants")
+        expect(dataset.genotypes.variants["name"].tolist() == names, "other variants")
         people = {line.split()[1] for line in fam if line.strip()}
         expect(all(label in people or label.split("_", 1)[1] in people for label in dataset.row_labels), "other people")
 

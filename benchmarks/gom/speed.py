@@ -31,7 +31,7 @@ from dfact.engine.driver import drive
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, Pass
+from dfact.engine.passes import Block, Pass, RunPass
 from dfact.linalg.kmeans import kmeans
 from dfact.linalg.row_points import Embedding, EmbedPass, NoSums
 from dfact.linalg.svd import gram_size, right_singular, zero_filled
@@ -79,7 +79,7 @@ def ours(source: RowSource, k: int, *, small_memory: bool = False) -> Triples:
         plan = replace(plan, resident_states=0, resident_values=0)
     with executor.open(partitions(source, None, None), plan) as session:
         V, sigma = drive(right_singular(m, k, dtype), session)
-        session.run(EmbedPass(dtype, zero_filled), (V / sigma).astype(dtype))
+        session.run(RunPass(EmbedPass(dtype, zero_filled), (V / sigma).astype(dtype)))
         return np.concatenate(list(session.rows("embedding"))), V
 
 
@@ -183,9 +183,12 @@ def kmeans_speed(n: int, widths: list[int], repeats: int) -> dict[str, float]:
     dtype, executor = np.dtype(np.float32), resolve_executor(None, Layout.of(source.shape).n_partitions)
     plan = make_plan(source, dtype, Footprint(40, 10_000, 1 << 24, 0), executor.workers(None))
     with executor.open(partitions(source, None, None), plan) as session:
-        session.run(EmbedPass(dtype, zero_filled), np.eye(max(widths), dtype=dtype))
+        session.run(RunPass(EmbedPass(dtype, zero_filled), np.eye(max(widths), dtype=dtype)))
         centers = np.zeros((sum(widths), max(widths)), dtype)
-        solvers = {"kmeans": lambda: drive(kmeans(widths, n, 0), session), "products": lambda: session.run(ProductsPass(), centers)}
+        solvers = {
+            "kmeans": lambda: drive(kmeans(widths, n, 0), session),
+            "products": lambda: session.run(RunPass(ProductsPass(), centers)),
+        }
         return side_by_side(solvers, repeats)
 
 

@@ -77,14 +77,12 @@ def compare(
     """
     if n_permutations is not None:
         raise click.UsageError("--permutations has gone: the test of the factors permutes no groups; leave it out, or use --no-test")
-    from dfact.data.dictionaries.table import read_items
     from dfact.models.persistence import annotate_model, load_model
     from dfact.progress import Progress
     from dfact.report.comparison import comparison_text
     from dfact.selection.group_comparison.groups import compare_groups
 
     estimator = load_model(model)
-    table = None if items is None else read_items(items)
     dataset = choose_fitted_weights(read_dataset(data), weighted, estimator, model)
     with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
         template = copy(estimator).set_params(executor=resolved, memory_limit=memory_limit)
@@ -96,8 +94,7 @@ def compare(
             n_resamples=n_resamples,
             test=test,
             level=level,
-            scales=None if table is None else table.scales,
-            keys=None if table is None else table.keys,
+            scales=items,
             random_state=random_state,
             callbacks=[progress],
             checkpoint=checkpoint,

@@ -166,7 +166,7 @@ def import_command(source: Location, destination: Location, **settings: Any) -> 
     .bed. DEST is the dataset, a Zarr store. Wordings, labels, and missing codes are taken from the file where it has them.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.ingest.genotypes import import_genotypes
+    from dfact.data.ingest.genotypes.genotypes import import_genotypes
     from dfact.data.readers.formats import holds_genotypes
     from dfact.progress import Progress
 
@@ -191,7 +191,7 @@ def _import_table(
     scheduler: str | None = None,
     **settings: Any,
 ) -> "Dataset":
-    from dfact.data.ingest.table import import_table
+    from dfact.data.ingest.tables.table import import_table
 
     if scheduler is not None:
         source = absolute(source)  # workers may have another working folder
@@ -245,7 +245,7 @@ def import_array_command(
     Market (.mtx, .mtx.gz). Its first mode holds the participants or samples. DEST is the dataset, a Zarr store.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.ingest.array import import_array
+    from dfact.data.ingest.arrays.array import import_array
     from dfact.data.readers.base import ReadOptions
     from dfact.data.readers.formats import open_array, open_labels
     from dfact.progress import Progress
@@ -299,7 +299,7 @@ def import_triplets_command(source: Location, destination: Location, **settings:
     txt file, optionally compressed (.gz), or a parquet file. DEST is the dataset, a Zarr store.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.ingest.triplets import import_triplets
+    from dfact.data.ingest.arrays.triplets import import_triplets
     from dfact.progress import Progress
 
     with closing(Progress("import")) as progress:
@@ -329,7 +329,7 @@ def indicators(data: Location, destination: Location, items: tuple[str, ...], li
     answers as counts or as ordered, such as gom, then describe each category separately. Other items stay as they are.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.ingest.indicators import expand_categories
+    from dfact.data.ingest.joins.indicators import expand_categories
     from dfact.progress import Progress
 
     with closing(Progress("indicators")) as progress:
@@ -357,7 +357,7 @@ def join(destination: Location, datasets: tuple[Location, ...], **settings: Any)
     questionnaires are treated as missing. Confounders of all datasets are combined.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.ingest.join import join_datasets
+    from dfact.data.ingest.joins.join import join_datasets
     from dfact.progress import Progress
 
     if len(datasets) < 2:

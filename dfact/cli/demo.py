@@ -95,7 +95,7 @@ _FILES = {
 def _run(paths: dict[str, Path]) -> None:
     """Import, fit, print and write, with the public functions of the library."""
     from dfact.data.examples import ipip_ascado, ipip_ascado_items_file
-    from dfact.data.ingest.table import import_table
+    from dfact.data.ingest.tables.table import import_table
     from dfact.export.files import write_model_factors
     from dfact.models.bounded_nmf.icqf import ICQF
     from dfact.models.persistence import save_model

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dfact.data.codebook import Codebook
     from dfact.data.confounders import PlausibleRange
     from dfact.data.dataset import Dataset
+    from dfact.data.genotypes import Genotypes
 
 _QUANTILES = {"min": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "max": 1.0}
 
@@ -78,8 +79,8 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
         *((f"mode {mode}", elided(list(map(str, names)))) for mode, names in enumerate(dataset.mode_labels, start=3) if names is not None),
         ("participants", _row_labels(dataset)),
     ]
-    if dataset.variants is not None:
-        lines += _genotype_lines(dataset.variants, dataset)
+    if dataset.genotypes.variants is not None:
+        lines += _genotype_lines(dataset.genotypes.variants, dataset.genotypes)
     for i, values in enumerate([] if dataset.confounders is None else [dataset.confounders[name] for name in dataset.confounders]):
         lines.append(("" if i else "confounders", _confounder(values, dataset.confounder_ranges.get(str(values.name)))))
     if dataset.weights is not None:
@@ -95,18 +96,18 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
     return "\n\n".join(filter(None, [align_columns(lines), items_text(dataset.codebook, top, patterns)]))
 
 
-def _genotype_lines(variants: "pd.DataFrame", dataset: "Dataset") -> list[tuple[str, str]]:
+def _genotype_lines(variants: "pd.DataFrame", genotypes: "Genotypes") -> list[tuple[str, str]]:
     """Describe the variants of genotypes and the populations of the persons."""
     from dfact.export.tables import elided
 
     chromosomes = variants["chromosome"].unique()
-    dropped = f"; {dataset.dropped_columns} dropped" if dataset.dropped_columns else ""
+    dropped = f"; {genotypes.dropped_variants} dropped" if genotypes.dropped_variants else ""
     counted, other = variants[["A2", "A1"]].iloc[0]
     counts = f"genotypes count A2 ({counted} of {variants['name'].iloc[0]}), not A1 ({other})"
     lines = [("variants", f"on {len(chromosomes)} chromosome(s) ({elided(list(map(str, chromosomes)))}){dropped}; {counts}")]
-    if dataset.population is not None:
-        known = [f"{level} ({count})" for level, count in dataset.population.value_counts(dropna=True).items()]
-        lines.append(("population", f"{elided(known)}, {int(dataset.population.isna().sum())} unknown"))
+    if genotypes.population is not None:
+        known = [f"{level} ({count})" for level, count in genotypes.population.value_counts(dropna=True).items()]
+        lines.append(("population", f"{elided(known)}, {int(genotypes.population.isna().sum())} unknown"))
     return lines
 
 

@@ -1,6 +1,6 @@
 """The commands ``fit`` and ``select`` of each model, built from its specification.
 
-A specification imports no model, so that ``dfact fit --help`` is fast. Defaults stand in it, equal to those of the estimator.
+A specification imports no model, so that ``dfact fit --help`` is fast. The options of a model's parameters follow from its source.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfact.cli.estimator_options import estimator_options
 from dfact.cli.options import (
     Option,
     checkpoint_options,
@@ -49,7 +50,9 @@ class SelectSpec:
     """Function that chooses the parameters, such as ``dfact.selection.modularity:select_by_modularity``."""
     help: str
     options: Sequence[Option]
-    """The command's own options; shared options that are not among them follow. The search gets those that it has, else the model."""
+    """The options of the search, and those in place of the model's own, which follow. The search gets those that it has, else the model."""
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of options of the model's parameters, by name, that differ from those of ``fit``."""
     example: Sequence[str] = ()
     grid: Sequence[str] = ()
     """Parameters whose candidates are the ``grid`` of the search."""
@@ -73,8 +76,10 @@ class ModelSpec:
 
     entry: Entry
     help: str
-    options: Sequence[Option]
-    """The options of ``fit``; shared options that are not among them follow."""
+    options: Sequence[Option] = ()
+    """Options of ``fit`` in place of those that follow from the estimator's source."""
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of the latter options, by parameter, that the source does not declare; see :mod:`dfact.cli.estimator_options`."""
     select: SelectSpec | None = None
     example: Sequence[str] = ()
     checkpoint: bool = True
@@ -205,7 +210,7 @@ def _command(
 ) -> click.Command:
     data = click.argument("data", type=InputLocation())
     model = click.argument("model", type=OutputLocation(each=each), required=False)
-    options = [*part.options, *(option for option in shared if option not in part.options)]
+    options = [*estimator_options(spec.entry, part.options, {**spec.changes, **part.changes}, part.left_out), *shared]
     settings |= {"epilog": example(*part.example)} if part.example else {}
     command = click.command(spec.entry.command, cls=FittingCommand, load=spec.entry.load, help=part.help, **settings)
     return command(option_group(data, model, *options)(function))

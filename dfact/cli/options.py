@@ -49,14 +49,9 @@ def choice(flag: str, choices: str, help_text: str, **settings: Any) -> Option:
     )
 
 
-def components(default: int | str, help_text: str = "Number of factors.", **settings: Any) -> Option:
-    """Return the option of the number of components."""
-    return click.option("-k", "--components", "n_components", default=default, help=help_text, **settings)
-
-
 def component_numbers(help_text: str = "Candidate numbers of factors.", default: str = "2-10") -> Option:
     """Return the option of candidates for the number of components."""
-    return components(default, help_text, metavar="NUMBERS", type=Counts())
+    return click.option("-k", "--components", "n_components", default=default, help=help_text, metavar="NUMBERS", type=Counts())
 
 
 def numbers(flag: str, help_text: str, **settings: Any) -> Option:
@@ -70,10 +65,6 @@ def seed(help_text: str) -> Option:
 
 
 plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print the memory plan and exit.")
-max_iter_option = click.option("--max-iter", default=200, help="Maximum number of iterations.")
-tol_option = click.option(
-    "--tol", default=1e-4, help="Stop when the estimated relative distance of the objective from its limit falls below this value."
-)
 executor_option = choice(
     "--executor",
     "inline threads",

@@ -9,20 +9,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import PlausibleRange
-from dfact.data.layout import Layout
+from dfact.data.genotypes import Genotypes
 from dfact.data.replicate_weights import ReplicateWeights
-from dfact.data.run_digests import DIGEST_BYTES, RunDigests
+from dfact.data.run_digests import DIGEST_BYTES
 from dfact.data.sources.base import RowSource
-from dfact.data.sources.dask import DaskRows
 from dfact.data.sources.dense import RowSubset
 from dfact.data.statistics import ColumnStatistics
-from dfact.data.variants import VARIANTS, read_variants
 from dfact.data.weights import check_weights, weight_series
 from dfact.errors import DataError
 from dfact.storage.arrays import read_labels
@@ -63,14 +60,13 @@ class Dataset:
     confounders: pd.DataFrame | None = None
     path: Location | None = None
     dropped_rows: int = 0  # number of rows without any answer that the import dropped
-    dropped_columns: int = 0  # number of variants that the import of genotypes dropped
     codebook: Codebook | None = field(default=None, repr=False)  # an item for each column
     confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict, repr=False)  # by confounder, where declared
     weights: "pd.Series[float] | None" = field(default=None, repr=False)  # of the rows, such as survey weights
     replicate_weights: ReplicateWeights | None = field(default=None, repr=False)  # of the rows of a survey, beside its weights
     labels: NDArray[Any] | None = field(default=None, repr=False)
     mode_labels: tuple[NDArray[Any] | None, ...] = ()  # of the third and further modes, None for a mode without labels
-    population: pd.Categorical | None = field(default=None, repr=False)  # of each row, missing where unknown
+    genotypes: Genotypes = field(default=Genotypes(), repr=False)  # populations and variants; nothing for other data
     stored_fingerprint: str | None = field(default=None, repr=False)
 
     @property
@@ -105,25 +101,11 @@ class Dataset:
         return labels if isinstance(labels, zarr.Array) else None
 
     @cached_property
-    def variants(self) -> pd.DataFrame | None:
-        """Chromosome, name, cM, position, A1 and A2 of the columns of genotypes, which count A2; None for other data."""
-        if self.path is None or kind_at(self.path) != KIND:
-            return None
-        group = open_group(self.path, KIND)
-        return read_variants(group, self.shape[1]) if VARIANTS in group else None
-
-    @cached_property
     def fingerprint(self) -> str:
         """Digest of the values and the metadata; independent of chunking and location."""
         if self.stored_fingerprint is not None:
             return self.stored_fingerprint
-        digest = Fingerprint(self.shape[1:], self.dtype, self.source.implicit_value)
-        if isinstance(self.source, DaskRows):  # its rows stay on the workers
-            digest.add_runs(self.shape[0], self.source.digests())
-            return digest.finish(self)
-        for rows in self.source.read_ranges(Layout.of(self.shape)):
-            digest.update(self.source.read_native(rows.start, rows.stop))
-        return digest.finish(self)
+        return fingerprint(self, self.source.digests(), self.source.implicit_value)
 
     def with_confounders(self, confounders: pd.DataFrame | None) -> "Dataset":
         """Return the dataset with other confounders."""
@@ -162,7 +144,7 @@ class Dataset:
             "confounders": None,
             "confounder_ranges": {},
             "weights": None,
-            "population": None,
+            "genotypes": replace(self.genotypes, population=None),
             "replicate_weights": None,
         }
         return replace(self, source=source, statistics=statistics, labels=numbers, stored_fingerprint=None, **rows_only)
@@ -173,50 +155,32 @@ class Dataset:
         return f"<Dataset {size} {self.dtype}, {self.missing_rate:.2%} missing{where}>"
 
 
-class Fingerprint:
-    """BLAKE2b over the digests of runs of rows in order, then over the metadata.
-
-    Rows may arrive in updates of any size, or as digests of runs that other processes computed.
-    """
-
-    def __init__(self, tail: tuple[int, ...], dtype: np.dtype[Any], implicit_value: float) -> None:
-        implicit = " implicit: missing" if np.isnan(implicit_value) else ""
-        self._hash = hashlib.blake2b(f"{tail} {dtype.str}{implicit}".encode(), digest_size=DIGEST_BYTES)
-        self._runs, self._n_rows = RunDigests(tail), 0
-
-    def update(self, rows: NDArray[Any] | sp.csr_array) -> None:
-        """Add the next rows."""
-        self._runs.update(rows)
-        self._n_rows += rows.shape[0]
-
-    def add_runs(self, n_rows: int, digests: bytes) -> None:
-        """Add the next rows by their :class:`RunDigests`; all rows are added so, or all by :meth:`update`."""
-        self._hash.update(digests)
-        self._n_rows += n_rows
-
-    def finish(self, dataset: Dataset) -> str:
-        """Add the metadata of the dataset and return the digest."""
-        self._hash.update(self._runs.finish())
-        labels = [str(label) for label in dataset.column_labels]
-        ranges = [dataset.valid_range.tolist(), dataset.offset.tolist()]
-        self._hash.update(json.dumps([self._n_rows, dataset.missing_code, labels, ranges]).encode())
-        if not isinstance(dataset.row_labels, pd.RangeIndex):
-            self._hash.update("\0".join(map(str, dataset.row_labels)).encode())
-        for mode, names in enumerate(dataset.mode_labels, start=3):
-            if names is not None:
-                self._hash.update(json.dumps([mode, [str(label) for label in names]]).encode())
-        if dataset.confounders is not None:
-            for name, values in dataset.confounders.items():
-                codes, levels = confounder_codes(values)
-                self._hash.update(json.dumps([str(name), levels]).encode())
-                self._hash.update(np.ascontiguousarray(codes).data)
-        if dataset.weights is not None:
-            self._hash.update(json.dumps(["weights", str(dataset.weights.name)]).encode())
-            self._hash.update(np.ascontiguousarray(dataset.weights, np.float64).data)
-        if dataset.replicate_weights is not None:
-            self._hash.update(json.dumps(["replicate_weights"]).encode())
-            self._hash.update(dataset.replicate_weights.digest())
-        if dataset.population is not None:
-            self._hash.update(json.dumps(["population", *map(str, dataset.population.categories)]).encode())
-            self._hash.update(dataset.population.codes.astype(np.int32).data)
-        return self._hash.hexdigest()
+def fingerprint(dataset: Dataset, digests: bytes, implicit_value: float) -> str:
+    """Return BLAKE2b over the digests of the runs of the rows, in order, then over the metadata of the dataset."""
+    implicit = " implicit: missing" if np.isnan(implicit_value) else ""
+    digest = hashlib.blake2b(f"{dataset.shape[1:]} {dataset.dtype.str}{implicit}".encode(), digest_size=DIGEST_BYTES)
+    digest.update(digests)
+    labels = [str(label) for label in dataset.column_labels]
+    ranges = [dataset.valid_range.tolist(), dataset.offset.tolist()]
+    digest.update(json.dumps([dataset.shape[0], dataset.missing_code, labels, ranges]).encode())
+    if not isinstance(dataset.row_labels, pd.RangeIndex):
+        digest.update("\0".join(map(str, dataset.row_labels)).encode())
+    for mode, names in enumerate(dataset.mode_labels, start=3):
+        if names is not None:
+            digest.update(json.dumps([mode, [str(label) for label in names]]).encode())
+    if dataset.confounders is not None:
+        for name, values in dataset.confounders.items():
+            codes, levels = confounder_codes(values)
+            digest.update(json.dumps([str(name), levels]).encode())
+            digest.update(np.ascontiguousarray(codes).data)
+    if dataset.weights is not None:
+        digest.update(json.dumps(["weights", str(dataset.weights.name)]).encode())
+        digest.update(np.ascontiguousarray(dataset.weights, np.float64).data)
+    if dataset.replicate_weights is not None:
+        digest.update(json.dumps(["replicate_weights"]).encode())
+        digest.update(dataset.replicate_weights.digest())
+    population = dataset.genotypes.population
+    if population is not None:
+        digest.update(json.dumps(["population", *map(str, population.categories)]).encode())
+        digest.update(population.codes.astype(np.int32).data)
+    return digest.hexdigest()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.data.dictionaries.table import read_items
+from dfact.data.dictionaries.table import ItemTable, read_items
 from dfact.errors import DataError, ParameterError
 
 ALL_ITEMS = "all"
@@ -49,15 +49,14 @@ def resolve_scales(
     codebook = dataset.codebook or ()
     texts = {} if dataset.codebook is None else dict(dataset.codebook.texts)
     signs: Mapping[str, int] = {item.name: item.key for item in codebook if item.key}
-    if isinstance(scales, (str, PathLike)):
-        table = read_items(scales)
-        by_item, signs = dict(table.scales), table.keys or signs
-        texts |= table.texts
-    elif scales is None:
+    if scales is None:
         by_item = {} if dataset.codebook is None else dict(dataset.codebook.scales)
     else:
-        by_item = _by_item(scales)
-        _require_known(list(by_item), names, "scales=")
+        table = as_item_table(scales)
+        by_item, signs = dict(table.scales), table.keys or signs
+        texts |= table.texts
+        if isinstance(scales, Mapping):
+            _require_known(list(by_item), names, "scales=")
     if keys is not None:
         signs = _checked(keys)
         _require_known(list(signs), names, "keys=")
@@ -73,16 +72,21 @@ def resolve_scales(
     return Scales(tuple(Scale(name, np.array(columns, np.intp)) for name, columns in members.items()), sign, texts)
 
 
+def as_item_table(scales: Mapping[str, Sequence[str]] | str | PathLike[str]) -> ItemTable:
+    """Return the scales by item, and what else the csv file at a path says of the items; a mapping holds items by scale."""
+    return ItemTable({}, _by_item(scales), {}) if isinstance(scales, Mapping) else read_items(scales)
+
+
 def _by_item(scales: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the scale of each item."""
     by_item: dict[str, str] = {}
     for scale, items in scales.items():
         if isinstance(items, str) or not items:
-            raise ParameterError(f"scales[{scale!r}] is {items!r}, expected a list of items")
+            raise ParameterError(f"scales[{scale!r}] is {items!r}, expected a list of items; pass the items of each scale")
         for item in map(str, items):
             if by_item.setdefault(item, str(scale)) != str(scale):
                 found = f"item {item!r} is in the scales {by_item[item]!r} and {str(scale)!r}"
-                raise DataError(f"{found}, expected one; describe one scale after the other")
+                raise DataError(f"{found}, expected one; pass one scale after the other")
     return by_item
 
 

@@ -3,6 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import astuple
+from functools import partial
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -15,14 +17,15 @@ import zarr
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import PlausibleRange
 from dfact.data.dataset import KIND, Dataset, confounder_codes
+from dfact.data.genotypes import Genotypes, read_variants
 from dfact.data.replicate_weights import METHODS, ReplicateWeights
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_values import complete_array, open_values
 from dfact.data.weights import are_valid
 from dfact.errors import DfactError, StoreError
-from dfact.storage.arrays import read_labels, read_numbers, write_array, write_columns, write_labels
-from dfact.storage.groups import attributes, open_group
+from dfact.storage.arrays import read_labels, read_numbers, write_array, write_labels
+from dfact.storage.groups import attributes, open_group, update_attributes
 from dfact.storage.location import Location, parse_location
 
 _POPULATION = "population"
@@ -34,8 +37,39 @@ _PLAIN = re.compile(r"\w[\w .+-]{0,60}(?<![ .])", re.ASCII)
 """Names that are valid after ``confounder_`` as the name of a folder on every operating system."""
 
 
-def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
-    """Write all arrays of the dataset but its values."""
+def write_metadata(group: zarr.Group, dataset: Dataset, *, numbered_rows: bool) -> None:
+    """Write all of the dataset but its values: arrays, then attributes.
+
+    ``numbered_rows`` states whether the row labels are merely the numbers of the rows before some were dropped.
+    """
+    _write_arrays(group, dataset)
+    confounders, replicates, statistics = dataset.confounders, dataset.replicate_weights, dataset.statistics
+    update_attributes(
+        group,
+        shape=list(dataset.shape),
+        dtype=dataset.dtype.str,
+        missing_code=dataset.missing_code,
+        confounders=[] if confounders is None else [str(name) for name in confounders],
+        confounder_arrays=[] if confounders is None else confounder_arrays(confounders),
+        confounder_ranges={name: astuple(limits) for name, limits in dataset.confounder_ranges.items()},
+        row_labels=dataset.labels is not None,
+        codebook=dataset.codebook is not None,
+        weights=None if dataset.weights is None else str(dataset.weights.name),
+        replicate_weights=(
+            None
+            if replicates is None
+            else {"names": list(replicates.names), "method": replicates.method, "scales": replicates.scales.tolist()}
+        ),
+        dropped_rows=dataset.dropped_rows,
+        dropped_columns=dataset.genotypes.dropped_variants,
+        empty_rows=statistics.empty_rows,
+        n_empty_rows=statistics.n_empty_rows,
+        numbered_rows=numbered_rows,
+        fingerprint=dataset.stored_fingerprint,
+    )
+
+
+def _write_arrays(group: zarr.Group, dataset: Dataset) -> None:
     write_labels(group, "column", dataset.column_labels, "column")
     if dataset.labels is not None:
         write_labels(group, "row", dataset.labels, "row")
@@ -62,15 +96,17 @@ def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
     if dataset.weights is not None:
         write_array(group, _WEIGHTS, dataset.weights.to_numpy(), ("row",))
     if dataset.replicate_weights is not None:
-        write_columns(group, _REPLICATES, np.asarray(dataset.replicate_weights.values), ("row", "replicate"))
-    if dataset.population is not None:
-        _write_values_of_rows(group, _POPULATION, pd.Series(dataset.population))
+        replicates = np.asarray(dataset.replicate_weights.values)
+        column = max(1, len(replicates)), 1  # columns are read one at a time
+        write_array(group, _REPLICATES, replicates, ("row", "replicate"), chunks=column)
+    if dataset.genotypes.population is not None:
+        _write_values_of_rows(group, _POPULATION, pd.Series(dataset.genotypes.population))
 
 
 def _write_values_of_rows(group: zarr.Group, name: str, values: "pd.Series[Any]") -> None:
     """Write a number or a level for each row."""
     codes, levels = confounder_codes(values)
-    extra = {"levels": levels, "_FillValue": -1} if levels is not None else {}
+    extra: dict[str, Any] = {"levels": levels, "_FillValue": -1} if levels is not None else {}
     write_array(group, name, codes, ("row",), **extra)
 
 
@@ -143,12 +179,15 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         confounders=_read_confounders(group, info, n),
         path=path,
         dropped_rows=info["dropped_rows"],
-        dropped_columns=info["dropped_columns"],
         codebook=Codebook.from_texts(read_labels(group, "codebook", m), columns) if info["codebook"] else None,
         confounder_ranges={name: PlausibleRange(*values) for name, values in info["confounder_ranges"].items()},
         weights=None if info["weights"] is None else pd.Series(read_numbers(group, _WEIGHTS, n), name=info["weights"], dtype=np.float64),
         replicate_weights=_read_replicates(group, info[_REPLICATES], n, path),
-        population=_read_values_of_rows(group, _POPULATION, n) if _POPULATION in group else None,
+        genotypes=Genotypes(
+            _read_values_of_rows(group, _POPULATION, n) if _POPULATION in group else None,
+            info["dropped_columns"],
+            partial(read_variants, group, m),
+        ),
         stored_fingerprint=info["fingerprint"],
         mode_labels=tuple(
             read_labels(group, f"mode_{mode}", size) if f"mode_{mode}" in group else None
@@ -200,7 +239,7 @@ def _check_consistency(dataset: Dataset) -> None:
     ranges = dataset.confounder_ranges
     counts = [
         dataset.dropped_rows,
-        dataset.dropped_columns,
+        dataset.genotypes.dropped_variants,
         statistics.n_empty_rows,
         *statistics.empty_rows,
         *(limits.n_outside for limits in ranges.values()),
@@ -217,7 +256,7 @@ def _check_consistency(dataset: Dataset) -> None:
         "confounder_ranges": all(np.isfinite([limits.low, limits.high]).all() and limits.low <= limits.high for limits in ranges.values()),
         "dropped_rows, dropped_columns, n_empty_rows, empty_rows, ranges": all(type(count) is int and count >= 0 for count in counts),
         "empty_rows": statistics.n_empty_rows <= n and all(row < n for row in statistics.empty_rows),
-        "population": dataset.population is None or isinstance(dataset.population, pd.Categorical),
+        "population": isinstance(dataset.genotypes.population, pd.Categorical | None),
         "weights": dataset.weights is None or are_valid(dataset.weights),
         _REPLICATES: dataset.replicate_weights is None or (dataset.weights is not None and dataset.replicate_weights.method in METHODS),
         "fingerprint": isinstance(dataset.stored_fingerprint, str),

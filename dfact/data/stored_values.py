@@ -7,7 +7,7 @@ entries are "zero" or "missing". The chunks of ``data`` and ``indices`` are numb
 """
 
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,18 +31,6 @@ _IMPLICIT_VALUES = {"zero": 0.0, "missing": np.nan}
 _UNWRITTEN = -1  # the fill value, which other readers return for a missing chunk: invalid as a column and as a position
 
 
-class ValuesWriter(Protocol):
-    """A writer of the rows of a dataset, in order."""
-
-    def append(self, rows: Any) -> None:
-        """Add rows in their stored type."""
-        ...
-
-    def finish(self, n_rows: int) -> None:
-        """Write the remaining rows; ``n_rows`` is the total number of rows."""
-        ...
-
-
 class DenseWriter:
     """A writer of dense rows, in chunks with all columns unless tasks write chunks with fewer."""
 
@@ -60,6 +48,7 @@ class DenseWriter:
         self._filled = self._written = 0
 
     def append(self, rows: NDArray[Any]) -> None:
+        """Add rows in their stored type."""
         while len(rows):
             room = len(self._buffer) - self._filled
             fitting, rows = rows[:room], rows[room:]
@@ -69,6 +58,7 @@ class DenseWriter:
                 self._flush()
 
     def finish(self, n_rows: int) -> None:
+        """Write the remaining rows; ``n_rows`` is the total number of rows."""
         if self._filled:
             self._flush()
         if self._array is not None and n_rows < self._array.shape[0]:
@@ -112,12 +102,14 @@ class CSRWriter:
         self._indptr.extend(np.zeros(1, np.int64))
 
     def append(self, rows: sp.csr_array) -> None:
+        """Add rows in their stored type."""
         self._data.extend(rows.data)
         self._indices.extend(rows.indices.astype(np.int32, copy=False))
         self._indptr.extend(self._n_entries + rows.indptr[1:].astype(np.int64))
         self._n_entries += rows.nnz
 
     def finish(self, n_rows: int) -> None:
+        """Write the remaining rows; ``n_rows`` is the total number of rows."""
         for vector in (self._data, self._indices, self._indptr):
             vector.finish()
         self._group.attrs.update({**_ENCODING, "shape": [n_rows, self._n_columns], "implicit": self._implicit_value})

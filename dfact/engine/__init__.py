@@ -1,15 +1,17 @@
 """Engine: run passes over row blocks in one process or on a Dask cluster, within a memory plan.
 
-Imports data and everything below it. Beside ``internals`` it is the only layer that imports ``distributed``. It knows how passes
-run, never which.
+Imports data and everything below it, and knows how passes run, never which. Its folder ``cluster`` alone drives workers of
+``distributed``; ``data`` uses that library for Dask arrays, and ``internals`` holds the undocumented names of both.
 Sums are added in the order of a fixed tree over the partitions, so every executor returns the same bits.
 
-    passes          the contract: a block, a pass, sums that add up
+    passes          the contract: a block, a pass, sums that add up, the request for a pass
     session         the contract of where passes run
     requests        what a solver, a generator, asks of a session
     driver          one solver, or many whose passes share their reads
     executors       which executor a parameter names
     partitions      runs of blocks, read ahead of the pass
+    parallel        items on threads, and items prepared ahead
+    shard           the partitions of one process, their states, and the threads that run passes on them
     reduction       the order of all sums
     tiles           sums and parameters of many columns, by tiles of them
     block_state     the state of each block: in memory, spilled, or in a checkpoint

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dfact import signals
 from dfact.engine.block_state import CheckpointedState
 from dfact.engine.environment import Environment, as_fields, distinct, environments_from, warn_changed
-from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass, TiledPass
+from dfact.engine.passes import PARTIAL_SUMS, PartialSums, RunPass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Session
 from dfact.engine.tiles import TileStep
 from dfact.errors import StoppedError, StoreError
@@ -34,7 +34,6 @@ from dfact.storage.array_stream import corruption_errors
 from dfact.storage.groups import open_store
 from dfact.storage.records import Records, RecordWriter, record_attributes, records_of
 
-B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 Step = tuple[dict[str, Any], list[NDArray[Any]]]
 """A step as JSON, and the arrays to which the JSON refers by number."""
@@ -120,36 +119,28 @@ class CheckpointedSession(Session):
         if kind is None:
             self._save_if_due()  # a signal may have come after the last pass
 
-    def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
-        name = type(pass_).__name__
-        step = self._replay("pass", name)
-        if step is not None:
-            packed, arrays = step
-            sums: P = unpack(packed["sums"], arrays)
-            return sums
-        sums = self._session.run(pass_, broadcast)
-        with self._recording("pass", name) as (new, put):
-            packed, new["arrays"] = pack(sums, put)
-            new["sums"] = packed
-        self._pending = isinstance(pass_, TiledPass)
-        self._save_if_due()
-        return sums
+    def run(self, request: RunPass[P]) -> P:
+        pending = isinstance(request.pass_, TiledPass)
+        return self._sums("pass", type(request.pass_).__name__, lambda: self._session.run(request), pending=pending)
 
     def step_tiles(
         self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str = "", sums: Mapping[str, NDArray[Any]] | None = None
     ) -> PartialSums:
         name = prefix + getattr(step, "__name__", type(step).__name__)
-        recorded = self._replay("tiles", name)
-        if recorded is not None:
-            small: PartialSums = unpack(recorded[0]["sums"], recorded[1])
-            return small
-        small = self._session.step_tiles(step, given, prefix, sums)
-        with self._recording("tiles", name) as (new, put):
-            packed, new["arrays"] = pack(small, put)
-            new["sums"] = packed
-        self._pending = False
+        return self._sums("tiles", name, lambda: self._session.step_tiles(step, given, prefix, sums), pending=False)
+
+    def _sums(self, kind: str, name: str, compute: Callable[[], P], *, pending: bool) -> P:
+        """Return the recorded sums of a step, or compute and record them; ``pending`` are those that wait for a step on tiles."""
+        step = self._replay(kind, name)
+        if step is not None:
+            recorded: P = unpack(step[0]["sums"], step[1])
+            return recorded
+        sums = compute()
+        with self._recording(kind, name) as (new, put):
+            new["sums"], new["arrays"] = pack(sums, put)
+        self._pending = pending
         self._save_if_due()
-        return small
+        return sums
 
     @property
     def environments(self) -> list[Environment]:

@@ -7,8 +7,8 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from dfact.engine.block_state import BlockState, StateArrays
-from dfact.engine.passes import Block, Broadcast_contra, PartialSums, Pass, SampledPass, State, Sums_co, TiledPass, run_step
-from dfact.engine.requests import BlockView, Memo, ReadEnvironments, ReadState, ReadTiles, RunPass, Solver, StepTiles
+from dfact.engine.passes import Block, BlockView, PartialSums, Pass, RunPass, TiledPass
+from dfact.engine.requests import Memo, ReadEnvironments, ReadState, ReadTiles, Solver, StepTiles
 from dfact.engine.session import Arrays, Session, StateRows
 from dfact.engine.tiles import TileBroadcast, split_sums
 
@@ -24,7 +24,7 @@ def drive(solver: Solver[T], session: Session) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
-        reply = session.run(_viewed(request), request.broadcast) if isinstance(request, RunPass) else _answer(request, session, "")
+        reply = session.run(request) if isinstance(request, RunPass) else _answer(request, session, "")
 
 
 def _answer(
@@ -43,64 +43,12 @@ def _answer(
 
 
 @dataclass(frozen=True)
-class ViewedPass(Pass[State, Broadcast_contra, Sums_co]):
-    """Another pass on a view of each block."""
-
-    view: BlockView
-    pass_: Pass[State, Broadcast_contra, Sums_co]
-
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        return self.pass_.dtype
-
-    @property
-    def state_type(self) -> type[State]:
-        return self.pass_.state_type
-
-    def start(self, block: Block) -> State:
-        return self.pass_.start(self.view(block))
-
-    def step(self, block: Block, state: State, broadcast: Broadcast_contra) -> tuple[State, Sums_co]:
-        return self.pass_.step(self.view(block), state, broadcast)
-
-
-@dataclass(frozen=True)
-class ViewedTiledPass(ViewedPass[State, Broadcast_contra, Any], TiledPass[State, Broadcast_contra, Any]):
-    """A tiled pass on a view of each block."""
-
-    pass_: TiledPass[State, Broadcast_contra, Any]
-
-    @property
-    def tiled(self) -> tuple[str, ...]:
-        return self.pass_.tiled
-
-    def zeros(self, n_columns: int) -> Any:
-        return self.pass_.zeros(n_columns)
-
-    def accumulate(self, block: Block, state: State, broadcast: Broadcast_contra, total: Any) -> State:
-        return self.pass_.accumulate(self.view(block), state, broadcast, total)
-
-
-def _viewed(request: RunPass) -> Pass[Any, Any, Any]:
-    if request.view is None:
-        return request.pass_
-    if isinstance(request.pass_, TiledPass):
-        return ViewedTiledPass(request.view, request.pass_)
-    return ViewedPass(request.view, request.pass_)
-
-
-def whole(block: Block) -> Block:
-    """Return the block itself."""
-    return block
-
-
-@dataclass(frozen=True)
 class FusedSolver(Generic[T]):
     """One of the solvers that share their reads."""
 
     solver: Solver[T]
-    view: BlockView = whole
-    """Its view of the data."""
+    view: BlockView | None = None
+    """Its view of the data; None for the data as it is."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +57,8 @@ class Member:
 
     name: str
     """Name of the solver."""
-    view: BlockView
-    pass_: Pass[Any, Any, Any]
+    request: RunPass[Any]
+    """Request of the solver, without its broadcast."""
 
 
 @dataclass
@@ -133,38 +81,27 @@ class FusedPass(Pass[BlockState, Sequence[Any], FusedSums]):
 
     members: tuple[Member, ...]
     dtype: np.dtype[Any] | None
+    keeps_others: bool = False
+    """Whether solvers without a member keep their state, as they wait for the members' sample. Otherwise they have finished."""
 
     def step(self, block: Block, state: BlockState, broadcast: Sequence[Any]) -> tuple[BlockState, FusedSums]:
-        # Members without a pass have finished, so their state is dropped.
-        new: StateArrays = {}
+        old: dict[str, StateArrays] = {}
+        for name, array in state.others.items():
+            member_name, _, own_name = name.partition(".")
+            old.setdefault(member_name, {})[own_name] = array
+        new: dict[str, StateArrays] = {}
         parts = []
-        view: BlockView | None = None
+        view, viewed = None, block
         for member, member_broadcast in zip(self.members, broadcast, strict=True):
-            prefix = f"{member.name}."
-            arrays = {name.removeprefix(prefix): array for name, array in state.others.items() if name.startswith(prefix)}
-            if member.view != view:  # consecutive members with the same view share the viewed block
-                view, viewed = member.view, member.view(block)
-            arrays, part = run_step(member.pass_, viewed, arrays, member_broadcast)
-            new |= {prefix + name: array for name, array in arrays.items()}
+            request = member.request
+            if request.view != view:  # consecutive members with the same view share the viewed block
+                view, viewed = request.view, block if request.view is None else request.view(block)
+            own = replace(request, view=None, broadcast=member_broadcast)
+            new[member.name], part = own.step(viewed, old.pop(member.name, {}))
             parts.append(part)
-        return BlockState(others=new), FusedSums(parts)
-
-
-@dataclass(frozen=True)
-class SampledFusedPass(SampledPass[BlockState, Sequence[Any], FusedSums]):
-    """The passes of several members over the same sample; the state of the other members stays as it is."""
-
-    fused: FusedPass
-
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        return self.fused.dtype
-
-    def step(self, block: Block, state: BlockState, broadcast: Sequence[Any]) -> tuple[BlockState, FusedSums]:
-        new, parts = self.fused.step(block, state, broadcast)
-        names = {member.name for member in self.fused.members}
-        others = {name: array for name, array in state.others.items() if name.split(".")[0] not in names}
-        return BlockState(others=others | new.others), parts
+        kept = (old if self.keeps_others else {}) | new
+        arrays = {f"{name}.{own_name}": array for name, states in kept.items() for own_name, array in states.items()}
+        return BlockState(others=arrays), FusedSums(parts)
 
 
 def drive_together(
@@ -179,7 +116,7 @@ def drive_together(
     the next fused pass, which drops the solver's state.
     """
     results: dict[int, T] = {}
-    requests: dict[int, RunPass] = {}
+    requests: dict[int, RunPass[Any]] = {}
     tiled: dict[int, Arrays] = {}  # sums of the solvers' last passes, for their steps on tiles
 
     def advance(number: int, reply: Any) -> None:
@@ -202,17 +139,17 @@ def drive_together(
     while requests:
         numbers = sorted(requests)
         # Sampled passes first: a pass over all blocks waits until all solvers have requested one.
-        samples = [pass_.partitions for number in numbers if isinstance(pass_ := requests[number].pass_, SampledPass)]
-        if samples:
-            numbers = [n for n in numbers if isinstance(pass_ := requests[n].pass_, SampledPass) and pass_.partitions == samples[0]]
-        members = tuple(Member(_name(n), requests[n].view or solvers[n].view, requests[n].pass_) for n in numbers)
-        fused = FusedPass(members, dtype)
-        broadcasts = [_named(requests.pop(number).broadcast, f"{_name(number)}.") for number in numbers]
-        sums = session.run(SampledFusedPass(samples[0], fused) if samples else fused, broadcasts)
+        sample = next((requests[n].sample for n in numbers if requests[n].sample is not None), None)
+        numbers = [n for n in numbers if requests[n].sample == sample]
+        own = [replace(requests[n], view=requests[n].view or solvers[n].view) for n in numbers]
+        members = tuple(Member(_name(n), request.with_broadcast(None)) for n, request in zip(numbers, own, strict=True))
+        broadcasts = [_named(requests.pop(n).broadcast, f"{_name(n)}.") for n in numbers]
+        fused = FusedPass(members, dtype, keeps_others=sample is not None)
+        sums = session.run(RunPass(fused, broadcasts, sample=sample))
         for number, member, part in zip(numbers, members, sums.parts, strict=True):
             tiled.pop(number, None)
-            if isinstance(member.pass_, TiledPass):
-                small, tiled[number] = split_sums(part, member.pass_.tiled)
+            if isinstance(member.request.pass_, TiledPass):
+                small, tiled[number] = split_sums(part, member.request.pass_.tiled)
                 advance(number, small)
             else:
                 advance(number, part)

@@ -6,13 +6,13 @@ so all executors give the same bits.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import numpy as np
 import zarr
 from numpy.typing import NDArray
 
@@ -21,15 +21,15 @@ from dfact.data.lazy_results import active_client
 from dfact.data.sources.dask import dask_array
 from dfact.engine.block_state import CheckpointedState
 from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
+from dfact.engine.parallel import run_items
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import PartialSums, Pass, TiledPass
+from dfact.engine.passes import PartialSums, RunPass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.engine.tiles import TileStates, TileStep, n_columns, n_groups, tile_total
 from dfact.errors import ParameterError
 from dfact.monitoring import metrics
 
-B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 D = TypeVar("D")
 R = TypeVar("R")
@@ -39,12 +39,16 @@ _stopped: ContextVar[threading.Event | None] = ContextVar("stopped", default=Non
 
 
 class LocalSession(CheckpointableSession):
-    """A session in this process: a single shard, which runs one partition after the other, or several at once on threads."""
+    """A session in this process, with a single shard, which runs one partition after the other, or several at once on threads.
+
+    It is the driver's part of what a :class:`Shard` does for itself and for workers alike: it numbers the passes, holds the state of the
+    tiles, and ends where the task that it runs in is to stop.
+    """
 
     def __init__(self, partitions: Partitions, plan: Plan, threads: int) -> None:
         self._partitions, self._pass = partitions, 0
         self._shard = Shard(len(partitions), threads, plan.resident_states, plan.resident_values, plan.resident_sums)
-        self._tiles = TileStates(n_columns(partitions.source))
+        self.tile_states = TileStates(n_columns(partitions.source))
         self._pending = False
         """Whether the sums of the last pass wait for a step on tiles."""
         self._stack = ExitStack()
@@ -52,7 +56,7 @@ class LocalSession(CheckpointableSession):
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(metrics.fit())
-            stack.callback(self._tiles.close)
+            stack.callback(self.tile_states.close)
             stack.enter_context(self._shard)
             self._shard.add(self._partitions, 0)
             self._stack = stack.pop_all()
@@ -61,12 +65,12 @@ class LocalSession(CheckpointableSession):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
+    def run(self, request: RunPass[P]) -> P:
         if (stopped := _stopped.get()) is not None and stopped.is_set():
             raise CancelledError
         self._pass += 1
-        self._shard.run(self._pass, pass_, self._tiles.resolve(broadcast))
-        self._pending = isinstance(pass_, TiledPass)
+        self._shard.run(self._pass, request.with_broadcast(self.tile_states.resolve(request.broadcast)))
+        self._pending = isinstance(request.pass_, TiledPass)
         metrics.add(fit_passes=1)
         [total] = self._shard.sums(self._pass).values()
         sums: P = total
@@ -87,18 +91,11 @@ class LocalSession(CheckpointableSession):
                 return {}
             return tile_total([self._shard.tile_sums(self._pass, number)], n_groups(self._partitions.layout))
 
-        total = self._tiles.run(step, given, prefix, sums, tile_sums, self._shard.map)
+        total = self.tile_states.run(step, given, prefix, sums, tile_sums, self._shard.map)
         if pending:
             self._shard.drop_sums()
             self._pending = False
         return total
-
-    def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        return self._tiles.array(name, dtype)
-
-    @property
-    def tile_states(self) -> TileStates:
-        return self._tiles
 
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
         return self._shard.save(group, "partitions")
@@ -170,21 +167,12 @@ def _map_on_threads(
         except CancelledError:
             if not stopped.is_set():
                 raise
-        except BaseException:
-            stopped.set()
-            raise
 
     # The context may change state of the process, such as warning filters: it is entered once, not in each thread.
     with context():
         data = load()
         with ThreadPoolExecutor(threads) as pool:
-            futures = [pool.submit(work, task, data) for task in tasks]
-            try:
-                for future in as_completed(futures):
-                    future.result()
-            finally:
-                stopped.set()
-                pool.shutdown(wait=False, cancel_futures=True)
+            run_items(partial(work, data=data), tasks, pool, threads, stopped=stopped)
 
 
 def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -> Executor:

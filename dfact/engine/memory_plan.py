@@ -11,7 +11,6 @@ import psutil
 from dfact.data.layout import Layout
 from dfact.data.memory_limit import free_memory, parse_bytes
 from dfact.data.sources.base import RowSource
-from dfact.data.sources.dask import DaskRows
 from dfact.engine.passes import has_small_codes
 from dfact.engine.tiles import RESIDENT_COLUMNS, n_groups, tile_columns
 from dfact.errors import MemoryPlanError
@@ -188,46 +187,15 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     """Plan the memory of state and values. State comes first, as spilling writes and reads it; decompressed values get the rest."""
     layout = Layout.of(source.shape)
     n, m = source.shape[0], prod(source.shape[1:])
-    row_bytes = source.row_bytes
-    block, partition = min(layout.block_rows, n), min(layout.partition_rows, n)
-    chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * row_bytes
-    # A pass may convert a CSR block to a dense one.
-    converts = source.is_sparse or (source.dtype != dtype and (footprint.converts or not has_small_codes(source.dtype)))
-    converted = m * dtype.itemsize if converts else 0
-    # Two decoded chunks (one is prefetched) and the compressed bytes of one. Workers hold the chunks of a dask array already, or
-    # get them once.
-    per_thread = (1 if isinstance(source, DaskRows) else 3) * chunk
-    # The block's arrays, and a partition's state while it is read from disk or written.
-    per_thread += block * (converted + row_bytes + footprint.work_per_row) + 2 * footprint.broadcast
-    per_thread += 2 * partition * footprint.state_per_row
-    share = -(-layout.n_partitions // workers.processes)  # partitions of the busiest process
-    depth = layout.n_partitions.bit_length()  # sums wait for others at each level of their tree
     summed = footprint.broadcast if footprint.summed is None else footprint.summed
-    messages = 0
-    if workers.kind == "distributed":
-        # A worker's own sums, those received from the workers below it, and the combination of both, as arrays and as bytes.
-        sums = 2 * share.bit_length() + 4 * min(depth, 2 * workers.processes)
-        per_thread += partition * footprint.state_per_row  # a message of states
-        messages = 0 if footprint.summed is None else 2 * footprint.broadcast  # as bytes, received and sent
-    else:
-        gathering = (footprint.gathered_rows // partition).bit_length()  # levels of the tree whose sums have too few rows
-        sums = depth - min(depth, max(0, gathering - 1)) + workers.threads
-    groups = -(-n_groups(layout) // workers.processes)  # groups of the busiest process, each with tiled sums
-    tiled = min(workers.threads, groups) * footprint.tiled
-    # Each thread steps a tile of columns, whose sums wait for others at each level of the tree over the groups.
-    tiled += 3 * workers.threads * n_groups(layout).bit_length() * footprint.tiled // len(tile_columns(m))
-    working = round(_SLACK * (workers.threads * per_thread + sums * summed + messages + tiled))
-    driver = 4 * footprint.broadcast + (depth if workers.kind == "distributed" else 0) * summed + n * footprint.result_per_row
-    spare = workers.limit - workers.baseline - working - driver
-    state_partition, values_partition = (round(_SLACK * partition * size) for size in (footprint.state_per_row, row_bytes))
-    waiting, tiled_group = groups.bit_length(), round(_SLACK * footprint.tiled)
-    summed = max(0, min(waiting, spare // tiled_group)) if tiled_group else 0
-    spare -= summed * tiled_group
-    stateful = max(0, min(share, spare // state_partition)) if state_partition else share
-    spare -= stateful * state_partition
-    valued = 0 if source.chunk_rows is None else max(0, min(share, spare // values_partition))
-    spare -= valued * values_partition
-    extra = max(0, spare // (state_partition + values_partition)) if stateful == share else 0
+    on_cluster = workers.kind == "distributed"
+    threads = workers.threads * _thread_bytes(source, dtype, footprint, layout, on_cluster=on_cluster)
+    messages = 2 * footprint.broadcast if on_cluster and footprint.summed is not None else 0  # as bytes, received and sent
+    sums = _waiting_sums(footprint, layout, workers) * summed + _tiled_bytes(footprint, layout, workers, m)
+    working = round(_SLACK * (threads + sums + messages))
+    depth = layout.n_partitions.bit_length() if on_cluster else 0
+    driver = 4 * footprint.broadcast + depth * summed + n * footprint.result_per_row
+    kept = _divide(workers.limit - workers.baseline - working - driver, source, footprint, layout, workers)
     return Plan(
         shape=source.shape,
         workers=workers,
@@ -237,16 +205,91 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         working=working,
         driver=driver,
         state=n * footprint.state_per_row,
-        state_in_memory=min(layout.n_partitions, stateful * workers.processes),
-        cached_partitions=min(layout.n_partitions, valued * workers.processes),
-        resident=stateful * state_partition + valued * values_partition + summed * tiled_group,
-        resident_states=stateful + extra,
-        resident_values=valued + (extra if valued == share else 0),
-        resident_sums=summed,
-        spilled_sums=(waiting - summed) * footprint.tiled,
+        state_in_memory=min(layout.n_partitions, kept.states * workers.processes),
+        cached_partitions=min(layout.n_partitions, kept.values * workers.processes),
+        resident=kept.size,
+        resident_states=kept.states + kept.extra_states,
+        resident_values=kept.values + kept.extra_values,
+        resident_sums=kept.sums,
+        spilled_sums=kept.spilled_sums,
         spilled_tiles=footprint.tile_state * max(0, m - RESIDENT_COLUMNS) // m,
         note=footprint.note,
     )
+
+
+def _thread_bytes(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Footprint, layout: Layout, *, on_cluster: bool) -> int:
+    """Return the working memory of a thread: chunks, the arrays of a block, broadcasts, and states on their way."""
+    n, m = source.shape[0], prod(source.shape[1:])
+    block, partition = min(layout.block_rows, n), min(layout.partition_rows, n)
+    chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * source.row_bytes
+    # A pass may convert a CSR block to a dense one.
+    converts = source.is_sparse or (source.dtype != dtype and (footprint.converts or not has_small_codes(source.dtype)))
+    converted = m * dtype.itemsize if converts else 0
+    # Two decoded chunks (one is prefetched) and the compressed bytes of one. Workers hold the chunks of a dask array already, or
+    # get them once.
+    chunks = (1 if source.is_fetched else 3) * chunk
+    arrays = block * (converted + source.row_bytes + footprint.work_per_row) + 2 * footprint.broadcast
+    # A partition's state while it is read from disk or written, and in a message.
+    states = (3 if on_cluster else 2) * partition * footprint.state_per_row
+    return chunks + arrays + states
+
+
+def _waiting_sums(footprint: Footprint, layout: Layout, workers: WorkerResources) -> int:
+    """Return the number of sums that exist in a process at once: some wait for others at each level of their tree."""
+    depth = layout.n_partitions.bit_length()
+    if workers.kind == "distributed":
+        # A worker's own sums, those received from the workers below it, and the combination of both, as arrays and as bytes.
+        return 2 * _share(layout.n_partitions, workers).bit_length() + 4 * min(depth, 2 * workers.processes)
+    partition = min(layout.partition_rows, layout.n_rows)
+    gathering = (footprint.gathered_rows // partition).bit_length()  # levels of the tree whose sums have too few rows
+    return depth - min(depth, max(0, gathering - 1)) + workers.threads
+
+
+def _tiled_bytes(footprint: Footprint, layout: Layout, workers: WorkerResources, m: int) -> int:
+    """Return the memory of tiled sums that do not wait: one of each thread, and the tiles that are being stepped."""
+    accumulators = min(workers.threads, _share(n_groups(layout), workers)) * footprint.tiled
+    # Each thread steps a tile of columns, whose sums wait for others at each level of the tree over the groups.
+    return accumulators + 3 * workers.threads * n_groups(layout).bit_length() * footprint.tiled // len(tile_columns(m))
+
+
+def _share(count: int, workers: WorkerResources) -> int:
+    """Return how many of the partitions, or of their groups, the busiest process has."""
+    return -(-count // workers.processes)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The numbers of states, values and sums that a process keeps between passes."""
+
+    states: int
+    """Number of partitions of its share whose states stay in memory."""
+    values: int
+    """The same of the values."""
+    extra_states: int
+    """Number of further partitions, of lost workers, for whose states there is memory."""
+    extra_values: int
+    sums: int
+    """Number of tiled sums that may wait in memory."""
+    spilled_sums: int
+    """Bytes of those that wait on disk, at most."""
+    size: int
+    """Bytes of all that stays in memory, for its own share."""
+
+
+def _divide(spare: int, source: RowSource, footprint: Footprint, layout: Layout, workers: WorkerResources) -> _Kept:
+    """Divide the memory that is left: tiled sums that wait get it first, then states, then values, then those of lost workers."""
+    partition, share = min(layout.partition_rows, layout.n_rows), _share(layout.n_partitions, workers)
+    state_bytes, value_bytes = (round(_SLACK * partition * size) for size in (footprint.state_per_row, source.row_bytes))
+    waiting, sum_bytes = _share(n_groups(layout), workers).bit_length(), round(_SLACK * footprint.tiled)
+    sums = max(0, min(waiting, spare // sum_bytes)) if sum_bytes else 0
+    spare -= sums * sum_bytes
+    states = max(0, min(share, spare // state_bytes)) if state_bytes else share
+    spare -= states * state_bytes
+    values = 0 if source.chunk_rows is None else max(0, min(share, spare // value_bytes))
+    spare -= values * value_bytes
+    extra = max(0, spare // (state_bytes + value_bytes)) if states == share else 0
+    size = sums * sum_bytes + states * state_bytes + values * value_bytes
+    return _Kept(states, values, extra, extra if values == share else 0, sums, (waiting - sums) * footprint.tiled, size)
 
 
 def local_workers(kind: str, threads: int, memory_limit: int | str | None) -> WorkerResources:

@@ -1,7 +1,6 @@
 """Partitions: runs of rows, the unit of parallel work. A pass processes their blocks in order while the next chunk is read."""
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -15,10 +14,9 @@ from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource, contiguous
 from dfact.data.sources.sparse import SparseSource
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import Block, PartialSums, Pass, Workspace, read_only, run_step
+from dfact.engine.parallel import prefetch
+from dfact.engine.passes import Block, PartialSums, RunPass, Workspace, read_only
 
-T = TypeVar("T")
-B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 Rows = NDArray[Any] | sp.csr_array
 # Number of entries per run of partitions if chunks and partitions are not aligned: the run's first and last chunk are decoded twice.
@@ -123,34 +121,32 @@ def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[
 
 def reduce_blocks(
     blocks: Iterable[Block],
-    pass_: Pass[Any, B, P],
-    broadcast: B,
+    request: RunPass[P],
     states: Iterable[StateArrays],
     on_state: Callable[[StateArrays], None],
+    total: P | None = None,
 ) -> P:
-    """Run the pass on a partition's blocks, each with its state; pass the new states to ``on_state`` and return the sums."""
-    total: P | None = None
+    """Run the pass on a partition's blocks, each with its state; pass the new states to ``on_state`` and return the sums.
+
+    The sums of a tiled pass are added to ``total``, the accumulator of a group of partitions.
+    """
     for block, old in zip(blocks, states, strict=True):
         block.work.next_block()
-        state, sums = run_step(pass_, block, old, broadcast)
+        state, total = request.add_step(block, old, total)
         on_state(state)
-        if total is None:
-            total = sums.accumulator()
-        else:
-            total.add(sums)
     assert total is not None, "a partition has at least one block"
     return total
 
 
-def prefetch(items: Iterable[T]) -> Iterator[T]:
-    """Yield the same items, each computed in a helper thread while the previous one is in use."""
-    iterator = iter(items)
-    end = object()
-    with ThreadPoolExecutor(1, thread_name_prefix="dfact-read") as helper:
-        following = helper.submit(next, iterator, end)
-        while (item := following.result()) is not end:
-            following = helper.submit(next, iterator, end)
-            yield item  # type: ignore[misc]  # the loop's condition excludes the sentinel
+def consecutive(numbers: Iterable[int]) -> list[range]:
+    """Group numbers into runs of consecutive ones, in ascending order."""
+    runs: list[range] = []
+    for number in sorted(numbers):
+        if runs and runs[-1].stop == number:
+            runs[-1] = range(runs[-1].start, number + 1)
+        else:
+            runs.append(range(number, number + 1))
+    return runs
 
 
 def rechunk_rows(chunks: Iterable[Rows], rows: int) -> Iterator[Rows]:

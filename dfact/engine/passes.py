@@ -1,11 +1,11 @@
-"""The contract of a pass: the step on one block, and the sums that combine the blocks' results."""
+"""The contract of a pass: the step on one block, the sums that combine the blocks' results, and the request to run it."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -201,6 +201,9 @@ class Pass(Protocol[State, Broadcast_contra, Sums_co]):
     write into its state argument and return it. It changes nothing else that outlives the call.
     """
 
+    changes_state: ClassVar[bool] = True
+    """Whether a step changes the state of its block. If not, the pass is not repeated for the partitions of a lost worker."""
+
     if TYPE_CHECKING:  # at run time, dataclasses would use the property as the default of their field
 
         @property
@@ -225,46 +228,6 @@ class Pass(Protocol[State, Broadcast_contra, Sums_co]):
         refer to the workspace or to the block's matrix.
         """
         ...
-
-
-def run_step(
-    pass_: Pass[State, Broadcast_contra, Sums_co], block: Block, arrays: StateArrays, broadcast: Broadcast_contra
-) -> tuple[StateArrays, Sums_co]:
-    """Run the step of a pass on a block whose state is stored as ``arrays``. Returns the new arrays and the block's sums."""
-    state = pass_.state_type.of(arrays) if arrays else pass_.start(block)
-    state, sums = pass_.step(block, state, broadcast)
-    return state.arrays(), sums
-
-
-@dataclass(frozen=True)
-class SampledPass(Pass[State, Broadcast_contra, Sums_co]):
-    """Base class of the passes that process only some partitions; the state of the others stays."""
-
-    partitions: tuple[int, ...]
-    """Numbers of the partitions to process, ascending."""
-    changes_state: ClassVar[bool] = True
-    """Whether a step changes the state of its block. If not, the pass is not repeated for the partitions of a lost worker."""
-
-
-@dataclass(frozen=True)
-class SampledView(SampledPass[State, Broadcast_contra, Sums_co]):
-    """Another pass, restricted to some partitions; the blocks that it skips keep their states."""
-
-    pass_: Pass[State, Broadcast_contra, Sums_co]
-
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        return self.pass_.dtype
-
-    @property
-    def state_type(self) -> type[State]:
-        return self.pass_.state_type
-
-    def start(self, block: Block) -> State:
-        return self.pass_.start(block)
-
-    def step(self, block: Block, state: State, broadcast: Broadcast_contra) -> tuple[State, Sums_co]:
-        return self.pass_.step(block, state, broadcast)
 
 
 class TiledPass(Pass[State, Broadcast_contra, Sums_co]):
@@ -294,14 +257,57 @@ class TiledPass(Pass[State, Broadcast_contra, Sums_co]):
         return self.accumulate(block, state, broadcast, total), total
 
 
-def accumulate_step(
-    pass_: TiledPass[State, Broadcast_contra, Any], block: Block, arrays: StateArrays, broadcast: Broadcast_contra, total: Any
-) -> StateArrays:
-    """Run a tiled pass on a block whose state is stored as ``arrays``. Returns the new arrays; the sums are added to ``total``."""
-    state = pass_.state_type.of(arrays) if arrays else pass_.start(block)
-    return pass_.accumulate(block, state, broadcast, total).arrays()
+BlockView = Callable[[Block], Block]
+"""A function that returns another view of a block. It is sent to workers, so it must be a module's function or a dataclass."""
 
 
-def pass_partitions(pass_: Pass[Any, Any, Any], n_partitions: int) -> Sequence[int]:
-    """Return the numbers of the partitions that a pass processes, ascending."""
-    return pass_.partitions if isinstance(pass_, SampledPass) else range(n_partitions)
+@dataclass(frozen=True)
+class RunPass(Generic[Sums_co]):
+    """A request for the sums of a pass: what runs, with which broadcast, on which blocks, and from which state."""
+
+    pass_: Pass[Any, Any, Sums_co]
+    broadcast: Any = None
+    view: BlockView | None = None
+    """View of the blocks that the pass gets. Of a solver that shares its reads, it replaces the solver's own view."""
+    sample: tuple[int, ...] | None = None
+    """Numbers of the partitions to process, ascending; the blocks of the others keep their states. All if None."""
+    reset: bool = False
+    """Whether every block begins from the start of the pass, and its earlier state is discarded."""
+
+    def __post_init__(self) -> None:
+        assert self.sample is None or not isinstance(self.pass_, TiledPass), "the sums of tiles are those of all partitions"
+
+    def with_broadcast(self, broadcast: Any) -> Self:
+        """Return the same request with another broadcast."""
+        return replace(self, broadcast=broadcast)
+
+    def partitions(self, n: int) -> Sequence[int]:
+        """Return the numbers of the partitions to process, of ``n`` in all, ascending."""
+        return range(n) if self.sample is None else self.sample
+
+    def step(self, block: Block, arrays: StateArrays) -> tuple[StateArrays, Sums_co]:
+        """Run the pass on a block whose state is stored as ``arrays``. Returns the new arrays and the block's sums."""
+        block, state = self._begin(block, arrays)
+        state, sums = self.pass_.step(block, state, self.broadcast)
+        return state.arrays(), sums
+
+    def add_step(self, block: Block, arrays: StateArrays, total: Any) -> tuple[StateArrays, Any]:
+        """Run the pass on a block as :meth:`step` does, and add its sums to ``total``. Returns the new arrays and the new total.
+
+        At first ``total`` is None, or an accumulator of a tiled pass.
+        """
+        if isinstance(self.pass_, TiledPass) and total is not None:
+            block, state = self._begin(block, arrays)
+            new: BlockState = self.pass_.accumulate(block, state, self.broadcast, total)
+            return new.arrays(), total
+        arrays, sums = self.step(block, arrays)
+        if total is None:
+            return arrays, sums.accumulator()
+        total.add(sums)
+        return arrays, total
+
+    def _begin(self, block: Block, arrays: StateArrays) -> tuple[Block, Any]:
+        """Return what the pass sees of a block, and the state from which it begins."""
+        seen = block if self.view is None else self.view(block)
+        known = arrays and not self.reset
+        return seen, self.pass_.state_type.of(arrays) if known else self.pass_.start(seen)

@@ -1,10 +1,8 @@
 """The order of all sums over partitions: a fixed binary tree over their numbers, the same in all executors."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Generic, Protocol, TypeVar
-
-from dfact.engine.passes import PartialSums
 
 
 class Summand(Protocol):
@@ -16,7 +14,6 @@ class Summand(Protocol):
 
 
 S = TypeVar("S", bound=Summand)
-P = TypeVar("P", bound=PartialSums)
 Node = tuple[int, int]
 """Level l and index i of the sum over those of the partitions i·2^l to (i+1)·2^l − 1 that exist."""
 
@@ -65,11 +62,3 @@ class TreeSum(Generic[S]):
         [(node, total)] = self._nodes.items()
         assert node == (self._depth, 0), f"{node} is not the root of the tree over {self._n} partitions"
         return total
-
-
-def tree_sum(parts: Iterable[P], n: int) -> P:
-    """Return the sum of the parts of ``n`` partitions, given in their order."""
-    total = TreeSum[P](n)
-    for i, part in enumerate(parts):
-        total.add((0, i), part.accumulator())
-    return total.result

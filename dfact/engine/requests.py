@@ -15,26 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.environment import Environment
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import BlockView, PartialSums, Pass, RunPass
 from dfact.engine.session import Arrays, StateRows
 from dfact.engine.tiles import TileBroadcast, TileStep
 
 P = TypeVar("P", bound=PartialSums)
 B = TypeVar("B")
 T = TypeVar("T")
-
-BlockView = Callable[[Block], Block]
-"""A function that returns a solver's view of a block. It is sent to workers, so it must be a module's function or a dataclass."""
-
-
-@dataclass(frozen=True)
-class RunPass:
-    """A request for the sums of a pass."""
-
-    pass_: Pass[Any, Any, Any]
-    broadcast: Any
-    view: BlockView | None = None
-    """View of the blocks for this pass alone, instead of the solver's."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +61,21 @@ class ReadEnvironments:
     """A request for the environments of the processes that took part so far."""
 
 
-Request = RunPass | Memo | ReadState | StepTiles | ReadTiles | ReadEnvironments
+Request = RunPass[Any] | Memo | ReadState | StepTiles | ReadTiles | ReadEnvironments
 Solver = Generator[Request, Any, T]
 """A generator of requests that returns a T."""
 
 
-def run(pass_: Pass[Any, B, P], broadcast: B | TileBroadcast, view: BlockView | None = None) -> Solver[P]:
-    """Run a pass over all rows and return its sums; those that are tiled come without columns."""
-    sums: P = yield RunPass(pass_, broadcast, view)
+def run(
+    pass_: Pass[Any, B, P],
+    broadcast: B | TileBroadcast,
+    view: BlockView | None = None,
+    *,
+    sample: tuple[int, ...] | None = None,
+    reset: bool = False,
+) -> Solver[P]:
+    """Run a pass as a :class:`~dfact.engine.passes.RunPass` says, and return its sums; those that are tiled come without columns."""
+    sums: P = yield RunPass(pass_, broadcast, view, sample, reset)
     return sums
 
 

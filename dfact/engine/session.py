@@ -14,10 +14,9 @@ from dfact.engine.block_state import CheckpointedState
 from dfact.engine.environment import Environment, current_environment
 from dfact.engine.memory_plan import Plan, WorkerResources
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import PartialSums, Pass
+from dfact.engine.passes import PartialSums, RunPass
 from dfact.engine.tiles import TileStates, TileStep
 
-B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 D = TypeVar("D")
 R = TypeVar("R")
@@ -34,8 +33,8 @@ class Session(Protocol):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         return
 
-    def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
-        """Run a pass over all rows and return its sums, added up in the order of a fixed tree."""
+    def run(self, request: RunPass[P]) -> P:
+        """Run a pass and return its sums, added up in the order of a fixed tree."""
         ...
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
@@ -93,6 +92,9 @@ class StateRows:
 class CheckpointableSession(Session, Protocol):
     """A session whose state a checkpoint can hold."""
 
+    tile_states: TileStates
+    """The state of the tiles of columns."""
+
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
         """Write the state of all partitions, if there is any, to the group."""
         ...
@@ -106,10 +108,8 @@ class CheckpointableSession(Session, Protocol):
         """Whether all processes that hold the state are about to end, so that it should be saved."""
         return False
 
-    @property
-    def tile_states(self) -> TileStates:
-        """The state of the tiles of columns."""
-        ...
+    def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+        return self.tile_states.array(name, dtype)
 
 
 class Executor(Protocol):

@@ -1,11 +1,10 @@
 """A shard: the partitions of one process, with their values, their state and the threads that run passes on them."""
-# Long because ordinary and tiled passes share the partitions that are still to be processed, and how these are read.
 
 import itertools
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,20 +14,18 @@ from typing import Any, Self, TypeVar
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.sources.dask import DaskRows
 from dfact.engine.block_state import BlockStates, CheckpointedState, PartitionStates, StateArrays
-from dfact.engine.partitions import Partitions, prefetch, reduce_blocks
-from dfact.engine.passes import PartialSums, Pass, SampledPass, TiledPass, Workspace, accumulate_step, pass_partitions
+from dfact.engine.parallel import prefetch, run_items
+from dfact.engine.partitions import Partitions, consecutive, reduce_blocks
+from dfact.engine.passes import PartialSums, RunPass, TiledPass, Workspace
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.threads import single_threaded
 from dfact.engine.tiles import HeldSums, SumsStore, group_partitions, n_columns, n_groups
 from dfact.monitoring import metrics
 
-B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 T = TypeVar("T")
 R = TypeVar("R")
-Fetch = Callable[[Sequence[Hashable]], Mapping[Hashable, NDArray[Any]]]
 _STREAM_BYTES = 1 << 26  # minimum size of a checkpoint's streams if a shard writes several
 
 
@@ -57,15 +54,12 @@ class Shard:
     therefore runs only where it has not run yet. Its sums are kept until the next pass. Calls must not overlap.
     """
 
-    def __init__(
-        self, n_partitions: int, threads: int, resident_states: int, resident_values: int, resident_sums: int, fetch: Fetch | None = None
-    ) -> None:
+    def __init__(self, n_partitions: int, threads: int, resident_states: int, resident_values: int, resident_sums: int) -> None:
         """Initialize an empty shard for a data set of ``n_partitions``.
 
         States of up to ``resident_states`` partitions, values of up to ``resident_values``, and tiled sums of up to ``resident_sums``
-        groups that wait for others stay in memory. ``fetch`` returns chunks of a Dask array by their keys.
+        groups that wait for others stay in memory.
         """
-        self._fetch = fetch
         self._n, self._threads = n_partitions, threads
         self._free_values = resident_values  # number of further partitions whose values may stay in memory
         self._states = PartitionStates(resident_states)
@@ -176,36 +170,102 @@ class Shard:
                 part.release()
         self._sums = TreeSum(n)
 
-    def run(self, pass_number: int, pass_: Pass[Any, B, P], broadcast: B, *, wanted: bool = True) -> None:
+    def run(self, pass_number: int, request: RunPass[P], *, wanted: bool = True) -> None:
         """Run the pass with this number on the partitions on which it has not run yet.
 
-        An earlier pass may be repeated for the partitions of a lost worker; its sums are not kept. A sampled pass that does not change
-        the states is skipped unless its sums are ``wanted``. After :meth:`interrupt_pass` the pass ends early, unless it is tiled.
+        An earlier pass may be repeated for the partitions of a lost worker; its sums are not kept. A pass that does not change the
+        states is skipped unless its sums are ``wanted``. After :meth:`interrupt_pass` the pass ends early, unless it is tiled.
         """
-        if isinstance(pass_, TiledPass):
-            self._run_tiled(pass_number, pass_, broadcast)
-            return
-        began, current = time.perf_counter(), pass_number >= self._pass
-        sampled = pass_partitions(pass_, self._n)
-        if pass_number > self._pass:
-            self._pass = pass_number
-            self._start_sums(len(sampled))
-        sums = self._sums if current else TreeSum[P](len(sampled))
-        sample = pass_ if isinstance(pass_, SampledPass) else None
-        keep_states = sample is None or sample.changes_state
-        if sample is not None:
-            self._skip(pass_number, set(sampled) if wanted or keep_states else set[int]())
-        leaves = {partition: leaf for leaf, partition in enumerate(sampled)}
+        began = time.perf_counter()
+        sampled = request.partitions(self._n)
+        processed = sampled if wanted or request.pass_.changes_state else ()
+        if len(processed) < self._n:
+            self._skip(pass_number, processed)
         todo = self._todo(pass_number)
+        if isinstance(request.pass_, TiledPass):
+            self._run_groups(pass_number, request, todo)
+        else:
+            self._run_partitions(pass_number, request, todo, sampled)
+        self._finish_pass(pass_number, todo, began)
+
+    def _run_partitions(self, pass_number: int, request: RunPass[P], todo: Sequence[_WorkItem], sampled: Sequence[int]) -> None:
+        """Run a pass whose sums are those of each partition."""
+        sums: TreeSum[P] = self._begin_pass(pass_number, len(sampled))
+        leaves = {partition: leaf for leaf, partition in enumerate(sampled)}
 
         def work(item: _WorkItem) -> None:
-            self._process(item, pass_number, pass_, broadcast, sums, leaves, keep_states=keep_states)
+            for partition, total in self._process(item, pass_number, request):
+                sums.add((0, leaves[partition]), total)
 
         # The next item's chunk is read while the current one is processed. Items of several chunks prefetch their own chunks; those
         # of a sample are short and read as a whole.
-        read = pass_.dtype is not None and any(item.partitions.source.chunk_rows is not None for item in todo)
-        self._run_items(work, todo, partial(self._load, sampled=sample is not None) if read else None, interrupted=self._interrupted)
-        self._finish_pass(pass_number, todo, began)
+        read = request.pass_.dtype is not None and any(item.partitions.source.chunk_rows is not None for item in todo)
+        load = partial(self._load, sampled=request.sample is not None) if read else None
+        self._run_items(work, todo, load, interruptible=True)
+
+    def _run_groups(self, pass_number: int, request: RunPass[P], todo: Sequence[_WorkItem]) -> None:
+        """Run a tiled pass, whose sums are those of groups of partitions."""
+        layout, pass_ = self._runs[0].partitions.layout, request.pass_
+        assert isinstance(pass_, TiledPass), "the sums of other passes are those of each partition"
+        size, current = group_partitions(layout), pass_number >= self._pass
+        sums: TreeSum[HeldSums] = self._begin_pass(pass_number, n_groups(layout))
+        pieces = [
+            _WorkItem(item.run, item.partitions.part(max(a, item.partitions.first), min(a + size, item.partitions.last)))
+            for item in todo
+            for a in range(item.partitions.first // size * size, item.partitions.last, size)
+        ]
+        groups = [list(group) for _, group in itertools.groupby(pieces, lambda piece: piece.partitions.first // size)]
+        lengths = [sum(len(piece.partitions) for piece in group) for group in groups]
+        assert all(
+            length == min(size, self._n - group[0].partitions.first // size * size) for group, length in zip(groups, lengths, strict=True)
+        ), "a shard owns all partitions of a group"
+
+        def work(group: list[_WorkItem]) -> None:
+            columns = n_columns(group[0].partitions.source)
+            total = pass_.zeros(columns)
+            self._accumulate(group, pass_number, request, total)
+            if current:  # no other sums are wanted
+                held = HeldSums(self._tiled, total, pass_.tiled, columns)
+                del total
+                sums.add((0, group[0].partitions.first // size), held)
+                del held
+                self._tiled.limit(sums.nodes.values())
+
+        self._run_items(work, groups)
+
+    def _accumulate(self, group: Sequence[_WorkItem], pass_number: int, request: RunPass[P], total: P) -> None:
+        """Add the sums of a tiled pass on a group of partitions to ``total``. The next chunk is read while the current one is processed."""
+        read = request.pass_.dtype is not None
+        items = (self._load(item, sampled=False) if read else item for item in group)
+        for item in prefetch(items) if read and len(group) > 1 else items:
+            for _ in self._process(item, pass_number, request, total):
+                pass  # the sums are in the total
+
+    def _process(self, item: _WorkItem, pass_number: int, request: RunPass[P], total: P | None = None) -> Iterator[tuple[int, P]]:
+        """Run a pass on the partitions of an item, one after the other, and yield each with its sums; see :func:`reduce_blocks`."""
+        pass_ = request.pass_
+        if pass_.dtype is not None:
+            self._load_resident(item)
+        partitions = item.partitions.load() if pass_.dtype is not None and item.partitions.source.is_fetched else item.partitions
+        with closing(partitions.blocks(pass_.dtype, self._workspace())) as blocks:  # type: ignore[type-var]  # declared as an iterator, is a generator with close()
+            for i in partitions.numbers:
+                if total is None and self._interrupted.is_set():
+                    return
+                n_blocks = partitions.n_blocks(i)
+                new: BlockStates = []
+                sums = reduce_blocks(islice(blocks, n_blocks), request, self._states.take(i, n_blocks), new.append, total)
+                if pass_.changes_state:
+                    self._states.put(i, new)
+                self._done[i] = pass_number
+                yield i, sums
+                self._end_partition(partitions.layout.rows(i, i + 1))
+
+    def _begin_pass(self, pass_number: int, n: int) -> TreeSum[Any]:
+        """Return the sums of a pass over ``n`` summands, to be added to; those of an earlier pass that is repeated are not kept."""
+        if pass_number > self._pass:
+            self._pass = pass_number
+            self._start_sums(n)
+        return self._sums if pass_number == self._pass else TreeSum(n)
 
     def _finish_pass(self, pass_number: int, todo: Sequence[_WorkItem], began: float) -> None:
         self._split_loaded()
@@ -216,60 +276,6 @@ class Shard:
         if rows:
             self.rows_per_second = rows / max(time.perf_counter() - began, 1e-9)
             metrics.set_gauges(rows_per_second=self.rows_per_second)
-
-    def _run_tiled(self, pass_number: int, pass_: TiledPass[Any, B, P], broadcast: B) -> None:
-        """Run a tiled pass on the groups of partitions on which it has not run yet."""
-        began, layout = time.perf_counter(), self._runs[0].partitions.layout
-        size, sums = group_partitions(layout), TreeSum[HeldSums](n_groups(layout))
-        if pass_number > self._pass:
-            self._pass = pass_number
-            self._start_sums(n_groups(layout))
-        current = pass_number == self._pass
-        if current:
-            sums = self._sums
-        pieces = [
-            _WorkItem(item.run, item.partitions.part(max(a, item.partitions.first), min(a + size, item.partitions.last)))
-            for item in self._todo(pass_number)
-            for a in range(item.partitions.first // size * size, item.partitions.last, size)
-        ]
-        groups = [list(group) for _, group in itertools.groupby(pieces, lambda piece: piece.partitions.first // size)]
-        lengths = [sum(len(piece.partitions) for piece in group) for group in groups]
-        assert all(
-            length == min(size, self._n - group[0].partitions.first // size * size) for group, length in zip(groups, lengths, strict=True)
-        ), "a shard owns all partitions of a group"
-
-        def work(group: list[_WorkItem]) -> None:
-            total = self._accumulate(group, pass_number, pass_, broadcast)
-            if current:  # no other sums are wanted
-                held = HeldSums(self._tiled, total, pass_.tiled, n_columns(group[0].partitions.source))
-                del total
-                sums.add((0, group[0].partitions.first // size), held)
-                del held
-                self._tiled.limit(sums.nodes.values())
-
-        self._run_items(work, groups)
-        self._finish_pass(pass_number, pieces, began)
-
-    def _accumulate(self, group: Sequence[_WorkItem], pass_number: int, pass_: TiledPass[Any, B, P], broadcast: B) -> P:
-        """Run a tiled pass on a group of partitions and return its sums. The next chunk is read while the current one is processed."""
-        total = pass_.zeros(n_columns(group[0].partitions.source))
-        read = pass_.dtype is not None
-        items = (self._load(item, sampled=False) if read else item for item in group)
-        for item in prefetch(items) if read and len(group) > 1 else items:
-            if read:
-                self._load_resident(item)
-            partitions = self._fetch_chunks(item.partitions) if read else item.partitions
-            with closing(partitions.blocks(pass_.dtype, self._workspace())) as blocks:  # type: ignore[type-var]  # a generator with close()
-                for i in partitions.numbers:
-                    n_blocks = partitions.n_blocks(i)
-                    new: BlockStates = []
-                    for block, old in zip(islice(blocks, n_blocks), self._states.take(i, n_blocks), strict=True):
-                        block.work.next_block()
-                        new.append(accumulate_step(pass_, block, old, broadcast, total))
-                    self._states.put(i, new)
-                    self._done[i] = pass_number
-                    self._end_partition(partitions.layout.rows(i, i + 1))
-        return total
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return the results of a function for each item, computed on the shard's threads."""
@@ -282,9 +288,10 @@ class Shard:
         self._run_items(work, list(enumerate(items)))
         return [results[i] for i in range(len(items))]
 
-    def _skip(self, pass_number: int, sampled: set[int]) -> None:
-        """Mark the pass as done on those partitions that are not ``sampled``."""
-        self._done |= {i: pass_number for i, done in self._done.items() if done == pass_number - 1 and i not in sampled}
+    def _skip(self, pass_number: int, processed: Sequence[int]) -> None:
+        """Mark the pass as done on those partitions that it does not process."""
+        others = self._done.keys() - processed
+        self._done |= {i: pass_number for i in others if self._done[i] == pass_number - 1}
 
     def _todo(self, pass_number: int) -> list[_WorkItem]:
         """Return the partitions on which this pass is still to run, grouped by the runs in which they are read."""
@@ -298,53 +305,18 @@ class Shard:
         """Return the same item, with its values in memory if the pass is sampled or the item is no longer than a chunk."""
         self._load_resident(item)
         source = item.partitions.source
-        if not sampled and (isinstance(source, DaskRows) or source.shape[0] > (source.chunk_rows or 0)):
+        if source.chunk_rows is None or (not sampled and (source.is_fetched or source.shape[0] > source.chunk_rows)):
             return item
-        partitions = self._fetch_chunks(item.partitions)
-        return replace(item, partitions=partitions if partitions.source.chunk_rows is None else partitions.load())
+        return replace(item, partitions=item.partitions.load())
 
     def _load_resident(self, item: _WorkItem) -> None:
         """Load the complete run of an item if the run's values stay in memory."""
         run, part = item.run, item.partitions
         with run.lock:
             if run.resident and run.partitions.source.chunk_rows is not None:
-                run.partitions = self._fetch_chunks(run.partitions).load()
+                run.partitions = run.partitions.load()
         if run.resident and part.source.chunk_rows is not None:
             item.partitions = run.partitions.part(part.first, part.last)
-
-    def _process(
-        self,
-        item: _WorkItem,
-        pass_number: int,
-        pass_: Pass[Any, B, P],
-        broadcast: B,
-        sums: TreeSum[P],
-        leaves: Mapping[int, int],
-        *,
-        keep_states: bool,
-    ) -> None:
-        if pass_.dtype is not None:
-            self._load_resident(item)
-        partitions = item.partitions if pass_.dtype is None else self._fetch_chunks(item.partitions)
-        with closing(partitions.blocks(pass_.dtype, self._workspace())) as blocks:  # type: ignore[type-var]  # declared as an iterator, is a generator with close()
-            for i in partitions.numbers:
-                if self._interrupted.is_set():
-                    return
-                n_blocks = partitions.n_blocks(i)
-                new: BlockStates = []
-                total = reduce_blocks(islice(blocks, n_blocks), pass_, broadcast, self._states.take(i, n_blocks), new.append)
-                if keep_states:
-                    self._states.put(i, new)
-                self._done[i] = pass_number
-                sums.add((0, leaves[i]), total)
-                self._end_partition(partitions.layout.rows(i, i + 1))
-
-    def _fetch_chunks(self, partitions: Partitions) -> Partitions:
-        """Return the partitions with the chunks of a Dask array fetched to this process; return others unchanged."""
-        source = partitions.source
-        if isinstance(source, DaskRows) and self._fetch is not None:
-            return replace(partitions, source=source.loaded(self._fetch(source.keys)))
-        return partitions
 
     def _workspace(self) -> Workspace:
         workspace: Workspace | None = getattr(self._local, "workspace", None)
@@ -358,46 +330,17 @@ class Shard:
             self._runs = [_ReadRun(p, run.resident) for run in self._runs for p in run.partitions.read_runs()]
 
     def _run_items(
-        self,
-        work: Callable[[Any], None],
-        items: Sequence[T],
-        prepare: Callable[[T], T] | None = None,
-        interrupted: threading.Event | None = None,
+        self, work: Callable[[T], None], items: Sequence[T], prepare: Callable[[T], T] | None = None, *, interruptible: bool = False
     ) -> None:
-        """Call ``work`` for each item on the shard's threads; items start in their order, and none once ``interrupted`` is set.
+        """Call ``work`` for each item on the shard's threads; see :func:`run_items`. None starts in an interrupted pass."""
 
-        With ``prepare``, each thread's next item is prepared while the thread works on the current one.
-        """
-        following, stopped, lock = iter(items), threading.Event(), threading.Lock()
+        def may_start() -> bool:
+            if self._stopped.is_set():
+                raise InterruptedError("the session has ended")
+            return not (interruptible and self._interrupted.is_set())
 
-        def claim() -> Iterator[T]:
-            while not (stopped.is_set() or (interrupted is not None and interrupted.is_set())):
-                self._check_stopped()
-                with lock:
-                    item = next(following, None)
-                if item is None:
-                    return
-                yield item
-
-        def run_claimed() -> None:
-            try:
-                for item in claim() if prepare is None else prefetch(map(prepare, claim())):
-                    work(item)
-            except BaseException:
-                stopped.set()
-                raise
-
-        if self._pool is None or len(items) < 2:
-            run_claimed()
-            return
-        futures = [self._pool.submit(run_claimed) for _ in range(min(self._threads, len(items)))]
-        try:
-            wait(futures)
-        finally:
-            stopped.set()  # a signal may have ended the wait
-            wait(futures)
-        for future in futures:
-            future.result()
+        pool = None if len(items) < 2 else self._pool
+        run_items(work, items, pool, self._threads, stopped=threading.Event(), prepare=prepare, may_start=may_start)
 
     def stop(self) -> None:
         """Stop a running pass, from another thread."""
@@ -410,10 +353,6 @@ class Shard:
     def allow_passes(self) -> None:
         """Run complete passes again."""
         self._interrupted.clear()
-
-    def _check_stopped(self) -> None:
-        if self._stopped.is_set():
-            raise InterruptedError("the session has ended")
 
     def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
         """Return a state array (k, rows) of the partitions ``first`` to ``last`` − 1 as (rows, k)."""
@@ -445,14 +384,3 @@ class Shard:
         parts = max(1, min(self._threads, size // _STREAM_BYTES, len(run)))
         edges = [run[0] + len(run) * i // parts for i in range(parts + 1)]
         return [range(a, b) for a, b in itertools.pairwise(edges)]
-
-
-def consecutive(numbers: Iterable[int]) -> list[range]:
-    """Group numbers into runs of consecutive ones, in ascending order."""
-    runs: list[range] = []
-    for number in sorted(numbers):
-        if runs and runs[-1].stop == number:
-            runs[-1] = range(runs[-1].start, number + 1)
-        else:
-            runs.append(range(number, number + 1))
-    return runs

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.engine.block_state import CheckpointedState, PartitionStates, SpilledState, SpillFile, StateArrays
-from dfact.engine.passes import PartialSums, Pass, TiledPass
+from dfact.engine.passes import PartialSums
 from dfact.engine.reduction import Node, TreeSum
 
 _TILE_COLUMNS = 1 << 12  # the sums of a tile take a few megabytes, and hundreds of workers have a tile each
@@ -38,11 +38,6 @@ def group_partitions(layout: Layout) -> int:
 def n_groups(layout: Layout) -> int:
     """Return the number of groups of partitions, at least one."""
     return -(-layout.n_partitions // group_partitions(layout))
-
-
-def n_summands(pass_: Pass[Any, Any, Any], layout: Layout, n_partitions: int) -> int:
-    """Return the number of summands in a pass over ``n_partitions``: the partitions, or their groups."""
-    return n_groups(layout) if isinstance(pass_, TiledPass) else n_partitions
 
 
 def n_columns(source: RowSource) -> int:

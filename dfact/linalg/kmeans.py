@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from dfact.engine.block_state import BlockState
 from dfact.engine.driver import drive
-from dfact.engine.passes import Block, PartialSums, Pass, Workspace
+from dfact.engine.passes import Block, PartialSums, Pass, RunPass, Workspace
 from dfact.engine.requests import Solver, run
 from dfact.engine.session import Session
 from dfact.errors import DataError
@@ -211,8 +211,8 @@ class _BlocksSession(Session):
     blocks: Sequence[NDArray[Any]]
     work: Workspace
 
-    def run(self, pass_: Any, broadcast: Any) -> Any:
-        return _sum_of_blocks(self.blocks, self.work, broadcast)
+    def run(self, request: RunPass[Any]) -> Any:
+        return _sum_of_blocks(self.blocks, self.work, request.broadcast)
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         return iter(())  # the iteration keeps no state

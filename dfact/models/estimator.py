@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
+from inspect import signature
 from os import PathLike
 from typing import Annotated, Any, ClassVar, Self
 
@@ -33,6 +34,7 @@ from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
 from dfact.models.traits import ModelTraits
 from dfact.parameters import check_magnitudes, check_parameters, random_generator
 from dfact.progress import Iteration
+from dfact.text import add_entries, section_entries
 
 MODELS: dict[str, type["Factorization"]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
@@ -47,6 +49,31 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     A subclass defines ``_prepare``, which checks the parameters and the data, ``_solve``, a generator of passes that stores the
     solution, ``transform``, and its memory footprint (``_footprint``).
     Fitted attributes are declared by their types; :mod:`dfact.models.fitted_schema` checks a loaded model against them.
+
+    Subclasses need not describe the following parameters and attributes: their docstrings get these entries.
+
+    Parameters
+    ----------
+    executor : None, "inline", "threads", "distributed" or distributed.Client
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
+    memory_limit : int or str, optional
+        Bytes that a process may use ("4GiB"). ``dfact.plan`` reports beforehand what a fit needs, and how much of its state it spills
+        to disk, in TMPDIR.
+    checkpoint : path, optional
+        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
+        gives the same bits. See :mod:`dfact.engine.checkpoint`.
+    checkpoint_every : int
+        Number of passes between two checkpoint versions.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
+    dtype : "float32" or "float64", optional
+        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
+
+    Attributes
+    ----------
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
+        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
+        dataset, else None.
     """
 
     executor: Any
@@ -78,6 +105,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         MODELS[cls.__name__] = cls
+        cls.__doc__ = _with_shared_entries(cls)
         SAVED_TYPES.update({kind.__name__: kind for kind in cls.saved_types})
 
     def prepare(self, X: Any, **fit_inputs: Any) -> FitTask[Any]:
@@ -324,6 +352,21 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         tags.input_tags.positive_only = self.traits.nonnegative
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _with_shared_entries(cls: type[Factorization]) -> str | None:
+    """Return the docstring of an estimator with what :class:`Factorization` documents for all, and the estimator does not itself."""
+    docstring, shared = cls.__doc__, Factorization.__doc__
+    if docstring is None or shared is None:  # python -OO
+        return docstring
+    for title in ("Parameters", "Attributes"):
+        entries = section_entries(docstring, title)
+        if entries:
+            described = {name for names in entries for name in names.split(", ")}
+            absent = {names: entry for names, entry in section_entries(shared, title).items() if described.isdisjoint(names.split(", "))}
+            accepted = absent if title == "Attributes" else signature(cls).parameters
+            docstring = add_entries(docstring, title, [entry for name, entry in absent.items() if name in accepted])
+    return docstring
 
 
 class _ShapeOnly:

@@ -15,7 +15,7 @@ from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, make_plan
 from dfact.engine.partitions import Partitions, partitions
-from dfact.engine.passes import PartialSums, Pass
+from dfact.engine.passes import PartialSums, Pass, RunPass
 from dfact.engine.session import CheckpointableSession, Executor, Session, StateRows
 from dfact.models.row_factors import gather_rows
 from dfact.parameters import COUNT, describe_value
@@ -114,7 +114,7 @@ class FitTask(Generic[Q]):
     ) -> tuple[P, NDArray[Any] | zarr.Array[Any]]:
         """Run a pass that keeps the row factors (n, k). Return its sums, and these factors, converted."""
         with self.open_session() as session:
-            sums = session.run(pass_, broadcast)
+            sums = session.run(RunPass(pass_, broadcast))
             return sums, self.gather(StateRows(session, "factors", convert), k, out)
 
     def gather(self, rows: Iterable[NDArray[Any]], k: int, out: str | PathLike[str] | None = None) -> NDArray[Any] | zarr.Array[Any]:

@@ -73,15 +73,5 @@ class ItemTests:
         width = t_distribution.ppf((1 + level) / 2, self.df) * self.impact_se
         return self.impact - width, self.impact + width
 
-    @property
-    def anchor_counts(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """Numbers of anchors and of items by contrast and factor."""
-        return {
-            (contrast, int(factor)): (int(self.anchors[contrast, items].sum()), int(items.sum()))
-            for contrast in range(len(self.anchors))
-            for factor in np.unique(self.factor)
-            for items in (self.factor == factor,)
-        }
-
 
 SAVED_TYPES["ItemTests"] = ItemTests

@@ -37,5 +37,9 @@ class ModelTraits:
     """Whether intervals of loadings over refits cover what they should; the guide ``evidence`` has the measured rates."""
     centred_matching: bool = False
     """Whether components are matched by their differences from their mean."""
+    warm_starts: bool = False
+    """Whether fits start from the loadings of others with fewer components or another penalty, by the solver of bounded models."""
+    in_memory: bool = False
+    """Whether a fit holds all data in memory, so that fits from several starts share no reads."""
     limited_parameters: tuple[str, ...] = ()
     """Names of the parameters that enter the arithmetic in the working precision, which limits them."""

@@ -11,12 +11,12 @@ from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.scales import Scale, Scales
 from dfact.data.validation import largest_magnitude, magnitude_limits, require_magnitude
-from dfact.engine.driver import FusedSolver, drive_together, whole
+from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block
-from dfact.engine.requests import BlockView, Solver, run
+from dfact.engine.passes import Block, BlockView
+from dfact.engine.requests import Solver, run
 from dfact.engine.session import Executor
 from dfact.errors import DataError
 from dfact.psychometrics.alpha_jackknife import AlphaParts, AlphaPass
@@ -122,7 +122,7 @@ class SumsTask:
         item_range = ItemRange(dataset.valid_range[:, 0], dataset.valid_range[:, 1], shift)
         moments_pass = MomentsPass(dtype, self.listwise, weighted)
         solvers: list[FusedSolver[Any]] = [
-            FusedSolver(_run(ItemSumsPass(dtype, weighted), item_range)),
+            FusedSolver(run(ItemSumsPass(dtype, weighted), item_range)),
             *(FusedSolver(self._moments(moments_pass, group, shift[group.columns]), _view(group.columns, m)) for group in self.groups),
         ]
         tabulated = [i for i, group in enumerate(self.groups) if group.levels is not None and len(group.varying)]
@@ -187,12 +187,8 @@ def _scaled_weights(dataset: Dataset) -> Array | None:
     return np.asarray(weights / weights.max())
 
 
-def _view(columns: NDArray[np.intp], m: int) -> BlockView:
-    return whole if len(columns) == m else ColumnsView(tuple(columns.tolist()))
-
-
-def _run(pass_: Any, broadcast: Any) -> Solver[Any]:
-    return (yield from run(pass_, broadcast))
+def _view(columns: NDArray[np.intp], m: int) -> BlockView | None:
+    return None if len(columns) == m else ColumnsView(tuple(columns.tolist()))
 
 
 def _group(dataset: Dataset, columns: NDArray[np.intp], polychoric: bool, scales: tuple[Scale, ...]) -> _Group:

@@ -177,9 +177,9 @@ def read_populations(path: str | PathLike[str]) -> list[str]:
 
 def dataset_populations(dataset: Dataset) -> pd.Categorical:
     """Return the populations of the rows of a dataset; raise DataError if it has none."""
-    if dataset.population is None:
+    if dataset.genotypes.population is None:
         raise DataError(f"{dataset.path} has no populations, expected a dataset imported with them")
-    return dataset.population
+    return dataset.genotypes.population
 
 
 def _leading_order(memberships: NDArray[Any], means: NDArray[np.float64]) -> NDArray[np.intp]:

@@ -14,6 +14,7 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     running             run many fits, and keep their results
 """
 
+from dfact.models.cp.core_consistency import core_consistency
 from dfact.selection.criteria import select_by_criterion
 from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
 from dfact.selection.cross_validation.entry_cross_validation import cross_validate_entries
@@ -24,7 +25,6 @@ from dfact.selection.number_of_factors import select_number_of_factors
 from dfact.selection.resampling.block_bootstrap import block_bootstrap
 from dfact.selection.resampling.bootstrap import bootstrap
 from dfact.selection.result import Selection
-from dfact.selection.tensors.core_consistency import core_consistency
 from dfact.selection.tensors.replicability import replicability
 from dfact.selection.tensors.solution_path import select_on_path
 

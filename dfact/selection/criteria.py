@@ -16,13 +16,12 @@ from dfact.data.layout import Layout
 from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.errors import DataError, ParameterError
-from dfact.models.cp.base import CPModel
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count, random_generator
-from dfact.selection.cross_validation.held_out_errors import sum_squared_errors
+from dfact.selection.cross_validation.squared_errors import sum_squared_errors
 from dfact.selection.grid import expand
 from dfact.selection.result import Selection
-from dfact.selection.running.estimators import check_estimator
+from dfact.selection.running.estimators import check_estimator, is_tensor_model
 from dfact.selection.running.restarts import fit_starts, lowest_objective
 
 _MAX_ROWS = 5000  # a consensus matrix n × n in double precision takes 200 MB
@@ -97,7 +96,7 @@ def select_by_criterion(
     {'n_components': 10}
     """
     check_estimator(model)
-    if isinstance(model, CPModel):
+    if is_tensor_model(model):
         remedy = "use select_on_path for ElasticCP, or replicability"
         raise ParameterError(f"model is a {type(model).__name__} of tensors, expected one of matrices; {remedy}")
     if criterion not in _CRITERIA:

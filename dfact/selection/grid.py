@@ -60,7 +60,7 @@ def most_components(model: Any, configurations: list[Parameters]) -> int:
 def plan_fits(
     model: Any, configurations: list[Parameters], dataset: Dataset, folds: Sequence[Folds], restarts: int, seed: int
 ) -> WarmStarts | EstimatorFits:
-    """Plan warm-started fits for models whose problem is of ICQF's kind, and the estimator's own fits for others.
+    """Plan warm-started fits for models that have them, and the estimator's own fits for others.
 
     The fits with the most components are prepared, which checks all parameters and the data.
     """
@@ -75,14 +75,13 @@ def plan_fits(
         if "n_components" in changes:
             changes["n_components"] = most_components(model, [configurations[i] for i in numbers])
         first: Any = with_parameters(model, **changes)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit with the best parameters warns again
             prepared = first.prepare(dataset)
         if prepared.footprint.state_per_row > task.footprint.state_per_row:
             task = prepared
-        problem = prepared.problem
-        if not isinstance(problem, Problem):
+        if not model.traits.warm_starts:
             break
+        problem = prepared.problem
         defaults = {"n_components": problem.k, "beta": problem.beta}
         groups += _make_groups(numbers, [defaults | configurations[i] for i in numbers], problem)
     if not groups:

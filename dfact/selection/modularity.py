@@ -19,11 +19,10 @@ from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count
 from dfact.progress import Reporter, TimeLeft
-from dfact.selection.cross_validation.folds import resolve_random_state
 from dfact.selection.resampling.refits import refit_inputs
 from dfact.selection.resampling.resamples import ResampleFits
 from dfact.selection.result import Selection
-from dfact.selection.running.estimators import with_parameters
+from dfact.selection.running.estimators import require_method, with_parameters
 from dfact.selection.running.results_store import ResultsStore, describe_model
 from dfact.selection.running.scheduler import run_fits
 
@@ -96,19 +95,17 @@ def select_by_modularity(
     >>> dfact.selection.select_by_modularity(dfact.GradeOfMembership(random_state=0), answers, range(2, 6)).best_params
     {'n_components': 3}
     """
-    if not isinstance(model, GradeOfMembership):
-        raise ParameterError(f"model is a {type(model).__name__}, expected a GradeOfMembership, as modularity rates memberships")
+    require_method(model, "fit_candidates", "a GradeOfMembership, as modularity rates memberships")
     candidates = list(n_components)
     if not candidates:
         raise ParameterError("n_components has no candidates, expected at least one number of classes")
     if n_resamples != 0:
         check_count("n_resamples", n_resamples, 2, 100_000)
-    fitted = GradeOfMembership(**model.get_params(deep=False))
+    fitted = type(model)(**model.get_params(deep=False))
     table = pd.DataFrame(index=pd.Index(candidates, name="n_components"))
     if n_resamples:
         dataset = as_dataset(X)
-        identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
-        store = ResultsStore(checkpoint, identity | {"n_components": candidates, "seed": resolve_random_state(random_state)})
+        store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, n_components=candidates)
         table["modularity"] = fitted.fit_candidates(X, candidates, checkpoint=store.checkpoint("model"))
         scores = _resampled_scores(model, dataset, candidates, n_resamples, store)
         table["low"], table["high"] = np.quantile(scores, _INTERVAL, axis=0)
@@ -139,8 +136,7 @@ def _resampled_scores(
     """Return the modularity (resamples, candidates) of each resample that can be fitted; the store holds those that are finished."""
     # The likelihood is maximized after the classes have been scored.
     refit, unlabelled = refit_inputs(with_parameters(model, likelihood="none"), dataset, None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit itself has warned
         fits = _ModularityFits(refit, refit.prepare(unlabelled, n_components=candidates).without_rows(), store.seed)
     pending = [number for number in range(n_resamples) if (number,) not in store.entries]
     reporter, left, failed = Reporter(model.callbacks, n_resamples), TimeLeft(n_resamples), list[DataError]()

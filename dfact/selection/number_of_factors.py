@@ -16,6 +16,7 @@ from dfact.parameters import is_count
 from dfact.psychometrics.factor_retention import FactorCount, bic, minimum_average_partial, parallel_analysis
 from dfact.psychometrics.polychoric import grouping_information
 from dfact.selection.result import Selection
+from dfact.selection.running.estimators import require_method, with_parameters
 
 CRITERIA = {
     "PA": ("excess", "above chance"),
@@ -68,7 +69,7 @@ def number_of_factors(
     For polychoric correlations, the random eigenvalues of the parallel analysis are those of unrelated answers in these categories.
     ``sample_weight`` and its default are those of ``fit``; with weights, n is Kish's effective number of rows.
     """
-    copied = FactorAnalysis(**model.get_params(deep=False))  # the model is not changed
+    copied = with_parameters(model)  # the model is not changed
     if not is_count(seed) and seed != 0:
         raise ParameterError(f"seed is {seed!r}, expected an integer of at least 0")
     correlation = copied.correlate(X, sample_weight=sample_weight)
@@ -140,8 +141,7 @@ def select_number_of_factors(
     >>> dfact.selection.select_number_of_factors(dfact.FactorAnalysis(), answers, range(1, 6)).best_params
     {'n_components': 2}
     """
-    if not isinstance(model, FactorAnalysis):
-        raise ParameterError(f"model is a {type(model).__name__}, expected a FactorAnalysis, as the criteria rate common factors")
+    require_method(model, "correlate", "a FactorAnalysis, as the criteria rate common factors")
     candidates = sorted(set(n_components))
     if criterion not in CRITERIA:
         raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, CRITERIA))}")
@@ -156,7 +156,7 @@ def select_number_of_factors(
         message = f"{criterion} finds {chosen.n_factors} factors, expected one of the candidates {candidates[0]} to {candidates[-1]}"
         warnings.warn(f"{message}; {best} was chosen, widen n_components", UserWarning, stacklevel=2)
     table = _scores(counts, candidates)
-    fitted = FactorAnalysis(**model.get_params(deep=False) | {"n_components": best}).fit(X, sample_weight=sample_weight)
+    fitted = with_parameters(model, n_components=best).fit(X, sample_weight=sample_weight)
     score, rule = CRITERIA[criterion]
     fitted.selection_ = SelectionRecord.from_table(table, candidates.index(best), score, rule)
     return Selection(table, {"n_components": best}, fitted)

@@ -75,13 +75,18 @@ def reason(error: OSError) -> str:
     return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
 
 
-def write_array(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tuple[str, ...], **attrs: Any) -> None:
-    """Write an array that is in memory: in one chunk, or in several along its first axis if it is large, such as a number for each row."""
+def write_array(
+    group: zarr.Group, name: str, data: NDArray[Any], dimensions: tuple[str, ...], *, chunks: tuple[int, ...] | None = None, **attrs: Any
+) -> None:
+    """Write an array that is in memory: in one chunk, or in several along its first axis if it is large, such as a number for each row.
+
+    ``chunks`` states other chunks, such as one for each column.
+    """
     rows = max(1, len(data) if data.nbytes <= _WHOLE_BYTES else _WHOLE_BYTES * len(data) // data.nbytes)
     array = group.create_array(
         name,
         shape=data.shape,
-        chunks=(rows, *(max(1, s) for s in data.shape[1:])),
+        chunks=chunks or (rows, *(max(1, s) for s in data.shape[1:])),
         dtype=data.dtype,
         compressors=compressor(data.dtype),
         dimension_names=dimensions,
@@ -90,22 +95,6 @@ def write_array(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tu
     )
     if data.size:
         array[...] = data
-
-
-def write_columns(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tuple[str, str]) -> None:
-    """Write numbers (n, R) with a chunk for each column, so that columns are read one at a time."""
-    n, R = data.shape
-    array = group.create_array(
-        name,
-        shape=(n, R),
-        chunks=(max(1, n), 1),
-        dtype=data.dtype,
-        compressors=compressor(data.dtype),
-        dimension_names=dimensions,
-        config=WRITE_EMPTY_CHUNKS,
-    )
-    for r in range(R):
-        array[:, r] = data[:, r]
 
 
 def write_labels(group: zarr.Group, name: str, labels: NDArray[Any], dimension: str) -> None:

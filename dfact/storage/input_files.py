@@ -88,7 +88,7 @@ class InputFile:
             return
         folder = TemporaryFolder("input")
         try:
-            yield self._copy_to(folder)
+            yield _write(folder, self.name, self.signature()[0], self._content())
         finally:
             folder.remove()
 
@@ -96,16 +96,11 @@ class InputFile:
         """Return a path on this machine; a temporary copy is deleted when the process ends."""
         if isinstance(self.location, Path):
             return self.location
-        copy = _copies.get(self.location)
-        if copy is None or copy.signature != self.signature():
-            folder = TemporaryFolder("input")
-            copy = _copies[self.location] = _Copy(self._copy_to(folder), self.signature())
-            folder.remove_with(copy)
-        return copy.path
+        return _keep_copy(self.location, self.name, self.signature(), self._content()).path
 
-    def _copy_to(self, folder: TemporaryFolder) -> Path:
+    def _content(self) -> Iterator[bytes]:
         with self.open() as stream:
-            return _write(folder, self.name, self.signature()[0], iter(lambda: stream.read(_COPY_BYTES), b""))
+            yield from iter(lambda: stream.read(_COPY_BYTES), b"")
 
     def __str__(self) -> str:
         return public_url(self.location) if isinstance(self.location, str) else str(self.location)
@@ -194,7 +189,7 @@ def _open_web(url: str) -> InputFile:
     try:
         signature = remote_files.describe(url)
     except RangesUnsupportedError:
-        copy = _copy_complete(url, name)
+        copy = _keep_copy(url, name, *remote_files.stream_file(url))
         return InputFile(copy.path, name, copy.signature)
     if signature is None:
         raise _absent(public_url(url))
@@ -222,9 +217,8 @@ def remove_copies() -> None:
     _copies.clear()
 
 
-def _copy_complete(url: str, name: str) -> _Copy:
-    """Copy a file of a server that does not serve ranges, unless this process has a copy of the same content."""
-    signature, content = remote_files.stream_file(url)
+def _keep_copy(url: str, name: str, signature: Signature, content: Iterator[bytes]) -> _Copy:
+    """Copy a remote file until the process ends, unless this process has a copy with the same signature."""
     copy = _copies.get(url)
     if copy is None or copy.signature != signature:
         folder = TemporaryFolder("input")

@@ -56,6 +56,24 @@ def test_no_family_of_models_imports_another() -> None:
     assert offenders == []
 
 
+def test_selection_asks_no_model_for_its_family() -> None:
+    """Selection reaches what a family does through methods and traits of its estimators."""
+    offenders = []
+    for name, path in modules().items():
+        if layer(path) == "selection":
+            imports = [node for node in nodes(path) if isinstance(node, ast.ImportFrom)]
+            families = {
+                alias.asname or alias.name
+                for node in imports
+                for alias in node.names
+                if (node.module or "").startswith("dfact.models.") and (node.module or "").count(".") > 2
+            }
+            calls = [node for node in nodes(path) if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"]
+            asked = {part.id for call in calls for part in ast.walk(call.args[1]) if isinstance(part, ast.Name)}
+            offenders += [f"{name} asks for {kind}" for kind in sorted(asked & families)]
+    assert offenders == []
+
+
 def cycles() -> set[frozenset[str]]:
     """The sets of modules that import each other in a circle, packages' own ``__init__`` aside."""
     names = {path: name for name, path in modules().items() if path.name != "__init__.py"}

@@ -170,10 +170,10 @@ def run_until_killed(job: str, passes: int, log: str) -> None:
     log_to(Path(log))
     run_pass, left = LocalSession.run, itertools.count(passes, -1)
 
-    def run(self: LocalSession, pass_: Any, broadcast: Any) -> Any:
+    def run(self: LocalSession, request: Any) -> Any:
         if next(left) == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        return run_pass(self, pass_, broadcast)
+        return run_pass(self, request)
 
     LocalSession.run = run  # type: ignore[method-assign]  # for the whole process
     main(["run", job])
@@ -187,9 +187,9 @@ def test_selection_killed_within_a_job_resumes(
     visits: list[str] = []
     run = LocalSession.run
 
-    def counted(self: LocalSession, pass_: Any, broadcast: Any) -> Any:
-        visits.append(type(pass_).__name__)
-        return run(self, pass_, broadcast)
+    def counted(self: LocalSession, request: Any) -> Any:
+        visits.append(type(request.pass_).__name__)
+        return run(self, request)
 
     monkeypatch.setattr(LocalSession, "run", counted)
     assert main(["select", "emf", str(data), str(tmp_path / "expected.model"), "-k", "1,2", *SELECT]) == 0

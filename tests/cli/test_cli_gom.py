@@ -17,7 +17,6 @@ from dfact.cli.main import cli, main
 from dfact.cli.types import Counts
 from dfact.data.examples import ipip_ascado
 from dfact.engine.executors import LocalSession
-from dfact.models.gom.search import METHODS, VERTEX_METHODS
 from tests.conftest import planted_answers
 
 
@@ -57,7 +56,7 @@ def test_help_imports_no_heavy_module(command: str) -> None:
 def test_choices_match_the_class(command: str) -> None:
     gom = cli.commands[command].commands["gom"]  # type: ignore[attr-defined]
     choices = {option.name: option.type.choices for option in gom.params if isinstance(option.type, click.Choice)}
-    assert (tuple(choices["method"]), tuple(choices["vertex_hunting"])) == (METHODS, VERTEX_METHODS)
+    assert (tuple(choices["method"]), tuple(choices["vertex_hunting"])) == (("crsc", "srsc", "ssc", "srm"), ("kmeans", "svm-cone"))
 
 
 @pytest.mark.parametrize(
@@ -128,9 +127,9 @@ def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatc
     passes: list[str] = []
     run = LocalSession.run
 
-    def counted(self: LocalSession, pass_: Any, broadcast: Any) -> Any:
-        passes.append(type(pass_).__name__)
-        return run(self, pass_, broadcast)
+    def counted(self: LocalSession, request: Any) -> Any:
+        passes.append(type(request.pass_).__name__)
+        return run(self, request)
 
     monkeypatch.setattr(LocalSession, "run", counted)
     # Without a seed, the store keeps the one that was drawn.

@@ -2,12 +2,14 @@
 
 from inspect import Parameter, Signature, signature
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import click
 import pytest
 
+from dfact.cli.estimator_options import estimator_options
 from dfact.cli.model_commands import ModelSpec, SelectSpec, fit_command, model_specs, select_command
+from dfact.models.catalogue import BY_COMMAND
 
 SPECS = list(model_specs())
 SELECTIONS = [(spec, spec.select) for spec in SPECS if spec.select]
@@ -33,6 +35,32 @@ def test_options_of_fit_are_the_parameters_of_the_estimator(spec: ModelSpec) -> 
     assert given == {name: value for name, value in expected.items() if name in given}
     assert set(expected) - set(given) == {"callbacks", *spec.left_out}  # the command has a progress bar
     assert all(spec.left_out.values())
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.entry.command)
+def test_options_accept_the_names_that_the_signature_declares_and_have_help(spec: ModelSpec) -> None:
+    options = {option.name: option for option in fit_command(spec).params if isinstance(option, click.Option)}
+    for name, parameter in signature(spec.entry.load()).parameters.items():
+        if name in options and name not in ("executor", "dtype"):
+            names = literals(parameter.annotation)
+            kind = options[name].type
+            assert [choice for choice in kind.choices if choice != "none"] == names if isinstance(kind, click.Choice) else not names
+            text = options[name].help
+            assert text
+            assert text.endswith(".")
+            assert not {"`", '"', ":func:"} & set(text.split())
+
+
+def literals(annotation: Any) -> list[str]:
+    """The names in the ``Literal`` of an annotation, without "none", in order."""
+    if get_origin(annotation) is Literal:
+        return [name for name in get_args(annotation) if name != "none"]
+    return [name for part in get_args(annotation) for name in literals(part)]
+
+
+def test_changes_of_unknown_parameters_are_refused() -> None:
+    with pytest.raises(KeyError, match="betta"):
+        estimator_options(BY_COMMAND["icqf"], [], {"betta": {"type": float}}, {})
 
 
 @pytest.mark.parametrize(("spec", "select"), SELECTIONS, ids=lambda part: part.entry.command if isinstance(part, ModelSpec) else "")

@@ -13,7 +13,7 @@ import numpy as np
 
 import dfact
 from dfact.data import stored_values
-from dfact.data.ingest import external_sort, triplets
+from dfact.data.ingest.arrays import triplets
 from dfact.data.readers.isolation.parsers import Parser, parse
 from dfact.data.readers.text import delimited
 from dfact.storage.input_files import InputFile
@@ -29,7 +29,7 @@ def peak_memory() -> float:
 def peaks_of_triplets(folder: str, by: str, sources: list[str]) -> list[float]:
     """Import the triplets; return the peak after each."""
     tempfile.tempdir = folder
-    external_sort._BUCKET_ENTRIES = triplets._BATCH_ENTRIES = stored_values._CHUNK_ENTRIES = delimited._BLOCK_BYTES = 1 << 16
+    triplets._BUCKET_ENTRIES = triplets._BATCH_ENTRIES = stored_values._CHUNK_ENTRIES = delimited._BLOCK_BYTES = 1 << 16
     peaks = []
     for source in sources:
         dfact.import_triplets(source, f"{source}.zarr", shape=None if by == "labels" else (2000, 3000))

@@ -11,9 +11,9 @@ import pytest
 
 import dfact
 from dfact import DataError, ParameterError
-from dfact.data.ingest.coding import AnswerCoding, sounds_like_no_answer
-from dfact.data.ingest.items import battery
-from dfact.data.ingest.rules import Statements, parse_levels, plan_coding
+from dfact.data.ingest.coding.answers import AnswerCoding, sounds_like_no_answer
+from dfact.data.ingest.coding.rules import Statements, parse_levels, plan_coding
+from dfact.data.ingest.tables.items import battery
 from dfact.data.readers.base import MissingCodes, Table, Variable
 from dfact.data.readers.columnar.columns import read_cells
 from tests.data.test_import_table import answers_of
@@ -92,7 +92,7 @@ def test_the_question_names_the_groups_with_a_line_to_copy():
 @pytest.mark.slow
 def test_columns_without_answers_are_not_taken(variable, reason, tmp_path, monkeypatch):
     table = DescribedTable({"x": [1, 2], "y": [1, 3]}, variable)
-    monkeypatch.setattr("dfact.data.ingest.table.open_table", lambda *_: table)
+    monkeypatch.setattr("dfact.data.ingest.tables.table.open_table", lambda *_: table)
     source = tmp_path / "survey.sav"
     source.write_text("")
     with pytest.raises(DataError, match=f"column 'x' {reason}, expected answers; leave it out"):
@@ -175,7 +175,7 @@ def test_values_without_a_label_are_refused_or_kept():
 
 def test_the_valid_range_is_that_of_the_levels(tmp_path, monkeypatch):
     table = DescribedTable({"q": [2, 3], "r": [2, 2]}, likert("q"), likert("r"))
-    monkeypatch.setattr("dfact.data.ingest.table.open_table", lambda *_: table)
+    monkeypatch.setattr("dfact.data.ingest.tables.table.open_table", lambda *_: table)
     (tmp_path / "survey.sav").write_text("")
     dataset = dfact.import_table(tmp_path / "survey.sav", tmp_path / "d.zarr", items=["q", "r"])
     np.testing.assert_array_equal(dataset.valid_range + dataset.offset[:, None], [[1, 3], [1, 3]])

@@ -23,8 +23,8 @@ from dfact import DataError, StoreError, import_array, import_table, open_datase
 from dfact.cli.info import dataset_text
 from dfact.data import stored_values as values_module
 from dfact.data.coerce import as_dataset
-from dfact.data.dataset import Fingerprint
-from dfact.data.ingest.writer import dataset_writer
+from dfact.data.dataset import fingerprint
+from dfact.data.ingest.writing.writer import dataset_writer
 from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.stored_dataset import write_metadata
 from dfact.data.stored_values import DenseWriter
@@ -188,18 +188,18 @@ def test_fingerprint_is_independent_of_the_sizes_of_updates(seed, sparse):
     dataset = as_dataset(X)
 
     def updated(X, cuts):
-        digest = Fingerprint((3000,), X.dtype, 0.0)
+        runs = RunDigests((3000,))
         for start, stop in itertools.pairwise([0, *sorted(cuts), n]):
-            digest.update(X[start:stop])
-        return digest.finish(dataset)
+            runs.update(X[start:stop])
+        return fingerprint(dataset, runs.finish(), 0.0)
 
     def joined(X):
-        digest = Fingerprint((3000,), X.dtype, 0.0)
+        digests = b""
         for start in range(0, n, 2 * step):
             runs = RunDigests((3000,))
             runs.update(X[start : start + 2 * step])
-            digest.add_runs(min(2 * step, n - start), runs.finish())
-        return digest.finish(dataset)
+            digests += runs.finish()
+        return fingerprint(dataset, digests, 0.0)
 
     assert n % step > 0
     prints = {updated(X, rng.integers(0, n + 1, size)) for size in (0, 1, 7, 40)} | {joined(X), dataset.fingerprint}
@@ -531,7 +531,7 @@ def test_failed_writer_leaves_no_partial_store(tmp_path, error):
 def write(path, error):
     labels = np.array(["a", "b"], dtype=object)
     with dataset_writer(path, (4, 2), np.dtype(np.uint8), missing_code=255, column_labels=labels, name="X") as writer:
-        writer.append(np.ones((2, 2), np.uint8))
+        writer.write([np.ones((2, 2), np.uint8)])
         raise error
 
 
@@ -561,18 +561,16 @@ def test_writer_accepts_rows_in_batches_of_any_size(tmp_path):
     prints = set()
     for i, sizes in enumerate([[120], [1] * 120, [100, 20], [0, 64, 0, 56]]):
         with dataset_writer(tmp_path / f"{i}.zarr", (120, 6), np.dtype(np.uint8), missing_code=5, column_labels=labels, name="X") as writer:
-            for rows in np.split(array, np.cumsum(sizes)[:-1]):
-                writer.append(rows)
-            writer.finish()
+            writer.finish(writer.write(np.split(array, np.cumsum(sizes)[:-1])))
         prints.add(open_dataset(tmp_path / f"{i}.zarr").fingerprint)
     assert len(prints) == 1
 
 
 @pytest.mark.slow
 def test_metadata_can_be_read_without_the_values(stored):
-    group = zarr.create_group(stored.parent / "m.zarr")
-    write_metadata(group, open_dataset(stored))
-    np.testing.assert_array_equal(group["valid_maximum"][...], 4)
+    with create_group(stored.parent / "m.zarr", "dataset") as group:
+        write_metadata(group, open_dataset(stored), numbered_rows=False)
+        np.testing.assert_array_equal(group["valid_maximum"][...], 4)
 
 
 def test_errors_are_also_the_builtin_kinds():

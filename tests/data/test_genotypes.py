@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.data.ingest import genotypes as ingest
+from dfact.data.ingest.genotypes import genotypes as ingest
 from dfact.data.layout import Layout
 from tests.conftest import REAL_DATA
 from tests.genotypes import names_of, write_bed
@@ -101,11 +101,11 @@ def test_import_is_that_of_the_matrix(seed: int, tmp_path: Path) -> None:
     assert np.array_equal(found.source.read(0, len(G)), G)
     for name in ("observed", "minimum", "maximum"):
         assert np.array_equal(getattr(found.statistics, name), getattr(expected.statistics, name)), name
-    variants = found.variants
+    variants = found.genotypes.variants
     assert variants is not None
     assert list(variants) == ["chromosome", "name", "cM", "position", "A1", "A2"]
     assert [*variants.iloc[-1]] == ["3", f"rs{G.shape[1] - 1}", (G.shape[1] - 1) / 8, 999 + G.shape[1], "C", "T"]
-    assert expected.variants is None
+    assert expected.genotypes.variants is None
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_panels_and_threads_change_nothing_but_the_chunks(tmp_path: Path, monkey
     kept = np.delete(G, 650, axis=1)
     for rows in (slice(0, 333), slice(3, 4), slice(200, 333)):
         assert np.array_equal(panels.source.read(rows.start, rows.stop), kept[rows])
-    assert whole.dropped_columns == 1
+    assert whole.genotypes.dropped_variants == 1
     assert (panels.statistics.n_empty_rows, panels.statistics.empty_rows) == (1, [5])
     assert steps[-1][0] == steps[-1][1]
     assert all(a[0] <= b[0] for a, b in pairwise(steps))
@@ -154,8 +154,8 @@ def test_variants_without_genotypes_are_refused_or_dropped(tmp_path: Path) -> No
     dataset = dfact.import_genotypes(source, tmp_path / "a.zarr", empty_variants="drop", note=notes.append)
     assert notes == ["dropped 2 variant(s) with no genotype of any person: 'rs3', 'rs11'"]
     assert list(dataset.column_labels) == [name for name in names_of(20) if name not in ("rs3", "rs11")]
-    assert dataset.variants is not None
-    assert list(dataset.variants["name"]) == list(dataset.column_labels)
+    assert dataset.genotypes.variants is not None
+    assert list(dataset.genotypes.variants["name"]) == list(dataset.column_labels)
     with pytest.raises(dfact.ParameterError, match="empty_variants is 'keep', expected 'error' or 'drop'"):
         dfact.import_genotypes(source, tmp_path / "b.zarr", empty_variants="keep")  # type: ignore[arg-type]  # what is refused
 
@@ -238,10 +238,10 @@ def test_every_format_gives_the_same_dataset(kind: str, seed: int, tmp_path: Pat
     )
     found = dfact.import_genotypes(source, tmp_path / "b.zarr")
     assert found.fingerprint == expected.fingerprint
-    assert expected.variants is not None
-    assert found.variants is not None
-    columns = list(expected.variants) if kind == "pgen" else ["chromosome", "name", "position", "A1", "A2"]
-    pd.testing.assert_frame_equal(found.variants[columns], expected.variants[columns])
+    assert expected.genotypes.variants is not None
+    assert found.genotypes.variants is not None
+    columns = list(expected.genotypes.variants) if kind == "pgen" else ["chromosome", "name", "position", "A1", "A2"]
+    pd.testing.assert_frame_equal(found.genotypes.variants[columns], expected.genotypes.variants[columns])
 
 
 @pytest.mark.parametrize("kind", ["pgen", "vcf"])
@@ -260,7 +260,7 @@ def test_variants_with_more_alleles_are_refused_or_dropped(kind: str, tmp_path: 
         dfact.import_genotypes(source, tmp_path / "a.zarr")
     dataset = dfact.import_genotypes(source, tmp_path / "a.zarr", multiallelic="drop")
     assert np.array_equal(dataset.source.read(0, 12), np.delete(G, 4, axis=1))
-    assert dataset.dropped_columns == 1
+    assert dataset.genotypes.dropped_variants == 1
 
 
 @pytest.mark.slow
@@ -320,7 +320,7 @@ def test_populations(tmp_path: Path) -> None:
     fam = [f"f p{i} 0 0 0 {'red' if i < 3 else '-'}" for i in range(4)]
     bed = write_bed(tmp_path / "a.bed", G, None, fam)
     plain = dfact.import_genotypes(bed, tmp_path / "plain.zarr")
-    assert plain.population is None
+    assert plain.genotypes.population is None
     (tmp_path / "panel.tsv").write_text("sample\tsuper\tpop\np2\tX\tYRI\np0\tX\tCEU\nother\tX\tCEU\n")
     (tmp_path / "ids.csv").write_text("pop,number,sample\nCEU,1,p0\nYRI,2,p2\n")
     (tmp_path / "a.pop").write_text("CEU\n-\n YRI\n-\n")
@@ -337,8 +337,8 @@ def test_populations(tmp_path: Path) -> None:
     ]
     for i, (options, expected) in enumerate(cases):
         dataset = dfact.import_genotypes(bed, tmp_path / f"{i}.zarr", **options)
-        assert isinstance(dataset.population, pd.Categorical)
-        assert [None if value != value else value for value in dataset.population] == expected
+        assert isinstance(dataset.genotypes.population, pd.Categorical)
+        assert [None if value != value else value for value in dataset.genotypes.population] == expected
         assert dataset.fingerprint != plain.fingerprint
         assert dataset.confounders is None
     for options, message in (

@@ -16,7 +16,7 @@ import dfact
 from benchmarks.faults.fits import in_forked_process
 from dfact import DataError, ParameterError, StoreError, import_table
 from dfact.data.examples import ipip_ascado
-from dfact.data.ingest import participants
+from dfact.data.ingest.tables import participants
 from dfact.data.readers.text import delimited
 from dfact.data.statistics import as_float
 

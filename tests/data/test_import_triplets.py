@@ -18,9 +18,9 @@ import dfact
 from benchmarks.faults.fits import in_forked_process
 from dfact import DataError, ParameterError, StoreError, import_triplets
 from dfact.cli.main import main
-from dfact.data.ingest import external_sort as runs_module
-from dfact.data.ingest import triplets as triplets_module
-from dfact.data.ingest.external_sort import ENTRY, EntrySorter
+from dfact.data.ingest.arrays import triplets as triplets_module
+from dfact.data.ingest.writing import bucket_file
+from dfact.data.ingest.writing.bucket_file import BucketFile
 from dfact.data.readers.columnar import columns
 from dfact.data.readers.text import delimited
 from dfact.data.sources.sparse import StoredCSRSource
@@ -32,7 +32,7 @@ FORMATS = ["t.csv", "t.tsv", "t.csv.gz", "t.txt.gz", "t.parquet"]
 @pytest.fixture
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tables in many batches, distributed in many parts to many buckets."""
-    monkeypatch.setattr(runs_module, "_BUCKET_ENTRIES", 50)
+    monkeypatch.setattr(triplets_module, "_BUCKET_ENTRIES", 50)
     monkeypatch.setattr(triplets_module, "_BATCH_ENTRIES", 70)
     monkeypatch.setattr(delimited, "_BLOCK_BYTES", 512)
     monkeypatch.setattr(columns, "BATCH_ENTRIES", 100)
@@ -338,17 +338,17 @@ def test_missing_source_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", [1, 3, 5])
 def test_source_changed_during_import_is_refused(tmp_path: Path, when: int, monkeypatch: pytest.MonkeyPatch) -> None:
     frame, values = ratings(0, share=0.9)
-    source, add = save(frame, tmp_path / "t.csv"), EntrySorter.add
+    source, add = save(frame, tmp_path / "t.csv"), BucketFile.add
     seen: list[int] = []
 
-    def grow(self: EntrySorter, entries: NDArray[Any]) -> None:
-        add(self, entries)
+    def grow(self: BucketFile, buckets: NDArray[Any], entries: NDArray[Any]) -> None:
+        add(self, buckets, entries)
         seen.append(len(entries))
         if len(seen) == when:
             with source.open("a") as file:
                 file.write("0,0,1\n" * 500)
 
-    monkeypatch.setattr(EntrySorter, "add", grow)
+    monkeypatch.setattr(BucketFile, "add", grow)
     with pytest.raises(DataError, match="changed while it was read; import it again"):
         import_triplets(source, tmp_path / "d.zarr", shape=values.shape)
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
@@ -362,7 +362,7 @@ def test_interrupt_leaves_no_partial_store(tmp_path: Path, where: str, monkeypat
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(EntrySorter, where, stop)
+    monkeypatch.setattr(BucketFile, where, stop)
     with pytest.raises(KeyboardInterrupt):
         import_triplets(written(tmp_path / "t.csv", HEAD + "a,x,2\n"), tmp_path / "d.zarr", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.zarr", "t.csv"]
@@ -370,33 +370,40 @@ def test_interrupt_leaves_no_partial_store(tmp_path: Path, where: str, monkeypat
 
 
 def test_a_full_temporary_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "TemporaryFile", lambda **_: Path("/dev/full").open("r+b", buffering=0))  # noqa: SIM115
+    monkeypatch.setattr(bucket_file, "TemporaryFile", lambda **_: Path("/dev/full").open("r+b", buffering=0))  # noqa: SIM115
     refused(tmp_path, HEAD + "a,x,1\n", ["cannot sort the triplets in", "No space left", "set TMPDIR"], StoreError)
 
 
-# ---------------------------------------------------------------- runs of rows
+# ---------------------------------------------------------------- buckets
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_buckets_hold_the_entries_of_their_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "_BUCKET_ENTRIES", 40)
+def test_rows_are_cut_into_buckets_of_bounded_size(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triplets_module, "_BUCKET_ENTRIES", 40)
+    counts = np.random.default_rng(seed).choice([0, 1, 60, 7], 50)
+    bounds, sizes = triplets_module._cut_rows(counts)
+    assert (bounds[0], bounds[-1]) == (0, 50)
+    for start, stop, size in zip(bounds[:-1], bounds[1:], sizes, strict=True):
+        assert stop > start
+        assert size == counts[start:stop].sum()
+        assert size <= 40 or stop - start == 1
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_buckets_hold_their_records_in_order(seed: int, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
-    rows = rng.choice(np.repeat(np.arange(50), rng.choice([0, 1, 60], 50)), 2000)
-    entries = np.zeros(len(rows), ENTRY)
-    entries["row"], entries["triplet"] = rows, np.arange(len(rows))
-    counts = np.bincount(rows, minlength=50)
-    with EntrySorter(counts) as runs:
-        for part in np.array_split(entries, 7):
-            runs.add(part)
-        cuts = runs.rows()
-        assert [cut.start for cut in cuts] == [0, *(cut.stop for cut in cuts[:-1])]
-        assert cuts[-1].stop == 50
-        for i, cut in enumerate(cuts):
-            assert counts[cut].sum() <= 40 or cut.stop - cut.start == 1
-            expected = entries[(rows >= cut.start) & (rows < cut.stop)]
-            np.testing.assert_array_equal(runs.read(i), expected)
-            runs.replace(i, expected[::2])
-            np.testing.assert_array_equal(runs.read(i), expected[::2])
+    numbers = rng.choice(np.repeat(np.arange(-1, 20), rng.choice([0, 1, 60], 21)), 500)
+    records = np.arange(500 * np.prod(shape, dtype=int), dtype=np.int32).reshape(500, *shape)
+    with BucketFile(np.bincount(numbers + 1, minlength=21)[1:], records.dtype, shape, purpose="test", what="records") as buckets:
+        for part in np.array_split(np.arange(500), 7):
+            buckets.add(numbers[part], records[part])
+        assert len(buckets) == 20
+        for i in range(20):
+            np.testing.assert_array_equal(buckets.read(i), records[numbers == i])
+            buckets.replace(i, records[numbers == i][::2])
+        for i in range(20):
+            np.testing.assert_array_equal(buckets.read(i), records[numbers == i][::2])
 
 
 # ---------------------------------------------------------------- memory

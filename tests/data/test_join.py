@@ -12,7 +12,8 @@ import dfact
 from dfact import DataError, ParameterError, StoreError, import_array, import_table, join_datasets
 from dfact.cli.main import main
 from dfact.data import layout
-from dfact.data.ingest import join as join_module
+from dfact.data.ingest.joins import join as join_module
+from dfact.data.ingest.writing import bucket_file
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset
@@ -391,7 +392,7 @@ def test_interrupted_join_leaves_no_partial_store(tmp_path, monkeypatch):
     def full(**_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(join_module, "TemporaryFile", full)
+    monkeypatch.setattr(bucket_file, "TemporaryFile", full)
     with pytest.raises(StoreError, match=r"cannot sort rows in .*: No space left on device; set TMPDIR to a disk with .* GiB free"):
         join_datasets(parts, tmp_path / "j.zarr")
     assert {path.name for path in tmp_path.iterdir()} == before

@@ -21,7 +21,7 @@ import dfact
 from benchmarks.faults.fits import forked_workers
 from dfact import DataError, Dataset, ParameterError, import_table
 from dfact.data import layout
-from dfact.data.ingest import parallel, table
+from dfact.data.ingest.tables import spool, table
 from dfact.data.readers.base import Table, TablePart
 from dfact.data.statistics import as_float
 from dfact.errors import ClusterError
@@ -121,7 +121,7 @@ def cut(values: NDArray[np.float64], n_parts: int, rng: np.random.Generator) -> 
 def many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let stores have small chunks, so that small data has many tasks."""
     monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1)
-    monkeypatch.setattr(parallel, "_OBJECT_ENTRIES", 1 << 14)
+    monkeypatch.setattr(spool, "_OBJECT_ENTRIES", 1 << 14)
 
 
 def imported(monkeypatch: pytest.MonkeyPatch, path: Path, parts: list[Part], **options: Any) -> Dataset:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from dfact.data.dictionaries.base import EventColumns
 from dfact.data.dictionaries.kinds import open_dictionary
-from dfact.data.ingest.event_table import EventTable, RowsOfTable, read_events
-from dfact.data.ingest.stack import ONCE, Events, Instances, find_events, find_instances, which_slice
+from dfact.data.ingest.tables.event_table import EventTable, RowsOfTable, read_events
+from dfact.data.ingest.tables.stack import ONCE, Events, Instances, find_events, find_instances, which_slice
 from dfact.data.readers.base import Table
 from dfact.data.readers.columnar.columns import read_cells
 from dfact.errors import DataError, ParameterError

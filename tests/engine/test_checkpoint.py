@@ -25,7 +25,7 @@ from dfact.engine.driver import FusedSums
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, RunPass
 from dfact.errors import ParameterError, StoreError
 from tests.cases import exhaustive_unless
 from tests.conftest import planted_answers
@@ -369,7 +369,7 @@ def test_the_scheduler_releases_results_that_a_checkpoint_holds(client: Client, 
     sizes = []
     with CheckpointedSession(session, tmp_path / "checkpoint.zarr", 20, {}) as kept_session:
         for number in range(1, 401):
-            assert kept_session.run(CountPass(), None).count == number * 500
+            assert kept_session.run(RunPass(CountPass(), None)).count == number * 500
             if number % 40 == 0:
                 sizes.append(client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
         assert all((rows == 400).all() for rows in kept_session.rows("counted"))

@@ -45,7 +45,7 @@ from dfact.engine.cluster.workers import SessionWorkers, WorkersLost
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, RunPass
 from dfact.engine.reduction import TreeSum
 from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
@@ -223,7 +223,7 @@ def on(client: Client, n_partitions: int = N_PARTITIONS, **plan: int) -> Cluster
 
 def take(session: CheckpointableSession, pass_: Any, numbers: Sequence[int]) -> list[bytes]:
     """The sums of passes with these numbers."""
-    sums = [session.run(pass_, np.float32(number)) for number in numbers]
+    sums = [session.run(RunPass(pass_, np.float32(number))) for number in numbers]
     return [part.weighted.tobytes() + part.count.tobytes() for part in sums]
 
 
@@ -1213,7 +1213,7 @@ def test_long_saves_are_no_hangs(kind: str, slow: SlowStep, tmp_path: Path, monk
             with on(client, resident_states=100) as session:
                 session.restore(saved)
                 patch_slow(monkeypatch, PartitionStates, "put", slow)
-                check_slow(lambda: session.run(Walk(), np.float32(2)), slow)
+                check_slow(lambda: session.run(RunPass(Walk(), np.float32(2))), slow)
 
 
 def unchanged(rows: NDArray[Any]) -> NDArray[Any]:

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from dfact.engine.driver import FusedSolver, drive, drive_together
 from dfact.engine.executors import ThreadsExecutor, resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, Pass, SampledView
+from dfact.engine.passes import Block, PartialSums, Pass, RunPass
 from dfact.engine.requests import Solver, memo, run, state_rows
 from dfact.engine.session import CheckpointableSession
 from dfact.errors import StoreError
@@ -128,11 +127,10 @@ def test_fused_solvers_equal_those_driven_alone(executor: str, seed: int) -> Non
 
 def test_sampled_passes_run_before_the_others_continue() -> None:
     X = values(2)
-    sampled = partial(SampledView, (0, 1))
 
     def two() -> Solver[list[float]]:
         pass_ = DecayPass(np.dtype("float64"))
-        first = yield from run(sampled(pass_), 0.5)
+        first = yield from run(pass_, 0.5, sample=(0, 1))
         second = yield from run(pass_, 0.5)
         return [float(first.total), float(second.total)]
 
@@ -231,10 +229,10 @@ def test_an_interrupted_pass_counts_once_with_its_continuation(monkeypatch: pyte
 
         with monkeypatch.context() as patch:
             patch.setattr(shard, "_end_partition", end_and_interrupt)
-            shard.run(1, DecayPass(np.dtype("float64")), 0.5)
+            shard.run(1, RunPass(DecayPass(np.dtype("float64")), 0.5))
         assert shard.lags(1)
         assert metrics.values()["passes"] == before["passes"]
         shard.allow_passes()
-        shard.run(1, DecayPass(np.dtype("float64")), 0.5)
+        shard.run(1, RunPass(DecayPass(np.dtype("float64")), 0.5))
         counted = {name: metrics.values()[name] - before[name] for name in ("passes", "rows")}
     assert counted == {"passes": 1, "rows": N}

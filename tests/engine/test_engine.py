@@ -37,12 +37,13 @@ from dfact.engine import threads
 from dfact.engine.block_state import BlockState, PartitionStates, SpillFile
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.cluster.transport import Pickled
-from dfact.engine.driver import FusedPass, Member, whole
+from dfact.engine.driver import FusedPass, Member
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
-from dfact.engine.partitions import partitions, prefetch, reduce_blocks
-from dfact.engine.passes import Block, Pass, Workspace
-from dfact.engine.reduction import TreeSum, tree_sum
+from dfact.engine.parallel import prefetch
+from dfact.engine.partitions import partitions, reduce_blocks
+from dfact.engine.passes import Block, Pass, RunPass, Workspace
+from dfact.engine.reduction import TreeSum
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
 from dfact.progress import Iteration, Progress, TimeLeft
@@ -98,7 +99,7 @@ def test_arrays_keep_their_memory_order_on_workers(of: Callable[[NDArray[Any]], 
     plan = make_plan(source, FLOAT32, FOOTPRINT, executor.workers(None))
     with executor.open(partitions(source, None, np.ones((3001, 3), np.float32)), plan) as session:
         for _ in range(5):
-            sums = session.run(AddressPass(arrays), list(arrays))
+            sums = session.run(RunPass(AddressPass(arrays), list(arrays)))
             assert sums.count == 0
             assert sums.weighted.flags.aligned
             assert sums.weighted.flags.f_contiguous
@@ -162,12 +163,12 @@ def test_chunks_are_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.Monk
     plan = replace(make_plan(dataset.source, np.dtype(np.float32), FOOTPRINT, executor.workers(None)), resident_values=0)
     array = dataset.source.array  # type: ignore[attr-defined]
     with executor.open(partitions(dataset.source, 255, None), plan) as session:
-        session.run(DriftPass(), np.float32(0))
+        session.run(RunPass(DriftPass(), np.float32(0)))
         assert count == array.nchunks
     count = 0
     with executor.open(partitions(dataset.source, 255, None), replace(plan, resident_values=99)) as session:
         for _ in range(3):
-            session.run(DriftPass(), np.float32(0))
+            session.run(RunPass(DriftPass(), np.float32(0)))
     assert count == array.nchunks
 
 
@@ -526,7 +527,9 @@ def test_sums_have_the_bits_of_the_tree_in_any_order_of_any_parts(n: int, seed: 
     rng = np.random.default_rng(seed)
     parts = [Sums(10.0 ** rng.integers(-8, 8, 3) * rng.random(3), np.asarray(1.0)) for _ in range(n)]
     expected = binary([part.weighted for part in parts])
-    np.testing.assert_array_equal(tree_sum(parts, n).weighted, expected)
+    whole = TreeSum[Sums](n)
+    whole.update({(0, i): part.accumulator() for i, part in enumerate(parts)})
+    np.testing.assert_array_equal(whole.result.weighted, expected)
     whole = TreeSum[Sums](n)
     edges = [0, *sorted(rng.integers(0, n + 1, 4).tolist()), n]
     for first, last in rng.permutation(np.column_stack([edges[:-1], edges[1:]])):
@@ -602,9 +605,9 @@ def test_sums_in_a_workspace_are_those_of_all_blocks_and_members(dtype: Any) -> 
     n, rows = part.rows.stop, part.layout.block_rows
     assert part.n_blocks(0) > 1
     A = [np.full((2, rows), factor, np.float32) for factor in (1, 2)]
-    together = FusedPass(tuple(Member(name, whole, LendingPass()) for name in "ab"), FLOAT32)
+    together = RunPass(FusedPass(tuple(Member(name, RunPass(LendingPass())) for name in "ab"), FLOAT32), A)
     for _ in range(2):
-        sums = reduce_blocks(part.blocks(FLOAT32, work), together, A, [{} for _ in range(part.n_blocks(0))], [].append)
+        sums = reduce_blocks(part.blocks(FLOAT32, work), together, [{} for _ in range(part.n_blocks(0))], [].append)
         for member, factor in zip(sums.parts, (1, 2), strict=True):
             np.testing.assert_array_equal(member.weighted, factor * np.tile(X[:n].astype(float).sum(axis=0), (2, 1)))
 

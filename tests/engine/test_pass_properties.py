@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import Block, PartialSums, Pass, TiledPass, Workspace, read_only
+from dfact.engine.passes import Block, PartialSums, Pass, RunPass, TiledPass, Workspace, read_only
 from dfact.linalg import kmeans, svd
 from dfact.selection import (
     block_bootstrap,
@@ -66,11 +66,9 @@ class Call:
 
     def run(self, **changes: Any) -> tuple[StateArrays, PartialSums]:
         """Run the step on copies of the state and of the block, which get a workspace of their own."""
-        block, pass_ = replace(self.block, **{"work": Workspace()} | changes), self.pass_
+        block = replace(self.block, **{"work": Workspace()} | changes)
         arrays = {name: array.copy(order="K") for name, array in self.arrays.items()}
-        state = pass_.state_type.of(arrays) if arrays else pass_.start(block)
-        state, sums = pass_.step(block, state, self.broadcast)
-        return state.arrays(), sums
+        return RunPass(self.pass_, self.broadcast).step(block, arrays)
 
 
 class Recorder:

@@ -28,7 +28,7 @@ from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, SampledPass, run_step
+from dfact.engine.passes import Block, Pass, RunPass
 from dfact.engine.session import CheckpointableSession, Executor, Session
 from tests.engine import test_cluster_session as common
 from tests.engine.test_cluster_session import (
@@ -48,20 +48,21 @@ from tests.engine.test_cluster_session import (
 ROWS = 128  # of a partition, with tiny_partitions
 EVERYTHING = range(N_PARTITIONS)
 Sample = tuple[int, ...]
+Requests = list[RunPass[Sums]]
 Sources = dict[int, RowSource]
 Patch = pytest.MonkeyPatch
 processes = common.processes  # a fixture
 
 
 @dataclass(frozen=True)
-class Change(SampledPass[BlockState, Any, Sums]):
+class Change(Pass[BlockState, Any, Sums]):
     """What ``walk`` does to the state and sums; partitions without a state get one. Sums tell the order in which they were added."""
 
     walk: Walk = field(default_factory=Walk)
     dtype: np.dtype[Any] | None = FLOAT32
 
     def step(self, block: Block, state: BlockState, broadcast: Any) -> tuple[BlockState, Sums]:
-        new, sums = run_step(self.walk, block, state.arrays(), broadcast)
+        new, sums = RunPass(self.walk, broadcast).step(block, state.arrays())
         return BlockState(others=new), Sums(np.append(sums.weighted, new["x"].sum()) / np.float64(3), sums.count)
 
 
@@ -80,12 +81,18 @@ class Peek(Change):
 class Expecting(Change):
     """Waits at each partition until the next one of the sample is being read."""
 
+    sample: Sample = ()
     begun: Mapping[int, threading.Event] = field(default_factory=dict)
 
     def step(self, block: Block, state: BlockState, broadcast: Any) -> tuple[BlockState, Sums]:
-        following = [number for number in self.partitions if number * ROWS > block.start]
+        following = [number for number in self.sample if number * ROWS > block.start]
         assert not following or self.begun[following[0] * ROWS].wait(100), "the next one was not begun"
         return super().step(block, state, broadcast)
+
+
+def sampled(kind: type[Change], sample: Sample, *settings: Any, **others: Any) -> RunPass[Sums]:
+    """A pass of this kind over a sample."""
+    return RunPass(kind(*settings, **others), sample=sample)
 
 
 def values() -> NDArray[np.uint8]:
@@ -116,25 +123,26 @@ def drawn(rng: np.random.Generator) -> Sample:
     return tuple(sorted(rng.choice(N_PARTITIONS, int(rng.integers(1, N_PARTITIONS)), replace=False).tolist()))
 
 
-def mixed(seed: int, walk: Walk | None = None, n: int = 6) -> list[Any]:
+def mixed(seed: int, walk: Walk | None = None, n: int = 6) -> Requests:
     """Passes of all kinds, of which the first makes a state in a part of the partitions, and the last in all."""
     rng, walk = np.random.default_rng(seed), walk or Walk()
-    sampled = [(Change, Peek)[rng.integers(2)](drawn(rng), walk, FLOAT32 if rng.random() < 0.6 else None) for _ in range(n - 2)]
-    return [Change(drawn(rng), walk), *(walk if rng.random() < 0.2 else pass_ for pass_ in sampled), walk]
+    some = [sampled((Change, Peek)[rng.integers(2)], drawn(rng), walk, FLOAT32 if rng.random() < 0.6 else None) for _ in range(n - 2)]
+    all_ = RunPass(walk)
+    return [sampled(Change, drawn(rng), walk), *(all_ if rng.random() < 0.2 else request for request in some), all_]
 
 
-def take(session: Session, passes: Sequence[Any], first: int = 1) -> list[bytes]:
+def take(session: Session, passes: Sequence[RunPass[Sums]], first: int = 1) -> list[bytes]:
     """The sums of these passes, which are numbered from ``first``."""
-    sums = [session.run(pass_, np.float32(number)) for number, pass_ in enumerate(passes, first)]
+    sums = [session.run(request.with_broadcast(np.float32(number))) for number, request in enumerate(passes, first)]
     return [np.append(part.weighted, part.count).tobytes() for part in sums]
 
 
-def course(session: CheckpointableSession, passes: Sequence[Any]) -> tuple[list[bytes], bytes]:
+def course(session: CheckpointableSession, passes: Sequence[RunPass[Sums]]) -> tuple[list[bytes], bytes]:
     with session:
         return take(session, passes), rows_of(session)
 
 
-def inline(passes: Sequence[Any]) -> tuple[list[bytes], bytes]:
+def inline(passes: Sequence[RunPass[Sums]]) -> tuple[list[bytes], bytes]:
     return course(opened(InlineExecutor()), passes)
 
 
@@ -161,7 +169,7 @@ def by_hand(sample: Sample, number: int) -> list[bytes]:
     """The sums of a first pass over these partitions."""
     parts, whole = list[Sums](), opened(InlineExecutor())._partitions
     for part in (whole.part(i, i + 1) for i in sample):
-        sums = [Change(sample).step(block, BlockState(), np.float32(number))[1].accumulator() for block in part.blocks(FLOAT32)]
+        sums = [Change().step(block, BlockState(), np.float32(number))[1].accumulator() for block in part.blocks(FLOAT32)]
         sums[0].add(sums[1])
         parts.append(sums[0])
     while len(parts) > 1:  # neighbours two by two, and their sums again
@@ -177,7 +185,7 @@ def test_a_pass_processes_its_partitions_and_adds_them_up_by_position(executor: 
     samples += [drawn(np.random.default_rng(seed)) for seed in range(2)]
     for number, sample in enumerate(samples, 1):
         with opened(executor) as session:
-            assert take(session, [kind(sample, Walk(str(tmp_path)))], number) == by_hand(sample, number)
+            assert take(session, [sampled(kind, sample, Walk(str(tmp_path)))], number) == by_hand(sample, number)
     assert processed_partitions(tmp_path) == Counter((number, i) for number, sample in enumerate(samples, 1) for i in sample)
 
 
@@ -201,13 +209,38 @@ def test_dask_arrays_give_the_bits_of_those_in_memory(resident: int, monkeypatch
         assert course(opened(DistributedExecutor(client), source, resident_values=resident), mixed(resident)) == inline_mixed(resident)
 
 
+@dataclass(frozen=True)
+class Inverted:
+    """A view of blocks with other values."""
+
+    def __call__(self, block: Block) -> Block:
+        return block.with_matrix(3 - block.values)
+
+
+def test_a_pass_gets_a_view_of_the_blocks_and_may_discard_their_states(executor: Executor) -> None:
+    plain, fresh, sample = RunPass(Walk()), RunPass(Walk(), reset=True), drawn(np.random.default_rng(0))
+    viewed, viewed_again = RunPass(Walk(), view=Inverted()), RunPass(Walk(), view=Inverted(), reset=True, sample=sample)
+    with opened(executor) as session:
+        first, second, third = take(session, [plain, plain, fresh])
+        by_view = take(session, [viewed_again, viewed], 3)
+    with opened(executor, ArraySource(np.where(values() == 4, 4, 3 - values()))) as session:
+        inverted = take(session, [fresh], 3)
+        assert take(session, [replace(viewed_again, view=None)], 3) == by_view[:1]
+    with opened(InlineExecutor()) as session:
+        assert take(session, [plain], 3) == [third] != inverted
+        take(session, [replace(fresh, sample=sample)], 3)
+        assert take(session, [viewed], 4) == by_view[1:]
+    assert len({first, second, third}) == 3
+
+
 @pytest.mark.parametrize("resident_states", [1, 99])
 def test_partitions_outside_the_sample_keep_their_state(executor: Executor, resident_states: int, tmp_path: Path) -> None:
     rng, found = np.random.default_rng(resident_states), list[dict[int, bytes]]()
     first, other, third = drawn(rng), drawn(rng), drawn(rng)
+    visits = [(Peek, other), (Change, first), (Peek, other), (Change, tuple(EVERYTHING)), (Change, third), (Peek, other)]
     with opened(executor, resident_states=resident_states) as session:
-        for number, pass_ in enumerate([Peek(other), Change(first), Peek(other), Walk(), Change(third), Peek(other)], 1):
-            take(session, [pass_], number)
+        for number, (kind, sample) in enumerate(visits, 1):
+            take(session, [sampled(kind, sample)], number)
             stored = session.save(zarr.create_group(tmp_path / f"{number}.zarr"))
             states = {i: b"".join(block["x"].tobytes() for block in blocks) for part in stored for i, blocks in enumerate(part, part.first)}
             found.append({i: state for i, state in states.items() if state})
@@ -234,7 +267,7 @@ def test_states_of_some_partitions_are_restored_on_other_executors(seed: int, tm
 @pytest.mark.parametrize("seed", range(2))
 def test_a_checkpoint_of_some_states_resumes_on_other_executors(executor: Executor, seed: int, tmp_path: Path) -> None:
     passes, sample = mixed(seed, n=7), drawn(np.random.default_rng(seed))
-    passes[1:3] = Peek(sample), Change(sample)  # so that the first version holds the states of some partitions
+    passes[1:3] = sampled(Peek, sample), sampled(Change, sample)  # so that the first version holds the states of some partitions
     expected, rows = inline(passes)
     path = tmp_path / "checkpoint.zarr"
     for by, n in ((InlineExecutor(), 3), (executor, 6), (ThreadsExecutor(3), 7)):
@@ -246,14 +279,14 @@ def test_a_checkpoint_of_some_states_resumes_on_other_executors(executor: Execut
         assert np.concatenate(list(session.rows("x"))).tobytes() == rows
 
 
-def partitions_of(pass_: Any) -> set[int]:
-    return set(getattr(pass_, "partitions", EVERYTHING))
+def partitions_of(request: RunPass[Sums]) -> set[int]:
+    return set(request.partitions(N_PARTITIONS))
 
 
-def repeated(passes: Sequence[Any], lost: set[int]) -> Counter[tuple[int, int]]:
+def repeated(passes: Sequence[RunPass[Sums]], lost: set[int]) -> Counter[tuple[int, int]]:
     """Return the passes that are repeated for partitions that are lost after these passes."""
-    changing = [(number, pass_) for number, pass_ in enumerate(passes, 1) if not isinstance(pass_, Peek)]
-    return Counter((number, i) for number, pass_ in changing for i in lost & partitions_of(pass_))
+    changing = [(number, request) for number, request in enumerate(passes, 1) if request.pass_.changes_state]
+    return Counter((number, i) for number, request in changing for i in lost & partitions_of(request))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -284,8 +317,12 @@ def test_killed_workers_do_not_change_the_bits(processes: Processes, tmp_path: P
     monkeypatch.setattr("dfact.engine.cluster.watchdog.POLL_SECONDS", 0.2)  # the driver soon looks after workers that do not answer
     samples = [tuple(sorted({0, 12, 23, *drawn(np.random.default_rng(seed))})) for seed in range(6)]
 
-    def passes(walk: Walk) -> list[Any]:
-        return [walk, *(kind(sample, walk) for kind, sample in zip([Change, Peek] * 3, samples, strict=True)), walk]
+    def passes(walk: Walk) -> Requests:
+        return [
+            RunPass(walk),
+            *(sampled(kind, sample, walk) for kind, sample in zip([Change, Peek] * 3, samples, strict=True)),
+            RunPass(walk),
+        ]
 
     doomed = passes(Walk(str(tmp_path), (Kill(5, 12), Kill(6, 0))))
     with common.workers(processes, 4) as client, opened(DistributedExecutor(client)) as session:
@@ -320,7 +357,10 @@ def test_the_next_partition_is_read_while_one_is_computed(threads: int, rows: in
     begun = {i * ROWS: threading.Event() for i in sample}
     note_reads(monkeypatch, lambda start, _: begun[start].set())
     with opened(ThreadsExecutor(threads), sources[rows], resident_values=0) as session:
-        assert take(session, [Expecting(sample, begun=begun)]) == inline([Change(sample), Walk()])[0][:1]
+        assert (
+            take(session, [RunPass(Expecting(sample=sample, begun=begun), sample=sample)])
+            == inline([sampled(Change, sample), RunPass(Walk())])[0][:1]
+        )
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -331,7 +371,7 @@ def test_a_chunk_is_decoded_once_at_most_for_each_partition(threads: int, rows: 
     with opened(ThreadsExecutor(threads), sources[rows], resident_values=0) as session:
         for number in range(1, 5):
             sample = drawn(np.random.default_rng(number))
-            take(session, [Change(sample)], number)
+            take(session, [sampled(Change, sample)], number)
             needed = Counter(chunk for i in sample for chunk in set(chunks[i * ROWS : (i + 1) * ROWS]))
             assert set(read) == set(needed)
             assert Counter(read) <= needed
@@ -342,7 +382,8 @@ def test_a_chunk_is_decoded_once_at_most_for_each_partition(threads: int, rows: 
 def test_chunks_that_fit_into_memory_are_read_once(threads: int, sources: Sources, monkeypatch: Patch) -> None:
     read = list[int]()
     note_reads(monkeypatch, lambda start, stop: read.extend(range(start // 512, -(-stop // 512))))
-    passes = [Change((0, 2, 3, 9)), Peek((1, 2, 8, 11)), Change((5, 9, 10)), Peek((6, 8)), Walk(), Change((20,))]
+    samples = [(0, 2, 3, 9), (1, 2, 8, 11), (5, 9, 10), (6, 8), tuple(EVERYTHING), (20,)]
+    passes = [sampled(kind, sample) for kind, sample in zip([Change, Peek] * 3, samples, strict=True)]
     with opened(ThreadsExecutor(threads), sources[512], resident_values=99) as session:
         counts = [len(read) for number, pass_ in enumerate(passes, 1) if take(session, [pass_], number)]
     assert counts == [2, 2, 3, 3, 6, 6]
@@ -352,9 +393,9 @@ def test_chunks_that_fit_into_memory_are_read_once(threads: int, sources: Source
 @pytest.mark.parametrize("kind", [Change, Peek])
 def test_an_error_in_a_block_reaches_the_caller(executor: Executor, kind: type[Change], sources: Sources) -> None:
     with opened(executor, sources[128], resident_values=0) as session:
-        take(session, [Walk()])
+        take(session, [RunPass(Walk())])
         with pytest.raises(ValueError, match=r"block \d+ is bad"):
-            take(session, [kind((2, 3, 7, 20), Walk(fails=2))], 2)
+            take(session, [sampled(kind, (2, 3, 7, 20), Walk(fails=2))], 2)
 
 
 @pytest.mark.parametrize("bad", [1, 9, 22])
@@ -366,8 +407,8 @@ def test_an_error_of_the_reader_reaches_the_caller(executor: Executor, bad: int,
 
     note_reads(monkeypatch, note)
     with opened(executor, sources[128], resident_values=0) as session:
-        take(session, [Change((0, 5, 21, 23))])
+        take(session, [sampled(Change, (0, 5, 21, 23))])
         with pytest.raises(OSError, match="disk gone"):
-            take(session, [Change((1, 5, 9, 13, 22))], 2)
+            take(session, [sampled(Change, (1, 5, 9, 13, 22))], 2)
     if not isinstance(executor, DistributedExecutor):
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("dfact-read")]

@@ -29,7 +29,7 @@ from dfact.engine.driver import FusedSolver, drive, drive_together
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, Pass
+from dfact.engine.passes import Block, Pass, RunPass
 from dfact.engine.requests import Solver, memo
 from dfact.engine.session import Executor
 from dfact.engine.tiles import RESIDENT_COLUMNS, group_partitions, n_groups
@@ -408,11 +408,11 @@ def test_workers_own_complete_groups_once_a_pass_is_tiled() -> None:
     counts = CountPass()
     expected = course(InlineExecutor(), source)
     with inside(5) as client, opened(DistributedExecutor(client), source) as session:
-        session.run(counts, None)
+        session.run(RunPass(counts, None))
         runs = [run for worker in session._workers.owners for run in worker.runs]
         assert any(run.start % 4 for run in runs), "as many partitions for each"
         p, history = drive(fit(25), session)
         runs = [run for worker in session._workers.owners for run in worker.runs]
         assert all(run.start % 4 == 0 for run in runs)
         assert_same((p, history, np.concatenate(list(session.rows("weights")))[:, 0]), expected)
-        session.run(counts, None)
+        session.run(RunPass(counts, None))

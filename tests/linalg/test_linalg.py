@@ -19,8 +19,8 @@ from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Workspace
-from dfact.engine.requests import RunPass, Solver
+from dfact.engine.passes import RunPass, Workspace
+from dfact.engine.requests import Solver
 from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.linalg import kmeans as kmeans_module
@@ -45,7 +45,7 @@ def session(X: Any, dtype: np.dtype[Any] = FLOAT64) -> Iterator[Session]:
 def embedded(Y: NDArray[np.float64]) -> Iterator[Session]:
     """A session whose state holds Y (n, k) as the coordinates of its rows."""
     with session(Y) as opened:
-        opened.run(EmbedPass(FLOAT64, zero_filled), np.eye(Y.shape[1]))
+        opened.run(RunPass(EmbedPass(FLOAT64, zero_filled), np.eye(Y.shape[1])))
         yield opened
 
 

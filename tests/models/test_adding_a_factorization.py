@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import click
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -18,7 +17,7 @@ from sklearn.base import clone
 
 import dfact
 from dfact.cli.model_commands import ModelSpec, SelectSpec, fit_command, select_command
-from dfact.cli.options import component_numbers, components, max_iter_option
+from dfact.cli.options import component_numbers
 from dfact.engine.block_state import RowFactors
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import Block, PartialSums, Pass
@@ -127,13 +126,10 @@ class PoissonMF(Factorization):
         return Footprint(state_per_row=size * k, work_per_row=2 * size * m, broadcast=8 * 3 * k * m, result_per_row=size * k)
 
 
-# 4. Its commands: options, and the function that selects.
-OPTIONS = [max_iter_option, click.option("--tol", default=1e-5), click.option("--seed", "random_state", default=0)]
+# 4. Its commands: their help, and the function that selects. Options follow from the source of the estimator.
 CROSS_VALIDATION = "dfact.selection.cross_validation.block_cross_validation:block_cross_validate"
-SELECT = SelectSpec(CROSS_VALIDATION, "Number of factors of counts.", [component_numbers(), *OPTIONS], grid=["n_components"])
-SPEC = ModelSpec(
-    Entry("PoissonMF", __name__, "poisson"), "Poisson factorization of counts.", [components(3), *OPTIONS], SELECT, checkpoint=False
-)
+SELECT = SelectSpec(CROSS_VALIDATION, "Number of factors of counts.", [component_numbers()], grid=["n_components"])
+SPEC = ModelSpec(Entry("PoissonMF", __name__, "poisson"), "Poisson factorization of counts.", select=SELECT, checkpoint=False)
 
 
 # 5. Its tests: mathematics first, then the functions that every factorization inherits.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data import layout
 from dfact.data.coerce import as_dataset
+from dfact.engine.passes import RunPass
 from dfact.models.fit_task import FitTask
 from dfact.psychometrics.correlation import MomentsPass
 from dfact.psychometrics.fit_indices import fit_indices
@@ -72,7 +73,7 @@ def test_effective_numbers_of_pairs_are_kishs(missing: float) -> None:
     M, w = survey(3, missing=missing)
     task = dfact.FactorAnalysis(2).prepare(M, sample_weight=w)
     with task.open_session() as session:
-        moments = session.run(MomentsPass(np.dtype("float64"), complete_only=False, weighted=True), np.zeros(M.shape[1]))
+        moments = session.run(RunPass(MomentsPass(np.dtype("float64"), complete_only=False, weighted=True), np.zeros(M.shape[1])))
     for i, j in ((0, 0), (1, 4), (8, 2)):
         both = ~np.isnan(M[:, [i, j]]).any(axis=1)
         assert moments.counts[i, j] == both.sum()

@@ -16,11 +16,12 @@ from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.requests import read_tiles, run, step_tiles
+from dfact.models.admixture.variants import chromosome_borders
 from dfact.models.binomial.fit import Maximum, begin, maximize_likelihood
 from dfact.models.binomial.passes import StepPass
 from dfact.models.binomial.row_block import ColumnWeights
 from dfact.selection import block_bootstrap
-from dfact.selection.resampling.block_bootstrap import MomentPass, block_edges, chromosome_borders, draw_weights
+from dfact.selection.resampling.block_bootstrap import MomentPass, block_edges, draw_weights
 from dfact.selection.running import scheduler
 from tests.genotypes import write_bed
 from tests.models.admixture.test_admixture import GENOTYPES, hapmap3

@@ -25,9 +25,10 @@ from dfact.report.selection import error_plot, selection_text
 from dfact.selection.criteria import consensus, select_by_criterion
 from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
 from dfact.selection.cross_validation.fold_fits import from_the_middle
-from dfact.selection.cross_validation.folds import assign_all_folds, assign_folds, resolve_random_state, resolve_strata
+from dfact.selection.cross_validation.folds import assign_all_folds, assign_folds, resolve_strata
 from dfact.selection.result import Selection, choose, fold_errors
 from dfact.selection.running import scheduler
+from dfact.selection.running.results_store import resolve_random_state
 from tests.conftest import planted_answers
 
 GRID: dict[str, Any] = {"n_components": [2, 3, 4], "beta": [0.1, 0.5]}

@@ -34,7 +34,7 @@ def separate_error(X: NDArray[Any], k: int, n_folds: int, seed: int) -> float:
 @pytest.fixture(scope="module")
 def separate_errors() -> list[float]:
     """The errors of separate fits with 2 and 3 components."""
-    seed = dfact.selection.cross_validation.folds.resolve_random_state(0)
+    seed = dfact.selection.running.results_store.resolve_random_state(0)
     assert seed is not None
     return [separate_error(genotypes(1), k, 3, seed) for k in (2, 3)]
 

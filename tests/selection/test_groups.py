@@ -274,10 +274,12 @@ def test_scales_of_items_are_the_given_ones_or_of_the_largest_loading() -> None:
     settings: dict[str, Any] = {"n_resamples": 2, "test": False, "random_state": 0}
     by_loading = compare_groups(model, M, groups, **settings)
     assert [len(set(by_loading.scales[part])) for part in (slice(6), slice(6, 12), slice(12))] == [1, 1, 2]
-    given = compare_groups(model, M, groups, scales={str(j): "one" for j in range(4)}, **settings)
+    given = compare_groups(model, M, groups, scales={"one": ["0", "1", "2", "3"]}, **settings)
     assert given.scales == ["one"] * 4 + [""] * 8
     assert given.screen is not None
     assert_array_equal(given.screen["chi_square"].isna(), [False] * 4 + [True] * 8)
+    with pytest.raises(ParameterError, match=r"scales\['0'\] is 'one', expected a list of items; pass the items of each scale"):
+        compare_groups(model, M, groups, scales={"0": "one"}, **settings)  # type: ignore[dict-item]
 
 
 @pytest.mark.slow
@@ -291,7 +293,7 @@ def test_command_reads_scales_and_keys_from_a_file(tmp_path: Path, capsys: pytes
     arguments = [model, str(data.path), "--by", "group", "--resamples", "2", "--no-test", "--seed", "0"]
     assert main(["compare", *arguments, "--items", str(items)]) == 0
     found = dfact.load_model(model).comparison_
-    scales = dict.fromkeys(labels[:4], "one")
+    scales = {"one": labels[:4]}
     settings: dict[str, Any] = {"n_resamples": 2, "test": False, "random_state": 0}
     keys = dict(zip(labels, [1, 1, 1, -1], strict=False))
     assert_same(found, compare_groups(dfact.load_model(model), data, "group", scales=scales, keys=keys, **settings))

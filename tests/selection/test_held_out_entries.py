@@ -16,24 +16,17 @@ from scipy import optimize
 import dfact
 from dfact.data.sources.dense import ZarrSource
 from dfact.engine.block_state import RowFactors
-from dfact.engine.executors import resolve_executor
 from dfact.engine.passes import Block
+from dfact.models.expectile.held_out_errors import ErrorMeasure, ExpectileErrors, ExpectileErrorsPass
 from dfact.models.expectile.passes import OriginalUnits
 from dfact.progress import Iteration
 from dfact.report.selection import selection_text
-from dfact.selection.cross_validation.held_out_entries import (
-    EntryFit,
-    EntryFits,
-    held_out_errors,
-    select_by_held_out,
-    select_each_by_held_out,
-)
-from dfact.selection.cross_validation.held_out_errors import ErrorMeasure, ExpectileErrors, ExpectileErrorsPass
+from dfact.selection.cross_validation.entry_fits import EntryFit
+from dfact.selection.cross_validation.held_out_entries import held_out_errors, select_by_held_out, select_each_by_held_out
 from dfact.selection.cross_validation.masks import EntryMask
 from dfact.selection.result import Selection, fold_errors
 from dfact.selection.running import scheduler
 from dfact.selection.running.results_store import ResultsStore
-from dfact.selection.running.scheduler import run_on_shared_reads
 
 GRID: dict[str, Any] = {"n_components": [1, 2, 4], "ridge": [0.1, 1.0]}
 
@@ -235,13 +228,10 @@ def test_held_out_entries_do_not_affect_the_fit(solver: str) -> None:
     other[np.nonzero(held_out)[0][7], np.nonzero(held_out)[1][7]] = 1e9
     fitted = []
     for data in (X, other):
-        model = dfact.ExpectileMF(2, ridge=0.1, solver=solver, init="svd")
-        task = model.prepare(data)
-        fits, fit = EntryFits(task, ErrorMeasure("relative"), 0.1, 5), EntryFit(model, task, 0)
-        starts: list[Any] = []
-        run_on_shared_reads(fits, [fit], lambda _, start, starts=starts: starts.extend(start), resolve_executor("inline", 1), None)
-        [errors] = held_out_errors(fits, [fit], ResultsStore(None, {"seed": 5}), "inline", None)
-        fitted.append((starts[0], errors.counts))
+        model = dfact.ExpectileMF(2, ridge=0.1, solver=solver, init="svd", executor="inline")
+        fit, store = EntryFit(model, model.prepare(data), EntryMask(0.1, 5, 0, held_out=False)), ResultsStore(None, {"seed": 5})
+        [errors] = held_out_errors([fit], ErrorMeasure("relative"), store)
+        fitted.append((store.entries[0, 0][0], errors.counts))
     np.testing.assert_array_equal(fitted[0][0], fitted[1][0])
     # All errors but that of the entry itself are the same.
     assert np.abs(fitted[0][1] - fitted[1][1]).sum() == 2

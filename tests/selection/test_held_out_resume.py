@@ -34,8 +34,8 @@ class PassCounter:
         self.count, self.left = 0, 1 << 30
         run = LocalSession.run
 
-        def counted(session: LocalSession, pass_: Any, broadcast: Any) -> Any:
-            sums = run(session, pass_, broadcast)
+        def counted(session: LocalSession, request: Any) -> Any:
+            sums = run(session, request)
             if self.left == 0:
                 raise InterruptionError
             self.left -= 1

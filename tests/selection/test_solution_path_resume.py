@@ -190,9 +190,9 @@ def test_another_rule_reuses_the_path_of_all_data(tmp_path: Path) -> None:
     undisturbed, knee = choose(X, "bic", tmp_path / "results.zarr"), choose(X, "bic", rule="knee")
     passes, run = [], LocalSession.run
 
-    def counted(session: LocalSession, pass_: Any, broadcast: Any) -> Any:
-        passes.append(pass_)
-        return run(session, pass_, broadcast)
+    def counted(session: LocalSession, request: Any) -> Any:
+        passes.append(request)
+        return run(session, request)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalSession, "run", counted)

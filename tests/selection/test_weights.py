@@ -14,7 +14,7 @@ from dfact.models.provenance import Stability
 from dfact.psychometrics.anchor import anchor
 from dfact.report.presenters.base import model_text
 from dfact.selection import block_cross_validate, bootstrap
-from dfact.selection.cross_validation.held_out_errors import sum_squared_errors
+from dfact.selection.cross_validation.squared_errors import sum_squared_errors
 from dfact.selection.resampling.resamples import RefittedLoadings, ResampleFits
 from dfact.selection.running.scheduler import run_fits
 from tests.models.test_weights import models, survey

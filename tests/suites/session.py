@@ -23,7 +23,7 @@ from dfact.engine.block_state import BlockState
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, RunPass
 from dfact.engine.session import Executor
 
 FLOAT32 = np.dtype(np.float32)
@@ -79,7 +79,7 @@ def run(executor: Executor, source: RowSource, *, spill: bool = False, passes: i
     if spill:
         plan = replace(plan, resident_states=1, resident_values=1)
     with executor.open(partitions(source, 255, covariates), plan) as session:
-        results = [session.run(DriftPass(), np.float32(i)) for i in range(passes)]
+        results = [session.run(RunPass(DriftPass(), np.float32(i))) for i in range(passes)]
         drift = np.concatenate(list(session.rows("drift")))
     return (*[r.weighted for r in results], *[r.count for r in results], drift)
 
@@ -161,7 +161,7 @@ class SessionSuite:
         source = ArraySource(values(0))
         plan = make_plan(source, np.dtype(np.float32), FOOTPRINT, executor.workers(None))
         with pytest.raises(ValueError, match=r"block \d+ is bad"), executor.open(partitions(source, 255, None), plan) as session:
-            session.run(FailingPass(), np.float32(0))
+            session.run(RunPass(FailingPass(), np.float32(0)))
 
     @pytest.mark.usefixtures("small_partitions")
     def test_spilled_state_is_removed_at_the_end(self, executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,4 +175,4 @@ class SessionSuite:
             make_plan(ArraySource(values(0)), np.dtype(np.float32), FOOTPRINT, executor.workers(None)),
         )
         with seen as session:
-            assert session.run(ThreadCountPass(), None).excess == 0
+            assert session.run(RunPass(ThreadCountPass(), None)).excess == 0

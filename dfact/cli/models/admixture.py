@@ -3,14 +3,8 @@
 import click
 
 from dfact.cli.model_commands import ModelSpec, SelectSpec
-from dfact.cli.options import component_numbers, components, results_checkpoint_option, seed
+from dfact.cli.options import component_numbers, seed
 from dfact.models.catalogue import BY_COMMAND
-
-_LIKELIHOOD = (
-    click.option("--trials", "n_trials", default=2, help="Highest count: 2 for genotypes, more for ordinal answers from 0."),
-    click.option("--max-iter", default=60, help="Maximum number of reads after the start."),
-    click.option("--tol", default=1e-7, help="Stop when the relative rise of the log-likelihood in a read is at most this value."),
-)
 
 SPECS = (
     ModelSpec(
@@ -22,12 +16,10 @@ SPECS = (
         """,
         example=["dfact fit admixture cohort.zarr cohort.model -k 3"],
         plot="the memberships of the people",
-        options=[
-            components(3, "Number of populations; dfact select admixture chooses it."),
-            click.option("--supervised", is_flag=True, help="Fix the memberships of the people whose population the dataset holds."),
-            *_LIKELIHOOD,
-            seed("Seed of the start of populations without labelled people."),
-        ],
+        changes={
+            "n_components": {"help": "Number of populations; dfact select admixture chooses it."},
+            "supervised": {"help": "Fix the memberships of the people whose population the dataset holds."},
+        },
         select=SelectSpec(
             "dfact.selection.cross_validation.entry_cross_validation:cross_validate_entries",
             """Admixture: the number of populations.
@@ -41,8 +33,6 @@ SPECS = (
                 component_numbers("Candidate numbers of populations."),
                 click.option("--folds", "n_folds", default=5, help="Number of folds to which the genotypes are assigned."),
                 seed("Seed of the folds."),
-                results_checkpoint_option,
-                *_LIKELIHOOD,
             ],
             plot=("dfact.report.selection:deviance_plot", "the error over the number of populations"),
             left_out={"supervised": "labels fix the populations"},

@@ -3,20 +3,9 @@
 import click
 
 from dfact.cli.model_commands import ModelSpec, SelectSpec
-from dfact.cli.options import choice, component_numbers, components, max_iter_option, numbers, seed, tol_option
+from dfact.cli.options import choice, component_numbers, numbers, seed
 from dfact.cli.types import BlockShape, NumberOrAdaptive
 from dfact.models.catalogue import BY_COMMAND
-
-_DESCENT = (
-    max_iter_option,
-    tol_option,
-    choice("--init", "nndsvd random", "Initial loadings."),
-    seed("Seed of random initial loadings."),
-)
-_BOUNDS = (
-    click.option("--q-max", type=float, help="Upper bound of the loadings.", show_default="highest answer"),
-    click.option("--w-max", default=1.0, help="Upper bound of the factors."),
-)
 
 _select_icqf = SelectSpec(
     "dfact.selection.cross_validation.block_cross_validation:block_cross_validate",
@@ -42,9 +31,8 @@ _select_icqf = SelectSpec(
         click.option("--repeats", default=1, help="Number of times the blocks are assigned to folds."),
         click.option("--restarts", default=0, help="Number of random starts of each fit, beside the default start."),
         seed("Seed of the folds and of the random starts."),
-        *_BOUNDS,
-        click.option("--tol", default=1e-4, help="Stop when the relative change of the objective falls below this value."),
     ],
+    changes={"tol": {"help": "Stop when the relative change of the objective falls below this value."}},
     grid=("n_components", "beta"),
     plot=("dfact.report.selection:error_plot", "the error over the number of factors"),
     left_out=dict.fromkeys(("penalty", "inner", "rho", "bounds", "max_iter"), "the default serves every candidate")
@@ -63,34 +51,11 @@ SPECS = (
         factors and confounders, and sparsity penalties on all of them.
         """,
         example=["dfact fit icqf survey.zarr survey.model -k 6"],
-        options=[
-            components(8),
-            click.option("--beta", default=0.1, help="Weight of the penalties on factors and loadings."),
-            choice("--penalty", "l1 l2", "l1 for sparse factors and loadings, l2 for small ones."),
-            choice(
-                "--solver",
-                "splitless admm",
-                "Optimization method: MM on the augmented Lagrangian (splitless), or the paper's admm, which needs more passes.",
-            ),
-            choice("--inner", "cd fista", "Solver of the subproblems: coordinate descent or accelerated proximal gradient."),
-            click.option(
-                "--rho",
-                default="3",
-                metavar="NUMBER",
-                type=NumberOrAdaptive(),
-                help="Penalty parameter of the augmented Lagrangian; admm also takes 'adaptive'.",
-            ),
-            *_DESCENT,
-            *_BOUNDS,
-            click.option(
-                "--bounds",
-                type=float,
-                nargs=2,
-                metavar="LOW HIGH",
-                help="Lowest and highest value of the reconstructed answers.",
-                show_default="0 and the highest answer",
-            ),
-        ],
+        changes={
+            "rho": {"type": NumberOrAdaptive(), "metavar": "NUMBER"},
+            "q_max": {"type": float},
+            "bounds": {"type": float, "nargs": 2, "metavar": "LOW HIGH"},
+        },
         select=_select_icqf,
         confounders=True,
         weights=True,
@@ -103,7 +68,6 @@ SPECS = (
         not used.
         """,
         example=["dfact fit l1nmf survey.zarr survey.model -k 6"],
-        options=[components(8), click.option("--beta", default=0.1, help="Weight of the sparsity penalties."), *_DESCENT],
         weights=True,
     ),
 )

@@ -3,23 +3,9 @@
 import click
 
 from dfact.cli.model_commands import ModelSpec, SelectSpec
-from dfact.cli.options import choice, components, numbers, results_checkpoint_option, seed
+from dfact.cli.options import choice, numbers, seed
 from dfact.models.catalogue import BY_COMMAND
 
-_components = components(10, "Initial number of components.")
-_PROBLEM = (
-    click.option("--l1-ratio", default=0.2, help="Share of the l1 penalty, from 0 (selects components) to 1 (selects single entries)."),
-    click.option("--nonnegative", is_flag=True, help="Constrain all factors to be at least 0."),
-    choice("--prior", "estimate none", "Variances of the slices in the l2 penalty: estimated, or all 1 (none)."),
-    choice("--init", "random nvecs", "Initial factors: random, or singular vectors of the unfoldings."),
-    click.option("--max-iter", default=200, help="Maximum number of iterations for each lambda."),
-    click.option(
-        "--tol",
-        default=3e-5,
-        help="Stop when the estimated relative distance of the objective from its limit falls below this value; "
-        "in a selection, when its relative change does.",
-    ),
-)
 _STOCHASTIC = {"batch_sizes": "the stochastic solver chooses them", "step_size": "the default suits the stochastic solver"}
 
 SPECS = (
@@ -31,22 +17,11 @@ SPECS = (
         For tensors with any number of modes and with missing entries. Confounders are not used.
         """,
         example=["dfact fit cp amino.zarr amino.model -k 3 --lam 1e-6 --init nvecs"],
-        options=[
-            _components,
-            click.option("--lam", default=1.0, help="Weight of the penalties; dfact select cp chooses it."),
-            *_PROBLEM,
-            click.option(
-                "--noise-variance", type=float, help="Variance of the noise; with --laplace-rate, in place of --lam and --l1-ratio."
-            ),
-            click.option("--laplace-rate", type=float, help="Rate of the Laplace part of the prior; with --noise-variance."),
-            choice("--solver", "bcd stochastic", "Block coordinate descent, or stochastic steps on samples."),
-            choice(
-                "--missing",
-                "auto fill exact",
-                "Missing entries: imputed by the model in each pass (fill), or excluded from each update, in memory (exact).",
-            ),
-            seed("Seed of the initial factors."),
-        ],
+        changes={
+            "lam": {"help": "Weight of the penalties; dfact select cp chooses it."},
+            "noise_variance": {"help": "Variance of the noise; with --laplace-rate, in place of --lam and --l1-ratio."},
+            "laplace_rate": {"help": "Rate of the Laplace part of the prior; with --noise-variance."},
+        },
         left_out=_STOCHASTIC,
         select=SelectSpec(
             "dfact.selection.tensors.tensor_selection:select_components",
@@ -60,7 +35,6 @@ SPECS = (
             """,
             example=("dfact select cp amino.zarr amino.model -k 6", "    --criterion replicability --seed 0 --plot curve.png"),
             options=[
-                _components,
                 choice(
                     "--criterion",
                     "held_out bic split_half replicability",
@@ -91,9 +65,8 @@ SPECS = (
                 click.option("--starts", default=3, help="Starts of each fit, for replicability."),
                 click.option("--threshold", default=0.9, help="Similarity from which components count as the same, for replicability."),
                 seed("Seed of the initial factors and of the held-out entries."),
-                results_checkpoint_option,
-                *_PROBLEM,
             ],
+            changes={"tol": {"help": "Along the path, stop when the relative change of the objective falls below this value."}},
             for_both=["random_state"],
             plot=(
                 "dfact.report.presenters.cp.plots:selection_plot",

@@ -3,14 +3,9 @@
 import click
 
 from dfact.cli.model_commands import ModelSpec, SelectSpec
-from dfact.cli.options import choice, component_numbers, components, max_iter_option, numbers, results_checkpoint_option, seed, tol_option
+from dfact.cli.options import choice, component_numbers, numbers, seed
 from dfact.models.catalogue import BY_COMMAND
 
-_DESCENT = (
-    choice("--solver", "exact surrogate", "Solver of the rows; both reach the same minimum.", show_default="exact up to 40 % observed"),
-    max_iter_option,
-    tol_option,
-)
 _ORTHOGONALIZE = {"orthogonalize": "the transformation minimises the ridge's term"}
 
 SPECS = (
@@ -26,17 +21,12 @@ SPECS = (
         """,
         example=("dfact fit emf times.zarr times.model -k 10 --omega 0.1,0.5,0.9", "    --ridge 0.1"),
         options=[
-            components(10, "Number of components; dfact select emf chooses it."),
             numbers("--omega", "Expectiles between 0 and 1; one model is fitted for each.", default="0.5"),
-            click.option(
-                "--ridge",
-                default=1e-8,
-                help="Weight of the factors' squares. Noisy data with few entries need far more; dfact select emf chooses it.",
-            ),
-            choice("--init", "svd random", "Initial factors."),
-            seed("Seed of random initial factors."),
-            *_DESCENT,
         ],
+        changes={
+            "n_components": {"help": "Number of components; dfact select emf chooses it."},
+            "ridge": {"help": "Weight of the factors' squares. Noisy data with few entries need far more; dfact select emf chooses it."},
+        },
         each="omega",
         left_out=_ORTHOGONALIZE,
         select=SelectSpec(
@@ -68,8 +58,6 @@ SPECS = (
                 numbers("--bins", "Edges of bins of the true value; the table adds the median error of each."),
                 click.option("--repeats", default=1, help="Number of times entries are drawn and held out."),
                 seed("Seed of the held-out entries."),
-                results_checkpoint_option,
-                *_DESCENT,
             ],
             grid=("n_components", "ridge"),
             each=("omega", "dfact.selection.cross_validation.held_out_entries:select_each_by_held_out", "omegas"),

@@ -3,36 +3,11 @@
 import click
 
 from dfact.cli.model_commands import ModelSpec, SelectSpec
-from dfact.cli.options import choice, component_numbers, components
+from dfact.cli.options import choice, component_numbers
 from dfact.models.catalogue import BY_COMMAND
 
 _CONVERGENCE = "the extraction reads the correlations alone and converges in seconds"
 _LEFT_OUT = {"method": "minres is the only one", "max_iter": _CONVERGENCE, "tol": _CONVERGENCE}
-_OPTIONS = (
-    choice(
-        "--correlation",
-        "pearson polychoric",
-        "Correlations of the answers (pearson), or of normal variables behind ordered answers of at most 10 levels (polychoric).",
-    ),
-    choice(
-        "--rotation",
-        "promax promax-spss oblimin varimax none",
-        "Rotation of the factors: promax (as in psych, or as in SPSS) or oblimin for correlated, varimax for uncorrelated factors.",
-    ),
-    click.option("--kappa", default=4.0, help="Power to which promax raises the loadings."),
-    click.option(
-        "--kaiser/--no-kaiser",
-        default=None,
-        help="Rotate loadings whose rows are scaled to length 1, or as they are.",
-        show_default="scaled for promax and varimax, not for oblimin",
-    ),
-    choice(
-        "--missing",
-        "pairwise listwise",
-        "Correlations from participants who answered both items (pairwise) or all items (listwise).",
-    ),
-)
-
 SPECS = (
     ModelSpec(
         BY_COMMAND["fa"],
@@ -42,7 +17,10 @@ SPECS = (
         are not used.
         """,
         example=["dfact fit fa survey.zarr survey.model -k 6 --correlation polychoric --rotation oblimin"],
-        options=[components(3, "Number of factors; dfact select fa chooses it."), *_OPTIONS],
+        changes={
+            "n_components": {"help": "Number of factors; dfact select fa chooses it."},
+            "kaiser": {"show_default": "scaled for promax and varimax, not for oblimin"},
+        },
         checkpoint=False,
         weights=True,
         left_out=_LEFT_OUT,
@@ -64,7 +42,6 @@ SPECS = (
                     help="Share of the random eigenvalues that an eigenvalue must exceed in the parallel analyses.",
                 ),
                 click.option("--seed", default=0, help="Seed of the random eigenvalues."),
-                *_OPTIONS,
             ],
             plot=("dfact.report.selection:scree_plot", "the eigenvalues beside the random ones, a scree plot,"),
             one_fit=True,

@@ -11,6 +11,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
+from dfact.data.run_digests import RunDigests
 from dfact.errors import StoreError
 from dfact.storage.arrays import read_errors
 from dfact.storage.location import Location
@@ -21,6 +22,8 @@ class RowSource(ABC):
 
     is_sparse: ClassVar[bool] = False
     """Whether the source stores some entries only."""
+    is_fetched: ClassVar[bool] = False
+    """Whether other processes hold the rows, so that :meth:`to_memory` fetches those of a run at once instead of reading by chunks."""
 
     @property
     @abstractmethod
@@ -74,6 +77,13 @@ class RowSource(ABC):
         n, step = self.shape[0], self.chunk_rows or layout.chunk_rows
         for start in range(-(self.offset % step), n, step):
             yield slice(max(start, 0), min(start + step, n))
+
+    def digests(self) -> bytes:
+        """Compute the digests of the rows' runs, in order; reads the rows once. See :class:`dfact.data.run_digests.RunDigests`."""
+        digests = RunDigests(self.shape[1:])
+        for rows in self.read_ranges(Layout.of(self.shape)):
+            digests.update(self.read_native(rows.start, rows.stop))
+        return digests.finish()
 
     def rows_decoded(self, ranges: Sequence[slice]) -> int:
         """Count the rows in the chunks that hold any of these rows; in memory, these rows alone."""

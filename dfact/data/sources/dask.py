@@ -1,11 +1,11 @@
 """Dask arrays as row sources: their chunks are computed on the cluster and stay there."""
 
 import sys
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import isnan, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from dfact.errors import ClusterError, DataError
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+Fetch = Callable[[Sequence[Hashable]], Mapping[Hashable, NDArray[Any]]]
 _CHUNK_BYTES = (1 << 24, 1 << 26)
 """Smallest and largest size of a chunk, unless a single partition is larger; the minimum keeps the number of chunks low."""
 _SPILL = 0.6  # a Dask worker starts to spill at this share of its limit
@@ -41,9 +42,10 @@ class DaskRows(RowSource):
     """Rows ``start`` to ``stop`` of a dask array whose chunks are on the workers of a cluster.
 
     In the driver's process the source holds the chunks' futures: they keep the chunks on the cluster, and Dask recomputes
-    those of a lost worker. Pickled, it holds only their keys: a worker fetches the chunks ``keys`` and calls ``loaded``.
+    those of a lost worker. Pickled, it holds only their keys: a worker sets ``fetch`` before it reads.
     """
 
+    is_fetched: ClassVar[bool] = True
     chunks: tuple[Chunk, ...]
     """The chunks that contain any of the rows, in order."""
     chunk_dtype: np.dtype[Any]
@@ -53,6 +55,8 @@ class DaskRows(RowSource):
     stop: int
     futures: "Mapping[Hashable, Future] | None" = field(default=None, repr=False)
     """Futures of all chunks of the array, by key; None after pickling."""
+    fetch: Fetch | None = field(default=None, repr=False)
+    """A worker's function that returns chunks by their keys; None after pickling."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,7 +81,7 @@ class DaskRows(RowSource):
         return [chunk.key for chunk in self.chunks]
 
     def to_memory(self) -> ArraySource:
-        return ArraySource(self.read(0, self.shape[0]))
+        return ArraySource(self.read(0, self.shape[0])) if self.fetch is None else self.loaded(self.fetch(self.keys))
 
     def slice(self, rows: slice) -> "DaskRows":
         first, last, _ = rows.indices(self.shape[0])
@@ -119,13 +123,13 @@ class DaskRows(RowSource):
         if self.futures is None:
             raise DataError(
                 f"rows {self.start} to {self.stop} of a dask array are read from a pickled source, expected that of the driver; "
-                "fetch the chunks and pass them to loaded()"
+                "set fetch to a function that returns chunks"
             )
         futures = [self.futures[chunk.key] for chunk in chunks]
         return futures[0].client.submit(function, futures, *arguments)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"futures": None}
+        return self.__dict__ | {"futures": None, "fetch": None}
 
 
 def _within(rows: DaskRows, chunk: Chunk) -> slice:

@@ -1,4 +1,9 @@
-"""The handshake of driver and workers: the same versions, and a statement where bits may differ."""
+"""The handshake of driver and workers: the same versions, and a statement where bits may differ.
+
+A worker takes part only with the versions of the driver, of dfact and of the libraries that compute. It checks them itself, as it joins a
+session and in each task, and its refusal names both versions and the remedy. Processors may differ: the session goes on, logs which
+processes compute with which instructions, and keeps their environments for the model and the checkpoint.
+"""
 
 import logging
 from collections.abc import Mapping

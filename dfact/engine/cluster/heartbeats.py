@@ -1,4 +1,9 @@
-"""Metrics of a worker's passes, and its progress, which it reports to Dask's scheduler with its heartbeats."""
+"""Metrics of a worker's passes, and its progress, which it reports to Dask's scheduler with its heartbeats.
+
+A worker sends no message of its own: each heartbeat carries the totals of its passes, for the dashboard, and the number of steps of each of
+its shards. The driver asks the scheduler for the sum over a session's shards and the age of the oldest figure in it, in one small message
+for any number of workers. The sum grows as long as any worker makes progress, and stands still if none does.
+"""
 
 import time
 from collections.abc import Mapping

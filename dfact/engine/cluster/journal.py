@@ -1,4 +1,10 @@
-"""The journal of passes since the last checkpoint, from which the partitions of a lost worker are recomputed."""
+"""The journal of passes since the last checkpoint, from which the partitions of a lost worker are recomputed.
+
+It is not the log of a checkpoint, which holds the other side of the same passes. The state of a partition follows from the requests, passes
+with their broadcasts; that of the solver follows from the replies, the sums. A lost worker's partitions need the requests since their last
+saved state, which the driver has in any case; a driver that starts again needs all replies since the beginning, and its solver repeats
+the requests. So the journal ends with the driver and is emptied by each checkpoint, and no broadcast is ever written to the store.
+"""
 
 import os
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """The worker's side of leaving: a worker that is told to stop notifies its drivers, and ends once its shards are closed, or its time is up.
 
 A worker is told to stop by SIGTERM, by a retirement, or by its nanny. All of them close the worker, and Dask waits for the
-plugins of a worker that closes while it still answers calls. In this time the driver moves the partitions to other workers.
+plugins of a worker that closes while it still answers calls. In this time, at most ``dfact.leave-timeout``, the driver moves the partitions
+to other workers and closes the shard. A worker that no driver waits for ends at once. One whose time is up ends too, and counts as lost.
 """
 
 import asyncio

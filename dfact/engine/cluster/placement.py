@@ -1,4 +1,10 @@
-"""The assignment of partitions to workers, and the tree in which workers call each other."""
+"""The assignment of partitions to workers, and the tree in which workers call each other.
+
+Pure functions of numbers: they know no worker, no session and no pass. Every partition is in one share, shares are proportional to weights,
+and their edges lie at multiples of a unit and, where the balance allows, of large powers of two. The tree of calls contains every worker
+once and follows the tree of sums. So nothing in here can change bits: :class:`~dfact.engine.reduction.TreeSum` fixes the order of the sums,
+and placement decides only how few nodes of it a message carries.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -8,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.shard import consecutive
+from dfact.engine.partitions import consecutive
 
 T = TypeVar("T")
 Tree = tuple[T, list[Any]]

@@ -33,20 +33,18 @@ from dfact.engine.cluster.worker_shard import Report, Share
 from dfact.engine.cluster.workers import Retry, SessionWorker, SessionWorkers, WorkersLost
 from dfact.engine.environment import Environment, computed_in, environments_from
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers, reservable_bytes
-from dfact.engine.partitions import Partitions
-from dfact.engine.passes import PartialSums, Pass, TiledPass, pass_partitions
+from dfact.engine.partitions import Partitions, consecutive
+from dfact.engine.passes import PartialSums, RunPass, TiledPass
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.session import CheckpointableSession
-from dfact.engine.shard import consecutive
 from dfact.engine.threads import single_threaded
-from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, group_partitions, n_columns, n_groups, n_summands, tile_total
+from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, group_partitions, n_columns, n_groups, tile_total
 from dfact.errors import ClusterError
 from dfact.monitoring import metrics
 
 if TYPE_CHECKING:
     from distributed import Client
 
-B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 D = TypeVar("D")
 R = TypeVar("R")
@@ -93,7 +91,7 @@ class ClusterSession(CheckpointableSession):
         self._next_poll = 0.0
         self._unit = 1
         """Number of partitions in a group, once a pass was tiled: workers own complete groups."""
-        self._tiles = TileStates(n_columns(partitions.source))
+        self.tile_states = TileStates(n_columns(partitions.source))
         self._pending = self._stateless = False
         """Whether the sums of the last pass wait for a step on tiles, and whether no partition had a state after it."""
         self._stack = ExitStack()
@@ -105,7 +103,7 @@ class ClusterSession(CheckpointableSession):
             # The driver's own matrix products would give other bits with more threads.
             stack.enter_context(single_threaded())
             stack.enter_context(demand(self._client, len(self._partitions) // _PARTITIONS_PER_THREAD))
-            stack.callback(self._tiles.close)
+            stack.callback(self.tile_states.close)
             stack.callback(self._workers.close)
             self._workers.add(self._workers.available())
             self._stack = stack.pop_all()
@@ -116,19 +114,19 @@ class ClusterSession(CheckpointableSession):
 
     # Passes
 
-    def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
+    def run(self, request: RunPass[P]) -> P:
         self._update_workers()
         if self.all_leaving and self._saved and self._journal.base == self._done:
             logger.warning("All workers are leaving; the checkpoint holds their state, and the fit waits for other workers")
             self._workers.release(self._workers.all)
         # Sums that wait for a step cannot move, and a worker that is leaving stays for it.
-        self._pending = isinstance(pass_, TiledPass)
+        self._pending = isinstance(request.pass_, TiledPass)
         if self._pending:
             self._align_groups()
-        self._journal.append(packed(pass_), packed(self._tiles.resolve(broadcast)))
-        self._summands, self._handed_over = pass_partitions(pass_, len(self._partitions)), []
+        self._journal.append(packed(request.with_broadcast(None)), packed(self.tile_states.resolve(request.broadcast)))
+        self._summands, self._handed_over = request.partitions(len(self._partitions)), []
         n = len(self._summands)
-        parts = n_summands(pass_, self._partitions.layout, n)
+        parts = n_groups(self._partitions.layout) if self._pending else n
         sums, report = self._with_recovery(lambda: self._run_passes([self._done + 1], parts))
         self._done += 1
         metrics.add(fit_passes=1)
@@ -150,19 +148,19 @@ class ClusterSession(CheckpointableSession):
         self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str = "", sums: Mapping[str, NDArray[Any]] | None = None
     ) -> PartialSums:
         if sums is not None:
-            return self._tiles.run(step, given, prefix, sums, lambda _: {}, lambda work, numbers: [work(number) for number in numbers])
+            return self.tile_states.run(step, given, prefix, sums, lambda _: {}, lambda work, numbers: [work(number) for number in numbers])
         small: list[PartialSums] = []
-        n = len(self._tiles.columns)
+        n = len(self.tile_states.columns)
 
         def step_wave() -> None:
             first = len(small)
-            tiles = [self._tiles.tile(first, {}, given, prefix)]
+            tiles = [self.tile_states.tile(first, {}, given, prefix)]
             size = sum(array.nbytes for arrays in (tiles[0].state, tiles[0].given) for array in arrays.values())
             wave = max(1, min(sum(worker.threads for worker in self._workers.owners), _TILES_BYTES // max(1, size)))
-            tiles += [self._tiles.tile(number, {}, given, prefix) for number in range(first + 1, min(first + wave, n))]
+            tiles += [self.tile_states.tile(number, {}, given, prefix) for number in range(first + 1, min(first + wave, n))]
             replies = self._step_here(step, tiles) if self._workers.star else self._step_on_workers(step, tiles)
             for tile, (state, part) in zip(tiles, replies, strict=True):
-                self._tiles.put(tile.number, state, prefix)
+                self.tile_states.put(tile.number, state, prefix)
                 small.append(part)
 
         while len(small) < n:
@@ -196,13 +194,6 @@ class ClusterSession(CheckpointableSession):
                 own = tile_total([parts[0] for parts in replies], n_groups(self._partitions.layout))
             results.append(step(replace(tile, sums=own)))
         return results
-
-    def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        return self._tiles.array(name, dtype)
-
-    @property
-    def tile_states(self) -> TileStates:
-        return self._tiles
 
     @property
     def environments(self) -> list[Environment]:

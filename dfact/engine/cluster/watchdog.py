@@ -1,4 +1,10 @@
-"""Waits of a driver with limits on the time without workers or progress, and the errors of a lost cluster."""
+"""Waits of a driver with limits on the time without workers or progress, and the errors of a lost cluster.
+
+A wait has three ends: the awaited result; the error of a check, by which a session learns of a lost worker; or a ClusterError, which names
+the limit that has passed. A slow cluster has no limit: as long as some worker makes steps, and the scheduler answers, the wait lasts. The
+watchdog counts steps and workers alone and does not know what they work on. It asks the scheduler at least every five seconds, and rarely
+in the first seconds of a wait, so that it costs nothing in short passes.
+"""
 
 import asyncio
 import time

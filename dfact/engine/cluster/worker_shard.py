@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dfact.data.sources.dask import DaskRows
 from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.handshake import verify_versions
 from dfact.engine.cluster.heartbeats import meter_of, show_metrics
@@ -27,6 +28,7 @@ from dfact.engine.cluster.placement import Tree
 from dfact.engine.cluster.reservation import Reservation, release, reserve
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reaches
 from dfact.engine.cluster.transport import packed, unpacked
+from dfact.engine.partitions import Partitions
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.shard import Shard
 from dfact.engine.tiles import TileSums, add_tiles
@@ -76,8 +78,8 @@ class WorkerShard:
         self.worker, self.key = worker, key
         self._control = ThreadPoolExecutor(1, "dfact-shard")
         n_partitions, states, values, sums = size
-        self._shard = Shard(n_partitions, worker.state.nthreads, states, values, sums, self._fetch)
-        self._pass: Any = None
+        self._shard = Shard(n_partitions, worker.state.nthreads, states, values, sums)
+        self._request: Any = None  # the pass of the last call, without its broadcast
         self._epoch, self._interrupted_epoch = 0, -1
         self._interrupting = threading.Lock()
         """Held while the epoch and the shard's readiness for passes change, on the event loop or on the thread of the calls."""
@@ -173,9 +175,9 @@ class WorkerShard:
         began, previous, interrupted = time.perf_counter(), self._shard.n_processed, False
         for pass_number, pass_, broadcast in entries:
             if pass_ is not None:
-                self._pass = unpacked(pass_)
+                self._request = unpacked(pass_)
             if self._shard.lags(pass_number):
-                self._shard.run(pass_number, self._pass, unpacked(broadcast), wanted=parts > 0)
+                self._shard.run(pass_number, self._request.with_broadcast(unpacked(broadcast)), wanted=parts > 0)
                 interrupted = self._shard.lags(pass_number)
                 if interrupted:
                     break
@@ -250,7 +252,7 @@ class WorkerShard:
 
     def _add(self, content: bytes) -> None:
         partitions, done, states = unpacked(content)
-        self._shard.add(partitions, done)
+        self._shard.add(self._readable(partitions), done)
         for state in states:
             self._shard.restore(state)
 
@@ -271,7 +273,7 @@ class WorkerShard:
 
     def _take(self, content: bytes) -> tuple[int, int]:
         partitions, done = unpacked(content)
-        self._shard.add(partitions, done)
+        self._shard.add(self._readable(partitions), done)
         return partitions.first, partitions.last
 
     def _put(self, content: bytes) -> int:
@@ -364,6 +366,11 @@ class WorkerShard:
                 raise  # this worker's connections are closed, and the other may be alive
             return {"lost": [shard], "leaving": is_leaving(self.worker)}
         return {"lost": [shard]} if reply is None or "unknown" in reply else reply  # None: another process has the address
+
+    def _readable(self, partitions: Partitions) -> Partitions:
+        """Return partitions as they are read in this process: those of a Dask array fetch its chunks."""
+        source = partitions.source
+        return replace(partitions, source=replace(source, fetch=self._fetch)) if isinstance(source, DaskRows) else partitions
 
     def _fetch(self, keys: Sequence[Hashable]) -> Mapping[Hashable, Any]:
         """Return the results of Dask's tasks from this worker or from others; called on the shard's threads."""

@@ -1,4 +1,10 @@
-"""The workers of a session: joining, calls, and the detection of lost ones."""
+"""The workers of a session: joining, calls, and the detection of lost ones.
+
+A worker has joined once it has opened a shard, which a task keeps open: a shard whose driver is gone closes by itself. Calls reach a worker
+through the scheduler. While the cluster exists, a call ends in one of four ways: with the reply; with the error of the pass; with
+:class:`WorkersLost`, once it is certain that these workers are gone; or with :class:`Retry`, if all are alive and the call must be repeated
+under another assignment, or by direct calls where workers cannot reach each other.
+"""
 # Long because each call must tell a lost worker from one that cannot be reached, is slow, or is leaving.
 
 import asyncio

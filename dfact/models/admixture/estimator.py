@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
+from dfact.data.validation import locate_noninteger, require_no_empty_columns
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver, read_tiles, run, state_rows
+from dfact.engine.requests import BlockView, Solver, read_tiles, run, state_rows, step_tiles
+from dfact.engine.tiles import TileBroadcast
 from dfact.errors import DataError, ParameterError
 from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
 from dfact.models.admixture.variants import Variants, match_columns
-from dfact.models.binomial.codes import MAX_TRIALS, Codes
-from dfact.models.binomial.fit import Maximum, maximize_likelihood
-from dfact.models.binomial.passes import CountPass, ProjectionPass, StepPass
+from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
+from dfact.models.binomial.fit import Maximum, begin, maximize_likelihood
+from dfact.models.binomial.passes import CountPass, DeviancePass, ProjectionPass, StepPass
+from dfact.models.binomial.row_block import ColumnWeights
 from dfact.models.binomial.start import labelled_start, spectral_start
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
@@ -37,7 +39,7 @@ UNKNOWN = ("", "-")
 
 
 @dataclass(frozen=True)
-class Problem:
+class AdmixtureProblem:
     """The data of a fit, as far as the solver needs them."""
 
     codes: Codes
@@ -70,30 +72,21 @@ class Admixture(Factorization):
     Parameters
     ----------
     n_components : int
-        Number of populations K; :func:`dfact.selection.cross_validate_entries` chooses it.
+        Number of populations K. :func:`dfact.selection.cross_validate_entries` chooses it.
     n_trials : int
         Number of trials M, the highest count: 2 for genotypes; more for ordinal answers from 0 to M.
     supervised : bool
-        Whether people whose population is known belong to it alone; see ``populations`` of ``fit``.
+        Whether the people whose population the dataset holds, or ``populations`` of ``fit``, belong to it alone.
     tol : float
         Stop when the log-likelihood rises by at most this much in a read, relative to its value.
     max_iter : int
         Maximum number of reads after the start.
     random_state : int, RandomState or None
         Seed of the start of populations without labelled people in supervised fits. Other fits use no random numbers.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
-        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
         ``dfact.plan`` reports it beforehand. If the sums of Newton's steps of the frequencies, 8m(2K + K(K+1)/2) bytes, exceed an
         eighth of it, frequencies take the steps of the EM algorithm, extrapolated, in some 2 to 4 times as many reads.
-    checkpoint : path, optional
-        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
-        gives the same bits. See :mod:`dfact.engine.checkpoint`.
-    checkpoint_every : int
-        Number of passes between two checkpoint versions.
-    callbacks : sequence of callables
-        Called with an :class:`dfact.progress.Iteration` after each read, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
         Precision of the arrays of a block; by default float32 for data that it can hold exactly, such as stored genotypes, else
         float64. Sums are in double precision.
@@ -121,9 +114,6 @@ class Admixture(Factorization):
     variants_ : Variants or None
         ``chromosome``, ``name``, ``position``, ``A1`` and ``A2`` of the SNPs (m,), if the fitted dataset has them; genotypes and
         frequencies are those of A2.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
-        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
-        dataset, else None.
 
     Raises
     ------
@@ -219,10 +209,10 @@ class Admixture(Factorization):
     def components_(self) -> NDArray[Any]:  # type: ignore[override]  # derived from the frequencies
         return self.frequencies_
 
-    def _prepare(self, X: Any, populations: Any = None) -> FitTask[Problem]:
+    def _prepare(self, X: Any, populations: Any = None) -> FitTask[AdmixtureProblem]:
         dataset = self._dataset(X, None, reset=True)
-        self.variants_ = Variants.of(dataset.variants)
-        self._check_range(dataset)
+        self.variants_ = Variants.of(dataset.genotypes.variants)
+        require_counts(dataset, self.n_trials, "Admixture", "the number of trials")
         if self.n_components > min(dataset.shape):
             n, m = dataset.shape
             raise ParameterError(f"n_components={self.n_components} is larger than the data allows: n_samples={n}, n_features={m}")
@@ -234,7 +224,7 @@ class Admixture(Factorization):
             takes_newton_steps(self.n_components, dataset.shape[1], self.memory_limit),
         )
         task = self._task(
-            dataset, Problem(Codes(self.n_trials, offset), names, curved), covariates=labels, populations=names, curved=curved
+            dataset, AdmixtureProblem(Codes(self.n_trials, offset), names, curved), covariates=labels, populations=names, curved=curved
         )
         if task.footprint.note:
             warnings.warn(task.footprint.note, UserWarning, stacklevel=4)
@@ -244,7 +234,7 @@ class Admixture(Factorization):
         """Return the name of each person's population, "" where unknown; None without any."""
         if populations is not None and not self.supervised:
             raise ParameterError("populations are given for a fit that is not supervised; pass supervised=True")
-        populations = dataset.population if populations is None else populations
+        populations = dataset.genotypes.population if populations is None else populations
         if populations is None:
             return None
         texts = ["" if pd.isna(name) else str(name).strip() for name in np.asarray(populations, dtype=object).ravel()]
@@ -270,7 +260,7 @@ class Admixture(Factorization):
         numbers = {name: float(number) for number, name in enumerate(names)}
         return tuple(names), np.array([[numbers.get(text, -1.0)] for text in texts])
 
-    def _solve(self, task: FitTask[Problem]) -> Solver[None]:
+    def _solve(self, task: FitTask[AdmixtureProblem]) -> Solver[None]:
         counts, maximum = yield from self.maximize(task)
         supervised = bool(task.problem.populations)
         order = np.arange(self.n_components) if supervised else np.argsort(-maximum.sizes, kind="stable")
@@ -285,7 +275,7 @@ class Admixture(Factorization):
         rows = yield from state_rows(maximum.state)
         self.memberships_ = task.gather(replace(rows, convert=partial(select_columns, columns=order, dtype=task.dtype)), len(order))
 
-    def maximize(self, task: FitTask[Problem]) -> Solver[tuple[Any, Maximum]]:
+    def maximize(self, task: FitTask[AdmixtureProblem]) -> Solver[tuple[Any, Maximum]]:
         """Find the maximum; return the counts of the data, too. Memberships stay in the state, and frequencies with the tiles."""
         codes, dtype, names = task.problem.codes, task.dtype, task.problem.populations
         counts = yield from run(CountPass(codes, dtype), None)
@@ -301,6 +291,25 @@ class Admixture(Factorization):
         maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
         return counts, maximum
 
+    def held_out_deviance(self, task: FitTask[AdmixtureProblem], held_out: BlockView) -> Solver[NDArray[np.float64]]:
+        """Solve the task on a view of the blocks as counts.
+
+        Return the deviance of the counts of the view ``held_out`` from the maximum, their number, and the number of reads.
+        """
+        codes = Codes(task.problem.codes.trials)  # the views have added the offset
+        _, maximum = yield from self.maximize(replace(task, problem=AdmixtureProblem(codes, curved=task.problem.curved)))
+        pass_ = DeviancePass(codes, task.dtype, maximum.state)
+        deviance = yield from run(pass_, TileBroadcast(maximum.frequencies, task.dtype), held_out)
+        return np.array([float(deviance.total), float(deviance.count), float(maximum.n_reads)])
+
+    def refit(self, task: FitTask[AdmixtureProblem], weights: ColumnWeights) -> Solver[str]:
+        """Maximize the likelihood with weights of the SNPs, from the fitted frequencies. Return the name of the state's memberships."""
+        problem, P = task.problem, self.frequencies_.astype(np.float64)
+        pass_ = StepPass(problem.codes, len(P), task.dtype, curved=problem.curved, weights=weights)
+        yield from step_tiles(begin, {"P": P})
+        maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, em_reads=0)
+        return maximum.state
+
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
         """Return the memberships (n, K) of people X given the frequencies, in one read; NaN for people without any genotype.
@@ -313,9 +322,9 @@ class Admixture(Factorization):
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
-        self._check_range(dataset)
+        require_counts(dataset, self.n_trials, "Admixture", "the number of trials")
         fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
-        match = match_columns(fitted, labels, self.variants_, Variants.of(dataset.variants))
+        match = match_columns(fitted, labels, self.variants_, Variants.of(dataset.genotypes.variants))
         offset = dataset.offset if dataset.offset.any() else None
         codes, P = Codes(self.n_trials, offset), self.frequencies_.astype(np.float64)
         if not match.is_trivial or len(match.ours) < max(len(fitted), len(labels)):
@@ -357,17 +366,6 @@ class Admixture(Factorization):
         """Refuse SNPs without any genotype in a fit. The fit counts people without one."""
         if reset:
             require_no_empty_columns(dataset)
-
-    def _check_range(self, dataset: Dataset) -> None:
-        """Refuse data outside 0 to M."""
-        observed = dataset.statistics.observed > 0
-        lowest = (dataset.statistics.minimum + dataset.offset)[observed].min(initial=0)
-        highest = (dataset.statistics.maximum + dataset.offset)[observed].max(initial=0)
-        if np.isfinite([lowest, highest]).all() and lowest >= 0 and highest <= self.n_trials:
-            return
-        where = locate_outside(dataset, -dataset.offset, self.n_trials - dataset.offset, original_units=True)
-        kind = "Negative values" if lowest < 0 else "Values above the number of trials"
-        raise DataError(f"{kind} in data passed to Admixture: {where}, expected 0 to {self.n_trials}")
 
     def _added_attributes(self) -> dict[str, Any]:
         return super()._added_attributes() | {"variants_": None, "row_populations_": None}

@@ -150,3 +150,9 @@ def _compare_alleles(
     same = agree(0, 2) & agree(1, 3)
     swapped = agree(0, 3) & agree(1, 2) & ~same
     return swapped, same
+
+
+def chromosome_borders(m: int, variants: Variants | None) -> NDArray[np.intp]:
+    """Return the first SNP of each run of SNPs with one chromosome, and the number of SNPs m (runs + 1,)."""
+    changes = np.empty(0, np.intp) if variants is None else np.flatnonzero(variants.chromosome[1:] != variants.chromosome[:-1]) + 1
+    return np.concatenate([[0], changes, [m]]).astype(np.intp)

@@ -1,4 +1,4 @@
-"""Counts of a block as bytes, and as a matrix without missing entries."""
+"""Counts of a block as bytes, and as a matrix without missing entries, and a check of their range."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.data.dataset import Dataset
+from dfact.data.validation import locate_outside
 from dfact.engine.passes import Block
+from dfact.errors import DataError
 from dfact.kernels.binomial import encode, fill_codes
 from dfact.kernels.entries import recode
 
@@ -56,3 +59,15 @@ class FilledCodes:
         out = block.work.array("filled", G.shape, self.dtype)
         fill_codes(G, self.codes.trials, block.work.once("fill", self.fill, lambda: self.fill.astype(self.dtype)), out)
         return out
+
+
+def require_counts(dataset: Dataset, highest: float, model: str, limit: str) -> None:
+    """Raise DataError if an observed value is outside 0 to ``highest``; the message names the ``model`` and calls that ``limit``."""
+    observed = dataset.statistics.observed > 0
+    least = (dataset.statistics.minimum + dataset.offset)[observed].min(initial=0)
+    largest = (dataset.statistics.maximum + dataset.offset)[observed].max(initial=0)
+    if np.isfinite([least, largest]).all() and least >= 0 and largest <= highest:
+        return
+    where = locate_outside(dataset, -dataset.offset, highest - dataset.offset, original_units=True)
+    kind = "Negative values" if least < 0 else f"Values above {limit}"
+    raise DataError(f"{kind} in data passed to {model}: {where}, expected 0 to {highest:g}")

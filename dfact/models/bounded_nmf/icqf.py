@@ -65,20 +65,20 @@ class ICQF(Factorization):
     beta : float
         Weight β of the sparsity penalties.
     penalty : "l1" or "l2"
-        "l2" replaces each ‖·‖₁ by ½‖·‖².
+        "l1" for sparse factors and loadings, "l2" for small ones. "l2" replaces each ‖·‖₁ by ½‖·‖².
     solver : "splitless" or "admm"
-        "splitless" stores the multipliers of the active bounds alone and fills missing entries with the
-        model (MM on the augmented Lagrangian); it needs at most a third of the passes. "admm" is the paper's ADMM, which
+        Optimization method: MM on the augmented Lagrangian ("splitless"), or the paper's "admm", which needs at least three times as
+        many passes. "splitless" stores the multipliers of the active bounds alone and fills missing entries with the model. "admm"
         splits off Z = [W, C]Qᵀ with a dual, n×m numbers of state.
     inner : "cd" or "fista"
         Solver of the row and item problems: coordinate descent (the paper's appendix 6.2), or accelerated proximal gradient (FISTA,
         its algorithm 1).
     rho : float or "adaptive"
-        Penalty parameter ρ. "splitless" starts with a sixth of it, or with half of it if ``init`` holds loadings, and raises it
-        up to four times its value while the bounds are far from met. With "admm" and ρ ≥ √2 the augmented Lagrangian never
-        increases (proposition 1), if the subproblems are solved exactly and no bound on the reconstruction is active: its proof
-        bounds the step of the dual by that of Z. With active bounds it may rise, by up to 3e-7 of its value for ρ near √2 in the
-        tests. "adaptive" is accepted with "admm" alone, and never falls below √2.
+        Penalty parameter ρ of the augmented Lagrangian; "admm" also takes "adaptive". "splitless" starts with a sixth of it, or
+        with half of it if ``init`` holds loadings, and raises it up to four times its value while the bounds are far from met. With
+        "admm" and ρ ≥ √2 the augmented Lagrangian never increases (proposition 1), if the subproblems are solved exactly and no
+        bound on the reconstruction is active: its proof bounds the step of the dual by that of Z. With active bounds it may rise,
+        by up to 3e-7 of its value for ρ near √2 in the tests. "adaptive" never falls below √2.
     w_max : float
         Upper bound of the factors.
     q_max : float or array (m,), optional
@@ -87,28 +87,15 @@ class ICQF(Factorization):
         Range of the reconstructed answers; by default 0 to the maximum of each item's answer range. The paper has one range for all
         items, min(M) to max(M). Stored answers start at 0, which is then the minimum of both.
     init : "nndsvd", "random" or array (k, m)
-        Start: NNDSVD of the answers with zeros for the missing ones; uniformly random; or given loadings.
+        Initial loadings: NNDSVD of the answers with zeros for the missing ones, or uniformly random. An array holds given
+        loadings.
     max_iter : int
         Maximum number of iterations.
     tol : float
-        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
-        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this. It needs
+        at least 11 iterations; see :func:`dfact.progress.remaining_change`.
     random_state : int, RandomState or None
         Seed of the random start.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
-        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
-    memory_limit : int or str, optional
-        Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
-        ``dfact.plan`` reports it beforehand.
-    checkpoint : path, optional
-        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
-        gives the same bits. See :mod:`dfact.engine.checkpoint`.
-    checkpoint_every : int
-        Number of passes between two checkpoint versions.
-    callbacks : sequence of callables
-        Called with an :class:`dfact.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
-    dtype : "float32" or "float64", optional
-        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
@@ -142,9 +129,6 @@ class ICQF(Factorization):
         Whether the rows have weights.
     n_effective_ : float
         Kish's effective number of rows, (Σw)²/Σw²; n without weights. It leaves out strata and clusters of the sample.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
-        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
-        dataset, else None.
 
     Raises
     ------
@@ -177,7 +161,7 @@ class ICQF(Factorization):
     confounder_encoding_: ConfounderEncoding | None
     problem_: Problem
     differences_: AdjustedDifferences | None
-    traits = ModelTraits(nonnegative=True, copies_weights=True, limited_parameters=("bounds", "w_max", "q_max", "beta"))
+    traits = ModelTraits(nonnegative=True, copies_weights=True, warm_starts=True, limited_parameters=("bounds", "w_max", "q_max", "beta"))
     saved_types = (Problem, ConfounderEncoding, Confounder, AdjustedDifferences)
 
     def __init__(
@@ -192,7 +176,7 @@ class ICQF(Factorization):
         w_max: Annotated[float, _BOUND] = 1.0,
         q_max: Annotated[Any, _BOUNDS_OF_ITEMS] = None,
         bounds: Annotated[tuple[Any, Any] | None, _RANGE] = None,
-        init: Annotated[Any, STARTS] = "nndsvd",
+        init: Annotated[Literal["nndsvd", "random"] | Any, STARTS] = "nndsvd",
         max_iter: Annotated[int, COUNT] = 200,
         tol: Annotated[float, NOT_NEGATIVE] = 1e-4,
         random_state: Any = None,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,27 +53,15 @@ class L1NMF(Factorization):
     beta : float
         Weight β of both penalties.
     init : "nndsvd", "random" or array (k, m)
-        Start: NNDSVD of the answers with zeros for the missing ones; uniformly random up to the highest answer; or given loadings.
+        Initial loadings: NNDSVD of the answers with zeros for the missing ones, or uniformly random up to the highest answer. An
+        array holds given loadings.
     max_iter : int
         Maximum number of iterations.
     tol : float
-        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
-        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this. It needs
+        at least 11 iterations; see :func:`dfact.progress.remaining_change`.
     random_state : int, RandomState or None
         Seed of the random start.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
-        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
-    memory_limit : int or str, optional
-        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
-    checkpoint : path, optional
-        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
-        gives the same bits. See :mod:`dfact.engine.checkpoint`.
-    checkpoint_every : int
-        Number of passes between two checkpoint versions.
-    callbacks : sequence of callables
-        Called with an :class:`dfact.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
-    dtype : "float32" or "float64", optional
-        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
@@ -94,9 +82,6 @@ class L1NMF(Factorization):
         Whether the rows have weights.
     n_effective_ : float
         Kish's effective number of rows, (Σw)²/Σw²; n without weights. It leaves out strata and clusters of the sample.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
-        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
-        dataset, else None.
 
     Raises
     ------
@@ -127,6 +112,7 @@ class L1NMF(Factorization):
     problem_: Problem
     traits = ModelTraits(
         nonnegative=True,
+        warm_starts=True,
         limited_parameters=("beta",),
         loading_intervals=False,  # 87 to 90 % of them covered at 95 %: the data hardly determine the scale of a factor
     )
@@ -137,7 +123,7 @@ class L1NMF(Factorization):
         n_components: Annotated[int, COUNT] = 8,
         *,
         beta: Annotated[float, FINITE] = 0.1,
-        init: Annotated[Any, STARTS] = "nndsvd",
+        init: Annotated[Literal["nndsvd", "random"] | Any, STARTS] = "nndsvd",
         max_iter: Annotated[int, COUNT] = 200,
         tol: Annotated[float, NOT_NEGATIVE] = 1e-4,
         random_state: Any = None,

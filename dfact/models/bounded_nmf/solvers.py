@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.engine.passes import Pass, SampledView
+from dfact.engine.passes import Pass
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.session import StateRows
 from dfact.linalg.svd import nndsvd
-from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, SplitlessPass, SplitlessState, Sums, WeightedRows
+from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, SplitlessPass, Sums, WeightedRows
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.parameters import resolve_seed
 from dfact.progress import Reporter, relative_change, remaining_change
@@ -86,7 +86,7 @@ class Splitless:
     def __init__(self, problem: Problem, row_start: RowStart, dtype: np.dtype[Any], rho: float | None = None) -> None:
         """``rho`` is the initial ρ, by default a sixth of the problem's."""
         self.problem = problem
-        self.pass_: Pass[SplitlessState, tuple[NDArray[Any], float], Sums] = SplitlessPass(problem, row_start, dtype)
+        self.pass_ = SplitlessPass(problem, row_start, dtype)
         self.rho = _RHO_START * problem.rho if rho is None else rho
         self._previous: NDArray[Any] | None = None
         self._point: NDArray[Any] | None = None
@@ -115,8 +115,9 @@ class Splitless:
         rows = [layout.rows(i, i + 1) for i in partitions]
         share = sum(part.stop - part.start for part in rows) / layout.n_rows
         solver = cls(replace(problem, gamma=share * problem.gamma), row_start, dtype)
-        solver.pass_ = SampledView(partitions, SplitlessPass(problem, row_start, dtype))
-        Q = (yield from descend(solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, report.on_sample, relative_change)).Q
+        solver.pass_ = SplitlessPass(problem, row_start, dtype)
+        descent = yield from descend(solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, report.on_sample, relative_change, sample=partitions)
+        Q = descent.Q
         return cls(problem, RowStart.from_loadings(Q[: problem.k]), dtype, solver.rho), Q
 
     def broadcast(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float]:
@@ -170,21 +171,23 @@ def descend(
     tol: float,
     report: Callable[[Sequence[float]], None] | None,
     measure: Measure = remaining_change,
-    first_pass: Pass[Any, Any, Sums] | None = None,
+    *,
+    sample: tuple[int, ...] | None = None,
+    reset: bool = False,
 ) -> Solver[Descent]:
     """Alternate between a pass over the rows and an update of the loadings Qᵀ (k+c, m).
 
     Stop when the ``measure`` of the objectives, and that of the augmented Lagrangians, is less than ``tol``. ``report`` is called
-    with all objectives after each pass. ``first_pass`` replaces the solver's own pass once.
+    with all objectives after each pass. The passes run on a ``sample`` of the partitions, by default on all. With ``reset`` the rows'
+    earlier state is discarded.
     """
     problem, point = solver.problem, Q
-    pass_: Pass[Any, Any, Sums] = solver.pass_ if first_pass is None else first_pass
+    pass_: Pass[Any, Any, Sums] = solver.pass_
     objectives: list[float] = []
     lagrangians: list[float] = []
     remaining = float("nan")
     for _ in range(max_iter):
-        sums = yield from run(pass_, solver.broadcast(point))
-        pass_ = solver.pass_
+        sums = yield from run(pass_, solver.broadcast(point), sample=sample, reset=reset and not objectives)
         penalties = problem.penalties(float(sums.penalty_w), point)
         objectives.append(0.5 * float(sums.squares) + penalties)
         lagrangians.append(float(sums.lagrangian) + penalties)

@@ -18,6 +18,7 @@ from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, DfactError, ParameterError
 from dfact.kernels.cp import subtract
 from dfact.models.cp.base import CPModel, explained_share, rows_footprint, warn_unconverged
+from dfact.models.cp.elastic import ElasticCP
 from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfold
 from dfact.models.fit_task import FitTask
@@ -52,18 +53,12 @@ class CPALS(CPModel):
     max_iter : int
         Maximum number of iterations.
     tol : float
-        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
-        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this. It needs
+        at least 11 iterations; see :func:`dfact.progress.remaining_change`.
     random_state : int, RandomState or None
         Seed of the start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
         Executor of ``transform`` and of the last update of mode 1; the iterations run in this process.
-    memory_limit : int or str, optional
-        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
-    callbacks : sequence of callables
-        Called with an :class:`dfact.progress.Iteration` after each iteration.
-    dtype : "float32" or "float64", optional
-        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
@@ -117,6 +112,8 @@ class CPALS(CPModel):
     1.0
     """
 
+    traits = replace(CPModel.traits, in_memory=True)
+
     def __init__(
         self,
         n_components: Annotated[int, COUNT] = 10,
@@ -139,6 +136,10 @@ class CPALS(CPModel):
         self.memory_limit = memory_limit
         self.callbacks = callbacks
         self.dtype = dtype
+
+    def fitted_by_passes(self, **parameters: Any) -> ElasticCP:
+        """Return an unfitted :class:`dfact.ElasticCP` with λ = 0, whose objective is the same, and these parameters."""
+        return ElasticCP(self.n_components, lam=0.0, prior=None, missing="fill", dtype=self.dtype, **parameters)
 
     def _prepare(self, X: Any) -> FitTask[None]:
         _parafac()

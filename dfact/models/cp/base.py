@@ -126,6 +126,10 @@ class CPModel(Factorization):
                 found = f"slice {k} of mode {mode} of X is {pairs[k][0]!r}, of the fitted data {pairs[k][1]!r}"
                 raise DataError(f"{found}; pass the fitted slices in their order")
 
+    def fitted_by_passes(self, **parameters: Any) -> "CPModel":
+        """Return an unfitted model with the same objective and these parameters, whose fits fill missing entries and share reads."""
+        raise NotImplementedError  # each model's own
+
     def _copy_for_transform(self) -> Self:
         light = super()._copy_for_transform()
         first, *others = self.factors_

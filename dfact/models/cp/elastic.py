@@ -86,21 +86,21 @@ class ElasticCP(CPModel):
     lam : float
         Weight λ of the penalties.
     l1_ratio : float
-        Share α of the ℓ1 penalty.
+        Share α of the ℓ1 penalty, from 0 (selects components) to 1 (selects single entries).
     noise_variance, laplace_rate : float, optional
         Variance σ² of the noise, and rate μ of the Laplace part of the prior (equations 3 and 4), both instead of ``lam`` and
         ``l1_ratio``: λ = σ²(1 + μ), α = μ/(1 + μ) (equation 7), for which the objective is σ² times the negative logarithm of the
         posterior. Along a path λ varies, so there they are refused.
     nonnegative : bool
-        Whether all factors are to be non-negative.
+        Constrain all factors to be at least 0.
     solver : "bcd" or "stochastic"
-        Block coordinate descent; or Adamax on samples of the slices of mode 1 (algorithm 4), for data so large that reading
-        it dominates the time. An iteration of the latter is a pass over at most 32 partitions: one block of each takes
+        Block coordinate descent, or stochastic steps on samples. These are Adamax on slices of mode 1 (algorithm 4), for data so large
+        that reading it dominates the time. An iteration of these is a pass over at most 32 partitions: one block of each takes
         25 steps from the same factors, and the next iteration begins at the mean of their results, weighted by their
         slices. It starts from the other modes' factors alone.
     missing : "fill", "exact" or "auto"
-        "fill": missing entries are filled in by the model in each pass. "exact": each column update leaves them
-        out, on the residual tensor in memory (algorithm 1 as printed, and the rescaling of the modes). Both descend on
+        Missing entries: imputed by the model in each pass ("fill"), or excluded from each update, in memory ("exact"). "exact" works
+        on the residual tensor in memory (algorithm 1 as printed, and the rescaling of the modes). Both descend on
         the same objective. "auto" is "exact" for tensors of up to 2²⁰ entries of which more than half are
         missing, for which filling in converges slowly, else "fill". A stochastic step always solves its slices exactly;
         there "exact" refers to its updates of the other modes, and "auto" is "exact" for any tensor mostly missing.
@@ -111,32 +111,22 @@ class ElasticCP(CPModel):
     step_size : float
         Size of a stochastic step, relative to a vector's length. It is divided by five when the objective rises.
     prior : "estimate", None, or list of N arrays (I_n,)
-        Variances, the diagonals of R_n. The estimates are R_n(i, i) = ‖X(n-slice i)‖²/(Rθ^{N−1}), θ = (‖X‖²/R)^{1/N},
-        in which the missing entries of a slice count as much as its observed ones on average, so that they do not
-        depend on which entries are missing. None: ones.
+        Variances of the slices in the ℓ2 penalty, the diagonals of R_n: estimated, or all 1 (None). The estimates are R_n(i, i) =
+        ‖X(n-slice i)‖²/(Rθ^{N−1}), θ = (‖X‖²/R)^{1/N}, in which the missing entries of a slice count as much as its observed ones
+        on average, so that they do not depend on which entries are missing.
     init : "random", "nvecs", or list of N arrays (I_n, R)
-        Start: standard normal; leading left singular vectors of the unfoldings (random beyond their number); given factors.
+        Initial factors: random, or leading left singular vectors of the unfoldings. Random ones are standard normal, also beyond the
+        number of singular vectors. A list holds given factors.
     max_iter : int
         Maximum number of iterations; along a path, for each λ.
     tol : float
-        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
-        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations. The fits of a path, which start
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this. It needs
+        at least 11 iterations; see :func:`dfact.progress.remaining_change`. The fits of a path, which start
         near their solutions, stop when the relative change of the objective in an iteration falls below this.
     random_state : int, RandomState or None
         Seed of the start.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
-        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
-    memory_limit : int or str, optional
-        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
-    checkpoint : path, optional
-        Path or URL of a store for the progress of the fit or path. After an interruption the same one resumes from it and
-        gives the same bits. See :mod:`dfact.engine.checkpoint`.
-    checkpoint_every : int
-        Number of passes between two checkpoint versions.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each iteration, or each λ of a path.
-    dtype : "float32" or "float64", optional
-        Working precision of passes; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
@@ -212,8 +202,8 @@ class ElasticCP(CPModel):
         missing: Literal["auto", "fill", "exact"] = "auto",
         batch_sizes: Annotated[Sequence[int] | None, _SIZES] = None,
         step_size: Annotated[float, _STEP] = 1.0,
-        prior: Annotated[Any, _PRIORS] = "estimate",
-        init: Annotated[Any, _STARTS] = "random",
+        prior: Annotated[Literal["estimate"] | Any | None, _PRIORS] = "estimate",
+        init: Annotated[Literal["random", "nvecs"] | Any, _STARTS] = "random",
         max_iter: Annotated[int, COUNT] = 200,
         tol: Annotated[float, NOT_NEGATIVE] = 3e-5,
         random_state: Any = None,
@@ -234,7 +224,7 @@ class ElasticCP(CPModel):
         self.missing = missing
         self.batch_sizes = batch_sizes
         self.step_size = step_size
-        self.prior = prior
+        self.prior: Any = prior
         self.init = init
         self.max_iter = max_iter
         self.tol = tol
@@ -356,6 +346,11 @@ class ElasticCP(CPModel):
             raise DataError(f"prior_ has rows by {self.prior_.rows}, expected the kind that the parameter prior sets")
         if is_given:
             check_variances(self.prior, [self.factors_[0].shape[0], *self.slice_shape_])
+
+    def fitted_by_passes(self, **parameters: Any) -> "ElasticCP":
+        """Return an unfitted copy with these parameters, whose fits fill missing entries and share reads, on the default executor."""
+        here: dict[str, Any] = {"executor": None, "memory_limit": None, "checkpoint": None, "callbacks": ()}
+        return ElasticCP(**self.get_params(deep=False) | here | {"solver": "bcd", "missing": "fill"} | parameters)
 
     def elastic_net(self) -> ElasticNet:
         """Return the penalties by their λ and α, which may follow from σ² and μ (equation 7)."""

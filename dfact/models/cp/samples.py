@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, Workspace
+from dfact.engine.passes import Block, PartialSums, Pass, Workspace
 from dfact.kernels.adamax import BETA_1, adamax_updates
 from dfact.kernels.entries import filled
 from dfact.kernels.samples import contracted_slices, optimal_slices, residual_squares, subproblem
@@ -68,8 +68,8 @@ class MonitorState(BlockState):
 
 
 @dataclass(frozen=True)
-class MonitorRowsPass(SampledPass[BlockState, None, SampledRows]):
-    """Random slices of each of these partitions, which become the state."""
+class MonitorRowsPass(Pass[BlockState, None, SampledRows]):
+    """Random slices of each partition of a sample, which become the state."""
 
     rows: int
     """Number of slices to draw from a partition."""
@@ -98,7 +98,7 @@ class MonitorSums(PartialSums, name="cp_monitor"):
 
 
 @dataclass(frozen=True)
-class MonitorPass(SampledPass[MonitorState, Factors, MonitorSums]):
+class MonitorPass(Pass[MonitorState, Factors, MonitorSums]):
     """Slices of the monitoring sample at their optimum given the other modes. The pass reads no data."""
 
     changes_state: ClassVar[bool] = False
@@ -180,8 +180,8 @@ class AdamaxState(PartialSums, name="cp_adamax"):
 
 
 @dataclass(frozen=True)
-class LocalStepsPass(SampledPass[BlockState, tuple[AdamaxState, float, int], AdamaxState]):
-    """Steps of Adamax on one block of each of these partitions, from the same factors, with the weighted sum of their results.
+class LocalStepsPass(Pass[BlockState, tuple[AdamaxState, float, int], AdamaxState]):
+    """Steps of Adamax on one block of each partition of a sample, from the same factors, with the weighted sum of their results.
 
     A step draws slices of mode 1, solves for their factors on the entries drawn, and moves the factors of every
     other mode towards the solution of its subproblem (algorithm 4).

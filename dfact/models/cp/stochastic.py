@@ -150,7 +150,6 @@ class StochasticDescent:
         self._iteration += 1
         partitions = spread_partitions(self._layout.n_partitions, seeded(self._seeds[0], self._iteration))
         pass_ = LocalStepsPass(
-            partitions=partitions,
             number=self._iteration,
             steps=_STEPS,
             batch_sizes=self._batch_sizes,
@@ -162,7 +161,7 @@ class StochasticDescent:
             exact=self._exact,
             dtype=self._dtype,
         )
-        sums = yield from run(pass_, (self._state, self._step, self._t))
+        sums = yield from run(pass_, (self._state, self._step, self._t), sample=partitions)
         self._rows_read += self._source.rows_decoded([self._layout.rows(i, i + 1) for i in partitions])
         self._state, self._t = sums.scaled(1 / float(sums.weight)), self._t + _STEPS
         # A mean of zeros and nonzeros is not 0, so all samples together decide which entries are.
@@ -176,7 +175,7 @@ class StochasticDescent:
         """
         if not self._n_monitor_rows:
             self._n_monitor_rows = yield from self._draw_monitor_rows()
-        sums = yield from run(MonitorPass(self._monitor_partitions, self._net), self._others)
+        sums = yield from run(MonitorPass(self._net), self._others, sample=self._monitor_partitions)
         scale = self._shape[0] / self._n_monitor_rows
         norms = [scale * sums.norms, *(penalty_norms(A, v) for A, v in zip(self._others, self._prior.others, strict=True))]
         return 0.5 * scale * float(sums.squares) + self._net.penalty(sum(norms, np.zeros_like(sums.norms))), norms
@@ -184,8 +183,8 @@ class StochasticDescent:
     def _draw_monitor_rows(self) -> Solver[int]:
         """Draw the monitoring sample, which stays with the state of its partitions. Return its number of slices."""
         rows = -(-monitor_rows(self._shape, self._batch_sizes[0]) // len(self._monitor_partitions))
-        pass_ = MonitorRowsPass(self._monitor_partitions, rows, self._seeds[2], self._prior.rows, self._layout, self._dtype)
-        return int((yield from run(pass_, None)).count)
+        pass_ = MonitorRowsPass(rows, self._seeds[2], self._prior.rows, self._layout, self._dtype)
+        return int((yield from run(pass_, None, sample=self._monitor_partitions)).count)
 
     def _balance(self, norms: list[NDArray[np.float64]]) -> None:
         """Distribute the scale of each component over the modes, and that of its moments, given the norms (2, R) of all modes."""

@@ -17,12 +17,13 @@ from dfact.data.dataset import Dataset
 from dfact.data.validation import warn_unobserved_columns, warn_unobserved_rows
 from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.requests import BlockView, Solver, run, state_rows
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size, right_singular, tiled_gram_size
 from dfact.models.estimator import Factorization
 from dfact.models.expectile.alternation import Alternation
+from dfact.models.expectile.held_out_errors import ErrorMeasure, ExpectileErrors, ExpectileErrorsPass
 from dfact.models.expectile.measurements import Measurements
 from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, RowStart, SurrogatePass, original_units
 from dfact.models.expectile.sampled_entries import record_crossings, root_mean_square
@@ -107,32 +108,18 @@ class ExpectileMF(Factorization):
     solver : "exact", "surrogate" or None
         Solver of the rows; by default "exact" if at most 40 % of the entries are observed. Both have the same minimum.
     init : "svd", "random" or array (k, m)
-        Start: the SVD of the data, with 0 for missing entries, divided by the observed share; random; or given factors of the
-        columns.
+        Initial factors: by the SVD of the data, with 0 for missing entries, divided by the observed share, or random. An array holds
+        given factors of the columns.
     orthogonalize : bool
         Whether the factors are transformed to UΣ^½ and VΣ^½ of XYᵀ after every half-step of the columns, which leaves the product
         unchanged and minimises the ridge's term; the paper takes the QR decomposition.
     max_iter : int
         Maximum number of iterations.
     tol : float
-        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
-        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this. It needs
+        at least 11 iterations; see :func:`dfact.progress.remaining_change`.
     random_state : int, RandomState or None
         Seed of the random start.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
-        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
-    memory_limit : int or str, optional
-        Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
-        ``dfact.plan`` reports it beforehand.
-    checkpoint : path, optional
-        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
-        gives the same bits. See :mod:`dfact.engine.checkpoint`.
-    checkpoint_every : int
-        Number of passes between two checkpoint versions.
-    callbacks : sequence of callables
-        Called with an :class:`dfact.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
-    dtype : "float32" or "float64", optional
-        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
@@ -151,9 +138,6 @@ class ExpectileMF(Factorization):
         After :meth:`fit_each` and :func:`dfact.selection.select_each_by_held_out`: the ω of the r other models, and the share
         of entries at which this model and the other are in the wrong order, the lower ω above the higher one. Separate fits do
         not exclude it. The share is that of all rows, or of evenly spaced ones with 4 million entries.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
-        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
-        dataset, else None.
 
     Raises
     ------
@@ -208,7 +192,7 @@ class ExpectileMF(Factorization):
         omega: Annotated[float, _EXPECTILES] = 0.5,
         ridge: Annotated[float, _RIDGES] = 1e-8,
         solver: Literal["exact", "surrogate"] | None = None,
-        init: Annotated[Any, _STARTS] = "svd",
+        init: Annotated[Literal["svd", "random"] | Any, _STARTS] = "svd",
         orthogonalize: bool = True,
         max_iter: Annotated[int, COUNT] = 200,
         tol: Annotated[float, NOT_NEGATIVE] = 1e-4,
@@ -317,6 +301,12 @@ class ExpectileMF(Factorization):
         else:
             Y = np.asarray(self.init, np.float64).T.copy()
         return RowStart(units, np.zeros((m, k))), Y
+
+    def held_out_errors(self, task: FitTask[OriginalUnits], held_out: BlockView, measure: ErrorMeasure) -> Solver[ExpectileErrors]:
+        """Solve the task on a view of the blocks. Return the errors on the entries of the view ``held_out``."""
+        yield from self.solve(task)
+        pass_ = ExpectileErrorsPass(task.problem, measure, self.omega, task.dtype)
+        return (yield from run(pass_, self.column_factors_.astype(np.float64), held_out))
 
     def fit_measurements(self, A: Any, b: Any, shape: tuple[int, int]) -> Self:
         """Fit linear measurements b_i ≈ ⟨A_i, XYᵀ⟩ of an n×m matrix, ``shape``, in memory.

@@ -8,7 +8,6 @@ import numpy as np
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.engine.passes import SampledView
 from dfact.engine.requests import Solver, run
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.passes import ExactPass, Point, RowStart, SurrogatePass
@@ -46,9 +45,9 @@ def start_on_sample(pass_: K, alternation: Alternation, dataset: Dataset, report
     root = sqrt(sum(part.stop - part.start for part in rows) / layout.n_rows)
     scale, loss, units = sqrt(root), replace(pass_.loss, ridge=root * pass_.loss.ridge), pass_.units
     sample = alternation.restart_from(loss, Y * scale)
-    sampled = SampledView(partitions, replace(pass_, loss=loss, row_start=RowStart(units, pass_.row_start.projection / scale)))
+    sampled = replace(pass_, loss=loss, row_start=RowStart(units, pass_.row_start.projection / scale))
     for _ in range(_PASSES):
-        sample.update((yield from run(sampled, sample.point)))
+        sample.update((yield from run(sampled, sample.point, sample=partitions)))
         objectives = sample.history[1::2]
         report.on_sample(objectives)
         if relative_change(objectives) < _TOLERANCE and not sample.rejected:

@@ -80,34 +80,27 @@ class FactorAnalysis(Factorization):
     Parameters
     ----------
     n_components : int
-        Number of factors k; :func:`dfact.selection.number_of_factors.number_of_factors` estimates it.
+        Number of factors k. :func:`dfact.selection.number_of_factors.number_of_factors` estimates it.
     method : "minres"
         Method of extraction.
     correlation : "pearson" or "polychoric"
-        Correlations of the answers, or of normal variables behind ordered answers.
+        Correlations of the answers ("pearson"), or of normal variables behind ordered answers of at most 10 levels ("polychoric").
     rotation : "promax", "promax-spss", "oblimin", "varimax" or None
-        Oblique (promax, or oblimin with γ = 0), orthogonal, or none. Promax fits loadings to a target made of rows of length 1: of
-        rows of length 1 as well ("promax", as in psych), or of the rows as they are ("promax-spss", as in SPSS). The correlations of
-        the factors may differ by .2.
+        Rotation of the factors: promax (as in psych, or as in SPSS) or oblimin for correlated, varimax for uncorrelated factors. Oblimin
+        has γ = 0. Promax fits loadings to a target made of rows of length 1: of rows of length 1 as well ("promax"), or of the rows
+        as they are ("promax-spss"). The correlations of the factors may differ by .2.
     kappa : float
-        Power of promax.
+        Power to which promax raises the loadings.
     kaiser : bool, optional
-        Rotation of rows scaled to length 1, Kaiser's normalization. By default promax and varimax have it, as in psych and
-        factor_analyzer, and oblimin does not, as in psych and GPArotation; SPSS's oblimin has it. "promax-spss" has no other way.
+        Rotate loadings whose rows are scaled to length 1, Kaiser's normalization, or as they are. By default promax and varimax scale,
+        as in psych and factor_analyzer, and oblimin does not, as in psych and GPArotation; SPSS's oblimin does. "promax-spss" has no
+        other way.
     missing : "pairwise" or "listwise"
-        Correlations from the rows that answered both items, or all items.
+        Correlations from participants who answered both items ("pairwise") or all items ("listwise").
     max_iter : int
         Maximum number of iterations of the extraction.
     tol : float
         The extraction stops when all entries of the gradient by the uniquenesses are at most this.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
-        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
-    memory_limit : int or str, optional
-        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
-    callbacks : sequence of callables
-        Called with an :class:`dfact.progress.Iteration` after each step, such as ``dfact.Progress("fit")``.
-    dtype : "float32" or "float64", optional
-        Working precision of the passes; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
@@ -151,9 +144,6 @@ class FactorAnalysis(Factorization):
         Mean and standard deviation of each item's answers.
     n_iter_, converged_ : int, bool
         Iterations and convergence of the extraction.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
-        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
-        dataset, else None.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
+from dfact.data.validation import locate_noninteger, require_no_empty_columns
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tiles
@@ -23,7 +23,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.kernels.binomial import EDGE
 from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size, tiled_gram_size
-from dfact.models.binomial.codes import MAX_TRIALS, Codes
+from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
 from dfact.models.binomial.fit import begin, maximize_likelihood
 from dfact.models.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes
 from dfact.models.binomial.passes import ProjectionPass, RestartPass, StepPass
@@ -31,7 +31,7 @@ from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
 from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, ResponsePass, Responses, SummaryPass
-from dfact.models.gom.search import Method, Problem, Search, VertexMethod
+from dfact.models.gom.search import MembershipProblem, Search
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits, Vocabulary
@@ -83,17 +83,19 @@ class GradeOfMembership(Factorization):
     Parameters
     ----------
     n_components : int
-        Number of classes K; :func:`dfact.selection.select_by_modularity` chooses it.
+        Number of classes K. :func:`dfact.selection.select_by_modularity` chooses it.
     method : "crsc", "srsc", "ssc" or "srm"
+        Search for pure subjects: cone or simplex regularized spectral clustering (crsc, srsc), simplex spectral clustering without
+        regularization (ssc), or simplex of the response matrix (srm).
     vertex_hunting : "kmeans" or "svm-cone"
-        Method by which "crsc" finds the corners of the cone: the row nearest to each centre of K-means on all
-        rows; or the rows at the margin of the one-class SVM, SVM-cone, which the paper names. That the paper's tables were computed
-        with K-means is inferred: with it their digits are matched. The corners of expected responses lie on the margin exactly, and
-        both methods take them there.
+        Method by which "crsc" finds the corners of the cone: K-means or a one-class SVM. "kmeans" takes the row nearest to each centre
+        of K-means on all rows, "svm-cone" the rows at the margin of the SVM, which the paper names. That the paper's tables were
+        computed with K-means is inferred: with it their digits are matched. The corners of expected responses lie on the margin
+        exactly, and both methods take them there.
     tau : float, optional
-        Regularization τ of "crsc" and "srsc"; by default M·max(N, J).
+        Regularization τ of "crsc" and "srsc"; by default M·max(N, J), the highest response times the longer side of the data.
     likelihood : "none" or "binomial"
-        Likelihood that is maximized after the spectral estimate, which it is the start of.
+        Likelihood to maximize after the spectral estimate, without missing answers; no improvement where most are pure.
     tol : float
         With a likelihood: stop when it rises by at most this much in a read, relative to its value.
     max_iter : int
@@ -102,19 +104,6 @@ class GradeOfMembership(Factorization):
         Highest response M; by default the maximum of the answer range.
     random_state : int, RandomState or None
         Seed of the starts of K-means.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
-        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
-    memory_limit : int or str, optional
-        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
-    checkpoint : path, optional
-        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
-        gives the same bits. See :mod:`dfact.engine.checkpoint`.
-    checkpoint_every : int
-        Number of passes between two checkpoint versions.
-    callbacks : sequence of callables
-        Called with an :class:`dfact.progress.Iteration` after each step, such as ``dfact.Progress("fit")``.
-    dtype : "float32" or "float64", optional
-        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
@@ -192,8 +181,8 @@ class GradeOfMembership(Factorization):
         self,
         n_components: Annotated[int, COUNT] = 3,
         *,
-        method: Method = "crsc",
-        vertex_hunting: VertexMethod = "kmeans",
+        method: Literal["crsc", "srsc", "ssc", "srm"] = "crsc",
+        vertex_hunting: Literal["kmeans", "svm-cone"] = "kmeans",
         tau: Annotated[float | None, NOT_NEGATIVE.or_none()] = None,
         likelihood: Literal["none", "binomial"] = "none",
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
@@ -236,17 +225,17 @@ class GradeOfMembership(Factorization):
     def row_factors(self) -> Any:
         return self.memberships_
 
-    def _prepare(self, X: Any, n_components: Sequence[int] | None = None) -> FitTask[Problem]:
+    def _prepare(self, X: Any, n_components: Sequence[int] | None = None) -> FitTask[MembershipProblem]:
         candidates = [self.n_components] if n_components is None else list(n_components)
         self._check_parameters(candidates)
         dataset = self._dataset(X, None, reset=True)
         self._check_size(dataset, candidates)
         self.n_levels_ = self._resolve_levels(dataset)
-        problem = Problem(candidates, self.n_levels_, _responses(dataset))
+        problem = MembershipProblem(candidates, self.n_levels_, _responses(dataset))
         footprint = self._footprint_for(dataset.shape, candidates, self._working_dtype(dataset))
         return self._task(dataset, problem, footprint=footprint, n_components=candidates)
 
-    def _solve(self, task: FitTask[Problem]) -> Solver[list[float]]:
+    def _solve(self, task: FitTask[MembershipProblem]) -> Solver[list[float]]:
         problem, dataset, dtype = task.problem, task.dataset, task.dtype
         report, largest = Reporter(self.callbacks, _N_STEPS), max(problem.n_components)
         counts = yield from run(ResponsePass(dtype, problem.responses), None)
@@ -290,7 +279,7 @@ class GradeOfMembership(Factorization):
             warnings.warn(f"{found}; a class depends on its pure subjects: try fewer classes or another method", UserWarning, stacklevel=5)
         return [c.modularity for c in scored]
 
-    def _refine(self, task: FitTask[Problem]) -> Solver[tuple[MembershipSums, StateRows]]:
+    def _refine(self, task: FitTask[MembershipProblem]) -> Solver[tuple[MembershipSums, StateRows]]:
         """Maximize the likelihood from the estimate, and set what describes the maximum. Return sums over its memberships, and these."""
         problem, dtype = task.problem, task.dtype
         codes, k = Codes(int(problem.levels), problem.responses.offset), len(self.components_)
@@ -328,7 +317,7 @@ class GradeOfMembership(Factorization):
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
-        self._check_range(dataset, self.n_levels_)
+        require_counts(dataset, self.n_levels_, "GradeOfMembership", "the highest response")
         k = len(self.components_)
         task = self._task(dataset, footprint=self._footprint_for(dataset.shape, [k], self._working_dtype(dataset)))
         if self.likelihood != "none":
@@ -387,19 +376,8 @@ class GradeOfMembership(Factorization):
         levels = float(max(highest, 1) if self.n_levels is None else self.n_levels)
         if self.likelihood != "none" and (not levels.is_integer() or levels > MAX_TRIALS):
             raise ParameterError(f"the highest response is {levels:g}, expected a whole number up to {MAX_TRIALS} with a likelihood")
-        self._check_range(dataset, levels)
+        require_counts(dataset, levels, "GradeOfMembership", "the highest response")
         return levels
-
-    @staticmethod
-    def _check_range(dataset: Dataset, levels: float) -> None:
-        observed = dataset.statistics.observed > 0
-        lowest = (dataset.statistics.minimum + dataset.offset)[observed].min(initial=0)
-        highest = (dataset.statistics.maximum + dataset.offset)[observed].max(initial=0)
-        if np.isfinite([lowest, highest]).all() and lowest >= 0 and highest <= levels:
-            return
-        where = locate_outside(dataset, -dataset.offset, levels - dataset.offset, original_units=True)
-        kind = "Negative values" if lowest < 0 else "Values above the highest response"
-        raise DataError(f"{kind} in data passed to GradeOfMembership: {where}, expected 0 to {levels:g}")
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         return self._footprint_for(shape, [self.n_components], dtype)

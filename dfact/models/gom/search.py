@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,6 @@ from dfact.linalg.svd import View, right_singular
 from dfact.linalg.vertex_hunting import cone_vertices, successive_projection
 from dfact.models.gom.passes import MembershipSums, Regularized, ResponseCounts, Responses, SpanPass
 
-Method = Literal["crsc", "srsc", "ssc", "srm"]
-VertexMethod = Literal["kmeans", "svm-cone"]
-METHODS, VERTEX_METHODS = get_args(Method), get_args(VertexMethod)
-"""The methods that the guide on classes describes; the second ones are for "crsc" alone."""
 _SVD_TOLERANCE = 1e-5
 
 
@@ -44,7 +40,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Problem:
+class MembershipProblem:
     """The search for the classes of one of several numbers."""
 
     n_components: list[int]

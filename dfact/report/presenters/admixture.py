@@ -75,7 +75,7 @@ class AdmixturePresenter(Presenter[Admixture]):
     @property
     def labels(self) -> Any:
         """Populations that the data states for the people; None without any."""
-        stated = None if self.dataset is None else self.dataset.population
+        stated = None if self.dataset is None else self.dataset.genotypes.population
         return self.model.row_populations_ if stated is None else stated
 
     @cached_property

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.export.tables import Lines, Texts, fit_line, largest_items, row_chunks, under_headings
 from dfact.models.expectile.estimator import ExpectileMF
+from dfact.models.expectile.held_out_errors import ErrorHistogram, ErrorMeasure
 from dfact.models.provenance import SelectionRecord
 from dfact.report.document import Drawing, Section, Text, make_table
 from dfact.report.plots import new_figure
 from dfact.report.presenters.base import Presenter
 from dfact.report.reconstruction import entries
-from dfact.selection.cross_validation.held_out_errors import ErrorHistogram, ErrorMeasure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

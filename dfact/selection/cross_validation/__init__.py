@@ -5,5 +5,6 @@ held_out_entries         for expectiles: single entries are held out once
 entry_cross_validation   for admixture: folds of single entries
 folds, masks             which entries are held out, and the data without them
 fold_fits                the fits of a fold
-held_out_errors          sums and quantiles of the errors
+entry_fits               fits to the entries that a mask leaves, for expectiles and for admixture
+squared_errors           sums of the errors of held-out blocks
 """

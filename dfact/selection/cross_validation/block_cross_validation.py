@@ -23,7 +23,6 @@ from dfact.selection.cross_validation.folds import (
     assign_all_folds,
     check_blocks,
     resolve_groups,
-    resolve_random_state,
     resolve_strata,
 )
 from dfact.selection.grid import Parameters, best_fit, expand, make_index, most_components, plan_fits
@@ -145,12 +144,11 @@ def block_cross_validate(
     grouped = resolve_groups(groups, shape[0])
     blocks = check_blocks((shape[0] if grouped is None else int(grouped.max()) + 1, shape[1]), n_blocks, n_folds)
     strata = resolve_strata(stratify, dataset.confounders, shape[0])
-    identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
-    identity |= {"seed": resolve_random_state(random_state), "grid": [describe_parameters(c) for c in configurations]}
-    identity |= {"n_blocks": blocks, "n_folds": int(n_folds), "repeats": int(repeats), "restarts": int(restarts)}
-    identity |= {"strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
-    identity |= {} if grouped is None else {"groups": blake2b(grouped.tobytes(), digest_size=8).hexdigest()}
-    store = ResultsStore(checkpoint, identity)
+    settings: dict[str, Any] = {"grid": [describe_parameters(c) for c in configurations], "n_blocks": blocks, "n_folds": int(n_folds)}
+    settings |= {"repeats": int(repeats), "restarts": int(restarts)}
+    settings |= {"strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
+    settings |= {} if grouped is None else {"groups": blake2b(grouped.tobytes(), digest_size=8).hexdigest()}
+    store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, **settings)
     folds = assign_all_folds(shape, blocks, n_folds, repeats, store.seed, strata, grouped)
     _check_size(most_components(model, configurations), folds)
     groups = _run(model, dataset, configurations, folds, store, restarts, callbacks, in_memory)

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -10,25 +10,17 @@ import numpy as np
 import pandas as pd
 
 from dfact.data.validation import locate_noninteger
-from dfact.engine.driver import FusedSolver
-from dfact.engine.executors import resolve_executor
-from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver, run
-from dfact.engine.tiles import TileBroadcast
+from dfact.engine.requests import Solver
 from dfact.errors import DataError, ParameterError
-from dfact.models.admixture.estimator import Admixture, Problem
-from dfact.models.binomial.codes import Codes
-from dfact.models.binomial.passes import DeviancePass
+from dfact.models.admixture.estimator import Admixture, AdmixtureProblem
 from dfact.models.fit_task import FitTask
-from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count
 from dfact.progress import Iteration, Reporter
-from dfact.selection.cross_validation.folds import resolve_random_state
+from dfact.selection.cross_validation.entry_fits import EntryFit, fit_chosen, run_entry_fits
 from dfact.selection.cross_validation.masks import CodeMask
 from dfact.selection.result import Selection, fold_errors
-from dfact.selection.running.estimators import with_parameters
+from dfact.selection.running.estimators import require_method, with_parameters
 from dfact.selection.running.results_store import Results, ResultsStore, describe_model
-from dfact.selection.running.scheduler import BatchCheckpoints, run_on_shared_reads
 
 _MAX_SEED = 1 << 32
 
@@ -98,39 +90,40 @@ def cross_validate_entries(
     {'n_components': 3}
     """
     candidates = _check(model, n_components, n_folds)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit with the best number warns again
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit with the best number warns again
         tasks = {k: with_parameters(model, n_components=k, callbacks=()).prepare(X).without_rows() for k in candidates}
     dataset = tasks[candidates[0]].dataset
     if dataset.dtype.kind == "f" and (found := locate_noninteger(dataset)) != "no entry":
         raise DataError(f"{found}, expected whole numbers from 0 to {model.n_trials}")
-    identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
-    identity |= {"n_components": candidates, "n_folds": int(n_folds), "seed": resolve_random_state(random_state)}
-    store = ResultsStore(checkpoint, identity)
+    settings = {"n_components": candidates, "n_folds": int(n_folds)}
+    store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, **settings)
     # Fits of one fold are neighbours, so that they share its view of a block.
-    which = [FoldFit(tasks[k], fold) for fold in range(n_folds) for k in candidates]
-    fits, reporter = FoldsOfEntries(tasks[max(candidates)], int(n_folds), store.seed % _MAX_SEED), Reporter(callbacks, len(which))
+    which = [_fold_fit(tasks[k], fold, int(n_folds), store.seed % _MAX_SEED) for fold in range(n_folds) for k in candidates]
+    reporter = Reporter(callbacks, len(which))
 
-    def keep(fit: FoldFit, results: Results) -> None:
-        store.add((0, which.index(fit)), results)
-        reporter.reached(len(store.entries), f"fold {fit.fold + 1}, n_components={fit.n_components}")
+    def finished(fit: EntryFit) -> None:
+        reporter.reached(len(store.entries), f"fold {fit.mask.fold + 1}, n_components={fit.model.n_components}")
 
-    checkpoints = BatchCheckpoints(store, 0, model.checkpoint_every)
-    executor = resolve_executor(model.executor, len(fits.task.partitions))
-    run_on_shared_reads(fits, which, keep, executor, model.memory_limit, checkpoints)
-    figures = np.array([np.concatenate(store.entries[0, i]) for i in range(len(which))]).reshape(n_folds, len(candidates), 3)
-    table = _tabulate(candidates, figures)
-    best = int(table["deviance"].to_numpy().argmin())
+    results = run_entry_fits(_solve, which, store, finished=finished)
+    table = _tabulate(candidates, np.array([np.concatenate(arrays) for arrays in results]).reshape(n_folds, len(candidates), 3))
     store.remove_batches()
-    fitted = with_parameters(model, n_components=candidates[best]).fit(X, checkpoint=store.checkpoint("model"))
-    fitted.selection_ = SelectionRecord.from_table(table, best, "deviance", "lowest", "se")
-    return Selection(table, {"n_components": candidates[best]}, fitted)
+    return fit_chosen(model, X, table, [{"n_components": k} for k in candidates], "deviance", "se", store.checkpoint("model"))
+
+
+def _fold_fit(task: FitTask[AdmixtureProblem], fold: int, n_folds: int, seed: int) -> EntryFit:
+    # Beside what any fit holds in memory: the codes of a block, masked.
+    footprint = replace(task.footprint, work_per_row=task.footprint.work_per_row + task.dataset.shape[1])
+    mask = CodeMask(task.problem.codes, fold, n_folds, seed, held_out=False)
+    return EntryFit(task.model, replace(task, footprint=footprint), mask)
+
+
+def _solve(fit: EntryFit) -> Solver[Results]:
+    return [(yield from fit.model.held_out_deviance(fit.task, fit.held_out))]
 
 
 def _check(model: Any, n_components: Iterable[int], n_folds: Any) -> list[int]:
     """Return the candidates after a check of the arguments."""
-    if not isinstance(model, Admixture):
-        raise ParameterError(f"model is a {type(model).__name__}, expected an Admixture; for other models use block_cross_validate")
+    require_method(model, "held_out_deviance", "an Admixture; for other models use block_cross_validate")
     if model.supervised:
         raise ParameterError("model is supervised, expected one that is not: labels fix the populations")
     check_count("n_folds", n_folds, 2, 1000)
@@ -148,47 +141,3 @@ def _tabulate(candidates: list[int], figures: Any) -> pd.DataFrame:
     errors = fold_errors(totals.T[:, None], counts.T[:, None])
     columns = {"deviance": errors.pop("error"), **errors, "reads": reads.sum(axis=0).astype(int)}
     return pd.DataFrame(columns, index=pd.Index(candidates, name="n_components"))
-
-
-@dataclass(frozen=True, eq=False)
-class FoldFit:
-    """A fit of one number of populations without the entries of a fold."""
-
-    task: FitTask[Problem]
-    fold: int
-
-    @property
-    def n_components(self) -> int:
-        """Number of populations."""
-        return int(self.task.model.get_params()["n_components"])
-
-
-@dataclass(frozen=True, eq=False)
-class FoldsOfEntries:
-    """Fits to the entries outside of a fold, and their errors on the others; fits of :mod:`dfact.selection.running.scheduler`."""
-
-    task: FitTask[Problem]
-    """The largest fit."""
-    n_folds: int
-    seed: int
-
-    def footprint(self, which: FoldFit) -> Footprint:
-        """Return what a fit holds in memory: also the codes of a block, masked."""
-        one = which.task.footprint
-        return replace(one, work_per_row=one.work_per_row + self.task.dataset.shape[1])
-
-    def shared(self, which: FoldFit, keep: Callable[[Results], None]) -> FusedSolver[None]:
-        """Return the solver of a fit, with the mask of its fold as the view of the data."""
-        return FusedSolver(self._fit(which, keep), self._mask(which, held_out=False))
-
-    def _mask(self, which: FoldFit, *, held_out: bool) -> CodeMask:
-        return CodeMask(which.task.problem.codes, which.fold, self.n_folds, self.seed, held_out)
-
-    def _fit(self, which: FoldFit, keep: Callable[[Results], None]) -> Solver[None]:
-        codes, model = Codes(which.task.problem.codes.trials), which.task.model
-        assert isinstance(model, Admixture)
-        task = replace(which.task, problem=Problem(codes, curved=which.task.problem.curved))  # the mask has added the offset
-        _, maximum = yield from model.maximize(task)
-        pass_ = DeviancePass(codes, task.dtype, maximum.state)
-        deviance = yield from run(pass_, TileBroadcast(maximum.frequencies, task.dtype), self._mask(which, held_out=True))
-        keep([np.array([float(deviance.total), float(deviance.count), float(maximum.n_reads)])])

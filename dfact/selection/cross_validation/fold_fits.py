@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.sources.dense import ArraySource
-from dfact.engine.block_state import BlockState
 from dfact.engine.driver import FusedSolver, drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, Broadcast_contra, Pass, Sums_co
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import MemoryPlanError, ParameterError
 from dfact.linalg.svd import nndsvd
@@ -25,8 +23,8 @@ from dfact.models.bounded_nmf.solvers import Splitless, descend
 from dfact.models.fit_task import FitTask
 from dfact.progress import relative_change
 from dfact.selection.cross_validation.folds import Folds
-from dfact.selection.cross_validation.held_out_errors import SquaredErrorPass, sum_squared_errors
 from dfact.selection.cross_validation.masks import FoldMask
+from dfact.selection.cross_validation.squared_errors import SquaredErrorPass, sum_squared_errors
 from dfact.selection.running.estimators import with_parameters
 
 # Multiples of the model's tolerance: for the first β of a number of components, and for the others, which start from it.
@@ -276,23 +274,8 @@ class WarmStartPath:
         """Return loadings, number of passes and objective of a fit; without a row start it starts from the previous fit's rows."""
         s = self._settings
         solver = Splitless(problem, RowStart(None) if row_start is None else row_start, s.dtype)
-        first_pass = None if row_start is None else ResetPass(solver.pass_)
-        descent = yield from descend(solver, Q, s.max_iter, tol, None, relative_change, first_pass)
+        descent = yield from descend(solver, Q, s.max_iter, tol, None, relative_change, reset=row_start is not None)
         return descent.Q, len(descent.objectives), descent.objectives[-1]
-
-
-@dataclass(frozen=True)
-class ResetPass(Pass[BlockState, Broadcast_contra, Sums_co]):
-    """A pass that discards the state of the blocks and begins from its start."""
-
-    pass_: Pass[Any, Broadcast_contra, Sums_co]
-
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        return self.pass_.dtype
-
-    def step(self, block: Block, state: BlockState, broadcast: Broadcast_contra) -> tuple[BlockState, Sums_co]:
-        return self.pass_.step(block, self.pass_.start(block), broadcast)
 
 
 @dataclass(frozen=True, eq=False)

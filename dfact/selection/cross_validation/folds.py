@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import as_frame
 from dfact.errors import ParameterError
-from dfact.parameters import random_generator
 
 _N_QUANTILES = 4  # strata of equal size for each continuous confounder
 
@@ -80,11 +79,6 @@ def assign_all_folds(
 ) -> list[Folds]:
     """Assign the folds of each repeat; those of one repeat do not depend on the number of repeats."""
     return [assign_folds(shape, n_blocks, n_folds, np.random.default_rng([seed, repeat]), strata, groups) for repeat in range(repeats)]
-
-
-def resolve_random_state(random_state: Any) -> int | None:
-    """Return a seed for what scikit-learn accepts as random state; None for None."""
-    return None if random_state is None else int(random_generator(random_state).randint(2**31))
 
 
 def number_strata(frame: pd.DataFrame) -> NDArray[np.int64]:

@@ -12,27 +12,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.engine.driver import FusedSolver
-from dfact.engine.executors import resolve_executor
-from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver, run
+from dfact.engine.requests import Solver
 from dfact.errors import DataError, ParameterError
-from dfact.models.cp.base import CPModel
 from dfact.models.expectile.estimator import ExpectileMF, largest_entry
+from dfact.models.expectile.held_out_errors import ERRORS, N_ROW_GROUPS, ErrorMeasure, ExpectileErrors
 from dfact.models.expectile.passes import OriginalUnits
 from dfact.models.expectile.sampled_entries import record_crossings
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
-from dfact.models.provenance import SelectionRecord
 from dfact.parameters import COUNT, check_count, describe_value, is_in_range
 from dfact.progress import Iteration, Reporter
-from dfact.selection.cross_validation.folds import resolve_random_state
-from dfact.selection.cross_validation.held_out_errors import ERRORS, N_ROW_GROUPS, ErrorMeasure, ExpectileErrors, ExpectileErrorsPass
+from dfact.selection.cross_validation.entry_fits import EntryFit, fit_chosen, run_entry_fits
 from dfact.selection.cross_validation.masks import EntryMask
 from dfact.selection.grid import Parameters, expand, make_index
 from dfact.selection.result import Selection, fold_errors
-from dfact.selection.running.estimators import with_parameters
+from dfact.selection.running.estimators import is_tensor_model, require_method, with_parameters
 from dfact.selection.running.results_store import Results, ResultsStore, describe_model, describe_parameters
-from dfact.selection.running.scheduler import BatchCheckpoints, run_on_shared_reads
 
 _COMMON = (*RUNTIME_PARAMETERS, "dtype")  # parameters that are the same for all fits
 _STARTS, _ERRORS = range(2)  # the stages of the fits
@@ -206,20 +200,18 @@ def _select(model: ExpectileMF, X: Any, grids: Sequence[Mapping[str, Any]], sett
     _check(model, settings)
     each = [expand(model, grid) for grid in grids]
     configurations = [configuration for of_grid in each for configuration in of_grid]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit with the best parameters warns again
         dataset = model.prepare(X).dataset
         tasks = [_configure(model, parameters).prepare(dataset).without_rows() for parameters in configurations]
-    progress = _Progress(settings.callbacks, repeats * sum(int(task.model.get_params()["max_iter"]) for task in tasks))
-    fits = [EntryFit(progress.attach(task.model), task, repeat) for repeat in range(repeats) for task in tasks]
     unit = largest_entry(dataset) if error == "absolute" else 1.0
     measure = ErrorMeasure("absolute" if error == "absolute" else "relative", tuple(float(edge) for edge in settings.bins), unit)
-    identity: dict[str, Any] = {"data": None if settings.checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
-    identity |= {"grid": [describe_parameters(c) for c in configurations], "holdout_fraction": float(holdout_fraction)}
+    identity = {"grid": [describe_parameters(c) for c in configurations], "holdout_fraction": float(holdout_fraction)}
     identity |= {"error": error, "row_groups": N_ROW_GROUPS, "bins": describe_value(measure.edges), "repeats": int(repeats)}
-    store = ResultsStore(settings.checkpoint, identity | {"seed": resolve_random_state(settings.random_state)})
-    entry_fits = EntryFits(tasks[0], measure, holdout_fraction, store.seed)
-    errors = held_out_errors(entry_fits, fits, store, model.executor, model.memory_limit)
+    store = ResultsStore.of_fits(settings.checkpoint, dataset, describe_model(model), settings.random_state, **identity)
+    progress = _Progress(settings.callbacks, repeats * sum(int(task.model.get_params()["max_iter"]) for task in tasks))
+    masks = [EntryMask(holdout_fraction, store.seed, repeat, held_out=False) for repeat in range(repeats)]
+    fits = [_entry_fit(progress.attach(task.model), task, mask, measure) for mask in masks for task in tasks]
+    errors = held_out_errors(fits, measure, store)
     found = [errors[i :: len(tasks)] for i in range(len(tasks))]
     if not all(sum(part.numbers.sum() if error == "expectile" else part.counts.sum() for part in parts) for parts in found):
         observed = int(dataset.statistics.observed.sum())
@@ -231,20 +223,15 @@ def _select(model: ExpectileMF, X: Any, grids: Sequence[Mapping[str, Any]], sett
     for i, of_grid in enumerate(each):
         part = slice(first, first := first + len(of_grid))
         table = _tabulate(of_grid, measure, found[part], [fit.model.omega for fit in fits[part]])
-        best = int(table[score].to_numpy().argmin())
         path = store.checkpoint("model" if len(each) == 1 else f"model-{i}")
-        fitted = with_parameters(model, **of_grid[best]).fit(X, checkpoint=path)
-        fitted.selection_ = SelectionRecord.from_table(table, best, score, "lowest", "se" if score == "loss" else None)
-        selections.append(Selection(table, of_grid[best], fitted))
+        selections.append(fit_chosen(model, X, table, of_grid, score, "se" if score == "loss" else None, path))
     return selections
 
 
 def _check(model: Any, settings: _Settings) -> None:
     holdout_fraction, error, bins = settings.holdout_fraction, settings.error, settings.bins
-    if not isinstance(model, ExpectileMF):
-        remedies = ("for other models use block_cross_validate", "for tensors use select_on_path or replicability")
-        other = remedies[isinstance(model, CPModel)]
-        raise ParameterError(f"model is a {type(model).__name__}, expected an ExpectileMF; {other}")
+    remedies = ("for other models use block_cross_validate", "for tensors use select_on_path or replicability")
+    require_method(model, "held_out_errors", f"an ExpectileMF; {remedies[is_tensor_model(model)]}")
     if not is_in_range(holdout_fraction, 0, 1) or holdout_fraction == 0:
         raise ParameterError(f"holdout_fraction is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
     if error not in ("expectile", *ERRORS):
@@ -308,77 +295,33 @@ class _Progress:
         self._reporter.reached(sum(self._numbers), f"{len(self._numbers)} fits, iteration {iteration.number}")
 
 
-@dataclass(frozen=True, eq=False)
-class EntryFit:
-    """A fit of one configuration to the entries that are not held out in a repeat."""
-
-    model: ExpectileMF
-    """Model with the parameters of the configuration, not fitted."""
-    task: FitTask[OriginalUnits]
-    repeat: int
-
-    @property
-    def starts_from_svd(self) -> bool:
-        """Whether the fit starts from a singular value decomposition, which fits of a repeat share."""
-        return isinstance(self.model.init, str) and self.model.init == "svd"
+def _entry_fit(model: ExpectileMF, task: FitTask[OriginalUnits], mask: EntryMask, measure: ErrorMeasure) -> EntryFit:
+    footprint = replace(task.footprint, broadcast=task.footprint.broadcast + measure.nbytes)
+    return EntryFit(model, replace(task, footprint=footprint), mask)
 
 
-@dataclass(frozen=True, eq=False)
-class EntryFits:
-    """Fits to the entries that are not held out, and their errors on those that are; fits of :mod:`dfact.selection.running.scheduler`."""
+def held_out_errors(fits: Sequence[EntryFit], measure: ErrorMeasure, store: ResultsStore) -> list[ExpectileErrors]:
+    """Return the errors of each fit on the entries that its mask holds out; the store holds those that are finished.
 
-    task: FitTask[OriginalUnits]
-    """The fit of any configuration: all have the same data and precision."""
-    measure: ErrorMeasure
-    holdout_fraction: float
-    seed: int
-    """Seed of the draws."""
-    starts: Mapping[int, NDArray[np.float64]] | None = None
-    """Columns' factors (m, k) of the largest start by repeat, of which other fits take the first columns; None to compute these."""
-
-    def footprint(self, which: EntryFit) -> Footprint:
-        """Return what a fit holds in memory."""
-        one = which.task.footprint
-        return replace(one, broadcast=one.broadcast + self.measure.nbytes)
-
-    def shared(self, which: EntryFit, keep: Callable[[Results], None]) -> FusedSolver[None]:
-        """Return the solver of a fit, with the mask of its repeat as the view of the data."""
-        solver = self._start(which, keep) if self.starts is None else self._fit(which, self.starts.get(which.repeat), keep)
-        return FusedSolver(solver, self._mask(which.repeat, held_out=False))
-
-    def _start(self, fit: EntryFit, keep: Callable[[Results], None]) -> Solver[None]:
-        _, Y = yield from fit.model.initial_factors(fit.task)
-        keep([Y])
-
-    def _fit(self, fit: EntryFit, start: NDArray[np.float64] | None, keep: Callable[[Results], None]) -> Solver[None]:
-        model, dtype = fit.model, fit.task.dtype
-        if start is not None and fit.starts_from_svd:
-            model = with_parameters(model, init=start[:, : model.n_components].T)
-        yield from model.solve(fit.task)
-        pass_ = ExpectileErrorsPass(fit.task.problem, self.measure, model.omega, dtype)
-        errors = yield from run(pass_, model.column_factors_.astype(np.float64), self._mask(fit.repeat, held_out=True))
-        keep([np.asarray(getattr(errors, part.name), np.float64) for part in fields(errors)])
-
-    def _mask(self, repeat: int, *, held_out: bool) -> EntryMask:
-        return EntryMask(self.holdout_fraction, self.seed, repeat, held_out)
-
-
-def held_out_errors(
-    fits: EntryFits, which: Sequence[EntryFit], store: ResultsStore, executor: Any, memory_limit: int | str | None
-) -> list[ExpectileErrors]:
-    """Return the errors of each fit on the entries that its repeat holds out; the store holds those that are finished."""
-
-    def run_stage(stage: int, fits: EntryFits, which: Sequence[EntryFit]) -> list[Results]:
-        def keep(fit: EntryFit, results: Results) -> None:
-            store.add((stage, which.index(fit)), results)
-
-        checkpoints = BatchCheckpoints(store, stage, which[0].model.checkpoint_every)
-        run_on_shared_reads(fits, which, keep, resolve_executor(executor, len(fits.task.partitions)), memory_limit, checkpoints)
-        return [store.entries[stage, number] for number in range(len(which))]
-
-    decomposed, starts = [fit for fit in which if fit.starts_from_svd], {}
+    Fits from a singular value decomposition start from one for each mask, the largest, of which others take the first columns.
+    """
+    decomposed = [fit for fit in fits if isinstance(fit.model.init, str) and fit.model.init == "svd"]
+    starts: dict[Any, NDArray[Any]] = {}
     if decomposed:
         largest = max(decomposed, key=lambda fit: fit.model.n_components)
-        begun = [replace(largest, repeat=repeat) for repeat in dict.fromkeys(fit.repeat for fit in decomposed)]
-        starts = {fit.repeat: start for fit, (start,) in zip(begun, run_stage(_STARTS, fits, begun), strict=True)}
-    return [ExpectileErrors(*arrays) for arrays in run_stage(_ERRORS, replace(fits, starts=starts), which)]
+        begun = [replace(largest, mask=mask) for mask in dict.fromkeys(fit.mask for fit in decomposed)]
+        starts = {fit.mask: start for fit, (start,) in zip(begun, run_entry_fits(_solve_start, begun, store, _STARTS), strict=True)}
+
+    def solve(fit: EntryFit) -> Solver[Results]:
+        model = fit.model
+        if fit in decomposed:
+            model = with_parameters(model, init=starts[fit.mask][:, : model.n_components].T)
+        errors = yield from model.held_out_errors(fit.task, fit.held_out, measure)
+        return [np.asarray(getattr(errors, part.name), np.float64) for part in fields(errors)]
+
+    return [ExpectileErrors(*arrays) for arrays in run_entry_fits(solve, fits, store, _ERRORS)]
+
+
+def _solve_start(fit: EntryFit) -> Solver[Results]:
+    _, Y = yield from fit.model.initial_factors(fit.task)
+    return [Y]

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.engine.passes import Block
-from dfact.engine.requests import BlockView
+from dfact.engine.passes import Block, BlockView
 from dfact.models.fit_task import FitTask
 from dfact.selection.resampling.resamples import GroupFits, GroupRows, RefittedLoadings
 from dfact.selection.running.estimators import with_parameters
@@ -99,8 +98,7 @@ class EqualLoadingsFits(GroupFits):
         """Fit the model of ``fits`` to all rows together, and prepare the fits to simulated groups, given the ``refits`` to the groups."""
         dataset, task = fits.task.dataset, fits.task
         pooled = with_parameters(fits.model, executor=executor, memory_limit=memory_limit)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit itself has warned
             pooled = pooled.fit(dataset)
         loadings = _all_loadings(pooled.components_, getattr(pooled, "confounder_components_", None))
         common = np.asarray(pooled.row_factors(), task.dtype)

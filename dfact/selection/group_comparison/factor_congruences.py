@@ -89,8 +89,7 @@ class FactorCongruences:
         if refits.pending:
             others = None if frame is None else frame.drop(columns=[groups.by] if groups.is_confounder and groups.by in frame else [])
             refit, inputs = refit_inputs(model, dataset, others)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit itself has warned
                 fits = GroupFits.of_groups(refit, inputs, members, groups.labels, store.seed)
             if "init" in model.get_params(deep=False):
                 fits = converged_start(model, fits, self._matching)

@@ -15,7 +15,6 @@ from dfact.models.provenance import Comparison
 from dfact.models.traits import Vocabulary
 from dfact.parameters import check_count, describe_value, is_in_range
 from dfact.progress import Iteration
-from dfact.selection.cross_validation.folds import resolve_random_state
 from dfact.selection.group_comparison.factor_congruences import FactorCongruences, resolve_draws
 from dfact.selection.group_comparison.item_effects import anchored_tests
 from dfact.selection.group_comparison.item_screens import Groups, make_strata, mantel_screen
@@ -36,7 +35,7 @@ def compare_groups(
     n_resamples: int | None = None,
     test: bool = True,
     level: float = 0.95,
-    scales: Mapping[str, str] | None = None,
+    scales: Mapping[str, Sequence[str]] | str | PathLike[str] | None = None,
     keys: Mapping[str, int] | None = None,
     confounders: Any = None,
     sample_weight: Any = None,
@@ -96,8 +95,11 @@ def compare_groups(
         Whether to compute p values of the factors. Without them, fewer draws are enough for the intervals.
     level : float
         Coverage of the intervals of the congruences and of the impact.
-    scales, keys : mappings from items, optional
-        Scale of each item, and its key 1 or −1; by default those of the codebook, else the factor with the largest loading and its sign.
+    scales : dict from scale to its items, or path, optional
+        A path is that of a csv file with a column item and columns scale and key. By default the scales of the codebook, else the factor
+        with each item's largest loading.
+    keys : dict from item to 1 or −1, optional
+        −1 reverses an item; by default what goes with the scales, of a factor the signs of the loadings.
     confounders, sample_weight : optional
         Those passed to ``model.fit``. A Dataset or path brings its own.
     random_state : int, RandomState or None
@@ -159,9 +161,8 @@ def compare_groups(
     n_draws = resolve_draws(n_resamples, len(model.components_) * (len(groups.levels) - 1), test=test)
     members = groups.datasets(dataset)
     strata = make_strata(model, dataset, groups, scales, keys)
-    identity = {"data": None if checkpoint is None else dataset.fingerprint, "seed": resolve_random_state(random_state)}
-    identity |= {"model": f"{describe_model(model)}, components {describe_value(np.asarray(model.components_))}"}
-    store = ResultsStore(checkpoint, identity | {"groups": f"{groups.by}, {describe_value(groups.labels)}"})
+    described = f"{describe_model(model)}, components {describe_value(np.asarray(model.components_))}"
+    store = ResultsStore.of_fits(checkpoint, dataset, described, random_state, groups=f"{groups.by}, {describe_value(groups.labels)}")
     congruences = FactorCongruences(model, groups, n_draws, test=test)
     congruences.fit(dataset, frame, members, store, callbacks)
     scale_names, mantel, unscreened = mantel_screen(model, dataset, groups, *strata)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import Confounder, as_frame, as_levels, level_name
 from dfact.data.dataset import Dataset
+from dfact.data.scales import as_item_table
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.errors import DataError, ParameterError
@@ -78,29 +80,38 @@ class Groups:
 
 
 def make_strata(
-    model: Any, dataset: Dataset, groups: Groups, scales: Mapping[str, str] | None, keys: Mapping[str, int] | None
+    model: Any,
+    dataset: Dataset,
+    groups: Groups,
+    scales: Mapping[str, Sequence[str]] | str | PathLike[str] | None,
+    keys: Mapping[str, int] | None,
 ) -> tuple[list[str], Strata]:
     """Return the scale of each item and the strata: by the arguments, by the codebook, or by the largest loadings."""
     names = [str(label) for label in model.column_labels_]
     codebook = {} if dataset.codebook is None else {item.name: item for item in dataset.codebook}
-    if scales is None and any(item.scale for item in codebook.values()):
-        scales = {name: item.scale for name, item in codebook.items()}
-        keys = {name: item.key for name, item in codebook.items()} if keys is None else keys
-    if scales is None:
+    by_item: Mapping[str, str]
+    if scales is not None:
+        table = as_item_table(scales)
+        by_item, found = table.scales, table.keys
+    elif any(item.scale for item in codebook.values()):
+        by_item = {name: item.scale for name, item in codebook.items()}
+        found = {name: item.key for name, item in codebook.items()}
+    else:
         loadings = np.asarray(model.components_, np.float64)
         largest, factors = np.abs(loadings).argmax(axis=0), model.get_feature_names_out()
-        scales = {name: str(factors[i]) for name, i, used in zip(names, largest, np.abs(loadings).max(axis=0), strict=True) if used}
-        keys = dict(zip(names, np.sign(loadings[largest, np.arange(len(names))]), strict=True)) if keys is None else keys
-    unknown = [name for name in {**scales, **(keys or {})} if name not in names]
-    if unknown and not set(names) & set(scales):
+        by_item = {name: str(factors[i]) for name, i, used in zip(names, largest, np.abs(loadings).max(axis=0), strict=True) if used}
+        found = dict(zip(names, np.sign(loadings[largest, np.arange(len(names))]), strict=True))
+    signs = found if keys is None else keys
+    unknown = [name for name in {**by_item, **signs} if name not in names]
+    if unknown and not set(names) & set(by_item):
         raise ParameterError(f"scales name the items {unknown[:5]}, expected some of the model's, such as {names[:3]}")
     statistics = dataset.statistics
     narrow = statistics.maximum - statistics.minimum < MAX_LEVELS
-    of_item = [scales.get(name, "") if usable else "" for name, usable in zip(names, narrow, strict=True)]
+    of_item = [by_item.get(name, "") if usable else "" for name, usable in zip(names, narrow, strict=True)]
     sizes = pd.Series(of_item).value_counts()
     of_item = [scale if scale and sizes[scale] > 1 else "" for scale in of_item]
     items = [np.flatnonzero(np.asarray(of_item, object) == scale) for scale in dict.fromkeys(filter(None, of_item))]
-    reverse = np.asarray([(keys or {}).get(name, 1) < 0 for name in names])
+    reverse = np.asarray([signs.get(name, 1) < 0 for name in names])
     return of_item, Strata.of(statistics.minimum, statistics.maximum, reverse, items, len(groups.levels) - 1)
 
 

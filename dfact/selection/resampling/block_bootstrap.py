@@ -16,20 +16,18 @@ from dfact.data.layout import Layout
 from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.executors import resolve_executor
 from dfact.engine.passes import Block, Pass
-from dfact.engine.requests import Solver, memo, run, state_rows, step_tiles
+from dfact.engine.requests import Solver, memo, run, state_rows
 from dfact.errors import ParameterError
 from dfact.linalg.row_points import NoSums
-from dfact.models.admixture.estimator import Admixture, Problem
-from dfact.models.admixture.variants import Variants
-from dfact.models.binomial.fit import begin, maximize_likelihood
-from dfact.models.binomial.passes import Memberships, StepPass
+from dfact.models.admixture.estimator import Admixture, AdmixtureProblem
+from dfact.models.admixture.variants import chromosome_borders
+from dfact.models.binomial.passes import Memberships
 from dfact.models.binomial.row_block import ColumnWeights
 from dfact.models.fit_task import FitTask
 from dfact.models.row_factors import gather_rows
 from dfact.parameters import check_count, describe_value, is_count
 from dfact.progress import Iteration, Reporter, TimeLeft
-from dfact.selection.cross_validation.folds import resolve_random_state
-from dfact.selection.running.estimators import with_parameters
+from dfact.selection.running.estimators import require_method, with_parameters
 from dfact.selection.running.fitted_data import fitted_dataset
 from dfact.selection.running.results_store import ResultsStore, describe_model
 from dfact.selection.running.scheduler import largest_batch
@@ -113,15 +111,13 @@ def block_bootstrap(
     edges = _check(model, n_resamples, n_blocks)
     dataset, (n, k) = fitted_dataset(model, X), model.memberships_.shape
     inputs = {} if populations is None else {"populations": populations}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit of the model has warned
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit of the model has warned
         task = with_parameters(model, callbacks=()).prepare(dataset, **inputs)
     labels = np.full((n, 1), -1.0) if task.covariates is None else task.covariates
     estimate = np.hstack([labels, np.asarray(model.memberships_, np.float64)])
-    identity = {"data": None if checkpoint is None else dataset.fingerprint, "seed": resolve_random_state(random_state)}
-    identity |= {"model": f"{describe_model(model)}, frequencies {describe_value(np.asarray(model.frequencies_))}"}
-    identity |= {"labels": describe_value(labels), "n_resamples": int(n_resamples), "blocks": describe_value(edges)}
-    store = ResultsStore(checkpoint, identity)
+    described = f"{describe_model(model)}, frequencies {describe_value(np.asarray(model.frequencies_))}"
+    settings = {"labels": describe_value(labels), "n_resamples": int(n_resamples), "blocks": describe_value(edges)}
+    store = ResultsStore.of_fits(checkpoint, dataset, described, random_state, **settings)
     reporter, left = Reporter(callbacks, n_resamples), TimeLeft(n_resamples)
     # Each refit has two states, that of the maximization and the sums; the driver adds up the sums.
     footprint = replace(task.footprint, state_per_row=2 * task.footprint.state_per_row)
@@ -129,7 +125,7 @@ def block_bootstrap(
     executor = resolve_executor(model.executor, len(task.partitions))
     fits = [largest, *[footprint] * (n_resamples - 1)]
     count, plan = largest_batch(dataset.source, task.dtype, fits, executor.workers(model.memory_limit))
-    resamples = Resamples(replace(task, covariates=estimate), edges, store.seed, model.frequencies_.astype(np.float64))
+    resamples = Resamples(model, replace(task, covariates=estimate), edges, store.seed)
     sums, done = np.zeros((2, n, k)), [0]
 
     def finished() -> None:
@@ -150,8 +146,7 @@ def block_bootstrap(
 
 def _check(model: Any, n_resamples: Any, n_blocks: Any) -> NDArray[np.intp]:
     """Check the arguments, and return the edges of the blocks."""
-    if not isinstance(model, Admixture):
-        raise ParameterError(f"model is a {type(model).__name__}, expected an Admixture; for other models use bootstrap")
+    require_method(model, "refit", "an Admixture; for other models use bootstrap")
     check_is_fitted(model)
     check_count("n_resamples", n_resamples, 2, _MAX_RESAMPLES)
     m = len(model.column_labels_)
@@ -170,12 +165,6 @@ def _standard_errors(sums: NDArray[np.float64], count: int, dtype: np.dtype[Any]
     for start in range(0, sums.shape[1], step):
         totals, squares = sums[:, start : start + step]
         yield np.sqrt(np.maximum(squares - totals * totals / count, 0) / (count - 1)).astype(dtype)
-
-
-def chromosome_borders(m: int, variants: Variants | None) -> NDArray[np.intp]:
-    """Return the first SNP of each run of SNPs with one chromosome, and the number of SNPs m (runs + 1,)."""
-    changes = np.empty(0, np.intp) if variants is None else np.flatnonzero(variants.chromosome[1:] != variants.chromosome[:-1]) + 1
-    return np.concatenate([[0], changes, [m]]).astype(np.intp)
 
 
 def block_edges(borders: NDArray[np.intp], n_blocks: int) -> NDArray[np.intp]:
@@ -241,25 +230,21 @@ def _estimate(block: Block) -> NDArray[np.float64]:
 class Resamples:
     """Refits of an admixture to resamples of its SNPs."""
 
-    task: FitTask[Problem]
+    model: Admixture
+    """The fitted model."""
+    task: FitTask[AdmixtureProblem]
     """The fit, with labels and memberships of the model as covariates."""
     edges: NDArray[np.intp]
     """First SNP of each block, and the number of SNPs."""
     seed: int
-    P: NDArray[np.float64]
-    """Frequencies of the model (K, m)."""
 
     def chain(self, numbers: range, finished: Callable[[], None]) -> Solver[NDArray[np.float64]]:
         """Refit to the resamples with these numbers, one after another; return the sums of memberships and of squares (2, n, K)."""
-        problem, dtype, parameters = self.task.problem, self.task.dtype, self.task.model.get_params()
-        moments = MomentPass(dtype)
+        moments = MomentPass(self.task.dtype)
         yield from run(moments, "")
         for number in numbers:
-            weights = draw_weights(self.edges, self.seed, number)
-            pass_ = StepPass(problem.codes, len(self.P), dtype, curved=problem.curved, weights=weights)
-            yield from step_tiles(begin, {"P": self.P})
-            maximum = yield from maximize_likelihood(pass_, tol=parameters["tol"], max_iter=parameters["max_iter"], em_reads=0)
-            yield from run(moments, maximum.state)
+            memberships = yield from self.model.refit(self.task, draw_weights(self.edges, self.seed, number))
+            yield from run(moments, memberships)
             finished()
         totals, squares = (yield from state_rows("totals")), (yield from state_rows("squares"))
         sums = yield from memo("moments", lambda: {"sums": np.stack([np.concatenate(list(rows)) for rows in (totals, squares)])})

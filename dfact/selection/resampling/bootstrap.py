@@ -14,12 +14,11 @@ from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
 from dfact.models.bounded_nmf.effects import item_scale, split_differences
-from dfact.models.cp.base import CPModel
 from dfact.models.estimator import Factorization
 from dfact.models.provenance import Stability, TensorStability
 from dfact.parameters import check_count, describe_value, is_in_range
 from dfact.progress import Iteration
-from dfact.selection.cross_validation.folds import resolve_random_state, resolve_strata
+from dfact.selection.cross_validation.folds import resolve_strata
 from dfact.selection.resampling.intervals import INDEPENDENT, Variance, factor_intervals, is_penalized, summarize_samples
 from dfact.selection.resampling.refits import Matching, Refits, converged_start, fitted_confounders, fitted_weights, refit_inputs
 from dfact.selection.resampling.resamples import HalfFits, RefittedLoadings, ReplicateFits, ResampleFits
@@ -188,7 +187,7 @@ def bootstrap(
     ((100, 2), True)
     """
     _check(model, n_resamples, level, resampling)
-    if isinstance(model, CPModel):
+    if model.traits.tensor:
         if confounders is not None or sample_weight is not None:
             raise ParameterError(f"confounders or sample_weight are given, and a {type(model).__name__} takes neither; leave them out")
         if resampling not in (None, "bootstrap") or reselect:
@@ -205,12 +204,10 @@ def bootstrap(
             raise ParameterError(f"{found}, expected those of a dataset whose weights the model was fitted with, and no strata")
         n_resamples = replicates.n_replicates
     strata = resolve_strata(stratify, None, dataset.shape[0])
-    fingerprint = None if checkpoint is None else dataset.fingerprint
-    identity = {"data": fingerprint, "model": _describe(model, warm_start), "seed": resolve_random_state(random_state)}
-    identity |= {"strata": None if strata is None else describe_value(strata)}
-    identity |= {} if resampling == "bootstrap" else {"resampling": resampling}
-    identity |= {"reselect": int(reselect)} if reselect else {}
-    store = ResultsStore(checkpoint, identity)
+    settings: dict[str, Any] = {"strata": None if strata is None else describe_value(strata)}
+    settings |= {} if resampling == "bootstrap" else {"resampling": resampling}
+    settings |= {"reselect": int(reselect)} if reselect else {}
+    store = ResultsStore.of_fits(checkpoint, dataset, _describe(model, warm_start), random_state, **settings)
     if reselect:
         if resampling != "bootstrap":
             raise ParameterError(
@@ -255,8 +252,7 @@ def _describe(model: Factorization, warm_start: bool) -> str:
 def _make_fits(model: Any, dataset: Dataset, confounders: Any, seed: int, strata: NDArray[Any] | None, resampling: str) -> ResampleFits:
     frame = fitted_confounders(model, dataset, confounders)
     refit, unlabelled = refit_inputs(model, dataset, frame)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit itself has warned
         return RESAMPLINGS[resampling].make(refit, unlabelled, seed=seed, strata=strata)
 
 

@@ -64,8 +64,7 @@ def factor_intervals(
         Whether a penalty shrinks the loadings, less in more rows. The interval of independent resamples is then centred at the estimate
         less its bias, the mean over the refits less the estimate (Efron & Tibshirani 1993, chapter 10).
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of fewer than two refits, which have no standard error
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of fewer than two refits, which have no standard error
         se = variance.standard_error(samples, estimate)
     half = variance.quantile(level, len(samples)) * se
     centre = 2 * estimate - samples.mean(axis=0) if penalized and variance.scales is None else estimate

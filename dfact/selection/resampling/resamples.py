@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.replicate_weights import ReplicateWeights
-from dfact.engine.driver import FusedSolver, drive_together, whole
+from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
-from dfact.engine.passes import Block
-from dfact.engine.requests import BlockView, Solver
+from dfact.engine.passes import Block, BlockView
+from dfact.engine.requests import Solver
 from dfact.errors import DataError
 from dfact.linalg.svd import Matrix
 from dfact.models.bounded_nmf.effects import AdjustedDifferences
@@ -210,7 +210,7 @@ class ResampleFits:
         changes: dict[str, Any] = {}
         if "random_state" in self.model.get_params(deep=False):
             changes["random_state"] = int(np.random.SeedSequence([self.seed, which + 1]).generate_state(1)[0] >> 1)
-        task, view = (self.task, whole) if which == ALL_ROWS else (self._task(which), self._view(which))
+        task, view = (self.task, None) if which == ALL_ROWS else (self._task(which), self._view(which))
         return FusedSolver(self._refit(with_parameters(self.model, **changes), task, keep), view)
 
     def _view(self, which: int) -> BlockView:

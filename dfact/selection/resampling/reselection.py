@@ -90,8 +90,7 @@ def reselect(
         if (number,) not in store.entries:
             resample, rows = _draw(dataset, confounders, strata, store.seed, number)
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", UserWarning)  # the selection itself has warned
+                with warnings.catch_warnings(action="ignore", category=UserWarning):  # the selection itself has warned
                     seed = int(np.random.SeedSequence([store.seed, number]).generate_state(1)[0] >> 1)
                     chosen = repeat(resample, rows, seed)
                 store.add((number,), [np.asarray(chosen.components_, np.float64), np.asarray([_number(chosen, candidates)])])

@@ -14,13 +14,12 @@ from dfact.data.dataset import Dataset
 from dfact.engine.requests import Solver
 from dfact.errors import ParameterError
 from dfact.models.cp.base import CPModel
-from dfact.models.cp.elastic import ElasticCP
 from dfact.models.cp.refit import Vectors, fit_vectors
 from dfact.models.fit_task import FitTask
 from dfact.models.provenance import TensorStability
 from dfact.parameters import describe_value
 from dfact.progress import Iteration
-from dfact.selection.cross_validation.folds import resolve_random_state, resolve_strata
+from dfact.selection.cross_validation.folds import resolve_strata
 from dfact.selection.resampling.refits import Refits
 from dfact.selection.resampling.resamples import ALL_ROWS, Refit, RefittedLoadings, ResampleFits
 from dfact.selection.running.estimators import with_parameters
@@ -76,9 +75,9 @@ def bootstrap_tensor(
     dataset = fitted_dataset(model, as_dataset(X))
     strata = resolve_strata(stratify, None, dataset.shape[0])
     others = [np.asarray(A, np.float64).T for A in model.factors_[1:]]
-    identity = {"data": None if checkpoint is None else dataset.fingerprint, "seed": resolve_random_state(random_state)}
-    identity |= {"model": f"{describe_model(model)}, factors {describe_value(others)}, warm_start={bool(warm_start)}"}
-    store = ResultsStore(checkpoint, identity | {"strata": None if strata is None else describe_value(strata)})
+    described = f"{describe_model(model)}, factors {describe_value(others)}, warm_start={bool(warm_start)}"
+    settings = {"strata": None if strata is None else describe_value(strata)}
+    store = ResultsStore.of_fits(checkpoint, dataset, described, random_state, **settings)
     warm = _make_fits(model, dataset, store.seed, strata)
     estimate = _Matching([A[:rank] for A in others]).match(_fit_all(warm, model))
     if estimate.similarity.min() < _SAME_COMPONENT:
@@ -98,13 +97,9 @@ def _make_fits(model: Any, dataset: Dataset, seed: int, strata: NDArray[Any] | N
     # An objective of N observed entries varies by about size/N of its value with the sample.
     tol = max(min(model.tol, _SHARE_OF_VARIATION * size / max(int(dataset.statistics.observed.sum()), 1)), _LEAST_TOL)
     changes = {"init": [np.asarray(A, np.float64) for A in model.factors_], "tol": tol, "max_iter": max(_MAX_ITER, model.max_iter)}
-    if isinstance(model, ElasticCP):
-        fitted = with_parameters(model, **changes, solver="bcd", missing="fill", executor=None, memory_limit=None, callbacks=())
-    else:
-        fitted = ElasticCP(model.n_components, **changes, lam=0.0, prior=None, missing="fill", dtype=model.dtype)
+    fitted = model.fitted_by_passes(**changes)
     unlabelled = replace(dataset, path=None, labels=None, stored_fingerprint=None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit itself has warned
         return TensorFits.make(fitted, unlabelled, seed=seed, strata=strata)
 
 

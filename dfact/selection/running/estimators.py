@@ -20,6 +20,17 @@ def check_estimator(model: Any) -> None:
         raise ParameterError(f"model is {found} without {', '.join(lacking)}; expected an estimator that rebuilds its data, such as ICQF()")
 
 
+def require_method(model: Any, method: str, expected: str) -> None:
+    """Raise ParameterError unless the model has the method that a selection needs; ``expected`` names the models that have it."""
+    if isinstance(model, type) or not callable(getattr(model, method, None)):
+        raise ParameterError(f"model is a {type(model).__name__}, expected {expected}")
+
+
+def is_tensor_model(model: Any) -> bool:
+    """Return whether the model is one of tensors; estimators of other packages are not."""
+    return not isinstance(model, type) and bool(getattr(getattr(model, "traits", None), "tensor", False))
+
+
 def with_parameters(model: Any, **parameters: Any) -> Any:
     """Copy the unfitted estimator with other parameters, and without a checkpoint, which belongs to one fit.
 

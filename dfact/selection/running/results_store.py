@@ -3,10 +3,11 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 from numpy.typing import NDArray
 
+from dfact.data.dataset import Dataset
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.environment import as_fields, environments_from, result_environments, warn_changed
 from dfact.engine.session import CheckpointableSession, Session
@@ -32,6 +33,11 @@ def describe_model(model: Any) -> str:
     return f"{type(model).__name__}({describe_parameters(parameters)})"
 
 
+def resolve_random_state(random_state: Any) -> int | None:
+    """Return a seed for what scikit-learn accepts as random state; None for None."""
+    return None if random_state is None else int(random_generator(random_state).randint(2**31))
+
+
 class ResultsStore:
     """The arrays of finished fits by key, which says which fit it is, in a store at ``path``; nothing is stored without a path.
 
@@ -54,6 +60,12 @@ class ResultsStore:
                 self.entries[tuple(attributes["key"])] = list(arrays)
                 earlier += attributes.get("environments", ())  # which earlier checkpoints lack
             warn_changed(f"the checkpoint {self._records.location}", environments_from(earlier))
+
+    @classmethod
+    def of_fits(cls, path: str | PathLike[str] | None, dataset: Dataset, model: str, random_state: Any, **settings: Any) -> Self:
+        """Open the store of fits of a model, which a text describes, to a dataset; the ``settings`` determine them, too."""
+        data = None if path is None else dataset.fingerprint
+        return cls(path, {"data": data, "model": model, **settings, "seed": resolve_random_state(random_state)})
 
     def add(self, key: Key, results: Results) -> None:
         """Store the results of a fit."""

@@ -2,7 +2,6 @@
 
 solution_path      along the solution path
 replicability      by fits to other rows
-core_consistency   whether components share what is one
 tensor_selection   any of these, for the command
 factor_match       matching of the components of two decompositions
 """

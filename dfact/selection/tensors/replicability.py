@@ -15,14 +15,13 @@ from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
 from dfact.models.cp.base import CPModel
-from dfact.models.cp.elastic import ElasticCP
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count, describe_value, is_in_range
 from dfact.progress import Iteration, Reporter, TimeLeft
-from dfact.selection.cross_validation.folds import assign_folds, resolve_random_state, resolve_strata
+from dfact.selection.cross_validation.folds import assign_folds, resolve_strata
 from dfact.selection.grid import expand
 from dfact.selection.result import Selection
-from dfact.selection.running.estimators import restrict_to_rows, with_parameters
+from dfact.selection.running.estimators import is_tensor_model, restrict_to_rows, with_parameters
 from dfact.selection.running.restarts import fit_starts, lowest_objective
 from dfact.selection.running.results_store import ResultsStore, describe_model
 from dfact.selection.tensors.factor_match import match_components
@@ -127,10 +126,9 @@ def replicability(
     dataset = as_dataset(X)
     folds = _check(dataset.shape[0], n_folds, repeats, starts, threshold)
     strata = resolve_strata(stratify, None, dataset.shape[0])
-    identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint}
-    identity["model"] = describe_model(with_parameters(model, n_components=1, random_state=None))
-    identity |= {"folds": folds, "starts": starts, "strata": None if strata is None else describe_value(strata)}
-    store = ResultsStore(checkpoint, identity | {"seed": resolve_random_state(random_state)})
+    any_number = describe_model(with_parameters(model, n_components=1, random_state=None))
+    settings = {"folds": folds, "starts": starts, "strata": None if strata is None else describe_value(strata)}
+    store = ResultsStore.of_fits(checkpoint, dataset, any_number, random_state, **settings)
     fits = _FoldFits(model, dataset, store, starts, _assign(dataset.shape[0], folds, repeats, store.seed, strata))
     fits.run([(k, number) for k in candidates for number in range(1 + folds * repeats)], callbacks)
     rows, scores = zip(*(_scores(fits, k, folds, repeats) for k in candidates), strict=True)
@@ -144,7 +142,7 @@ def replicability(
 
 
 def _candidates(model: Any, n_components: Iterable[int]) -> list[int]:
-    if not isinstance(model, CPModel):
+    if not is_tensor_model(model):
         raise ParameterError(f"model is a {type(model).__name__}, expected an ElasticCP or CPALS")
     if not isinstance(model.get_params(deep=False)["init"], str):
         raise ParameterError("model has given factors as init, expected a start for any number of components, such as init='random'")
@@ -210,9 +208,9 @@ class _FoldFits:
         seeds = np.random.SeedSequence([self.store.seed, k, number]).generate_state(self.starts)
         model, dataset = self._part(number)
         own = with_parameters(model, n_components=k, random_state=int(seeds[0] >> 1), callbacks=())
-        if isinstance(model, ElasticCP):
+        if not model.traits.in_memory:
             fits = fit_starts(own, {}, seeds[1:], dataset, None, own=True)
-        else:  # TensorLy iterates in memory, each start on its own
+        else:
             others = [with_parameters(own, init="random", random_state=int(seed >> 1)) for seed in seeds[1:]]
             fits = [start.fit(dataset) for start in (own, *others)]
         return lowest_objective(fits)

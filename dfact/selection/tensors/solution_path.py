@@ -21,11 +21,10 @@ from dfact.models.cp.problem import khatri_rao
 from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import describe_value, is_in_range
-from dfact.selection.cross_validation.folds import resolve_random_state
 from dfact.selection.cross_validation.masks import EntryMask, masked
 from dfact.selection.result import Selection, choose
-from dfact.selection.running.estimators import check_estimator, restrict_to_rows, with_parameters
-from dfact.selection.running.results_store import ResultsStore
+from dfact.selection.running.estimators import check_estimator, require_method, restrict_to_rows, with_parameters
+from dfact.selection.running.results_store import ResultsStore, resolve_random_state
 from dfact.selection.tensors.factor_match import match_components
 from dfact.storage.location import parse_location
 
@@ -157,8 +156,7 @@ def _checked_ratios(model: ElasticCP, l1_ratios: Sequence[float] | None) -> list
 
 
 def _check(model: Any, criterion: Any, rule: Any, holdout_fraction: Any) -> None:
-    if not isinstance(model, ElasticCP):
-        raise ParameterError(f"model is a {type(model).__name__}, expected an ElasticCP, which has a solution path")
+    require_method(model, "path", "an ElasticCP, which has a solution path")
     if criterion not in CRITERIA:
         raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, CRITERIA))}")
     if rule not in RULES:

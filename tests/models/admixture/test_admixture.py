@@ -447,7 +447,7 @@ def test_projection_matches_snps_without_names_by_position(seed: int, tmp_path: 
         same = stored_genotypes(tmp_path, turned, others, texts, kind)
         np.testing.assert_allclose(np.asarray(model.transform(same)), expected, atol=1e-3)
     # One of another position, one of other alleles, one without a position, and two of one position, alike but for an unknown allele
-    table = same.variants.copy()
+    table = same.genotypes.variants.copy()
     for name, j, value in (("position", 0, 9), ("A1", 1, "G"), ("chromosome", 2, "0"), ("chromosome", 6, table.chromosome[3])):
         table.loc[j, name] = value
     table.loc[6, ["position", "A1", "A2"]] = [table.position[3], "0", table.A2[3]]
@@ -457,7 +457,7 @@ def test_projection_matches_snps_without_names_by_position(seed: int, tmp_path: 
     np.testing.assert_array_equal(found.swapped, swapped[found.theirs])
     chromosomes = model.variants_.chromosome
     assert {*chromosomes} == {"1", "2", "3"}
-    table = same.variants.assign(chromosome=[{"1": "chr1", "2": "chrX", "3": "MT"}[name] for name in chromosomes])
+    table = same.genotypes.variants.assign(chromosome=[{"1": "chr1", "2": "chrX", "3": "MT"}[name] for name in chromosomes])
     ours = replace(model.variants_, chromosome=np.array([{"1": "1", "2": "23", "3": "M"}[name] for name in chromosomes], dtype=object))
     assert len(match_columns(names, ["."] * 60, ours, Variants.of(table)).ours) == 60
 
@@ -470,4 +470,4 @@ def test_a_projection_reads_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run = LocalSession.run
     monkeypatch.setattr(LocalSession, "run", lambda *arguments: reads.append(arguments[1]) or run(*arguments))
     model.transform(dataset)
-    assert [type(pass_).__name__ for pass_ in reads] == ["ProjectionPass"]
+    assert [type(request.pass_).__name__ for request in reads] == ["ProjectionPass"]

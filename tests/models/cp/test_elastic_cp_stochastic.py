@@ -41,7 +41,6 @@ def steps(Z: Array, net: ElasticNet, *, exact: bool, batch_sizes: tuple[int, ...
     """Local steps on the only block of Z."""
     prior = Prior(RowPrior("none"), tuple(np.ones(size) for size in Z.shape[1:]))
     return LocalStepsPass(
-        partitions=(0,),
         number=0,
         steps=count,
         batch_sizes=batch_sizes or Z.shape,

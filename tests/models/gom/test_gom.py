@@ -18,10 +18,10 @@ from dfact import DataError, GradeOfMembership, ParameterError
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.executors import LocalSession
 from dfact.linalg import kmeans
-from dfact.models.gom.search import METHODS
 from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[np.float64]
+METHODS = ("crsc", "srsc", "ssc", "srm")
 CASES = [*((method, "kmeans") for method in METHODS), ("crsc", "svm-cone")]
 ALONE = "ignore:only the subject that defines"
 
@@ -215,9 +215,9 @@ def test_selection_equals_single_fits_with_one_decomposition(method: str, monkey
     passes: Counter[str] = Counter()
     run = LocalSession.run
 
-    def counted(self: LocalSession, pass_: Any, broadcast: Any) -> Any:
-        passes[type(pass_).__name__] += 1
-        return run(self, pass_, broadcast)
+    def counted(self: LocalSession, request: Any) -> Any:
+        passes[type(request.pass_).__name__] += 1
+        return run(self, request)
 
     monkeypatch.setattr(LocalSession, "run", counted)
     prototype = GradeOfMembership(method=method, random_state=0)

@@ -27,7 +27,7 @@ class GenotypeFile(ABC):
     name: str
     """Name in messages."""
     variants: pd.DataFrame
-    """Table with the columns of :data:`dfact.data.variants.COLUMNS`."""
+    """Table with the columns of :data:`dfact.data.genotypes.COLUMNS`."""
     persons: NDArray[np.object_]
     """Person ids."""
     labels: NDArray[np.object_]

@@ -1,6 +1,6 @@
 """import_array: write an array, in memory or lazy, as a dataset."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, get_args
 
@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import RANGE_REMEDY, apply_ranges, as_frame, check_ranges, warn_implausible
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.writer import dataset_writer, missing_code_for
+from dfact.data.ingest.writing.storage_types import missing_code_for
+from dfact.data.ingest.writing.writer import Participants, Progress, dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.sources.array import LabelledArray, array_source, axis_labels
+from dfact.data.sources.base import RowSource
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, column_limits, stored_limits
 from dfact.data.weights import check_weights, weight_series
@@ -22,7 +24,6 @@ from dfact.storage.groups import ensure_not_source
 from dfact.storage.location import parse_location
 from dfact.storage.zarr_stores import location_of
 
-Progress = Callable[[int, int], None]
 Implicit = Literal["zero", "missing"]
 
 
@@ -126,26 +127,13 @@ def import_array(
         raise DataError(f"{name} has shape {source.shape}, expected at least one row and one column (rows first, then columns)")
     codes = [] if missing is None else [float(code) for code in np.atleast_1d(np.asarray(missing, float))]
     codes += [code for code in X.missing if code not in codes] if isinstance(X, LabelledArray) else []
-    sparse = source.is_sparse
     check_empty_rows(empty_rows)
-    _check_implicit(implicit, sparse)
-    if sparse and implicit == "zero" and 0 in codes:
-        remedy = "leave out 0, pass implicit='missing', or import X.toarray()"
-        raise DataError(f"missing contains 0, the value of all implicit entries of the sparse X, expected other codes; {remedy}")
+    _check_implicit(implicit, codes, sparse=source.is_sparse)
     dtype, missing_code = _stored_type(source.dtype, codes, name)
-    n, n_columns = source.shape[:2]
-    columns = _labels(column_labels, axis_labels(X, 1), n_columns, "column")
-    rows = _labels(row_labels, axis_labels(X, 0), n, "row") if row_labels is not None or axis_labels(X, 0) is not None else None
-    frame = None if confounders is None else as_frame(confounders, n, confounder_ranges or ())
-    ranges = check_ranges(confounder_ranges or {}, {} if frame is None else dict.fromkeys(map(str, frame)))
-    if frame is not None:
-        frame, ranges = apply_ranges(frame, ranges)
-        warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=2)
-    row_weights = None if weights is None else weight_series(weights, n)
-    if row_weights is not None and empty_rows == "error":  # every row is kept
-        check_weights(row_weights)
+    columns = _labels(column_labels, axis_labels(X, 1), source.shape[1], "column")
+    people = _participants(X, source.shape[0], row_labels, confounders, confounder_ranges or {}, weights, drop=empty_rows == "drop")
     modes = _mode_labels(mode_labels, X, source.shape)
-    limits = None if valid_range is None else stored_limits(column_limits(valid_range, n_columns), dtype)
+    limits = None if valid_range is None else stored_limits(column_limits(valid_range, source.shape[1]), dtype)
     ensure_not_source(path, [location_of(getattr(X, "store", None))])
     with dataset_writer(
         parse_location(path),
@@ -155,26 +143,40 @@ def import_array(
         column_labels=columns,
         name=name,
         empty=empty_rows,
-        sparse=sparse,
+        sparse=source.is_sparse,
         implicit_value=np.nan if implicit == "missing" else 0.0,
         overwrite=overwrite,
     ) as writer:
-        for batch in source.read_ranges(Layout.of(source.shape)):
-            values = source.read_native(batch.start, batch.stop)
-            _refuse_undeclared(X, values, codes)
-            writer.append(_to_stored(values, dtype, codes, missing_code), limits=limits)
-            if progress is not None:
-                progress(batch.stop, n)
-        writer.finish(
-            valid_range=limits,
-            confounders=frame,
-            row_labels=rows,
-            mode_labels=modes,
-            codebook=codebook,
-            confounder_ranges=ranges,
-            weights=row_weights,
-        )
+        rows = writer.write(_read_rows(source, X, dtype, codes, missing_code), limits=limits, progress=progress)
+        writer.finish(rows, people, valid_range=limits, mode_labels=modes, codebook=codebook)
     return open_dataset(path)
+
+
+def _participants(
+    X: Any, n: int, row_labels: Any, confounders: Any, ranges: Mapping[str, tuple[float, float]], weights: Any, *, drop: bool
+) -> Participants:
+    """Return the facts about the n rows of X; raise DataError on invalid ones, but for weights of rows that may be dropped."""
+    own = axis_labels(X, 0)
+    labels = None if row_labels is None and own is None else _labels(row_labels, own, n, "row")
+    frame = None if confounders is None else as_frame(confounders, n, ranges)
+    plausible = check_ranges(ranges, {} if frame is None else dict.fromkeys(map(str, frame)))
+    if frame is not None:
+        frame, plausible = apply_ranges(frame, plausible)
+        warn_implausible(frame, plausible, RANGE_REMEDY, stacklevel=3)
+    series = None if weights is None else weight_series(weights, n)
+    if series is not None and not drop:
+        check_weights(series)
+    return Participants(labels, frame, plausible, series)
+
+
+def _read_rows(
+    source: RowSource, X: Any, dtype: np.dtype[Any], codes: Sequence[float], missing_code: int | None
+) -> Iterator[NDArray[Any] | sp.csr_array]:
+    """Yield the rows as they are stored, a chunk at a time."""
+    for rows in source.read_ranges(Layout.of(source.shape)):
+        values = source.read_native(rows.start, rows.stop)
+        _refuse_undeclared(X, values, codes)
+        yield _to_stored(values, dtype, codes, missing_code)
 
 
 def _refuse_undeclared(X: Any, values: NDArray[Any] | sp.csr_array, codes: Sequence[float]) -> None:
@@ -190,13 +192,17 @@ def _refuse_undeclared(X: Any, values: NDArray[Any] | sp.csr_array, codes: Seque
             )
 
 
-def _check_implicit(implicit: str, sparse: bool) -> None:
+def _check_implicit(implicit: str, codes: Sequence[float], *, sparse: bool) -> None:
+    """Raise ParameterError or DataError on an invalid meaning of implicit entries, given the codes of missing ones."""
     if implicit not in get_args(Implicit):
         raise ParameterError(f"implicit (--absent) is {implicit!r}, expected 'zero' or 'missing'")
     if implicit == "missing" and not sparse:
         raise ParameterError(
             "implicit (--absent) is 'missing' and X is dense, expected a sparse X; mark missing entries with NaN or missing="
         )
+    if sparse and implicit == "zero" and 0 in codes:
+        remedy = "leave out 0, pass implicit='missing', or import X.toarray()"
+        raise DataError(f"missing contains 0, the value of all implicit entries of the sparse X, expected other codes; {remedy}")
 
 
 def _labels(explicit: Sequence[Any] | None, labels_of_X: NDArray[Any] | None, n: int, kind: str) -> NDArray[Any]:

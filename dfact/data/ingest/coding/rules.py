@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from dfact.data.ingest.coding import DEFAULT_MISSING, AnswerCoding, ItemCoding, code_text, sounds_like_no_answer
-from dfact.data.ingest.items import is_pattern, valid_levels
+from dfact.data.ingest.coding.answers import DEFAULT_MISSING, AnswerCoding, ItemCoding, code_text, sounds_like_no_answer
+from dfact.data.ingest.tables.items import is_pattern, valid_levels
 from dfact.data.readers.base import MissingCodes, Table, Variable, is_number
 from dfact.data.readers.columnar.columns import read_texts
 from dfact.data.validation import column_limits

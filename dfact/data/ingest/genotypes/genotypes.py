@@ -12,9 +12,10 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.population import read_population
-from dfact.data.ingest.tasks import TaskPool, open_pool
-from dfact.data.ingest.writer import dataset_writer
+from dfact.data.genotypes import Genotypes, variant_labels, write_variants
+from dfact.data.ingest.genotypes.population import read_population
+from dfact.data.ingest.writing.tasks import TaskPool, open_pool
+from dfact.data.ingest.writing.writer import Participants, StoredRows, dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.readers.formats import open_genotypes
@@ -23,7 +24,6 @@ from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
-from dfact.data.variants import variant_labels
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.genotypes import MISSING, TILE, count_codes, unpack_rows
 from dfact.storage.groups import scratch_store
@@ -56,7 +56,7 @@ def import_genotypes(
 
     An entry is the number of A2 alleles, 0, 1 or 2, or 9 if it is missing. A2 is the sixth column of a .bim file, and REF of a .pgen
     file or a VCF Zarr store, so that one cohort is the same dataset in each format. The columns are labelled by the names of the
-    variants; ``Dataset.variants`` has their positions and alleles.
+    variants; ``Dataset.genotypes.variants`` has their positions and alleles.
 
     Nothing is filtered: filter by frequency, missingness and linkage with PLINK before the import.
 
@@ -74,7 +74,8 @@ def import_genotypes(
     population_column, id_column : str
         Columns of the table with the populations and the person ids; by default its second and first column.
     empty_variants : {"error", "drop"}
-        Treatment of variants at which no person has a genotype. ``Dataset.dropped_columns`` counts dropped variants.
+        Treatment of variants at which no person has a genotype. ``Dataset.genotypes.dropped_variants``
+        counts dropped variants.
     multiallelic : {"error", "drop"}
         Treatment of variants with more than two alleles.
     memory_limit : int or str
@@ -110,7 +111,7 @@ def import_genotypes(
     >>> _ = Path("cohort.bim").write_bytes(b"1 rs1 0 1000 C T %c 1 rs2 0 2000 A G" % 10)
     >>> _ = Path("cohort.bed").write_bytes(bytes.fromhex("6c1b01 38 2d"))
     >>> dataset = dfact.import_genotypes("cohort.bed", "cohort.zarr")
-    >>> dataset.shape, dataset.source.read(0, 3).tolist(), dataset.variants["A2"].tolist()
+    >>> dataset.shape, dataset.source.read(0, 3).tolist(), dataset.genotypes.variants["A2"].tolist()
     ((3, 2), [[0, 9], [1, 2], [2, 1]], ['T', 'G'])
     """
     for name, value in (("empty_variants", empty_variants), ("multiallelic", multiallelic)):
@@ -120,10 +121,7 @@ def import_genotypes(
     file = open_genotypes(source)
     n, steps = len(file.labels), _Steps(progress, _STAGES * len(file.variants))
     people = read_population(file, population, population_column, id_column)
-    counts = np.empty((len(file.variants), 4), np.int64)
-    for start, stop in _pieces(file, 0, len(counts)):
-        count_codes(file.read_packed(start, stop), n, counts[start:stop])
-        steps.add(stop - start)
+    counts = _count(file, steps)
     kept, dropped = _select(file, counts, empty_variants, multiallelic)
     variants = file.variants if len(kept) == len(counts) else file.variants.iloc[kept].reset_index(drop=True)
     labels, n_shared = variant_labels(file.name, variants)
@@ -148,16 +146,12 @@ def import_genotypes(
         array = writer.create_values(np.empty((1, 1), np.uint8), plan.chunk_columns)
         _write(file, kept, array, plan, pool, steps)
         steps.begin(2)
-        statistics = _statistics(counts[kept], n)
-        digests = _read_back(array, plan, pool, statistics, steps)
-        writer.add_written(n, digests)
-        writer.set_received(np.arange(n), n, statistics)
+        rows = _read_back(array, plan, pool, _statistics(counts[kept], n), steps)
+        write_variants(writer.group, variants)
         writer.finish(
+            rows,
+            Participants(file.labels, genotypes=Genotypes(people, len(counts) - len(kept))),
             valid_range=np.tile([0.0, 2.0], (len(kept), 1)),
-            row_labels=file.labels,
-            variants=variants,
-            population=people,
-            dropped_columns=len(counts) - len(kept),
         )
     return open_dataset(path)
 
@@ -221,6 +215,15 @@ def _pieces(file: GenotypeFile, start: int, stop: int) -> "list[tuple[int, int]]
     return [(first, min(first + step, stop)) for first in range(start, stop, step)]
 
 
+def _count(file: GenotypeFile, steps: _Steps) -> NDArray[np.int64]:
+    """Count the persons with each code of a .bed file, for each variant (all variants, 4)."""
+    counts = np.empty((len(file.variants), 4), np.int64)
+    for start, stop in _pieces(file, 0, len(counts)):
+        count_codes(file.read_packed(start, stop), len(file.labels), counts[start:stop])
+        steps.add(stop - start)
+    return counts
+
+
 def _select(
     file: GenotypeFile, counts: NDArray[np.int64], empty_variants: Treatment, multiallelic: Treatment
 ) -> tuple[NDArray[np.intp], list[str]]:
@@ -282,8 +285,8 @@ def _statistics(counts: NDArray[np.int64], n: int) -> ColumnStatistics:
     return ColumnStatistics(n - missing, minimum, maximum, n)
 
 
-def _read_back(array: zarr.Array[Any], plan: _Plan, pool: TaskPool, statistics: ColumnStatistics, steps: _Steps) -> bytes:
-    """Read the dataset by rows; return the digests of the rows and record those without any genotype in the statistics."""
+def _read_back(array: zarr.Array[Any], plan: _Plan, pool: TaskPool, statistics: ColumnStatistics, steps: _Steps) -> StoredRows:
+    """Read the dataset by rows, for their digests; record the rows without any genotype in the statistics."""
     source, digests, n = ZarrSource(array), bytearray(), plan.shape[0]
 
     def digest(start: int) -> tuple[int, bytes, NDArray[np.intp]]:
@@ -304,4 +307,4 @@ def _read_back(array: zarr.Array[Any], plan: _Plan, pool: TaskPool, statistics: 
         steps.share(2, done / n)
 
     pool.run(digest, range(0, n, plan.digest_rows), receive)
-    return bytes(digests)
+    return StoredRows(n, np.arange(n), statistics, bytes(digests))

@@ -13,6 +13,8 @@ from zarr.buffer import default_buffer_prototype
 
 from dfact.errors import ClusterError, ParameterError, StoreError
 from dfact.internals.zarr import sync
+from dfact.storage.location import Location, absolute
+from dfact.storage.zarr_stores import location_of
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -77,6 +79,14 @@ def open_pool(executor: Any, n_jobs: int | None, scratch: Store) -> Iterator[Tas
     else:
         expected = "expected None, 'inline', 'threads', a concurrent.futures.Executor or a Dask client"
         raise ParameterError(f"executor is {executor!r}, {expected}")
+
+
+def location_for_tasks(store: Store) -> Location:
+    """Return the location by which tasks in other processes open the store."""
+    location = location_of(store)
+    if location is None:
+        raise TypeError(f"{store} has no location")
+    return absolute(location)
 
 
 def check_running(scratch: Store) -> None:

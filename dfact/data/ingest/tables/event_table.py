@@ -8,8 +8,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dfact.data.dictionaries.base import EventColumns
-from dfact.data.ingest.items import check_columns
-from dfact.data.ingest.stack import Events, find_events
+from dfact.data.ingest.tables.items import check_columns
+from dfact.data.ingest.tables.stack import Events, find_events
 from dfact.data.readers.base import Table, TextInNumbersError, Variable
 from dfact.data.readers.columnar.columns import Cells, read_cells, read_texts
 from dfact.errors import DataError

@@ -1,6 +1,6 @@
 """expand_categories: replace nominal items by an indicator column for each of their categories."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from os import PathLike
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook, Item
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.join import DatasetLike
-from dfact.data.ingest.writer import dataset_writer, missing_code_for, smallest_integer
+from dfact.data.genotypes import Genotypes
+from dfact.data.ingest.joins.join import DatasetLike
+from dfact.data.ingest.writing.storage_types import missing_code_for, storage_type
+from dfact.data.ingest.writing.writer import Participants, Progress, dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset
@@ -30,7 +32,7 @@ def expand_categories(
     items: Sequence[str] | None = None,
     like: DatasetLike | None = None,
     overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Dataset:
     """Write a dataset with a column of 0 and 1 for each category of its nominal items, and its other items as they are.
 
@@ -95,21 +97,21 @@ def expand_categories(
     with dataset_writer(
         location, shape, dtype, missing_code=code, column_labels=expansion.labels, name="the dataset", empty="keep", overwrite=overwrite
     ) as writer:
-        for rows, values in _read(source, Layout.of(shape)):
-            expanded = expansion.expand(values, source.offset)
-            writer.append((expanded if code is None else np.where(np.isnan(expanded), code, expanded)).astype(dtype))
-            if progress is not None:
-                progress(rows.stop, shape[0])
+        expanded = (expansion.expand(values, source.offset) for _, values in _read(source, Layout.of(shape)))
+        rows = ((each if code is None else np.where(np.isnan(each), code, each)).astype(dtype) for each in expanded)
         writer.finish(
+            writer.write(rows, progress=progress),
+            Participants(
+                None if source.label_source is None else source.row_labels.to_numpy(dtype=object),
+                source.confounders,
+                source.confounder_ranges,
+                source.weights,
+                genotypes=Genotypes(source.genotypes.population),
+            ),
             valid_range=expansion.gather(source.valid_range, [0, 1]),
             offset=expansion.gather(source.offset, 0),
-            confounders=source.confounders,
-            confounder_ranges=source.confounder_ranges,
-            row_labels=None if source.label_source is None else source.row_labels.to_numpy(dtype=object),
-            dropped_before=source.dropped_rows,
+            dropped_rows=source.dropped_rows,
             codebook=None if source.codebook is None else Codebook(tuple(expansion.describe(source.codebook))),
-            population=source.population,
-            weights=source.weights,
         )
     return open_dataset(path)
 
@@ -261,4 +263,4 @@ def _stored_type(dataset: Dataset, expansion: _Expansion) -> np.dtype[Any]:
     if len(kept) and dataset.dtype.kind == "f":
         return dataset.dtype
     low, high = dataset.statistics.minimum[kept].min(initial=0), dataset.statistics.maximum[kept].max(initial=1)
-    return smallest_integer(float(low), float(high)) or np.dtype(np.float64)
+    return storage_type(float(low), float(high), integers=True)

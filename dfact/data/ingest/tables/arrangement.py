@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook
 from dfact.data.dictionaries.base import Dictionary
-from dfact.data.ingest.coding import UNOPENED, AnswerCoding, code_text, sounds_like_no_answer
-from dfact.data.ingest.event_table import EventTable, RowsOfTable, read_events
-from dfact.data.ingest.stack import Events, Instances, Stack, find_instances, which_slice
+from dfact.data.ingest.coding.answers import UNOPENED, AnswerCoding, code_text, sounds_like_no_answer
+from dfact.data.ingest.tables.event_table import EventTable, RowsOfTable, read_events
+from dfact.data.ingest.tables.stack import Events, Instances, Stack, find_instances, which_slice
 from dfact.data.readers.base import Table
 from dfact.data.statistics import ColumnStatistics
 from dfact.errors import ParameterError
@@ -33,6 +33,11 @@ class Arrangement:
     """The third mode; None if each column is an item."""
     left_out: tuple[str, ...] = ()
     """Events or instances without any answer, which are not in the mode."""
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """Names of the items."""
+        return np.array([item.name for item in self.items.items], np.object_)
 
     @property
     def mode_labels(self) -> tuple[NDArray[Any], ...]:

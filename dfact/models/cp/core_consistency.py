@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.coerce import as_dataset
 from dfact.data.validation import require_finite
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, RunPass
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
 from dfact.models.cp.base import CPModel
@@ -107,7 +107,7 @@ def core_consistency(model: Any, X: Any) -> float:
     factors = _spread_scales([np.asarray(A, np.float64)[:, :rank] for A in model.factors_])
     dtype = np.dtype(np.float64)
     with model.open_session(dataset, covariates=factors[0], n_covariates=rank, dtype=dtype) as session:
-        sums = session.run(ContractPass(dtype), khatri_rao([A.T for A in factors[1:]]))
+        sums = session.run(RunPass(ContractPass(dtype), khatri_rao([A.T for A in factors[1:]])))
     core = sums.cross.reshape(rank, *dataset.shape[1:])
     for A in factors[1:]:  # each contracts the second axis and appends its own
         core = np.tensordot(core, A, axes=(1, 0))

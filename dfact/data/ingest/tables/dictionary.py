@@ -6,7 +6,7 @@ from os import PathLike
 
 from dfact.data.dictionaries.base import Dictionary
 from dfact.data.dictionaries.kinds import open_dictionary, recognize_dictionary
-from dfact.data.ingest.coding import AnswerCoding
+from dfact.data.ingest.coding.answers import AnswerCoding
 from dfact.data.readers.base import Table
 from dfact.errors import DataError, ParameterError
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.coding import ItemCoding, code_text
+from dfact.data.ingest.coding.answers import ItemCoding, code_text
 from dfact.data.layout import Layout
 
 _TAILS = (9, 77, 88, 99, 96, 97, 98, 777, 888, 999, 997, 998, 7777, 8888, 9999, 9998)

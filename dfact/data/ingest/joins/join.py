@@ -1,11 +1,10 @@
 """join_datasets: join several questionnaires with overlapping participants into one dataset."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import reduce
 from os import PathLike
-from tempfile import TemporaryFile, gettempdir
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,13 +13,15 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook, Item, compare_items
 from dfact.data.dataset import KIND, Dataset
-from dfact.data.ingest.join_participants import join_confounders, join_weights
-from dfact.data.ingest.writer import dataset_writer, missing_code_for, smallest_integer
+from dfact.data.ingest.joins.participants import join_confounders, join_weights
+from dfact.data.ingest.writing.bucket_file import BucketFile
+from dfact.data.ingest.writing.storage_types import missing_code_for, storage_type
+from dfact.data.ingest.writing.writer import Participants, Progress, dataset_writer
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset
-from dfact.errors import DataError, ParameterError, StoreError
+from dfact.errors import DataError, ParameterError
 from dfact.storage.groups import attributes, ensure_absent, ensure_not_source, open_group
 from dfact.storage.location import parse_location, stem
 
@@ -39,7 +40,7 @@ def join_datasets(
     how: How = "outer",
     prefix: bool = False,
     overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Dataset:
     """Join the columns of several datasets, with rows matched by the participants' labels.
 
@@ -122,19 +123,12 @@ def join_datasets(
     with dataset_writer(
         path, shape, dtype, missing_code=code, column_labels=columns, name="the joined dataset", overwrite=overwrite
     ) as writer:
-        n_written = 0
-        for rows in _join_rows(inputs, positions, shape, dtype):
-            writer.append(rows)
-            n_written += len(rows)
-            if progress is not None:
-                progress(n_written, len(labels))
         writer.finish(
+            writer.write(_join_rows(inputs, positions, shape, dtype), progress=progress),
+            Participants(labels.to_numpy(dtype=object), confounders, weights=weights),
             valid_range=np.concatenate([input_.dataset.valid_range for input_ in inputs]),
             offset=np.concatenate([input_.dataset.offset for input_ in inputs]),
-            confounders=confounders,
-            weights=weights,
-            row_labels=labels.to_numpy(dtype=object),
-            dropped_before=sum(input_.dataset.dropped_rows for input_ in inputs),
+            dropped_rows=sum(input_.dataset.dropped_rows for input_ in inputs),
             codebook=codebook,
         )
     return open_dataset(path)
@@ -244,7 +238,7 @@ def _stored_type(inputs: list[_Input]) -> np.dtype[Any]:
     low = min((limits.min() for limits in integer_ranges), default=0.0)
     high = max((limits.max() for limits in integer_ranges), default=0.0)
     if all(dtype.kind in "iu" for dtype in dtypes):
-        return smallest_integer(low, high) or np.dtype(np.float64)
+        return storage_type(low, high, integers=True)
     exact = max(-low, high) <= _EXACT
     return reduce(np.promote_types, [dtype for dtype in dtypes if dtype.kind == "f"], np.dtype(np.float32 if exact else np.float64))
 
@@ -325,30 +319,12 @@ def _from_chunks(source: RowSource, ranges: list[slice], wanted: list[NDArray[np
 
 def _from_sorted_file(source: RowSource, ranges: list[slice], wanted: list[NDArray[np.intp]]) -> _Rows:
     """Read each chunk of the source once and distribute its rows in a file by chunk of the result, ascending within each."""
-    row_bytes = source.shape[1] * source.dtype.itemsize
-    starts = np.concatenate([[0], np.cumsum([len(rows) for rows in wanted])])
     targets = np.full(source.shape[0], -1, np.int32)
     for i, rows in enumerate(wanted):
         targets[rows] = i
-    try:
-        with TemporaryFile(prefix="dfact-join-") as file:
-            filled = starts[:-1].copy()
-            for chunk in ranges:
-                values, target = source.read(chunk.start, chunk.stop), targets[chunk]
-                order = np.argsort(target, kind="stable")
-                values = values[order]
-                bounds = np.searchsorted(target[order], np.arange(len(wanted) + 1))
-                for i in np.flatnonzero(np.diff(bounds)).tolist():
-                    part = values[bounds[i] : bounds[i + 1]]
-                    file.seek(int(filled[i]) * row_bytes)
-                    file.write(part.data)
-                    filled[i] += len(part)
-            for i, rows in enumerate(wanted):
-                file.seek(int(starts[i]) * row_bytes)
-                ascending = np.frombuffer(file.read(len(rows) * row_bytes), source.dtype).reshape(len(rows), source.shape[1])
-                yield ascending[np.argsort(np.argsort(rows))]
-    except StoreError:
-        raise
-    except OSError as error:
-        size = f"{source.shape[0] * row_bytes / 2**30:.2g} GiB"
-        raise StoreError(f"cannot sort rows in {gettempdir()}: {error.strerror}; set TMPDIR to a disk with {size} free") from error
+    sizes = np.array([len(rows) for rows in wanted], np.int64)
+    with BucketFile(sizes, source.dtype, source.shape[1:], purpose="join", what="rows") as buckets:
+        for chunk in ranges:
+            buckets.add(targets[chunk], source.read(chunk.start, chunk.stop))
+        for i, rows in enumerate(wanted):
+            yield buckets.read(i)[np.argsort(np.argsort(rows))]

@@ -1,11 +1,11 @@
 """import_triplets: write a table of (row, column, value) as a sparse dataset, reading it twice without loading it into memory."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 from os import PathLike
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +14,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.external_sort import ENTRY, Entries, EntrySorter
-from dfact.data.ingest.items import check_columns
-from dfact.data.ingest.rules import Codes, ParsedCodes, parse_codes
-from dfact.data.ingest.table import require_unchanged
-from dfact.data.ingest.writer import dataset_writer, storage_type
+from dfact.data.ingest.coding.rules import Codes, ParsedCodes, parse_codes
+from dfact.data.ingest.tables.items import check_columns
+from dfact.data.ingest.tables.table import require_unchanged
+from dfact.data.ingest.writing.bucket_file import BucketFile
+from dfact.data.ingest.writing.storage_types import storage_type
+from dfact.data.ingest.writing.writer import Participants, Progress, dataset_writer
 from dfact.data.readers.base import ReadOptions, Table
 from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.formats import TableSource, open_source, open_table
@@ -31,8 +32,13 @@ from dfact.storage.location import Location, parse_location
 
 Duplicates = Literal["error", "mean", "first", "last", "sum"]
 
-_BATCH_ENTRIES = 1 << 18  # entries that are distributed to the sorter's buckets together, so that each receives long sequences
+_BUCKET_ENTRIES = 1 << 20  # maximum number of entries in a bucket of several rows: 24 MB
+_BATCH_ENTRIES = 1 << 18  # entries that are distributed to the buckets together, so that each receives long sequences
 _MAX_SIZE = np.iinfo(np.int32).max  # maximum number of rows, and of columns
+_ENTRY = np.dtype([("row", np.int32), ("column", np.int32), ("value", np.float64), ("triplet", np.int64)])
+"""Type of an entry; ``triplet`` is its number in the order of the table."""
+_Entries = NDArray[Any]
+"""Array of the type ``_ENTRY``."""
 
 
 def import_triplets(
@@ -46,7 +52,7 @@ def import_triplets(
     duplicates: Duplicates = "error",
     missing: Codes = (),
     overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     delimiter: str | None = None,
 ) -> Dataset:
     """Write a table with one observed entry per line as a sparse dataset; all entries that have no line are missing.
@@ -116,35 +122,16 @@ def import_triplets(
     table = open_table(file, ReadOptions(delimiter=delimiter))
     before = file.signature()
     triplets = _open_triplets(table, row, column, value, shape, parse_codes(missing))
-    with EntrySorter(_count_row_entries(triplets)) as buckets:
+    bounds, sizes = _cut_rows(_count_row_entries(triplets))
+    with BucketFile(sizes, _ENTRY, purpose="triplets", what="the triplets") as buckets:
         for entries in _batches(triplets):
             require_unchanged(file, before)  # the sizes of the buckets follow from the first pass
-            buckets.add(entries)
+            buckets.add(np.searchsorted(bounds, entries["row"], side="right") - 1, entries)
         require_unchanged(file, before)
         dtype = _sort_buckets(buckets, triplets, duplicates)
-        _write(buckets, triplets, path, dtype, overwrite, progress)
+        _write(buckets, bounds, triplets, path, dtype, overwrite, progress)
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return open_dataset(path)
-
-
-class _Axis(Protocol):
-    """The rows or the columns of the dataset."""
-
-    @property
-    def name(self) -> str:
-        """Name of the table's column with the labels or the numbers."""
-        ...
-
-    @property
-    def labels(self) -> NDArray[Any] | None:
-        """Labels in the order of their numbers; None for an axis without labels."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def numbers(self, cells: Any, first: int) -> NDArray[np.int64]:
-        """Return the numbers of the rows or columns in the cells; ``first`` is the number of the first triplet, for messages."""
-        ...
 
 
 class _LabelledAxis:
@@ -159,6 +146,7 @@ class _LabelledAxis:
 
     @property
     def labels(self) -> NDArray[Any]:
+        """Labels in the order of their numbers."""
         return np.array(list(self._numbers), dtype=object)
 
     def numbers(self, cells: pa.Array, first: int) -> NDArray[np.int64]:
@@ -197,6 +185,10 @@ class _NumberedAxis:
         return cells.astype(np.int64)
 
 
+_Axis = _LabelledAxis | _NumberedAxis
+"""The rows or the columns of the dataset."""
+
+
 @dataclass(frozen=True)
 class _Triplets:
     """The triplets (row, column, value) of a table, which can be read repeatedly."""
@@ -211,7 +203,7 @@ class _Triplets:
     def shape(self) -> tuple[int, int]:
         return len(self.axes[0]), len(self.axes[1])
 
-    def entries(self) -> Iterator[Entries]:
+    def entries(self) -> Iterator[_Entries]:
         """Yield the observed entries in the table's order."""
         names, n_read = [axis.name for axis in self.axes], 0
         labelled = isinstance(self.axes[0], _LabelledAxis)
@@ -219,7 +211,7 @@ class _Triplets:
         for numbers, cells, _ in read_cells(self.table, [self.value, *numeric], texts, self.missing.texts):
             values = np.ascontiguousarray(numbers[:, :1])
             mask_codes(values, np.asarray(self.missing.numbers, np.float64))
-            out = np.empty(len(values), ENTRY)
+            out = np.empty(len(values), _ENTRY)
             for j, (field, axis) in enumerate(zip(("row", "column"), self.axes, strict=True)):
                 out[field] = axis.numbers(cells.column(j) if labelled else numbers[:, 1 + j], n_read)
             out["value"], out["triplet"] = values[:, 0], np.arange(n_read, n_read + len(values))
@@ -266,9 +258,22 @@ def _count_row_entries(triplets: _Triplets) -> NDArray[np.int64]:
     return counts[: triplets.shape[0]]
 
 
-def _batches(triplets: _Triplets) -> Iterator[Entries]:
+def _cut_rows(counts: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Cut the rows into buckets with a bounded number of entries, or of a single row.
+
+    Returns the first row of each bucket, with the number of rows at the end, and the number of entries in each bucket.
+    """
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    bounds = [0]
+    while bounds[-1] < len(counts):
+        last = int(np.searchsorted(ends, ends[bounds[-1]] + _BUCKET_ENTRIES, side="right")) - 1
+        bounds.append(max(last, bounds[-1] + 1))
+    return np.array(bounds), np.diff(ends[bounds])
+
+
+def _batches(triplets: _Triplets) -> Iterator[_Entries]:
     """Yield the entries in larger batches."""
-    buffer: list[Entries] = []
+    buffer: list[_Entries] = []
     for entries in triplets.entries():
         buffer.append(entries)
         if sum(map(len, buffer)) >= _BATCH_ENTRIES:
@@ -278,10 +283,10 @@ def _batches(triplets: _Triplets) -> Iterator[Entries]:
         yield np.concatenate(buffer)
 
 
-def _sort_buckets(buckets: EntrySorter, triplets: _Triplets, duplicates: Duplicates) -> np.dtype[Any]:
+def _sort_buckets(buckets: BucketFile, triplets: _Triplets, duplicates: Duplicates) -> np.dtype[Any]:
     """Sort each bucket (a range of rows) by row and column, and resolve duplicates; return the type that holds all values."""
     low, high, integers = np.inf, -np.inf, True
-    for i in range(len(buckets.rows())):
+    for i in range(len(buckets)):
         entries = buckets.read(i)
         if len(entries) == 0:
             continue
@@ -292,7 +297,7 @@ def _sort_buckets(buckets: EntrySorter, triplets: _Triplets, duplicates: Duplica
     return storage_type(low, high, integers=integers)
 
 
-def _resolve_duplicates(entries: Entries, triplets: _Triplets, duplicates: Duplicates) -> Entries:
+def _resolve_duplicates(entries: _Entries, triplets: _Triplets, duplicates: Duplicates) -> _Entries:
     """Sort entries by row and column and combine those of the same row and column."""
     keys = entries["row"] * np.int64(_MAX_SIZE) + entries["column"]
     order = np.argsort(keys, kind="stable")
@@ -305,7 +310,7 @@ def _resolve_duplicates(entries: Entries, triplets: _Triplets, duplicates: Dupli
         repeated = np.setdiff1d(np.arange(len(entries)), starts)
         i = repeated[entries["triplet"][repeated].argmin()]
         raise triplets.duplicate_error(entries[i - 1], entries[i])
-    merged: Entries = entries[ends - 1 if duplicates == "last" else starts]
+    merged: _Entries = entries[ends - 1 if duplicates == "last" else starts]
     if duplicates in ("mean", "sum"):
         with np.errstate(over="ignore"):  # the writer refuses infinite sums
             merged["value"] = np.add.reduceat(entries["value"], starts)
@@ -315,12 +320,13 @@ def _resolve_duplicates(entries: Entries, triplets: _Triplets, duplicates: Dupli
 
 
 def _write(
-    buckets: EntrySorter,
+    buckets: BucketFile,
+    bounds: NDArray[np.intp],
     triplets: _Triplets,
     path: Location,
     dtype: np.dtype[Any],
     overwrite: bool,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> None:
     """Write the sorted buckets as a dataset."""
     n, n_columns = triplets.shape
@@ -337,11 +343,13 @@ def _write(
         implicit_value=np.nan,
         overwrite=overwrite,
     ) as writer:
-        for i, bucket in enumerate(buckets.rows()):
-            entries = buckets.read(i)
-            indptr = np.searchsorted(entries["row"], np.arange(bucket.start, bucket.stop + 1))
-            data, indices = entries["value"].astype(dtype), np.ascontiguousarray(entries["column"])
-            writer.append(sp.csr_array((data, indices, indptr), shape=(bucket.stop - bucket.start, n_columns)))
-            if progress is not None:
-                progress(bucket.stop, n)
-        writer.finish(row_labels=rows)
+        writer.finish(writer.write(_read_rows(buckets, bounds, dtype, n_columns), progress=progress), Participants(rows))
+
+
+def _read_rows(buckets: BucketFile, bounds: NDArray[np.intp], dtype: np.dtype[Any], n_columns: int) -> Iterator[sp.csr_array]:
+    """Yield the rows of each sorted bucket."""
+    for i, (start, stop) in enumerate(pairwise(bounds.tolist())):
+        entries = buckets.read(i)
+        indptr = np.searchsorted(entries["row"], np.arange(start, stop + 1))
+        data, indices = entries["value"].astype(dtype), np.ascontiguousarray(entries["column"])
+        yield sp.csr_array((data, indices, indptr), shape=(stop - start, n_columns))

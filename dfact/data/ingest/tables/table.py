@@ -3,7 +3,8 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -11,27 +12,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.confounders import RANGE_REMEDY, Kind, apply_ranges, check_ranges, warn_implausible
+from dfact.data.confounders import Kind, check_ranges
 from dfact.data.dataset import Dataset
 from dfact.data.dictionaries.base import Dictionary, describe
-from dfact.data.ingest.coding import AnswerCoding
-from dfact.data.ingest.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
-from dfact.data.ingest.forgotten_codes import warn_forgotten_codes
-from dfact.data.ingest.items import battery, check_columns, match_columns
-from dfact.data.ingest.parallel import Progress, Spooled, spool, write
-from dfact.data.ingest.participants import (
-    ReplicateColumns,
-    check_ids,
-    confounder_frame,
-    confounder_kinds,
-    match_names,
-    survey_weights,
-)
-from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
-from dfact.data.ingest.stack import Stack
-from dfact.data.ingest.tasks import TaskPool, open_pool
-from dfact.data.ingest.tensor_cells import Arrangement, Counts, arrange, choose_events, choose_instances
-from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
+from dfact.data.ingest.coding.answers import AnswerCoding
+from dfact.data.ingest.coding.forgotten_codes import warn_forgotten_codes
+from dfact.data.ingest.coding.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
+from dfact.data.ingest.tables.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
+from dfact.data.ingest.tables.chunks import write_spooled
+from dfact.data.ingest.tables.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
+from dfact.data.ingest.tables.items import battery, check_columns, match_columns
+from dfact.data.ingest.tables.participants import ParticipantColumns, confounder_kinds, match_names
+from dfact.data.ingest.tables.spool import Progress, Spooled, spool
+from dfact.data.ingest.tables.stack import Stack
+from dfact.data.ingest.writing.storage_types import missing_code_for, storage_type
+from dfact.data.ingest.writing.tasks import TaskPool, open_pool
+from dfact.data.ingest.writing.writer import dataset_writer
 from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable, is_number
 from dfact.data.readers.formats import TableSource, open_source, open_table
 from dfact.data.readers.frames import InputFrame
@@ -232,49 +228,40 @@ def import_table(
     path = parse_location(path)
     check_empty_rows(empty_rows)
     ensure_absent(path, overwrite=overwrite)
-    options = ReadOptions(delimiter, encoding, decimal, header_rows, sheet, object, None if labels is None else str(labels))
     file = open_source(source)
-    opened = open_table(file, options)
+    opened = open_table(
+        file, ReadOptions(delimiter, encoding, decimal, header_rows, sheet, object, None if labels is None else str(labels))
+    )
     kinds = confounder_kinds(confounders)
     ranges = check_ranges(confounder_ranges or {}, kinds)
     kinds |= dict.fromkeys(ranges, "continuous")
     before = file.signature()
     said = Statements(levels, recode, missing, answers, default_missing, reverse, valid_range, unlabelled)
     description = find_dictionary(opened, dictionary, codings)
-    variables = describe(opened.variables, description, opened.columns)
     id_column = default_id(opened, description, kinds) if id_column is None else id_column
-    survey = ReplicateColumns(match_names(opened.columns, replicate_weights, "replicate weights"), replicate_method, fay, replicate_scales)
-    text_columns = [*([] if id_column is None else [id_column]), *kinds, *([] if weight is None else [weight]), *survey.names]
-
-    def arrange_items(names: str | Sequence[str] | None) -> Arrangement:
-        return _arrange(
-            opened, description, variables, names, text_columns, said, stack, event, None if instance is None else str(instance)
-        )
-
-    arranged, unanswered = arrange_items(items), []
+    replicates = match_names(opened.columns, replicate_weights, "replicate weights")
+    people = ParticipantColumns(
+        id_column, kinds, ranges, confounder_missing, default_missing, weight, replicates, replicate_method, fay, replicate_scales
+    )
+    described = _DescribedTable(opened, description, people.names, said, stack, event, None if instance is None else str(instance))
+    arranged, unanswered = described.arrange(items), []
     with scratch_store(path) as scratch, open_pool(executor, n_jobs, scratch) as pool:
         rows = _spool(arranged, empty_rows, pool, progress)
         if items is None and (unanswered := arranged.unanswered(rows.statistics)):
             with warnings.catch_warnings(action="ignore"):  # the first arrangement has warned
-                arranged = arrange_items([item.name for item in arranged.items.items if item.name not in unanswered])
+                arranged = described.arrange([item.name for item in arranged.items.items if item.name not in unanswered])
             rows = _spool(arranged, empty_rows, pool, progress)
         table = arranged.table
         require_unchanged(file, before)
         arranged.require_no_doubt(table.name, rows.counts)
         arranged = arranged.with_answers(rows.statistics)
         statistics = arranged.of_items(rows.statistics)
-        column_labels = np.array([item.name for item in arranged.items.items], np.object_)
-        require_observed_columns(table.name, column_labels, statistics.observed)
+        require_observed_columns(table.name, arranged.labels, statistics.observed)
         if note is not None:
             for remark in [*opened.notes, *rows.remarks(table.name)]:  # of the file, not of its arrangement
                 note(remark)
             _note_decisions(arranged, unanswered, rows.counts, statistics, description, note, chosen=items is None)
-        frame = confounder_frame(table, rows.texts, kinds, variables, confounder_missing, default_missing=default_missing)
-        if frame is not None:
-            frame, ranges = apply_ranges(frame, ranges)
-            warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=2)
-        ids = None if id_column is None else check_ids(table, rows.texts[id_column], id_column)
-        weights, repeated = survey_weights(table, rows.texts, weight, survey, variables, rows.empty, default_missing=default_missing)
+        participants = people.read(table, rows.texts, described.variables, rows.empty)
         limits = fill_limits(arranged.items.limits, statistics)
         offset = limits[:, 0] if shift else np.zeros(len(limits))
         dtype = _stored_type(table, statistics, offset, integers=rows.integers)
@@ -283,21 +270,16 @@ def import_table(
             (rows.n_kept, *arranged.shape),
             dtype,
             missing_code=missing_code_for(dtype),
-            column_labels=column_labels,
+            column_labels=arranged.labels,
             name=table.name,
             empty=empty_rows,
             overwrite=overwrite,
         ) as writer:
-            write(rows, writer, arranged.of_columns(offset), dtype, pool, progress, arranged.layout)
-            valid = stored_limits(limits - offset[:, None], dtype)
             writer.finish(
-                valid_range=valid,
+                write_spooled(rows, writer, arranged.of_columns(offset), dtype, pool, progress, arranged.layout),
+                participants,
+                valid_range=stored_limits(limits - offset[:, None], dtype),
                 offset=offset,
-                confounders=frame,
-                confounder_ranges=ranges,
-                weights=weights,
-                replicate_weights=repeated,
-                row_labels=ids,
                 mode_labels=arranged.mode_labels,
                 codebook=arranged.codebook(rows.counts, rows.statistics, f"{table.name}, {table.format}"),
             )
@@ -319,54 +301,54 @@ def require_unchanged(source: Input | InputFrame, before: Signature | tuple[Sign
         raise DataError(f"{source} changed while it was read; import it again")
 
 
-def _select_items(
-    table: Table,
-    variables: Mapping[str, Variable],
-    description: Dictionary | None,
-    items: str | Sequence[str] | None,
-    text_columns: Sequence[str],
-    said: Statements,
-) -> tuple[list[str], Statements]:
-    """Return the items, and the statements with the items that are named with a minus or by their keying, which are reversed."""
-    check_columns(table, text_columns)
-    turned: list[str] = []
-    if items is None:
-        default = None if description is None else description.default_items(table.columns)
-        names = [name for name in default or () if name not in text_columns] or battery(table, variables, text_columns)
-    else:
-        given = [items] if isinstance(items, str) else list(items)
-        known = set(table.columns)
-        if description is not None:
-            given = [column for name in given for column in ((name not in known and description.expand(name, table.columns)) or [name])]
-        turned = [name[1:] for name in given if name not in known and name[:1] == "-" and name[1:] in known]
-        names = match_columns(table, variables, [name[1:] if name[1:] in turned else name for name in given], text_columns)
-    check_columns(table, names)
-    duplicate = next((name for name in text_columns if text_columns.count(name) > 1 or name in names), None)
-    if duplicate is not None:
-        raise ParameterError(f"column {duplicate!r} is named twice, expected once: as an item, the id, a confounder or the weight")
-    reverse = [said.reverse] if isinstance(said.reverse, str) else said.reverse
-    for name in reverse:
-        turned += reversed_by_keying(description, name[1:], names) if name.startswith("@") else [name]
-    return names, replace(said, reverse=turned)
+@dataclass(frozen=True)
+class _DescribedTable:
+    """A table with what its dictionary, its file and the user say about it."""
 
+    table: Table
+    dictionary: Dictionary | None
+    text_columns: Sequence[str]
+    """Columns that describe participants, and are no items."""
+    said: Statements
+    stack: Stack | None
+    event: str | None
+    instance: str | None
 
-def _arrange(
-    table: Table,
-    description: Dictionary | None,
-    variables: Mapping[str, Variable],
-    items: str | Sequence[str] | None,
-    text_columns: Sequence[str],
-    said: Statements,
-    stack: Stack | None,
-    event: str | None,
-    instance: str | None,
-) -> Arrangement:
-    """Return the items of a table and their coding, at one event or instance, or at all of them as a mode."""
-    table, events = choose_events(table, description, stack, event)
-    names, said = _select_items(table, variables, description, items, text_columns, said)
-    columns, layout = choose_instances(table.name, description, names, stack, instance)
-    coding = replace(plan_coding(table, variables, list(columns.values()), said), text_columns=tuple(text_columns))
-    return arrange(table, with_forms(coding, description, table), columns, layout, events)
+    @cached_property
+    def variables(self) -> Mapping[str, Variable]:
+        """Variables of the table, as its file and its dictionary describe them."""
+        return describe(self.table.variables, self.dictionary, self.table.columns)
+
+    def arrange(self, items: str | Sequence[str] | None) -> Arrangement:
+        """Return these items, by default all, and their coding, at one event or instance, or at all of them as a mode."""
+        table, events = choose_events(self.table, self.dictionary, self.stack, self.event)
+        names, said = self._select_items(table, items)
+        columns, layout = choose_instances(table.name, self.dictionary, names, self.stack, self.instance)
+        coding = replace(plan_coding(table, self.variables, list(columns.values()), said), text_columns=tuple(self.text_columns))
+        return arrange(table, with_forms(coding, self.dictionary, table), columns, layout, events)
+
+    def _select_items(self, table: Table, items: str | Sequence[str] | None) -> tuple[list[str], Statements]:
+        """Return the items, and the statements with the items that are named with a minus or by their keying, which are reversed."""
+        dictionary, text_columns = self.dictionary, self.text_columns
+        check_columns(table, text_columns)
+        turned: list[str] = []
+        if items is None:
+            default = None if dictionary is None else dictionary.default_items(table.columns)
+            names = [name for name in default or () if name not in text_columns] or battery(table, self.variables, text_columns)
+        else:
+            given = [items] if isinstance(items, str) else list(items)
+            known = set(table.columns)
+            if dictionary is not None:
+                given = [column for name in given for column in ((name not in known and dictionary.expand(name, table.columns)) or [name])]
+            turned = [name[1:] for name in given if name not in known and name[:1] == "-" and name[1:] in known]
+            names = match_columns(table, self.variables, [name[1:] if name[1:] in turned else name for name in given], text_columns)
+        check_columns(table, names)
+        duplicate = next((name for name in text_columns if text_columns.count(name) > 1 or name in names), None)
+        if duplicate is not None:
+            raise ParameterError(f"column {duplicate!r} is named twice, expected once: as an item, the id, a confounder or the weight")
+        for name in [self.said.reverse] if isinstance(self.said.reverse, str) else self.said.reverse:
+            turned += reversed_by_keying(dictionary, name[1:], names) if name.startswith("@") else [name]
+        return names, replace(self.said, reverse=turned)
 
 
 def _note_decisions(

@@ -10,10 +10,11 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.confounders import Kind, is_categorical, normalize
-from dfact.data.ingest.coding import DEFAULT_MISSING
-from dfact.data.ingest.items import valid_levels
-from dfact.data.ingest.rules import parse_codes
+from dfact.data.confounders import RANGE_REMEDY, Kind, PlausibleRange, apply_ranges, is_categorical, normalize, warn_implausible
+from dfact.data.ingest.coding.answers import DEFAULT_MISSING
+from dfact.data.ingest.coding.rules import Codes, parse_codes
+from dfact.data.ingest.tables.items import valid_levels
+from dfact.data.ingest.writing.writer import Participants
 from dfact.data.readers.base import Table, Variable
 from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.weights import check_weights
@@ -49,52 +50,6 @@ def check_ids(table: Table, column: pa.ChunkedArray, name: str) -> NDArray[Any]:
     return np.asarray(ids, dtype=object)
 
 
-def confounder_frame(
-    table: Table,
-    texts: pa.Table,
-    kinds: Mapping[str, Kind | None],
-    variables: Mapping[str, Variable],
-    missing: Any,
-    *,
-    default_missing: bool,
-) -> pd.DataFrame | None:
-    """Return the confounders: numbers, or texts with the labels that the file gives to their codes; None without confounders."""
-    if not kinds:
-        return None
-    numbers, words = parse_codes(missing)
-    words = (*words, *(DEFAULT_MISSING if default_missing else ()))
-    columns = {}
-    for name, kind in kinds.items():
-        variable = variables.get(name, Variable(name))
-        columns[name] = _confounder(table, texts[name].to_pandas(), variable, kind, numbers, words)
-    return normalize(pd.DataFrame(columns), {name: kind for name, kind in kinds.items() if kind is not None})
-
-
-def row_weights(
-    table: Table,
-    texts: pa.Table,
-    name: str | None,
-    variables: Mapping[str, Variable],
-    dropped: NDArray[np.intp],
-    *,
-    default_missing: bool,
-) -> "pd.Series[float] | None":
-    """Return the weights of all rows, None without a column ``name``; raise DataError for an invalid one that is not of a dropped row."""
-    if name is None:
-        return None
-    text, variable = texts[name].to_pandas(), variables.get(name, Variable(name))
-    numbers, is_missing = _parse_numbers(text, variable, (), DEFAULT_MISSING if default_missing else ())
-    kept = np.delete(np.arange(len(text)), dropped)
-    words = kept[(numbers.isna() & ~is_missing).to_numpy()[kept]]
-    if words.size:
-        row = f"{table.name}: {table.row_position(int(words[0]))}, weight {name!r}"
-        raise DataError(f"{row} holds {text.iloc[words[0]].strip()!r}, expected a finite number of at least 0; correct it")
-    weights = numbers.mask(is_missing).rename(name)
-    named = weights.iloc[kept].rename(f"{table.name}: the weight {name!r}")
-    check_weights(named, lambda i: table.row_position(int(kept[i])))
-    return weights
-
-
 def match_names(columns: Sequence[str], names: str | Sequence[str], what: str) -> list[str]:
     """Return the columns with these names or patterns, in the order of the table; raise DataError for one that matches none."""
     patterns = [names] if isinstance(names, str) else list(names)
@@ -105,42 +60,88 @@ def match_names(columns: Sequence[str], names: str | Sequence[str], what: str) -
 
 
 @dataclass(frozen=True)
-class ReplicateColumns:
-    """The columns of a table with replicate weights, and how the survey made them."""
+class ParticipantColumns:
+    """The columns of a table that describe its participants, and how they are read."""
 
-    names: Sequence[str]
+    id: str | None
+    kinds: Mapping[str, Kind | None]
+    """Kind of each confounder, None where it is inferred."""
+    ranges: Mapping[str, PlausibleRange]
+    """Declared ranges of confounders."""
+    missing: Codes
+    """Codes for a missing value of a confounder."""
+    default_missing: bool
+    """Whether texts such as NA are missing, too."""
+    weight: str | None
+    replicates: Sequence[str]
+    """Columns with replicate weights."""
     method: str | None
+    """Method by which the survey made the replicate weights; ``fay`` and ``scales`` belong to it."""
     fay: float | None
     scales: float | Sequence[float] | None
 
+    @property
+    def names(self) -> list[str]:
+        """All these columns, which are read as text."""
+        return [*([] if self.id is None else [self.id]), *self.kinds, *([] if self.weight is None else [self.weight]), *self.replicates]
 
-def survey_weights(
-    table: Table,
-    texts: pa.Table,
-    weight: str | None,
-    replicates: ReplicateColumns,
-    variables: Mapping[str, Variable],
-    dropped: NDArray[np.intp],
-    *,
-    default_missing: bool,
-) -> tuple["pd.Series[float] | None", ReplicateWeights | None]:
-    """Return the weights and the replicate weights of all rows, None without columns.
+    def read(self, table: Table, texts: pa.Table, variables: Mapping[str, Variable], dropped: NDArray[np.intp]) -> Participants:
+        """Return the facts about all rows, given the texts of these columns and the numbers of the rows that are dropped.
 
-    Raises DataError for an invalid weight of a row that is not dropped, and ParameterError for replicate weights without a weight, or
-    a method without replicate weights.
-    """
-    weights = row_weights(table, texts, weight, variables, dropped, default_missing=default_missing)
-    if not replicates.names:
-        if (replicates.method, replicates.fay, replicates.scales) != (None, None, None):
-            raise ParameterError("a method of replicate weights is given and no column, expected their names (--replicate-weights)")
-        return weights, None
-    if weight is None:
-        raise ParameterError("replicate weights are given and no weight, expected the column of the main weights beside them (--weight)")
-    columns = [row_weights(table, texts, name, variables, dropped, default_missing=default_missing) for name in replicates.names]
-    values = np.column_stack([np.asarray(column, np.float64) for column in columns])
-    values[dropped] = 0.0
-    method: dict[str, Any] = {"method": replicates.method, "fay": replicates.fay, "scales": replicates.scales}
-    return weights, ReplicateWeights.of(values, len(values), names=replicates.names, **method)
+        Raises DataError for an id that is missing or not unique, an invalid value of a confounder, or an invalid weight of a row that
+        is not dropped; ParameterError for replicate weights without a weight, or a method without replicate weights.
+        """
+        frame, ranges = self._confounders(table, texts, variables), dict(self.ranges)
+        if frame is not None:
+            frame, ranges = apply_ranges(frame, ranges)
+            warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=3)
+        ids = None if self.id is None else check_ids(table, texts[self.id], self.id)
+        weights = None if self.weight is None else self._weights(table, texts, self.weight, variables, dropped)
+        return Participants(ids, frame, ranges, weights, self._replicate_weights(table, texts, variables, dropped))
+
+    def _confounders(self, table: Table, texts: pa.Table, variables: Mapping[str, Variable]) -> pd.DataFrame | None:
+        """Return numbers, or texts with the labels that the file gives to their codes; None without confounders."""
+        if not self.kinds:
+            return None
+        numbers, words = parse_codes(self.missing)
+        words = (*words, *(DEFAULT_MISSING if self.default_missing else ()))
+        columns = {
+            name: _confounder(table, texts[name].to_pandas(), variables.get(name, Variable(name)), kind, numbers, words)
+            for name, kind in self.kinds.items()
+        }
+        return normalize(pd.DataFrame(columns), {name: kind for name, kind in self.kinds.items() if kind is not None})
+
+    def _weights(
+        self, table: Table, texts: pa.Table, name: str, variables: Mapping[str, Variable], dropped: NDArray[np.intp]
+    ) -> "pd.Series[float]":
+        """Return the weights of all rows in a column; raise DataError for an invalid one that is not of a dropped row."""
+        text, variable = texts[name].to_pandas(), variables.get(name, Variable(name))
+        numbers, is_missing = _parse_numbers(text, variable, (), DEFAULT_MISSING if self.default_missing else ())
+        kept = np.delete(np.arange(len(text)), dropped)
+        words = kept[(numbers.isna() & ~is_missing).to_numpy()[kept]]
+        if words.size:
+            row = f"{table.name}: {table.row_position(int(words[0]))}, weight {name!r}"
+            raise DataError(f"{row} holds {text.iloc[words[0]].strip()!r}, expected a finite number of at least 0; correct it")
+        weights = numbers.mask(is_missing).rename(name)
+        named = weights.iloc[kept].rename(f"{table.name}: the weight {name!r}")
+        check_weights(named, lambda i: table.row_position(int(kept[i])))
+        return weights
+
+    def _replicate_weights(
+        self, table: Table, texts: pa.Table, variables: Mapping[str, Variable], dropped: NDArray[np.intp]
+    ) -> ReplicateWeights | None:
+        method: dict[str, Any] = {"method": self.method, "fay": self.fay, "scales": self.scales}
+        if not self.replicates:
+            if any(value is not None for value in method.values()):
+                raise ParameterError("a method of replicate weights is given and no column, expected their names (--replicate-weights)")
+            return None
+        if self.weight is None:
+            found = "replicate weights are given and no weight"
+            raise ParameterError(f"{found}, expected the column of the main weights beside them (--weight)")
+        columns = [self._weights(table, texts, name, variables, dropped) for name in self.replicates]
+        values = np.column_stack([np.asarray(column, np.float64) for column in columns])
+        values[dropped] = 0.0
+        return ReplicateWeights.of(values, len(values), names=self.replicates, **method)
 
 
 def _parse_numbers(

@@ -1,4 +1,8 @@
-"""The variants of genotypes: chromosome, name, genetic and physical position, and the two alleles of each column."""
+"""Facts about genotypes beside their values: the variants of the columns, and the populations of the rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -16,6 +20,23 @@ COLUMNS = ("chromosome", "name", "cM", "position", "A1", "A2")
 """Columns of the table of variants, as in a .bim file of PLINK. A genotype is the number of its A2 alleles."""
 
 
+@dataclass(frozen=True, eq=False)
+class Genotypes:
+    """Facts about the rows and the columns of genotypes; none for other data."""
+
+    population: pd.Categorical | None = None
+    """Population of each row, missing where unknown."""
+    dropped_variants: int = 0
+    """Number of variants that the import dropped."""
+    read: Callable[[], pd.DataFrame | None] | None = None
+    """Function that reads the table of variants, which is large; None without one."""
+
+    @cached_property
+    def variants(self) -> pd.DataFrame | None:
+        """Chromosome, name, cM, position, A1 and A2 of each column, which counts A2; None for other data."""
+        return None if self.read is None else self.read()
+
+
 def write_variants(group: zarr.Group, variants: pd.DataFrame) -> None:
     """Write the table of variants, an array for each of its columns."""
     members = group.create_group(VARIANTS)
@@ -25,8 +46,10 @@ def write_variants(group: zarr.Group, variants: pd.DataFrame) -> None:
         write_array(members, name, variants[name].to_numpy(dtype), ("column",))
 
 
-def read_variants(group: zarr.Group, n: int) -> pd.DataFrame:
-    """Read the table of n variants; raise StoreError if a column of it is missing or damaged."""
+def read_variants(group: zarr.Group, n: int) -> pd.DataFrame | None:
+    """Read the table of n variants, None if the group has none; raise StoreError if a column of it is missing or damaged."""
+    if VARIANTS not in group:
+        return None
     texts = {name: read_labels(group, f"{VARIANTS}/{name}", n) for name in _TEXTS}
     numbers = {name: read_numbers(group, f"{VARIANTS}/{name}", n) for name in _NUMBERS}
     return pd.DataFrame({name: (texts | numbers)[name] for name in COLUMNS})

@@ -1,0 +1,5 @@
+"""Genotypes as datasets, with a row for each person.
+
+genotypes   import_genotypes: the variants of a file become columns, panel by panel
+population  the populations of the persons
+"""

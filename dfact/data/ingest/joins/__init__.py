@@ -1,0 +1,6 @@
+"""Datasets made from datasets.
+
+join          join_datasets: questionnaires with overlapping participants side by side
+participants  confounders and weights of the participants of several datasets
+indicators    expand_categories: a column for each category of a nominal item
+"""

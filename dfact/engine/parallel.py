@@ -1,0 +1,66 @@
+"""Work on items side by side: threads that each take the next item, and an item that is prepared while the previous one is in use."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def run_items(
+    work: Callable[[T], None],
+    items: Sequence[T],
+    pool: Executor | None,
+    threads: int,
+    *,
+    stopped: threading.Event,
+    prepare: Callable[[T], T] | None = None,
+    may_start: Callable[[], bool] = lambda: True,
+) -> None:
+    """Call ``work`` for each item on this number of threads of the pool, or in the calling thread without a pool.
+
+    Items start in their order, and none if ``may_start()`` is false or ``stopped`` is set, as it is by the first error, which is raised.
+    With ``prepare``, each thread's next item is prepared while the thread works on the current one. No thread works any more when
+    this returns or raises.
+    """
+    following, lock = iter(items), threading.Lock()
+
+    def claim() -> Iterator[T]:
+        while not stopped.is_set() and may_start():
+            with lock:
+                item = next(following, None)
+            if item is None:
+                return
+            yield item
+
+    def run_claimed() -> None:
+        try:
+            for item in claim() if prepare is None else prefetch(map(prepare, claim())):
+                work(item)
+        except BaseException:
+            stopped.set()
+            raise
+
+    if pool is None:
+        run_claimed()
+        return
+    futures = [pool.submit(run_claimed) for _ in range(min(threads, len(items)))]
+    try:
+        wait(futures)
+    finally:
+        stopped.set()  # a signal may have ended the wait
+        wait(futures)
+    for future in futures:
+        future.result()
+
+
+def prefetch(items: Iterable[T]) -> Iterator[T]:
+    """Yield the same items, each computed in a helper thread while the previous one is in use."""
+    iterator = iter(items)
+    end = object()
+    with ThreadPoolExecutor(1, thread_name_prefix="dfact-read") as helper:
+        following = helper.submit(next, iterator, end)
+        while (item := following.result()) is not end:
+            following = helper.submit(next, iterator, end)
+            yield item  # type: ignore[misc]  # the loop's condition excludes the sentinel
