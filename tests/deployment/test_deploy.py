@@ -514,6 +514,7 @@ class Rows:
     chunk_rows: int = 16384
     row_bytes: int = 60
     is_sparse: bool = False
+    is_fetched: bool = False
 
 
 def test_pods_get_the_memory_of_the_plan(job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

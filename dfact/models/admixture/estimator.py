@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_noninteger, require_no_empty_columns
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import BlockView, Solver, read_tiles, run, state_rows, step_tiles
+from dfact.engine.passes import BlockView
+from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tiles
 from dfact.engine.tiles import TileBroadcast
 from dfact.errors import DataError, ParameterError
 from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps

@@ -17,7 +17,8 @@ from dfact.data.dataset import Dataset
 from dfact.data.validation import warn_unobserved_columns, warn_unobserved_rows
 from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import BlockView, Solver, run, state_rows
+from dfact.engine.passes import BlockView
+from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size, right_singular, tiled_gram_size
