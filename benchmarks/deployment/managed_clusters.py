@@ -19,6 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dfact.data.sources.dask import worker_infos
+
 _PLACE = Path("/var/tmp/dfact-managed-clusters")
 _PACKAGES = ("dask-jobqueue==0.9.0", "dask-gateway==2026.3.0", "dask-gateway-server[local]==2026.3.0", "sqlalchemy>=2")
 _ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +97,7 @@ def _until(met: Callable[[], Any], what: str) -> None:
 
 
 def _n_workers(client: Any) -> int:
-    return len(client.scheduler_info(n_workers=-1)["workers"])
+    return len(worker_infos(client))
 
 
 def tried(kind: str, cluster: Any, data: Path, folder: Path) -> Iterator[dict[str, Any]]:

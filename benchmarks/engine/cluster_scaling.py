@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from benchmarks.common import exit_code, report
 from benchmarks.engine.cost_model import Caller, Costs, Measurement, chain, outlook, star
 from benchmarks.engine.idle_workers import Idle, IdleCluster, Usage, Waiting, noise, slow_down
+from dfact.data.sources.dask import worker_infos
 from dfact.engine.cluster import session as session_module
 from dfact.engine.cluster.session import ClusterSession
 from dfact.engine.passes import RunPass
@@ -174,7 +175,7 @@ def stragglers(size: Size) -> Thresholds:
     partitions, each = 32 * workers, size.wait / 20
     with IdleCluster() as cluster:
         cluster.grow(workers)
-        slow = next(iter(cluster.client.scheduler_info(n_workers=-1)["workers"]))
+        slow = next(iter(worker_infos(cluster.client)))
         cluster.client.run(slow_down, 2.0, workers=[slow])
         with cluster.session(partitions) as session:
             found = _seconds(session, Waiting(each, _SUMS), size.slow_passes, noise(_SUMS))

@@ -37,6 +37,7 @@ from benchmarks.common import exit_code, peak_bytes, report
 from benchmarks.engine.idle_workers import IdleCluster, count_messages, noise
 from benchmarks.faults.fits import FORKSERVER
 from dfact.data.layout import Layout
+from dfact.data.sources.dask import worker_infos
 from dfact.data.sources.dense import DenseSource
 from dfact.engine.block_state import BlockState
 from dfact.engine.cluster import session as session_module
@@ -136,8 +137,7 @@ def _preempt(address: str, count: int, seconds: float, preempted: Any) -> None:
         began = time.monotonic()
         for i in range(count):
             time.sleep(max(0.0, began + (i + 0.5) * seconds / count - time.monotonic()))
-            while not (found := client.scheduler_info(n_workers=-1)["workers"]):  # on a busy machine the scheduler may answer late
-                time.sleep(1.0)
+            found = worker_infos(client)
             worker = sorted(found)[rng.integers(len(found))]
             preempted.send((found[worker]["name"], worker))
             client.retire_workers([worker])  # the notice: it hands its partitions over within dfact.leave-timeout, 25 s
@@ -324,7 +324,7 @@ def _limits(bench: Bench, rows: Sequence[dict[str, Any]]) -> Thresholds:
 
 def _kill_first(cluster: IdleCluster, count: int) -> set[str]:
     """Kill the first process, of this number of workers, and return their addresses."""
-    names, infos = cluster.names[0], cluster.client.scheduler_info(n_workers=-1)["workers"]
+    names, infos = cluster.names[0], worker_infos(cluster.client)
     assert len(names) == count
     cluster.kill(0)
     return {address for address, info in infos.items() if info["name"] in names}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.faults.fits import SOLVERS, bits, forked_workers, small_partitions
 from dfact.data import layout
+from dfact.data.sources.dask import worker_infos
 from dfact.engine.cluster.rows import marker, reaches
 from dfact.engine.cluster.session import ClusterSession
 from tests.conftest import planted_answers
@@ -79,7 +80,7 @@ def test_a_dask_array_survives_the_loss_of_its_worker() -> None:
 
         def kill(iteration: Any) -> None:
             if iteration.number == 3:
-                victim = next(iter(client.scheduler_info()["workers"]))
+                victim = next(iter(worker_infos(client)))
                 with pytest.raises(Exception):  # noqa: B017, PT011  # however Dask says that it is gone
                     client.run(os._exit, 1, workers=[victim])
 
@@ -137,12 +138,12 @@ def test_an_adaptive_cluster_grows_for_a_fit_and_shrinks_after_it() -> None:
         def wait(iteration: Any) -> None:
             if iteration.number == 1:
                 client.wait_for_workers(2, timeout=200)
-            grown.append(len(client.scheduler_info()["workers"]))
+            grown.append(len(worker_infos(client)))
 
         assert bits(dfact.ICQF(3, max_iter=100, tol=0, executor=client, callbacks=[wait]).fit(X)) == expected
         assert grown[-1] == 2, "what the fit needs is not taken away"
         for _ in range(1000):
-            if not client.scheduler_info()["workers"]:
+            if not worker_infos(client):
                 break
             client.sync(client.scheduler.identity)
         assert not client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.unrunnable)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from benchmarks.faults.fits import SELECTIONS, Processes, answers, bits, forked_workers, long_fit, small_partitions
 from dfact.data import layout
 from dfact.data.layout import Layout
+from dfact.data.sources.dask import worker_infos
 from dfact.data.sources.dense import ArraySource
 from dfact.engine.block_state import BlockState, PartitionStates
 from dfact.engine.cluster import watchdog as watch
@@ -311,7 +312,7 @@ def workers(processes: Processes, n: int) -> Iterator[Client]:
     processes.kill(*processes.workers[n:])
     processes.start(n)
     with Client(processes.address, set_as_default=False) as client:
-        until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == n)
+        until(lambda: len(worker_infos(client)) == n)
         yield client
 
 
@@ -327,7 +328,7 @@ def owner(session: ClusterSession, partition: int) -> str:
 
 
 def stem(client: Client, address: str) -> str:
-    return str(client.scheduler_info(n_workers=-1)["workers"][address]["name"])
+    return str(worker_infos(client)[address]["name"])
 
 
 # Who owns what
@@ -590,7 +591,7 @@ class TestLosses:
 
         monkeypatch.setattr(SessionWorkers, "remove", removed)
         with workers(processes, 6) as client, on(client) as session:
-            names |= {address: worker["name"] for address, worker in client.scheduler_info(n_workers=-1)["workers"].items()}
+            names |= {address: worker["name"] for address, worker in worker_infos(client).items()}
             sums = take(session, Walk(), [1, 2])
             sums += take(session, Walk(str(tmp_path), (Kill(3, 23),)), [3])
             assert len(lost) == 4
@@ -698,9 +699,9 @@ def doom(method: str) -> None:
 
 def new_worker(processes: Processes, client: Client, session: ClusterSession) -> str:
     """One that the session looks at before its next pass; its name."""
-    n = len(client.scheduler_info(n_workers=-1)["workers"])
+    n = len(worker_infos(client))
     name = processes.start_worker()
-    until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == n + 1)
+    until(lambda: len(worker_infos(client)) == n + 1)
     soon_balanced(session)
     return name
 
@@ -800,7 +801,7 @@ def joined_workers(n_workers: int, threads: int = 1) -> Iterator[tuple[Client, C
     """A cluster of which the session finds only some workers, and a function that names them by number."""
     found: dict[str, int] = {}
     with inside(n_workers, threads) as client, pytest.MonkeyPatch.context() as patch:
-        addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        addresses = sorted(worker_infos(client))
         patch.setattr(SessionWorkers, "available", lambda _: dict(found))
         patch.setattr("dfact.engine.cluster.session._POLL_WORKERS_SECONDS", 0.0)
         patch.setattr("dfact.engine.cluster.session._MIN_GAIN_SECONDS", float("inf"))  # numbers of partitions decide
@@ -843,7 +844,7 @@ def test_new_workers_take_over_from_those_lost_at_the_same_time(tmp_path: Path) 
             sums = take(session, Walk(str(tmp_path)), [1, 2])
             kept = held(session, session._workers.owners[0].address)
             find(
-                *(i for i, address in enumerate(sorted(client.scheduler_info(n_workers=-1)["workers"])) if address == owner(session, 0)),
+                *(i for i, address in enumerate(sorted(worker_infos(client))) if address == owner(session, 0)),
                 3,
                 4,
             )
@@ -1498,7 +1499,7 @@ def test_clusters_that_adapt_and_shrink() -> None:
             sums = take(session, Walk(), [1, 2])
             cluster.scale(1)
             sums += take(session, Walk(pause=0.01), [3])
-            until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 1)
+            until(lambda: len(worker_infos(client)) == 1)
             sums += take(session, Walk(), [4])
             assert (sums, rows_of(session)) == inline(4)
         cluster.adapt(minimum=1, maximum=3, interval="50ms", wait_count=1)
@@ -1506,12 +1507,11 @@ def test_clusters_that_adapt_and_shrink() -> None:
             sums = take(session, Walk(pause=0.01), [1, 2, 3])
             assert (sums, rows_of(session)) == inline(3)
             # The worker that holds a shard is not idle, so it stays.
-            assert {w.address for w in session._workers.owners} <= set(client.scheduler_info(n_workers=-1)["workers"])
+            assert {w.address for w in session._workers.owners} <= set(worker_infos(client))
 
 
 def test_client_that_has_given_up_its_scheduler_is_reported() -> None:
-    """Dask then returns nothing about the workers, and raises no error."""
-    client: Any = SimpleNamespace(scheduler_info=lambda **_: {})
+    client: Any = SimpleNamespace(scheduler=None)
     for query in (lambda: DistributedExecutor(client).workers(None), lambda: require_names_checked(client)):
         with pytest.raises(ClusterError, match="the Dask scheduler is lost: the client was closed"):
             query()

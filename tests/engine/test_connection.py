@@ -11,6 +11,7 @@ from distributed import Client, LocalCluster
 from distributed.core import ConnectionPool
 
 from benchmarks.faults.fits import PATIENCE, Processes
+from dfact.data.sources.dask import worker_infos
 from dfact.engine.cluster.certificate_names import ClusterSecurity
 from dfact.engine.cluster.connection import connect
 from dfact.engine.cluster.dismissal import FILE, dismiss_workers
@@ -24,7 +25,7 @@ def test_driver_starts_with_the_expected_workers(cluster: LocalCluster, caplog: 
         dask.config.set({"dfact.expected-workers": 2}),
         connect(cluster.scheduler_address, ClusterSecurity()) as client,
     ):
-        assert len(client.scheduler_info(n_workers=-1)["workers"]) == 2
+        assert len(worker_infos(client)) == 2
     assert not [record for record in caplog.records if "waiting" in record.getMessage()]
 
 
@@ -39,6 +40,12 @@ def test_driver_logs_what_it_waits_for(cluster: LocalCluster, caplog: pytest.Log
         pass
     [waiting] = [record.getMessage() for record in caplog.records if "waiting" in record.getMessage()]
     assert waiting == "2 of 3 workers have joined; waiting for the others, at most 0.2 s in total (dfact.expected-workers)"
+
+
+def test_polls_of_the_client_hide_no_workers(cluster: LocalCluster) -> None:
+    """Dask's clients poll the scheduler without its workers, and Client.scheduler_info may return what such a poll has found."""
+    with dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}), Client(cluster, set_as_default=False) as client:
+        assert {len(worker_infos(client)) for _ in range(300)} == {2}
 
 
 @pytest.mark.cluster

@@ -9,6 +9,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from benchmarks.faults.fits import FORKSERVER, small_partitions
+from dfact.data.sources.dask import worker_infos
 from tests.engine.test_cluster_session import (
     _LOCAL,
     Walk,
@@ -53,7 +54,7 @@ def demanded(dask_scheduler: Any) -> bool:
 
 
 def workers_of(client: Client) -> int:
-    return len(client.scheduler_info(n_workers=-1)["workers"])
+    return len(worker_infos(client))
 
 
 @pytest.mark.process

@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster
 import dfact
 from benchmarks.faults.fits import small_partitions
 from dfact.cli.info import stored_model_text
+from dfact.data.sources.dask import worker_infos
 from dfact.engine import environment as environment_module
 from dfact.engine import session as session_module
 from dfact.engine.cluster import handshake
@@ -162,7 +163,7 @@ def test_a_worker_of_another_version_is_refused_by_name(
 ) -> None:
     current = current_environment()
     with cluster(2) as (_, client):
-        victim = min(client.scheduler_info(n_workers=-1)["workers"])
+        victim = min(worker_infos(client))
 
         async def with_other_version(key: str, *size: int, dask_worker: Any, driver: Any, **settings: Any) -> dict[str, str]:
             if dask_worker.address == victim:
@@ -239,7 +240,7 @@ def other_kernels() -> str:
 def mixed_cluster() -> Iterator[tuple[Client, str]]:
     """A cluster of two workers, one of them a process of its own with other kernels of OpenBLAS; yields that one's address."""
     with cluster(1, protocol="tcp") as (started, client):
-        first = set(client.scheduler_info(n_workers=-1)["workers"])
+        first = set(worker_infos(client))
         command = [sys.executable, "-m", "distributed.cli.dask_worker", started.scheduler_address, "--no-nanny", "--nthreads", "1"]
         command += ["--dashboard-address", "127.0.0.1:0", "--memory-limit", "2GiB"]
         worker = subprocess.Popen(
@@ -247,7 +248,7 @@ def mixed_cluster() -> Iterator[tuple[Client, str]]:
         )
         try:
             client.wait_for_workers(2, timeout=200)
-            [address] = client.scheduler_info(n_workers=-1)["workers"].keys() - first
+            [address] = worker_infos(client).keys() - first
             yield client, address
         finally:
             worker.terminate()

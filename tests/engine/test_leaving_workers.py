@@ -16,6 +16,7 @@ from distributed import Client
 
 from benchmarks.faults.fits import Processes, small_partitions
 from dfact import signals
+from dfact.data.sources.dask import worker_infos
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
 from dfact.engine.cluster import leaving
 from tests.engine.test_cluster_session import (
@@ -73,12 +74,12 @@ def workers(processes: Processes, n: int) -> Iterator[Client]:
     processes.kill(*processes.workers)  # those that have got a notice may still be there
     start(processes, n)
     with Client(processes.address, set_as_default=False) as client:
-        until(lambda: {info["name"] for info in client.scheduler_info(n_workers=-1)["workers"].values()} == set(processes.workers))
+        until(lambda: {info["name"] for info in worker_infos(client).values()} == set(processes.workers))
         yield client
 
 
 def name_of(client: Client, address: str) -> str:
-    return str(client.scheduler_info(n_workers=-1)["workers"][address]["name"])
+    return str(worker_infos(client)[address]["name"])
 
 
 @contextmanager

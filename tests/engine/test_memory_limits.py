@@ -14,6 +14,7 @@ from distributed import Client, LocalCluster
 
 import dfact
 from benchmarks.faults.fits import forked_workers
+from dfact.data.sources.dask import worker_infos
 from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
 from dfact.errors import MemoryPlanError
@@ -146,7 +147,7 @@ def spills(dask_worker: Any) -> int:
 
 def check_kept(client: Client, before: Any, plan: Plan) -> None:
     """Nothing was spilled, paused or killed, and the worker has used no more than planned."""
-    info = client.scheduler_info()["workers"]
+    info = worker_infos(client)
     assert info.keys() == before.keys(), "a worker was killed"
     assert {worker["id"] for worker in info.values()} == {worker["id"] for worker in before.values()}
     [spilled] = client.run(spills).values()
@@ -171,7 +172,7 @@ def test_below_the_plan_nothing_is_started(stored: Callable[[str], dfact.Dataset
 def test_at_the_planned_minimum(name: str, stored: Callable[[str], dfact.Dataset], tmp_path: Path) -> None:
     data = stored(name)
     with cluster(least_limit(name, data)) as client:
-        before = client.scheduler_info()["workers"]
+        before = worker_infos(client)
         model = MODELS[name][1]().set_params(executor=client)
         if hasattr(model, "checkpoint"):
             model.set_params(checkpoint=tmp_path / "checkpoint.zarr", checkpoint_every=1)
@@ -187,7 +188,7 @@ def test_at_the_planned_minimum(name: str, stored: Callable[[str], dfact.Dataset
 def test_at_the_minimum_that_keeps_everything_in_memory(name: str, stored: Callable[[str], dfact.Dataset]) -> None:
     data = stored(name)
     with cluster(ceil(planned(name, data, 4 << 30).peak / 0.6) + 1) as client:
-        before = client.scheduler_info()["workers"]
+        before = worker_infos(client)
         model = MODELS[name][1]().set_params(executor=client)
         plan = dfact.plan(model, data)
         assert plan.state_in_memory == plan.cached_partitions == plan.n_partitions

@@ -10,6 +10,7 @@ import pytest
 from distributed import Client
 
 from benchmarks.faults.fits import Processes
+from dfact.data.sources.dask import worker_infos
 from dfact.data.sources.dense import ArraySource
 from dfact.engine.cluster import reservation as reservation_module
 from dfact.engine.cluster.reservation import reservations
@@ -107,7 +108,7 @@ def test_one_of_two_simultaneous_fits_is_refused(processes: Processes, caplog: p
         workers(processes, 2) as one,
         Client(processes.address, set_as_default=False) as other,
     ):
-        addresses = sorted(one.scheduler_info(n_workers=-1)["workers"])
+        addresses = sorted(worker_infos(one))
         threads = [threading.Thread(target=fit, args=(number, on(client, working=PART))) for number, client in enumerate((one, other))]
         for thread in threads:
             thread.start()

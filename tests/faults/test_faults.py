@@ -32,6 +32,7 @@ from benchmarks.faults.fits import (
     small_partitions,
 )
 from dfact.data import layout
+from dfact.data.sources.dask import worker_infos
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.cluster.certificate_names import ClusterSecurity
 from dfact.engine.cluster.connection import connect
@@ -125,11 +126,11 @@ def test_a_worker_that_joins_is_used(processes: Processes, client: Client, monke
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 11)
     X = answers(2)
     assert dfact.plan(long_fit(), X).n_partitions > 30
-    before = {worker["name"] for worker in client.scheduler_info()["workers"].values()}
+    before = {worker["name"] for worker in worker_infos(client).values()}
     strikes = [Strike(1, 0, processes.start_worker), joined(client, 3, behind=4)]
     model = dfact.ICQF(3, max_iter=9, tol=0, executor=client, callbacks=strikes).fit(X)
     assert bits(model) == bits(dfact.ICQF(3, max_iter=9, tol=0, executor="inline").fit(X))
-    names = {address: worker["name"] for address, worker in client.scheduler_info()["workers"].items()}
+    names = {address: worker["name"] for address, worker in worker_infos(client).items()}
     [newcomer] = set(names.values()) - before
     processed_partitions = {names[address]: count for address, count in partitions_by_worker(client).items()}
     assert processed_partitions[newcomer] >= 10

@@ -22,6 +22,7 @@ from distributed import Client, LocalCluster
 
 import dfact
 from dfact.cli.main import main
+from dfact.data.sources.dask import worker_infos
 from dfact.engine.cluster.certificate_names import ClusterSecurity
 from tests.conftest import free_port, planted_answers
 from tests.documentation.pages import section
@@ -189,7 +190,7 @@ def test_every_process_refuses_strangers_at_both_ends(secured: Secured, tmp_path
         Client(secured.address, security=own, set_as_default=False, timeout=100) as client,
         listeners(own, *map(dasks_security, kinds.values())) as theirs,
     ):
-        [(worker, details)] = client.scheduler_info()["workers"].items()
+        [(worker, details)] = worker_infos(client).items()
         for address in (secured.address, worker, details["nanny"]):
             assert refusal(address, own) == ""
             for kind, folder in kinds.items():

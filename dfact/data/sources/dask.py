@@ -228,9 +228,10 @@ def persist_chunks(array: Any, client: "Client") -> "dict[Hashable, Future]":
 
 def worker_infos(client: "Client") -> dict[str, Any]:
     """Return what the scheduler knows of its workers, by their addresses; raise ClusterError if the client has given it up."""
-    infos: dict[str, Any] | None = client.scheduler_info(n_workers=-1).get("workers")
-    if infos is None:  # Dask returns nothing, and no error, once the client has given up a lost scheduler
+    if client.scheduler is None:
         raise ClusterError("the Dask scheduler is lost: the client was closed")
+    # Client.scheduler_info may return what the client's own polls, which ask for no worker, have found meanwhile.
+    infos: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     return infos
 
 
