@@ -6,7 +6,6 @@ import resource
 import signal
 import sys
 import tempfile
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,7 @@ import numpy as np
 import dfact
 from dfact.data import stored_values
 from dfact.data.ingest.arrays import triplets
-from dfact.data.readers.isolation.parsers import Parser, parse
 from dfact.data.readers.text import delimited
-from dfact.storage.input_files import InputFile
 
 
 def peak_memory() -> float:
@@ -87,26 +84,3 @@ def modules_of_dask() -> list[bool]:
     before = "dask.array" in sys.modules
     dfact.L1NMF(2, max_iter=2).fit(np.ones((9, 3)))
     return [before, "dask.array" in sys.modules]
-
-
-def raised(error: Exception) -> None:
-    """Raise an error."""
-    raise error
-
-
-def failed(text: str) -> None:
-    """End the process as a library does that gives up."""
-    os.write(2, f"{text}\n".encode())
-    os._exit(3)
-
-
-def content(file: InputFile) -> bytes:
-    """Return what a file holds."""
-    with file.open() as stream:
-        return stream.read()
-
-
-def parsed(connection: Connection, path: str) -> None:
-    """Send the size of a file, which a child of this process reads."""
-    file = InputFile(Path(path), "x")
-    connection.send(len(parse(file, Parser("Reader"), content, file)))

@@ -35,7 +35,7 @@ class Records:
         self.name = file.name
         self._text: TextFile | None = None
         if isinstance(file, InputFile) and file.suffixes[-1:] and file.suffixes[-1] in _TEXT:
-            self._text = replace(open_text(file, ReadOptions())[0], strict=True)
+            self._text = replace(open_text(file, ReadOptions())[0], strict=True, remedy="save the file as UTF-8")
             self.columns = [cell.strip() for cell in next(self._text_rows(self._text), (0, []))[1]]
         else:
             self._table = open_table(source)
@@ -82,7 +82,7 @@ class Records:
         """Yield the records of a text with the numbers of their lines, without empty lines."""
         for line, cells in text.records():
             if not all(map(is_decoded, cells)):
-                raise text.undecodable("save the file as UTF-8")
+                raise text.undecodable()
             if cells:
                 yield line, cells
 

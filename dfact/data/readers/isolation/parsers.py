@@ -16,12 +16,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from socket import send_fds, socket, socketpair
 from tempfile import TemporaryFile
+from types import MethodType
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from dfact.data import memory_limit
 from dfact.data.readers.isolation import server
-from dfact.data.readers.isolation.messages import receive, send
-from dfact.data.readers.isolation.server import EXIT_CODE, Reply, Request
+from dfact.data.readers.isolation.messages import MessageError, receive, send
+from dfact.data.readers.isolation.server import EXIT_CODE, Request
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 
@@ -30,6 +31,8 @@ _SECONDS = 10
 _SECONDS_PER_BYTE = 2e-5
 """Computation for each byte of a file: many times that of the slowest parser, also of compressed files."""
 _MOST_OUTPUT = 200
+_LEAST_MESSAGE = 1 << 24
+"""Bytes of a message that are accepted whatever the limit of memory."""
 _ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve address space, which counts towards the limit
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
@@ -40,7 +43,10 @@ _PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from dfact.data.readers.isol
 
 
 class Parser(NamedTuple):
-    """A library that parses files: its name in messages, and the modules to import before a child is forked."""
+    """A library that parses files: its name in messages, and the modules to import before a child is forked.
+
+    A child calls functions of these modules, and of dfact's own.
+    """
 
     name: str
     modules: tuple[str, ...] = ()
@@ -63,9 +69,12 @@ def parse_rows(file: InputFile, parser: Parser, function: Callable[..., Iterator
 
 
 def _results(file: InputFile, parser: Parser, function: Callable[..., Any], arguments: tuple[Any, ...], *, several: bool) -> Iterator[Any]:
+    name = f"{function.__module__}:{function.__qualname__}"
+    if isinstance(function, MethodType):
+        arguments = function.__self__, *arguments
     memory = int(memory_limit.half_of_free_memory())
     seconds = _SECONDS + int(_SECONDS_PER_BYTE * file.signature()[0])
-    request = Request(function, arguments, several, parser.modules, memory, seconds, str(Path.cwd()), dict(os.environ))
+    request = Request(name, arguments, several, parser.modules, memory, seconds, str(Path.cwd()), dict(os.environ))
     with ExitStack() as opened:
         connection, theirs = socketpair()
         opened.enter_context(connection)
@@ -75,17 +84,29 @@ def _results(file: InputFile, parser: Parser, function: Callable[..., Any], argu
         try:
             with theirs, os.fdopen(writing, "wb"):
                 _server.give(theirs.fileno(), writing, output.fileno())
-            send(connection, request)
-            while (reply := receive(connection)).kind == "result":
-                yield reply.value
+            send(connection, tuple(request))
+            while (reply := _receive_reply(connection, memory))[0] == "result":
+                yield reply[1]
                 del reply  # before the next result is received
+        except MessageError as error:
+            raise _refused(file, parser, f"returned an invalid message ({error})") from error
         except (EOFError, ConnectionError):
             code = ending.read()
-            reply = Reply("error", _died(file, parser, EXIT_CODE.unpack(code)[0] if code else None, output, request))
-        if reply.kind == "memory":
+            reply = "error", _died(file, parser, EXIT_CODE.unpack(code)[0] if code else None, output, request)
+        if reply[0] == "memory":
             raise _refused(file, parser, "requires more memory than it may take", request.memory)
-        if reply.kind == "error":
-            raise reply.value
+        if reply[0] == "error":
+            raise reply[1]
+
+
+def _receive_reply(connection: socket, memory: int) -> tuple[str, Any]:
+    """Receive a reply of a child with this limit of memory: its kind and its value, of which an error is one."""
+    match receive(connection, max(memory, _LEAST_MESSAGE)):
+        case ("result" | "memory" | "end" as kind, value):
+            return kind, value
+        case ("error", Exception() as error):
+            return "error", error
+    raise MessageError("a value that is no reply")
 
 
 def _died(file: InputFile, parser: Parser, code: int | None, output: BinaryIO, request: Request) -> DataError:

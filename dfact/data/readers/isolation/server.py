@@ -7,15 +7,16 @@ connection for its arguments and results, the pipe for the exit code of the chil
 import gc
 import importlib
 import os
-import pickle
 import resource
 import select
 import signal
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from socket import recv_fds, socket
 from struct import Struct
 from typing import Any, Literal, NamedTuple
@@ -35,16 +36,16 @@ is_child = False
 """Whether this process is such a child, which calls parsers itself."""
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A call of a parser, and its limits."""
 
-    function: Callable[..., Any]
+    function: str
+    """Its module and name, such as ``dfact.data.readers.r:_open_table``."""
     arguments: tuple[Any, ...]
     several: bool
     """Whether the function yields several results."""
     modules: tuple[str, ...]
-    """Modules of the parser, which the server imports."""
+    """Modules of the parser, which the server imports; those outside dfact whose functions may be called."""
     memory: int
     """Bytes of memory besides those that the child has when it starts."""
     seconds: int
@@ -53,11 +54,8 @@ class Request:
     environment: dict[str, str]
 
 
-class Reply(NamedTuple):
-    """A result of a child, its error, or the end of its results. ``memory`` is an error for lack of memory."""
-
-    kind: Literal["result", "error", "memory", "end"]
-    value: Any = None
+Reply = tuple[Literal["result", "error", "memory", "end"], Any]
+"""A result of a child, its error, a lack of memory, or the end of its results; only the first two have a value."""
 
 
 @dataclass
@@ -117,7 +115,7 @@ def _start(descriptors: Sequence[int], others: list[Any]) -> _Child | None:
     connection, ending, output = descriptors
     channel, child = socket(fileno=connection), None
     try:
-        request = receive(channel)
+        request = Request(*receive(channel, sys.maxsize))
         for module in request.modules:
             importlib.import_module(module)
         gc.freeze()  # else a collection in the child would copy the memory that it shares
@@ -129,7 +127,7 @@ def _start(descriptors: Sequence[int], others: list[Any]) -> _Child | None:
         child = _Child(pid, channel, ending, alive)
     except Exception as error:
         with suppress(OSError):
-            send(channel, Reply("error", _portable(error)))
+            send(channel, ("error", error))
     os.close(output)
     if child is None:
         channel.close()
@@ -167,17 +165,25 @@ def _reply(request: Request, connection: socket) -> Reply:
     _limit(resource.RLIMIT_AS, psutil.Process().memory_info().vms + request.memory)
     _limit_time(request.seconds)
     try:
-        found = request.function(*request.arguments)
+        found = _find(request)(*request.arguments)
         for result in found if request.several else [found]:
-            send(connection, Reply("result", result))
+            send(connection, ("result", result))
             _limit_time(request.seconds)
     except BaseException as error:
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))  # the reply takes memory
         if isinstance(error, MemoryError) and not isinstance(error, DfactError):
-            return Reply("memory")
-        return Reply("error", _portable(error))
-    return Reply("end")
+            return "memory", None
+        return "error", error
+    return "end", None
+
+
+def _find(request: Request) -> Callable[..., Any]:
+    module = request.function.partition(":")[0]
+    if not module.startswith("dfact.") and module not in request.modules:
+        raise ValueError(f"{request.function} is no function of dfact or of {request.modules}")
+    found: Callable[..., Any] = resolve_name(request.function)
+    return found
 
 
 def _limit(kind: int, size: int) -> None:
@@ -188,15 +194,3 @@ def _limit(kind: int, size: int) -> None:
 def _limit_time(seconds: int) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + seconds)
-
-
-def _portable(error: BaseException) -> BaseException:
-    """Return an error that can be pickled, with its traceback unless it is meant for users."""
-    text = "".join(traceback.format_exception(error))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # of any kind, as exceptions of libraries may be of any kind
-        return RuntimeError(text)
-    if not isinstance(error, DfactError):
-        error.add_note(f"In the process of the parser:\n{text}")
-    return error

@@ -49,6 +49,8 @@ class TextFile:
     """Whether quotation marks enclose cells, or are text (``csv.QUOTE_NONE``)."""
     strict: bool = False
     """Whether a quotation mark that is not closed is an error."""
+    remedy: str = ""
+    """What the user should do about bytes that the encoding lacks; if empty, say the encoding."""
 
     @property
     def is_utf8(self) -> bool:
@@ -89,11 +91,12 @@ class TextFile:
         except UnicodeError as error:
             raise self.undecodable() from error
 
-    def undecodable(self, remedy: str = "") -> DataError:
-        """Return the error for the first bytes that the encoding lacks, with a remedy of the caller."""
+    def undecodable(self) -> DataError:
+        """Return the error for the first bytes that the encoding lacks."""
         decoder, position = codecs.getincrementaldecoder(self.encoding)(), 0
         name = "UTF-8" if self.is_utf8 else self.encoding
-        remedy = remedy or ("say --encoding cp1252, latin-1 or mac-roman" if self.is_utf8 else "say --encoding with the one it has")
+        other = "say --encoding cp1252, latin-1 or mac-roman" if self.is_utf8 else "say --encoding with the one it has"
+        remedy = f", expected text; {self.remedy}" if self.remedy else f"; {other}"
         with self.open() as stream:
             while True:
                 window = stream.read(_WINDOW_BYTES)
@@ -102,9 +105,9 @@ class TextFile:
                     decoder.decode(window, final=not window)
                 except UnicodeDecodeError as error:
                     at = position - pending + error.start
-                    return DataError(f"{self.file.name}: byte {error.object[error.start]:#04x} at {at} is not {name}; {remedy}")
+                    return DataError(f"{self.file.name}: byte {error.object[error.start]:#04x} at {at} is not {name}{remedy}")
                 if not window:
-                    return DataError(f"{self.file.name} is not {name}; {remedy}")
+                    return DataError(f"{self.file.name} is not {name}{remedy}")
                 position += len(window)
 
     @property
