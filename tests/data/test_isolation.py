@@ -202,6 +202,29 @@ def test_errors_arrive_unchanged(error: Exception, file: InputFile) -> None:
     assert caught.value.args == error.args
 
 
+class OtherError(Exception):
+    """An error that the parent need not know."""
+
+
+@pytest.mark.parametrize(
+    ("error", "received", "message"),
+    [
+        (FileNotFoundError(errno.ENOENT, "absent"), FileNotFoundError, "absent"),
+        (pa.ArrowInvalid("rows"), ValueError, r"^rows\n"),
+        (UnicodeDecodeError("utf-8", b"a", 0, 1, "why"), RuntimeError, "UnicodeDecodeError: 'utf-8' codec"),
+        (OtherError("text"), RuntimeError, "OtherError: text"),
+    ],
+)
+def test_errors_of_other_classes_arrive_as_known_ones(error: Exception, received: type[Exception], message: str) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(ours, error)
+        found = receive(theirs, 1 << 20)
+    assert type(found) is received
+    with pytest.raises(received, match=message):
+        raise found
+
+
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [

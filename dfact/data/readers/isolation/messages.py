@@ -153,11 +153,9 @@ def _append(buffers: list[memoryview], buffer: memoryview) -> int:
 
 def _encode_error(error: BaseException) -> Any:
     """Return an error of a known class, with its traceback unless it is meant for users; others become a RuntimeError."""
-    text, name, notes = "".join(format_exception(error)), type(error).__name__, getattr(error, "__notes__", [])
-    if isinstance(error, OSError) and not isinstance(error, DfactError):
-        name = "OSError"  # whose number makes it one of its subclasses
-    known = name in _ERRORS and all(isinstance(each, int | str | None) for each in error.args)
-    if not known or (name != "OSError" and type(error) is not _ERRORS[name]):
+    text, notes = "".join(format_exception(error)), getattr(error, "__notes__", [])
+    name = next((each.__name__ for each in type(error).__mro__ if each in _ERRORS.values()), None)
+    if name is None or not all(isinstance(each, int | str | None) for each in error.args):
         return ["RuntimeError", [text], []]
     return [name, [*error.args], notes if isinstance(error, DfactError) else [*notes, f"In the process of the parser:\n{text}"]]
 

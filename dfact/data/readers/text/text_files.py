@@ -50,7 +50,7 @@ class TextFile:
     strict: bool = False
     """Whether a quotation mark that is not closed is an error."""
     remedy: str = ""
-    """What the user should do about bytes that the encoding lacks; if empty, say the encoding."""
+    """Remedy for bytes that the encoding lacks, in messages; by default another encoding."""
 
     @property
     def is_utf8(self) -> bool:
