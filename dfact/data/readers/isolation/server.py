@@ -118,11 +118,12 @@ def _start(descriptors: Sequence[int], others: list[Any]) -> _Child | None:
         request = Request(*receive(channel, sys.maxsize))
         for module in request.modules:
             importlib.import_module(module)
+        function = _find(request)  # imports its module, which else each child would do
         gc.freeze()  # else a collection in the child would copy the memory that it shares
         alive, held = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _run(request, channel, output, others)
+            _run(request, function, channel, output, others)
         os.close(held)
         child = _Child(pid, channel, ending, alive)
     except Exception as error:
@@ -135,7 +136,7 @@ def _start(descriptors: Sequence[int], others: list[Any]) -> _Child | None:
     return child
 
 
-def _run(request: Request, connection: socket, output: int, others: list[Any]) -> None:
+def _run(request: Request, function: Callable[..., Any], connection: socket, output: int, others: list[Any]) -> None:
     """Call the parser in the child, and end it."""
     code = 1
     try:
@@ -146,7 +147,7 @@ def _run(request: Request, connection: socket, output: int, others: list[Any]) -
         os.environ.clear()
         os.environ.update(request.environment)
         os.chdir(request.folder)
-        reply = _reply(request, connection)
+        reply = _reply(request, function, connection)
         remove_copies()
         send(connection, reply)
         code = 0
@@ -156,7 +157,7 @@ def _run(request: Request, connection: socket, output: int, others: list[Any]) -
         os._exit(code)
 
 
-def _reply(request: Request, connection: socket) -> Reply:
+def _reply(request: Request, function: Callable[..., Any], connection: socket) -> Reply:
     global is_child  # noqa: PLW0603  # a fact about the process
     is_child = True
     _limit(resource.RLIMIT_NOFILE, _FILES)
@@ -165,7 +166,7 @@ def _reply(request: Request, connection: socket) -> Reply:
     _limit(resource.RLIMIT_AS, psutil.Process().memory_info().vms + request.memory)
     _limit_time(request.seconds)
     try:
-        found = _find(request)(*request.arguments)
+        found = function(*request.arguments)
         for result in found if request.several else [found]:
             send(connection, ("result", result))
             _limit_time(request.seconds)
