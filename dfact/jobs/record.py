@@ -16,7 +16,7 @@ from dfact.errors import StoreError
 from dfact.jobs.job_file import Step, job_path
 from dfact.monitoring.logs import utc_now
 from dfact.monitoring.run_id import run_id
-from dfact.storage.groups import sealed
+from dfact.storage.digests import sealed
 from dfact.storage.location import Location, is_web, parse_location
 
 KIND = "job"

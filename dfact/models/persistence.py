@@ -29,13 +29,13 @@ from dfact.models.fitted_schema import check_fitted
 from dfact.models.provenance import Comparison, SelectionRecord, Stability, TensorStability
 from dfact.parameters import is_count
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, member, reason
+from dfact.storage.digests import json_digest
 from dfact.storage.groups import (
     attributes,
     consolidate,
     create_group,
     ensure_not_source,
     is_current,
-    json_digest,
     open_group,
     open_store,
     update_attributes,

@@ -6,7 +6,8 @@ Imports signals and errors alone. What the bytes mean is not known here.
     files           files that are complete or absent, and temporary folders
     zarr_stores     Zarr stores that report a missing chunk as an error
     arrays          arrays of Zarr groups: compressed, with a checksum, read with errors that name them
-    groups          Zarr groups that are complete or absent: datasets and models; digests of their attributes
+    groups          Zarr groups that are complete or absent: datasets and models
+    digests         digests of JSON documents: models, checkpoints and records of jobs
     array_stream    arrays as consecutive bytes
     records         records of arrays that a computation resumes from: checkpoints
 """

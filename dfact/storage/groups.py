@@ -1,7 +1,5 @@
 """Zarr groups that are complete or absent: local ones are written beside their path and renamed, remote ones marked complete last."""
 
-import hashlib
-import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -288,14 +286,3 @@ def attributes(group: zarr.Group | zarr.Array[Any]) -> dict[str, Any]:
 def update_attributes(group: zarr.Group | zarr.Array[Any], **values: Any) -> None:
     """Set some dfact attributes of a group or an array."""
     group.attrs[ATTRIBUTE] = {**attributes(group), **values}
-
-
-def json_digest(document: Mapping[str, Any]) -> str:
-    """Return the digest of a JSON document, which does not depend on the order of its keys."""
-    return hashlib.blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes with their digest."""
-    values = {name: value for name, value in attributes.items() if name != "digest"}
-    return {**values, "digest": json_digest(values)}

@@ -19,7 +19,8 @@ from dfact.errors import ParameterError, StoreError
 from dfact.internals.zarr import sync
 from dfact.storage.array_stream import StreamWriter, corruption_errors, read_stream
 from dfact.storage.arrays import reason
-from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, attributes, open_group, open_store, sealed
+from dfact.storage.digests import sealed
+from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, attributes, open_group, open_store
 from dfact.storage.location import Location, absolute, parse_location
 from dfact.storage.replacement import sync_folder
 
