@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import socket
 import statistics
 import subprocess
 import sys
@@ -111,6 +112,12 @@ def wait_until(
         if time.monotonic() > end:
             raise TimeoutError(f"not within {seconds:g} s: {told if isinstance(told, str) else told()}")
         time.sleep(0.02)
+
+
+def listens(port: int) -> bool:
+    """Return whether a process of this machine listens at the port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def peak_bytes(pid: int | None = None) -> int:

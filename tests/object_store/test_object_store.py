@@ -46,6 +46,7 @@ from dfact.storage.input_files import InputFolder, open_input, open_input_file
 from dfact.storage.location import parse_location
 from dfact.storage.zarr_stores import StrictObjectStore
 from tests.conftest import free_port, planted_answers
+from tests.servers import serving
 from tests.suites.zarr_store import ZarrStoreSuite
 
 N, M, K = 1000, 40, 3
@@ -98,7 +99,6 @@ class Proxy(ThreadingHTTPServer):
     Unless ``every`` is 1, no request fails more often than the client retries it, whatever the order of the client's threads.
     """
 
-    daemon_threads = True
 
     def __init__(self, behind: int, address: tuple[str, int] = ("127.0.0.1", 0), handler: "type[Handler] | None" = None) -> None:
         super().__init__(address, handler or Handler)
@@ -194,12 +194,8 @@ def proxied(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
         return from_url(url, retry_config=retry_config | {"backoff": waits})
 
     monkeypatch.setattr("obstore.store.from_url", with_short_waits)
-    with Proxy(port) as found:
-        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with serving(Proxy(port)) as found:
         yield found
-        found.shutdown()
-        thread.join()
 
 
 @pytest.fixture
