@@ -99,6 +99,7 @@ class Proxy(ThreadingHTTPServer):
     Unless ``every`` is 1, no request fails more often than the client retries it, whatever the order of the client's threads.
     """
 
+    daemon_threads = True
 
     def __init__(self, behind: int, address: tuple[str, int] = ("127.0.0.1", 0), handler: "type[Handler] | None" = None) -> None:
         super().__init__(address, handler or Handler)
