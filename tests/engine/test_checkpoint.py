@@ -281,6 +281,24 @@ def test_an_incomplete_version_is_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
+def test_the_last_of_two_versions_is_used(tmp_path: Path) -> None:
+    """A driver that is lost before it has removed the earlier version leaves both."""
+    path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
+    with pytest.raises(InterruptionError):
+        kept(path, callbacks=[interrupted(7)]).fit(X)
+    earlier = shutil.copytree(path, tmp_path / "earlier.zarr")
+    undisturbed = kept(path).fit(X)
+    kept(path).fit(X)  # which removes the steps after the last version
+    records = list(path.glob("steps-*/zarr.json"))
+    shutil.copytree(earlier, path, dirs_exist_ok=True)
+    for record in records:
+        os.utime(record, (0, 0))
+    same(kept(path).fit(X), undisturbed)
+    assert {record.stat().st_mtime for record in records} == {0}  # nothing was computed again
+    assert len(list(path.glob("state-*"))) == 1
+
+
+@pytest.mark.faults
 def test_two_processes_do_not_share_a_checkpoint(tmp_path: Path) -> None:
     path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
 

@@ -17,6 +17,7 @@ from dfact.selection.group_comparison.factor_congruences import DEFAULT_DRAWS, F
 from dfact.selection.group_comparison.item_screens import Groups
 from dfact.selection.resampling.resamples import GroupRows, RefittedLoadings
 from dfact.selection.running.results_store import ResultsStore
+from tests.cases import exhaustive_after
 
 K, M, N = 2, 6, 400
 
@@ -100,7 +101,9 @@ def congruences_of(model: Any, M: Any, groups: Any, draws: int, frame: pd.DataFr
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "model", [dfact.ICQF(2), dfact.L1NMF(2, max_iter=20), dfact.FactorAnalysis(2)], ids=lambda model: type(model).__name__
+    "model",
+    exhaustive_after(1, [dfact.FactorAnalysis(2), dfact.ICQF(2), dfact.L1NMF(2, max_iter=20)]),
+    ids=lambda model: type(model).__name__,
 )
 def test_moved_items_are_found_and_other_means_and_missing_answers_are_not(model: Any) -> None:
     for moved in (False, True):

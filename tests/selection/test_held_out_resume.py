@@ -17,6 +17,7 @@ from dfact.selection.result import Selection
 from dfact.selection.running import scheduler
 from dfact.selection.running.results_store import ResultsStore
 from dfact.storage.records import Records
+from tests.cases import exhaustive_after
 from tests.selection.test_held_out_entries import compressed, planted
 
 DENSE = planted(1, 150, 30)
@@ -89,7 +90,9 @@ limit_batches.largest_batch = scheduler.largest_batch  # type: ignore[attr-defin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "every", "size"), [("dense", 1, 8), ("sparse", 3, 8), ("stored", 3, 3), ("threads", 3, 5)])
+@pytest.mark.parametrize(
+    ("kind", "every", "size"), exhaustive_after(1, [("stored", 3, 3), ("dense", 1, 8), ("sparse", 3, 8), ("threads", 3, 5)])
+)
 def test_selection_interrupted_anywhere_resumes_with_the_same_bits(
     kind: str, every: int, size: int, tmp_path: Path, passes: PassCounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

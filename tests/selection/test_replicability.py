@@ -16,6 +16,7 @@ from dfact.report.selection import selection_text
 from dfact.selection import replicability, select_by_criterion, select_by_held_out, select_on_path
 from dfact.selection.tensors.replicability import _largest_replicable
 from dfact.selection.tensors.tensor_selection import select_components
+from tests.cases import exhaustive_after
 from tests.conftest import REAL_DATA
 from tests.selection.test_solution_path import planted
 
@@ -165,7 +166,7 @@ def test_functions_for_matrices_name_those_for_tensors() -> None:
 
 # The ℓ1 ratio along the path.
 @pytest.mark.slow
-@pytest.mark.parametrize("criterion", ["held_out", "bic", "split_half"])
+@pytest.mark.parametrize("criterion", exhaustive_after(1, ["bic", "held_out", "split_half"]))
 def test_joint_choice_is_the_best_of_the_paths_of_all_ratios(criterion: str, tmp_path: Path) -> None:
     Z, lambdas = planted((24, 9, 8), 2, 0, noise=0.5), [1.0, 10.0, 30.0, 60.0]
     model = dfact.ElasticCP(3, random_state=0)

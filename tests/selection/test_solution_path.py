@@ -18,6 +18,7 @@ from dfact.selection import core_consistency
 from dfact.selection.cross_validation.masks import EntryMask, masked
 from dfact.selection.result import Selection
 from dfact.selection.tensors.solution_path import CRITERIA, select_on_path, split_half_similarity
+from tests.cases import exhaustive_after
 from tests.conftest import REAL_DATA
 
 Array = NDArray[Any]
@@ -198,7 +199,7 @@ def test_core_consistency_falls_where_a_component_is_split(seed: int) -> None:
 
 @pytest.mark.slow
 @needs_tensors
-@pytest.mark.parametrize(("criterion", "start"), [("held_out", 6), ("bic", 8), ("split_half", 8)])
+@pytest.mark.parametrize(("criterion", "start"), exhaustive_after(1, [("bic", 8), ("held_out", 6), ("split_half", 8)]))
 def test_amino_acids_are_three(criterion: str, start: int) -> None:
     """The remaining structure is scatter, which also predicts held-out entries; the knee omits it."""
     X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]

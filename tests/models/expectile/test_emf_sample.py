@@ -14,6 +14,7 @@ from dfact.models.expectile import alternation as emf_solver
 from dfact.models.expectile import sampled_start as emf_sample
 from dfact.models.expectile.sampled_start import sample_partitions
 from dfact.progress import Iteration
+from tests.cases import exhaustive_unless
 
 
 @pytest.fixture(autouse=True)
@@ -46,14 +47,17 @@ def without_sample(model: dfact.ExpectileMF, V: NDArray[np.float64]) -> dfact.Ex
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("omega", "solver", "ridge", "orthogonalize"),
-    [
-        (0.1, "exact", 1e-8, True),
-        (0.1, "surrogate", 1.0, False),
-        (0.1, "surrogate", 100.0, True),
-        (0.5, "surrogate", 1e-8, False),
-        (0.9, "exact", 1.0, False),
-        (0.9, "exact", 100.0, True),
-    ],
+    exhaustive_unless(
+        lambda case: case[2] != 1.0,
+        [
+            (0.1, "exact", 1e-8, True),
+            (0.1, "surrogate", 1.0, False),
+            (0.1, "surrogate", 100.0, True),
+            (0.5, "surrogate", 1e-8, False),
+            (0.9, "exact", 1.0, False),
+            (0.9, "exact", 100.0, True),
+        ],
+    ),
 )
 def test_the_minimum_is_that_of_all_rows(omega: float, solver: str, ridge: float, orthogonalize: bool) -> None:
     V = skewed(int(orthogonalize))

@@ -18,6 +18,7 @@ from dfact import DataError, GradeOfMembership, ParameterError
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.executors import LocalSession
 from dfact.linalg import kmeans
+from tests.cases import exhaustive_unless
 from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[np.float64]
@@ -284,7 +285,12 @@ TABLE_5 = {"ipip_ascado": (0.6036, 0.2112, 0.002), "kims": (0.6040, 0.1947, 0.00
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "dtype"), [*((name, "float64") for name in TABLE_4), ("ipip_ascado", "float32"), ("kims", "float32")])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    exhaustive_unless(
+        lambda case: case[0] != "npi", [*((name, "float64") for name in TABLE_4), ("ipip_ascado", "float32"), ("kims", "float32")]
+    ),
+)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings(ALONE)
 def test_the_papers_tables(name: str, method: str, dtype: str, questionnaires: Path) -> None:
