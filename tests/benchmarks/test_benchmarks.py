@@ -424,8 +424,10 @@ def test_imports_of_genotypes_within_any_limit_give_the_same(tmp_path: Path, res
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["wide", "large"])
-def test_admixture_fits_stay_within_the_plan(name: str, tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+def test_admixture_fits_stay_within_the_plan(
+    name: str, tmp_path_factory: pytest.TempPathFactory, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.getbasetemp()))  # which the fork server of all tests keeps
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr("sys.argv", ["admixture", "--persons", "1000", "--variants", "3000", "-k", "3", *["--wide"] * (name == "wide")])
     monkeypatch.setattr(common, "in_new_interpreter", new_interpreter_for_fits)
