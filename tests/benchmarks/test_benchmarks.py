@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -424,11 +423,8 @@ def test_imports_of_genotypes_within_any_limit_give_the_same(tmp_path: Path, res
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["wide", "large"])
-def test_admixture_fits_stay_within_the_plan(
-    name: str, tmp_path_factory: pytest.TempPathFactory, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.getbasetemp()))  # which the fork server of all tests keeps
-    monkeypatch.setattr(tempfile, "tempdir", None)
+def test_admixture_fits_stay_within_the_plan(name: str, tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["admixture", "--persons", "1000", "--variants", "3000", "-k", "3", *["--wide"] * (name == "wide")])
     monkeypatch.setattr(common, "in_new_interpreter", new_interpreter_for_fits)
     large.main()
