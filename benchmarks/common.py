@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import socket
 import statistics
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -94,6 +95,29 @@ class Peak:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop.set()
         self._thread.join()
+
+
+def wait_until(
+    met: Callable[[], Any], told: str | Callable[[], str], seconds: float = 60, *, not_yet: tuple[type[Exception], ...] = ()
+) -> Any:
+    """Wait until a condition holds, and return its value; after so many seconds TimeoutError tells what was waited for.
+
+    Errors of the types ``not_yet`` mean that what is asked does not answer yet.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        with suppress(*not_yet):
+            if value := met():
+                return value
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {seconds:g} s: {told if isinstance(told, str) else told()}")
+        time.sleep(0.02)
+
+
+def listens(port: int) -> bool:
+    """Return whether a process of this machine listens at the port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def peak_bytes(pid: int | None = None) -> int:

@@ -9,16 +9,14 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 import venv
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from benchmarks.common import exit_code, report
+from benchmarks.common import exit_code, report, wait_until
 from tests.deployment.manifest_rules import DEPLOY, OPERATOR, VERSIONS, Manifest, problems, render, schema_problems
 
 _PLACE = Path("/var/tmp/dfact-operator")
@@ -49,20 +47,6 @@ def items(path: str) -> list[Manifest]:
     return list(ask("GET", path)["items"])
 
 
-def wait(met: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    """Wait until the condition holds."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            if met():
-                return
-        except OSError:
-            pass  # not created yet
-        if time.monotonic() > until:
-            raise TimeoutError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.3)
-
-
 def story() -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
     """Run a DaskJob from its creation to its end."""
     rendered = render(DEPLOY / "kubernetes" / "daskjob")
@@ -70,7 +54,11 @@ def story() -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
     core, deployments = "/api/v1/namespaces/research", "/apis/apps/v1/namespaces/research/deployments"
     ask("POST", f"{_DASK}/daskjobs", job)
     replicas = job["spec"]["cluster"]["spec"]["worker"]["replicas"]
-    wait(lambda: len(items(deployments)) == 1 + replicas and len(items(f"{core}/pods")) == 1, "a scheduler, the workers and the runner")
+    wait_until(
+        lambda: len(items(deployments)) == 1 + replicas and len(items(f"{core}/pods")) == 1,
+        "a scheduler, the workers and the runner",
+        not_yet=(OSError,),
+    )
     created = [{"apiVersion": "apps/v1", "kind": "Deployment"} | found for found in items(deployments)]
     created += [{"apiVersion": "v1", "kind": kind} | found for kind in ("Pod", "Service") for found in items(f"{core}/{kind.lower()}s")]
     rows = [{"kind": found["kind"], "name": found["metadata"]["name"]} for found in created]
@@ -81,10 +69,10 @@ def story() -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
     thresholds = [("what it created is safe and agrees", not wrong), ("Kubernetes would take what it created", not refused)]
     print(*wrong, *refused, sep="\n")
     ask("PATCH", runner, {"status": {"phase": "Running"}})
-    wait(lambda: items(f"{_DASK}/daskjobs")[0]["status"]["jobStatus"] == "Running", "the job runs")
+    wait_until(lambda: items(f"{_DASK}/daskjobs")[0]["status"]["jobStatus"] == "Running", "the job runs", not_yet=(OSError,))
     ask("PATCH", runner, {"status": {"phase": "Succeeded"}})
-    wait(lambda: items(f"{_DASK}/daskjobs")[0]["status"]["jobStatus"] == "Successful", "the job is done")
-    wait(lambda: not items(deployments) and not items(f"{_DASK}/daskclusters"), "the cluster is gone")
+    wait_until(lambda: items(f"{_DASK}/daskjobs")[0]["status"]["jobStatus"] == "Successful", "the job is done", not_yet=(OSError,))
+    wait_until(lambda: not items(deployments) and not items(f"{_DASK}/daskclusters"), "the cluster is gone", not_yet=(OSError,))
     return rows, [*thresholds, ("with the runner's success the job is done and the cluster gone", True)]
 
 
@@ -110,7 +98,7 @@ def main() -> None:
             run = [commands / "kopf", "run", "-m", "dask_kubernetes.operator.controller", "--standalone", "--all-namespaces"]
             operator = subprocess.Popen(run, env=os.environ | {"KUBECONFIG": str(config)}, stdout=log, stderr=log)
             try:
-                wait(lambda: bool(items("/api/v1/namespaces")), "the API")
+                wait_until(lambda: bool(items("/api/v1/namespaces")), "the API", not_yet=(OSError,))
                 rows, thresholds = story()
             except Exception:
                 log.seek(0)

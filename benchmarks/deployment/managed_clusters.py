@@ -10,15 +10,15 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import exit_code, report, wait_until
 from dfact.data.sources.dask import worker_infos
 
 _PLACE = Path("/var/tmp/dfact-managed-clusters")
@@ -71,7 +71,7 @@ def gateway(api: int, proxy: int) -> Iterator[Any]:
             server = subprocess.Popen([commands / "dask-gateway-server", "-f", "config.py"], cwd=folder, env=found, stdout=log, stderr=log)
             try:
                 client = Gateway(f"http://127.0.0.1:{proxy}", proxy_address=f"gateway://127.0.0.1:{proxy}")
-                _until(lambda: client.list_clusters() is not None, "the gateway answers")
+                wait_until(lambda: client.list_clusters() is not None, "the gateway answers", _PATIENCE, not_yet=(OSError, ValueError))
                 with client.new_cluster() as cluster:
                     yield cluster
             except Exception:
@@ -81,19 +81,6 @@ def gateway(api: int, proxy: int) -> Iterator[Any]:
             finally:
                 server.terminate()
                 server.wait()
-
-
-def _until(met: Callable[[], Any], what: str) -> None:
-    end = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            if met():
-                return
-        except (OSError, ValueError):
-            pass  # it does not listen yet, or has no routes
-        if time.monotonic() > end:
-            raise TimeoutError(f"not within {_PATIENCE} s: {what}")
-        time.sleep(0.3)
 
 
 def _n_workers(client: Any) -> int:
@@ -121,7 +108,7 @@ def tried(kind: str, cluster: Any, data: Path, folder: Path) -> Iterator[dict[st
         yield row("Client of the cluster", f"{_n_workers(client)} workers", bits(model) == expected)
         yield row("command line", *_by_command(cluster, data, folder / f"{kind}.model", expected))
         cluster.scale(1)
-        _until(lambda: _n_workers(client) == 1, "one worker is left")
+        wait_until(lambda: _n_workers(client) == 1, "one worker is left", _PATIENCE, not_yet=(OSError, ValueError))
         cluster.adapt(minimum=1, maximum=2)
         counts: list[int] = []
 
@@ -172,7 +159,6 @@ def main() -> None:
     if sys.argv[1:2] == ["--inside"]:
         print("ROWS" + json.dumps(inside(*map(int, sys.argv[2:]))))
         return
-    from benchmarks.common import exit_code, report
     from tests.conftest import free_port  # imports pytest, which that environment lacks
 
     ports = set[int]()

@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 
 import dfact
-from benchmarks.common import exit_code, report
+from benchmarks.common import exit_code, report, wait_until
 from benchmarks.faults.cluster_of_hosts import Certificates
 from benchmarks.faults.namespaces import Hosts
 from benchmarks.faults.namespaces import available as namespaces_available
@@ -80,13 +80,8 @@ def available() -> tuple[bool, str]:
 
 
 def until(met: Callable[[], Any], what: str, log: Path) -> Any:
-    """Wait until the condition holds; returns its value."""
-    end = time.monotonic() + _PATIENCE
-    while not (value := met()):
-        if time.monotonic() > end:
-            raise TimeoutError(f"not within {_PATIENCE} s: {what}: {log.read_text()[-3000:] if log.exists() else ''}")
-        time.sleep(0.2)
-    return value
+    """Wait until the condition holds, and return its value; an error has the end of the log."""
+    return wait_until(met, lambda: f"{what}: {log.read_text()[-3000:] if log.exists() else ''}", _PATIENCE)
 
 
 class Slurm:

@@ -27,6 +27,7 @@ from distributed import Client, Scheduler, Worker
 from distributed.comm.tcp import TCP
 from numpy.typing import NDArray
 
+from benchmarks.common import wait_until
 from benchmarks.faults.fits import FORKSERVER, PATIENCE
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import ArraySource
@@ -275,11 +276,8 @@ class IdleCluster:
 
     def _wait_until(self, reached: Callable[[int], bool], what: str) -> None:
         """Wait for a number of workers; Dask's own wait asks for all that is known of all workers."""
-        end = time.monotonic() + PATIENCE
-        while not reached(n := len(self.client.nthreads())):
-            if time.monotonic() > end:
-                raise TimeoutError(f"the scheduler has {n} workers after {PATIENCE:g} s, expected that {what}")
-            time.sleep(0.05)
+        count = lambda: len(self.client.nthreads())  # noqa: E731
+        wait_until(lambda: reached(count()), lambda: f"the scheduler has {count()} workers, expected that {what}", PATIENCE)
 
     def usage(self) -> Usage:
         """Return the usage since the start."""

@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from distributed import Client, Scheduler, Worker
 from numpy.typing import NDArray
 
 import dfact
+from benchmarks.common import listens, wait_until
 from dfact.data import layout
 from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine import shard
@@ -318,7 +318,7 @@ class Processes:
         """Start a scheduler, at the same address each time, and workers up to this number."""
         if "scheduler" not in self.running:
             self._start("scheduler", _schedule, self._port)
-            self._wait_for_the_scheduler()
+            wait_until(lambda: listens(self._port), "the scheduler listens", PATIENCE)
         while len(self.workers) < n_workers:
             self.start_worker()
 
@@ -333,15 +333,6 @@ class Processes:
         given = self._folder, {"config": {**dask.config.config, **self._settings}, "environment": dict(os.environ)}
         self.running[name] = FORKSERVER.Process(target=target, args=(*given, *arguments), daemon=True)
         self.running[name].start()
-
-    def _wait_for_the_scheduler(self, seconds: float = PATIENCE) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
-                    return
-            time.sleep(0.02)
-        raise TimeoutError(f"no scheduler within {seconds} s")
 
     @property
     def workers(self) -> list[str]:

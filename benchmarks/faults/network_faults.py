@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.common import exit_code, report
+from benchmarks.common import exit_code, report, wait_until
 from benchmarks.faults.cluster_of_hosts import SHORT_TIMEOUT, UNENDED, Certificates, Cluster, Fit, digest, make_data, model_of
 from benchmarks.faults.fits import PATIENCE
 from benchmarks.faults.namespaces import Hosts, available
@@ -74,7 +74,7 @@ def _another_worker(cluster: Cluster) -> None:
     """Add a worker, with which the fit continues."""
     cluster.hold.touch()
     cluster.worker("c")
-    _until(lambda: "name: c" in cluster.log("scheduler").read_text(), "the scheduler has another worker")
+    wait_until(lambda: "name: c" in cluster.log("scheduler").read_text(), "the scheduler has another worker", PATIENCE)
     cluster.hold.unlink()
 
 
@@ -88,14 +88,6 @@ def _strangers(cluster: Cluster) -> None:
         raise RuntimeError(f"the stranger was not refused for its certificate: {refused}")
     if cluster.processes["c"].wait(timeout=PATIENCE) == 0 or "name: c" in cluster.log("scheduler").read_text():
         raise RuntimeError("the worker of a stranger was let in")
-
-
-def _until(met: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    until = time.monotonic() + seconds
-    while not met():
-        if time.monotonic() > until:
-            raise TimeoutError(f"not within {seconds} s: {what}")
-        time.sleep(0.05)
 
 
 def _cut(name: str) -> Callable[[Cluster], None]:

@@ -3,11 +3,9 @@
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from unittest import mock
 import numpy as np
 
 import dfact
+from benchmarks.common import listens, wait_until
 from benchmarks.faults.commands import size_of
 from benchmarks.faults.fits import answers, bits, differing, long_fit
 from dfact.engine.executors import LocalSession
@@ -28,6 +27,7 @@ from dfact.engine.partitions import Partitions
 from dfact.errors import StoreError
 from tests.conftest import free_port
 from tests.object_store.test_object_store import S3_SERVER, Proxy, send, settings
+from tests.servers import serving
 
 Random = np.random.Generator
 _ROOM = {"little": "size=1m", "enough": "remount,size=64m", "read-only": "remount,ro", "writable": "remount,rw"}
@@ -164,20 +164,10 @@ def object_store() -> Iterator[Any]:
     command = [sys.executable, "-P", S3_SERVER, str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
-            until = time.monotonic() + 200
-            while time.monotonic() < until:
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                time.sleep(0.1)
-            with Proxy(port) as proxy:
-                thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02})
-                thread.start()
-                with mock.patch.dict(os.environ, settings(proxy.server_address[1])):
-                    send(port, "PUT", "/faults")
-                    yield proxy
-                proxy.shutdown()
-                thread.join()
+            wait_until(lambda: listens(port), "the object store listens", 200)
+            with serving(Proxy(port)) as proxy, mock.patch.dict(os.environ, settings(proxy.server_address[1])):
+                send(port, "PUT", "/faults")
+                yield proxy
         finally:
             server.kill()
 

@@ -11,13 +11,14 @@ from dfact.cli.options import (
     executor_for,
     executor_option,
     fitted_weights_option,
+    items_option,
     list_option,
     memory_option,
     read_dataset,
     results_checkpoint_option,
     scheduler_option,
 )
-from dfact.jobs.declarations import InputLocation, InputPath, UpdatedLocation
+from dfact.jobs.declarations import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
 
 
@@ -35,12 +36,7 @@ from dfact.storage.location import Location
 @click.option("--test/--no-test", "test", default=True, help="Whether to test that the factors of the groups have equal loadings.")
 @click.option("--permutations", "n_permutations", type=int, hidden=True)
 @click.option("--level", type=float, default=0.95, help="Coverage of the intervals of the congruences and the impact.")
-@click.option(
-    "--items",
-    type=InputPath(),
-    metavar="FILE",
-    help="Csv file with a column item and columns scale and key (-1 reverses an item), in place of those in DATA.",
-)
+@items_option("scale and key (-1 reverses an item), in place of those in DATA.")
 @click.option("--seed", "random_state", type=int, help="Seed of the draws.")
 @fitted_weights_option
 @results_checkpoint_option

@@ -13,6 +13,7 @@ from dfact.cli.options import (
     example,
     executor_for,
     executor_option,
+    items_option,
     memory_option,
     overwrite_option,
     plan_option,
@@ -20,7 +21,7 @@ from dfact.cli.options import (
     scheduler_option,
     weights_option,
 )
-from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
+from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 
@@ -31,12 +32,7 @@ def _formats(context: click.Context) -> str:
 @click.command(epilog=example("dfact describe survey.zarr items.xlsx --items items.csv"))
 @click.argument("data", type=InputLocation())
 @click.argument("out", type=OutputLocation(_formats), required=False)
-@click.option(
-    "--items",
-    type=InputPath(),
-    metavar="FILE",
-    help="Csv file with a column item and columns scale, key (-1 reverses an item) and text, in place of those in DATA.",
-)
+@items_option("scale, key (-1 reverses an item) and text, in place of those in DATA.")
 @choice("--correlation", "pearson polychoric", "Correlations of the answers as numbers, or as ordered categories.")
 @choice("--missing", "pairwise listwise", "Correlations from participants who answered both items (pairwise) or all items (listwise).")
 @click.option("--group-factors", default=3, help="Maximum number of group factors of omega total and omega hierarchical.")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from dfact.cli.options import apa_option, example, overwrite_option
-from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
+from dfact.cli.options import apa_option, example, items_option, overwrite_option
+from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 _OF_CONFOUNDERS = ("effects", "impact", "confounders")
@@ -33,12 +33,7 @@ def _formats(context: click.Context) -> str:
     "impact on the factors; the raw loadings of the items on confounders; the tests of items of dfact compare; or the loadings with "
     "the intervals and selection frequencies that dfact stability stored in MODEL.",
 )
-@click.option(
-    "--items",
-    type=InputPath(),
-    metavar="FILE",
-    help="Csv file with a column item and columns text, scale or both, in place of the wording and the scales in MODEL.",
-)
+@items_option("text, scale or both, in place of the wording and the scales in MODEL.")
 @apa_option
 @click.option("--suppress", type=click.FloatRange(0), metavar="NUMBER", help="Leave out loadings with an absolute value below this number.")
 @overwrite_option

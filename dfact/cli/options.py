@@ -9,7 +9,7 @@ import click
 
 from dfact.cli.types import Counts, Numbers
 from dfact.errors import DataError
-from dfact.jobs.declarations import LocationType
+from dfact.jobs.declarations import InputPath, LocationType
 from dfact.storage.location import Location, absolute
 
 if TYPE_CHECKING:
@@ -258,6 +258,11 @@ def choose_fitted_weights(dataset: "Dataset", weighted: bool | None, estimator: 
 def split_list(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str]:
     """Split the values of a repeatable option at commas."""
     return [entry.strip() for value in values for entry in value.split(",") if entry.strip()]
+
+
+def items_option(columns: str) -> Option:
+    """Return the option of a csv file of items; ``columns`` names those after the item, and what they replace."""
+    return click.option("--items", type=InputPath(), metavar="FILE", help=f"Csv file with a column item and columns {columns}")
 
 
 def list_option(name: str, help_text: str, **settings: Any) -> Option:

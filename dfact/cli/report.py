@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from dfact.cli.options import example, overwrite_option, read_dataset
-from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
+from dfact.cli.options import example, items_option, overwrite_option, read_dataset
+from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 
@@ -13,12 +13,7 @@ from dfact.storage.location import Location
 @click.argument("model", type=InputLocation())
 @click.argument("out", metavar="REPORT", type=OutputLocation("dfact.report.write:FORMATS"))
 @click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset of the fit: adds missing rates and errors by item.")
-@click.option(
-    "--items",
-    type=InputPath(),
-    metavar="FILE",
-    help="Csv file with a column item and columns text, scale (or group) or both; the texts replace the wording in MODEL.",
-)
+@items_option("text, scale (or group) or both; the texts replace the wording in MODEL.")
 @overwrite_option
 def report(model: Location, out: Path, data: Location | None, items: Location | None, overwrite: bool) -> None:
     """Write a report of a model as an HTML page.

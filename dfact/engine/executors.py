@@ -130,8 +130,28 @@ class ThreadsExecutor:
         on_result: Callable[[T, R], None],
         context: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Run the tasks on the threads; see :class:`dfact.engine.session.Executor`."""
-        _map_on_threads(function, tasks, load, on_result, context, self.threads)
+        """Run the tasks on the threads; see :class:`dfact.engine.session.Executor`. Results are reported as they come.
+
+        After an error, or a signal to stop, the other tasks end at their next result or pass.
+        """
+        stopped = threading.Event()
+
+        def work(task: T, data: D) -> None:
+            _stopped.set(stopped)
+            try:
+                for result in function(task, data):
+                    on_result(task, result)
+                    if stopped.is_set():
+                        return
+            except CancelledError:
+                if not stopped.is_set():
+                    raise
+
+        # The context may change state of the process, such as warning filters: it is entered once, not in each thread.
+        with context():
+            data = load()
+            with ThreadPoolExecutor(self.threads) as pool:
+                run_items(partial(work, data=data), tasks, pool, self.threads, stopped=stopped)
 
 
 class InlineExecutor(ThreadsExecutor):
@@ -141,38 +161,6 @@ class InlineExecutor(ThreadsExecutor):
 
     def __init__(self) -> None:
         self.threads = 1
-
-
-def _map_on_threads(
-    function: Callable[[T, D], Iterable[R]],
-    tasks: Sequence[T],
-    load: Callable[[], D],
-    on_result: Callable[[T, R], None],
-    context: Callable[[], AbstractContextManager[object]],
-    threads: int,
-) -> None:
-    """Run each task on one of this number of threads; results are reported as they come.
-
-    After an error, or a signal to stop, the other tasks end at their next result or pass.
-    """
-    stopped = threading.Event()
-
-    def work(task: T, data: D) -> None:
-        _stopped.set(stopped)
-        try:
-            for result in function(task, data):
-                on_result(task, result)
-                if stopped.is_set():
-                    return
-        except CancelledError:
-            if not stopped.is_set():
-                raise
-
-    # The context may change state of the process, such as warning filters: it is entered once, not in each thread.
-    with context():
-        data = load()
-        with ThreadPoolExecutor(threads) as pool:
-            run_items(partial(work, data=data), tasks, pool, threads, stopped=stopped)
 
 
 def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -> Executor:

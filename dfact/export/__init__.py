@@ -9,5 +9,4 @@ Imports selection and everything below it; draws nothing.
     component_order   the order and signs in which components are written
     effects           impact and effects of confounders as tables and texts
     stability         intervals and frequencies of refits, explained
-    tensor_stability  the same for tensors
 """

@@ -31,9 +31,8 @@ from dfact.export.component_order import ComponentOrder
 from dfact.export.effects import UNKNOWN_IMPACT, effects_table, has_impact, impact_table, require_confounders
 from dfact.export.spreadsheets import FORMATS as WORKBOOKS
 from dfact.export.spreadsheets import require_openpyxl, without_formula, write_workbook
-from dfact.export.stability import stability_table
+from dfact.export.stability import stability_table, tensor_stability_table
 from dfact.export.tables import Texts, item_scales, item_texts, require_own_items
-from dfact.export.tensor_stability import stability_table as tensor_table
 from dfact.models.cp.base import CPModel
 from dfact.models.estimator import Factorization
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_labels
@@ -259,13 +258,13 @@ def write_stability(
     """Write the loadings over refits with their intervals and selection frequencies, as :func:`write_loadings` does.
 
     The columns are those of :func:`dfact.export.stability.stability_table`, and of a tensor those of
-    :func:`dfact.export.tensor_stability.stability_table`. Raises ParameterError for a model without stability.
+    :func:`dfact.export.stability.tensor_stability_table`. Raises ParameterError for a model without stability.
     """
     if not hasattr(model, "stability_"):
         raise ParameterError(f"the {type(model).__name__} has no stability, expected one; run dfact stability first")
     if below and not isinstance(model, CPModel):
         raise ParameterError(f"below is {below!r}, expected 0 for intervals of loadings; leave it out (--suppress)")
-    table = tensor_table(model) if isinstance(model, CPModel) else stability_table(model)
+    table = tensor_stability_table(model) if isinstance(model, CPModel) else stability_table(model)
     _write_items(path, model, "stability", table, texts, scales, below, overwrite)
 
 

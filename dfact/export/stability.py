@@ -1,5 +1,6 @@
-"""Explanations of the intervals and frequencies of a stability record, in the words that reports and commands print."""
+"""The tables of stability records, and explanations of their intervals and frequencies in the words that reports and commands print."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
 from dfact.export.component_order import ComponentOrder
+from dfact.models.cp.base import CPModel
 from dfact.models.provenance import STABLE, Stability, TensorStability
 
 _WHAT = {
@@ -112,4 +114,35 @@ def stability_table(model: Any) -> pd.DataFrame:
         low, high = sorted((sign * result.low[number], sign * result.high[number]), key=lambda ends: float(np.nansum(ends)))
         parts = (sign * estimate[number], se[number], low, high, result.selected[number])
         columns |= dict(zip((name, *(f"{name}_{part}" for part in ("se", "low", "high", "selected"))), parts, strict=True))
+    return pd.DataFrame(columns, index=model.loadings_.index)
+
+
+def written_stability(model: CPModel) -> TensorStability:
+    """Return the stability of the components that are left, with the signs of :class:`ComponentOrder`."""
+    result: TensorStability = model.stability_
+    left = ~np.isnan(result.weight)
+    signs = np.repeat(np.asarray(ComponentOrder.of(model).signs), model.slice_shape_, axis=0).T[left]
+    low, high = result.low[left], result.high[left]
+    return replace(
+        result,
+        similarity=result.similarity[:, left],
+        estimate=result.estimate[left] * signs,
+        low=np.where(signs < 0, -high, low),
+        high=np.where(signs < 0, -low, high),
+        selected=result.selected[left],
+        weight=result.weight[left],
+        weight_low=result.weight_low[left],
+        weight_high=result.weight_high[left],
+    )
+
+
+def tensor_stability_table(model: CPModel) -> pd.DataFrame:
+    """Return the loadings of the refits as a table, slices of modes 2 to N × (estimate, low, high, selected) of each component.
+
+    The columns are named after the component, such as ``cpals0``, ``cpals0_low``, ``cpals0_high`` and ``cpals0_selected``.
+    """
+    result, columns = written_stability(model), {}
+    for i, name in enumerate(model.get_feature_names_out()[: len(result.weight)]):
+        columns[str(name)] = result.estimate[i]
+        columns |= {f"{name}_{part}": getattr(result, part)[i] for part in ("low", "high", "selected")}
     return pd.DataFrame(columns, index=model.loadings_.index)

@@ -8,6 +8,6 @@ session and never see more than one block of rows.
     row_points        the rows, or their coordinates, as points
     kmeans            K-means, and the rows nearest to its centres
     vertex_hunting    corners of a simplex or a cone
-    rotation          varimax, promax and oblimin rotations of loadings
-    procrustes, congruence   loadings rotated towards others, and Tucker's congruence of their columns
+    rotation          varimax, promax and oblimin rotations of loadings, and rotations to a target
+    congruence        Tucker's congruence of components
 """

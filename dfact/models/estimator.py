@@ -254,7 +254,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         """Refuse columns without any observed entry in a fit, and warn of such rows."""
         if reset:
             require_no_empty_columns(dataset)
-        warn_unobserved_rows(dataset)
+        if not self.traits.counts_empty_rows:
+            warn_unobserved_rows(dataset)
 
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
         """Refuse columns other than the fitted ones: a change of their order or of their offset would give wrong factors silently."""

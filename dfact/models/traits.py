@@ -29,6 +29,8 @@ class ModelTraits:
     """Whether the model fixes the order and the signs of its components."""
     implicit: Literal["zero", "missing"] = "zero"
     """Meaning of the entries that a sparse matrix does not store."""
+    counts_empty_rows: bool = False
+    """Whether a fit itself reports the rows without any observed entry, so that its data are taken without a warning."""
     original_units: bool = False
     """Whether ``inverse_transform`` returns answers as they were given, before the import shifted them."""
     copies_weights: bool = False

@@ -1,22 +1,20 @@
 """``dfact import-array``, ``fit cp``, ``select cp``, and the commands that take tensors and their models."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from distributed import LocalCluster
 
 import dfact
 from benchmarks.faults.fits import FORKSERVER, log_to
-from dfact.cli.main import cli, main
+from dfact.cli.main import main
 from dfact.data.readers.arrays.numpy_files import read_array_file
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
+from tests.cli.conftest import Ended
 
 
 @pytest.fixture(scope="module")
@@ -43,23 +41,6 @@ def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "spectra.model"
     assert main(["fit", "cp", str(data), str(path), "-k", "2", "--seed", "0"]) == 0
     return path
-
-
-@pytest.mark.parametrize("command", ["fit cp", "select cp", "import-array"])
-def test_help_has_usage_and_example(command: str) -> None:
-    result = CliRunner().invoke(cli, [*command.split(), "--help"], prog_name="dfact", terminal_width=100)
-    assert result.exit_code == 0
-    assert result.output.startswith(f"Usage: dfact {command}")
-    assert f"dfact {command} amino" in result.output
-    assert all(len(line) <= 100 for line in result.output.splitlines())
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("command", ["fit", "select"])
-def test_help_imports_no_heavy_module(command: str) -> None:
-    heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
-    code = f"import sys; from dfact.cli.main import main; main(['{command}', 'cp', '--help']); assert not {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=400, check=True)
 
 
 def test_import(file: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,21 +183,8 @@ def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pyt
         (["select", "cp", "{data}", "{model}"], 1, "exists already"),
     ],
 )
-def test_exit_codes(
-    arguments: list[str],
-    code: int,
-    message: str,
-    file: Path,
-    data: Path,
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([argument.format(file=file, data=data, model=model) for argument in arguments]) == code
-    assert message in " ".join(capsys.readouterr().err.split())
-    assert not list(tmp_path.iterdir()), "nothing is left behind"
+def test_exit_codes(arguments: list[str], code: int, message: str, ended: Ended, file: Path, data: Path, model: Path) -> None:
+    ended([argument.format(file=file, data=data, model=model) for argument in arguments], code, message)
 
 
 def test_python_objects_and_other_files_are_refused(tmp_path: Path) -> None:

@@ -3,12 +3,9 @@
 import itertools
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,9 +13,10 @@ from distributed import LocalCluster
 
 import dfact
 from benchmarks.faults.fits import FORKSERVER, log_to
-from dfact.cli.main import cli, main
+from dfact.cli.main import main
 from dfact.engine.executors import LocalSession
 from dfact.jobs.declarations import with_value
+from tests.cli.conftest import Ended
 
 
 @pytest.fixture(scope="module")
@@ -37,24 +35,6 @@ def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "times.model"
     assert main(["fit", "emf", str(data), str(path), "-k", "2", "--omega", "0.1", "--ridge", "0.1"]) == 0
     return path
-
-
-@pytest.mark.parametrize("command", ["fit emf", "select emf"])
-def test_help_has_usage_and_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command.split(), "--help"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith(f"Usage: dfact {command}")
-    assert f"dfact {command} times.zarr" in text
-    assert all(len(line) <= 100 for line in text.splitlines())
-
-
-@pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["fit", "select"])
-def test_help_imports_no_heavy_module(command: str) -> None:
-    heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
-    code = f"import sys; from dfact.cli.main import main; main(['{command}', 'emf', '--help']); assert not {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=400, check=True)
 
 
 def test_fit_equals_the_library(data: Path, model: Path) -> None:
@@ -252,20 +232,8 @@ def test_info_and_transform(model: Path, data: Path, tmp_path: Path, capsys: pyt
         (["select", "emf", "{model}"], 1, "holds a dfact model, expected a dataset"),
     ],
 )
-def test_exit_codes(
-    arguments: list[str],
-    code: int,
-    message: str,
-    data: Path,
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([argument.format(data=data, model=model) for argument in arguments]) == code
-    assert message in " ".join(capsys.readouterr().err.split())
-    assert not list(tmp_path.iterdir()), "nothing is left behind"
+def test_exit_codes(arguments: list[str], code: int, message: str, ended: Ended, data: Path, model: Path) -> None:
+    ended([argument.format(data=data, model=model) for argument in arguments], code, message)
 
 
 def test_on_a_cluster(cluster: LocalCluster, data: Path, model: Path, tmp_path: Path) -> None:
@@ -273,10 +241,3 @@ def test_on_a_cluster(cluster: LocalCluster, data: Path, model: Path, tmp_path: 
     assert main(["fit", "emf", str(data), str(tmp_path / "c.model"), "-k", "2", "--omega", "0.1", "--ridge", "0.1", *where]) == 0
     np.testing.assert_array_equal(dfact.load_model(tmp_path / "c.model").components_, dfact.load_model(model).components_)
     assert main(["select", "emf", str(data), "-k", "1,2", "--ridge", "0.1", "--seed", "0", *where]) == 0
-
-
-def test_emf_is_registered() -> None:
-    for name in ("fit", "select"):
-        group = cli.commands[name]
-        assert isinstance(group, click.Group)
-        assert "emf" in group.commands

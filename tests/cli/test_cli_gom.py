@@ -1,6 +1,5 @@
 """``dfact fit gom``, ``select gom``, and the commands that take their models."""
 
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -17,6 +16,7 @@ from dfact.cli.main import cli, main
 from dfact.cli.types import Counts
 from dfact.data.examples import ipip_ascado
 from dfact.engine.executors import LocalSession
+from tests.cli.conftest import Ended
 from tests.conftest import planted_answers
 
 
@@ -33,23 +33,6 @@ def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "ipip.model"
     assert main(["fit", "gom", str(data), str(path), "-k", "2", "--seed", "0"]) == 0
     return path
-
-
-@pytest.mark.parametrize("command", ["fit", "select", "fit gom", "select gom"])
-def test_help_has_usage_and_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command.split(), "--help"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith(f"Usage: dfact {command}")
-    assert f"dfact {command} survey.zarr" in text or "gom" not in command
-    assert all(len(line) <= 100 for line in text.splitlines())
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("command", ["fit", "select"])
-def test_help_imports_no_heavy_module(command: str) -> None:
-    heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
-    code = f"import sys; from dfact.cli.main import main; main(['{command}', 'gom', '--help']); assert not {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=400, check=True)
 
 
 @pytest.mark.parametrize("command", ["fit", "select"])
@@ -92,20 +75,8 @@ def test_numbers_and_ranges(value: str, found: list[int]) -> None:
         (["transform", "{data}", "{data}", "w.csv"], 1, "holds a dfact dataset, expected a model"),
     ],
 )
-def test_exit_codes(
-    arguments: list[str],
-    code: int,
-    message: str,
-    data: Path,
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([argument.format(data=data, model=model) for argument in arguments]) == code
-    assert message in " ".join(capsys.readouterr().err.split())
-    assert not list(tmp_path.iterdir()), "nothing is left behind"
+def test_exit_codes(arguments: list[str], code: int, message: str, ended: Ended, data: Path, model: Path) -> None:
+    ended([argument.format(data=data, model=model) for argument in arguments], code, message)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """``dfact select icqf``."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -79,20 +77,6 @@ def test_on_a_cluster(data: Path, cluster: LocalCluster, capsys: pytest.CaptureF
 def test_errors(data: Path, options: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["select", "icqf", str(data), *options]) == code
     assert message in " ".join(capsys.readouterr().err.split())
-
-
-def test_help_has_usage_and_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["select", "icqf", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "dfact select icqf survey.zarr survey.model -k 2-10" in text
-    assert all(len(line) <= 100 for line in text.splitlines())
-
-
-@pytest.mark.process
-def test_help_imports_no_heavy_module() -> None:
-    heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
-    code = f"import sys; from dfact.cli.main import main; main(['select', 'icqf', '--help']); assert not {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=400, check=True)
 
 
 def test_choices_match_the_function() -> None:

@@ -1,14 +1,47 @@
-"""``dfact help``: the guides in the terminal."""
+"""The help of all commands, and ``dfact help``: the guides in the terminal."""
 
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 import dfact
-from dfact.cli.main import main
+from dfact.cli.main import cli, main
 
 GUIDES = {path.stem: path.read_text() for path in (Path(dfact.__file__).parent / "guides").glob("*.md")}
+
+
+def commands(command: click.Command, *names: str) -> Iterator[tuple[str, ...]]:
+    """The names of a command and of those below it."""
+    yield names
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            yield from commands(child, *names, name)
+
+
+COMMANDS = list(commands(cli))
+
+
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+def test_help_has_usage_and_example(names: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*names, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"Usage: {' '.join(['dfact', *names])}")
+    if names not in [(), ("fit",), ("select",)]:
+        assert re.search(rf"Examples?:\n(    .*\n)*    dfact {' '.join(names)}", text)
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+@pytest.mark.process
+def test_help_imports_no_heavy_module() -> None:
+    heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
+    helps = f"[main([*names, '--help']) for names in {COMMANDS}]"
+    code = f"import sys; from dfact.cli.main import main; {helps}; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=400, check=True)
 
 
 def test_topics_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]) -> None:

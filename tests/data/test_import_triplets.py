@@ -466,5 +466,3 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     source = written(tmp_path / "t.csv", HEAD + "0,3,1.5\n")
     assert main(["import-triplets", str(source), str(tmp_path / "d.zarr"), "--shape", "3,4"]) == 2
     assert "'3,4' is not a shape, expected such as 1000x300" in capsys.readouterr().err
-    assert main(["import-triplets", "--help"]) == 0
-    assert "dfact import-triplets ratings.csv ratings.zarr --row user" in capsys.readouterr().out

@@ -452,5 +452,3 @@ def test_command_line(tmp_path, capsys):
     assert "Got 1 dataset(s) after DEST, expected two or more." in capsys.readouterr().err
     assert main(["join", str(out), str(a.path), str(tmp_path / "gad.csv"), "--overwrite"]) == 1
     assert "is a file, expected a dataset" in capsys.readouterr().err
-    assert main(["join", "--help"]) == 0
-    assert "dfact join cohort.zarr phq9.zarr gad7.zarr" in capsys.readouterr().out

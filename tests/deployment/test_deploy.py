@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 import dfact
+from benchmarks.common import wait_until
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.jobs.kubernetes import PlannedWorkers
@@ -720,7 +721,7 @@ def worker(tmp_path: Path) -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
         (tmp_path / "started").unlink(missing_ok=True)
         command = [str(MANIFESTS / "node-entrypoint"), "job.toml"]
         started.append(subprocess.Popen(command, env=known | given, start_new_session=True))
-        _until((tmp_path / "started").exists)
+        wait_until((tmp_path / "started").exists, "the process has started", PATIENCE)
         return started[-1]
 
     yield start
@@ -735,11 +736,11 @@ def test_a_stopped_worker_is_notified_at_once(worker: Callable[[], "subprocess.P
     process = worker()
     process.send_signal(signal.SIGUSR1)  # the time limit of a batch job: the driver stops, and needs the worker
     process.send_signal(signal.SIGTERM)
-    _until((tmp_path / "stopped").exists)
+    wait_until((tmp_path / "stopped").exists, "the process has stopped", PATIENCE)
     assert process.poll() is None  # it waits for the worker to hand its partitions over
     (tmp_path / "end").touch()
     assert process.wait(timeout=PATIENCE) == 75
-    _until(lambda: not _group(process.pid))
+    wait_until(lambda: not _group(process.pid), "its group has ended", PATIENCE)
     assert (tmp_path / "mode").read_text().strip() == "700"
     assert not Path((tmp_path / "folder").read_text().strip()).exists()
 
@@ -762,13 +763,6 @@ def test_what_killed_tasks_have_left_is_removed(worker: Callable[[], "subprocess
     worker()
     own = Path((tmp_path / "folder").read_text().strip())
     assert sorted(tmp_path.glob("dfact-task-*")) == sorted([*others, linked, own])
-
-
-def _until(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def _group(leader: int) -> list[str]:

@@ -298,13 +298,6 @@ def open_shards(dask_worker: Any) -> int:
     return sum(shard.worker is dask_worker for shard in shard_module._shards.values())
 
 
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """A cluster whose workers may be killed."""
-    with Processes(tmp_path_factory.mktemp("cluster")) as processes:
-        yield processes
-
-
 @contextmanager
 def workers(processes: Processes, n: int) -> Iterator[Client]:
     """A client of the cluster with exactly so many workers."""

@@ -361,7 +361,7 @@ def test_results_of_a_selection_from_elsewhere_are_stated(
 
     store = stored()
     with monkeypatch.context() as patch, cluster(1) as (_, client):
-        patch.setattr("dfact.engine.cluster.tasks.verify_versions_in_task", found_elsewhere)
+        patch.setattr("dfact.engine.cluster.handshake.verify_versions_in_task", found_elsewhere)
         session_on(client).map(identity, [0, 1], dict, lambda task, _: store.add((task,), [np.ones(3)]))
     store.add((2,), [np.ones(3)])
     caplog.clear()

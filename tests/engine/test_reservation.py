@@ -1,7 +1,6 @@
 """Fits that share the workers of a cluster: each sees what the others have reserved, and a worker never grants more than it has."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import dask
@@ -32,12 +31,6 @@ from tests.engine.test_cluster_session import (
 )
 
 MEMORY, PART = 2 << 30, 500 << 20  # of a worker, and what a fit adds: two of them exceed the 60 % that fits may use
-
-
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    with Processes(tmp_path_factory.mktemp("cluster")) as processes:
-        yield processes
 
 
 @pytest.fixture(autouse=True)

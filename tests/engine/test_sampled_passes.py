@@ -51,7 +51,6 @@ Sample = tuple[int, ...]
 Requests = list[RunPass[Sums]]
 Sources = dict[int, RowSource]
 Patch = pytest.MonkeyPatch
-processes = common.processes  # a fixture
 
 
 @dataclass(frozen=True)

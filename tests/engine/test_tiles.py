@@ -360,13 +360,6 @@ class StrikingStep(NewtonStep):
         return super().__call__(tile)
 
 
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """A cluster whose workers may be killed."""
-    with Processes(tmp_path_factory.mktemp("cluster")) as processes:
-        yield processes
-
-
 def connected(processes: Processes, n: int) -> Client:
     processes.kill(*(name for name in processes.workers if not processes.running[name].is_alive()))
     processes.start(n)

@@ -1,9 +1,8 @@
 """Credentials appear in no message and in nothing that is written: planted ones are searched for everywhere."""
 
 import logging
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from benchmarks.faults.fits import Processes
 from dfact.cli.main import main
 from dfact.storage.location import parse_location, public_url
 from dfact.storage.zarr_stores import StrictObjectStore
+from tests import servers
 from tests.conftest import planted_answers
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
@@ -21,9 +21,7 @@ CANARY = "Kh7canary3Xq"
 TABLE = "id,q0,q1,q2\n" + "".join(f"p{i},{i % 3},{i % 2},{(i + 1) % 3}\n" for i in range(40))
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
+class Handler(servers.Handler):
     def do_GET(self) -> None:
         status = int(self.path.split("/")[1])
         if status == 0:
@@ -37,23 +35,13 @@ class Handler(BaseHTTPRequestHandler):
             body = body[first : last + 1]
         else:
             self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.send_body(body)
 
 
 @pytest.fixture
 def web() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
-        served.daemon_threads = True
-        thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with servers.serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as served:
         yield f"http://127.0.0.1:{served.server_address[1]}"
-        served.shutdown()
-        thread.join()
 
 
 def objects(url: str) -> Iterator[tuple[str, bytes]]:

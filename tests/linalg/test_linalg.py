@@ -64,17 +64,21 @@ def low_rank(n: int, m: int, k: int, noise: float, seed: int) -> NDArray[np.floa
     return rng.random((n, k)) @ (rng.random((k, m)) * 2.0 ** -np.arange(k)[:, None]) + noise * rng.standard_normal((n, m))
 
 
+def assert_leading_singular(V: NDArray[np.float64], sigma: NDArray[np.float64], X: NDArray[np.float64]) -> None:
+    _, expected, Vt = np.linalg.svd(X, full_matrices=False)
+    np.testing.assert_allclose(sigma, expected[:4], rtol=1e-8)
+    assert np.sin(subspace_angles(V, Vt[:4].T).max()) < 1e-4
+    np.testing.assert_allclose(V.T @ V, np.eye(4), atol=1e-10)
+    assert (V[np.abs(V).argmax(axis=0), range(4)] > 0).all()
+
+
 @pytest.mark.parametrize("m", [40, 150])
 @pytest.mark.parametrize("seed", range(2))
 def test_right_singular_vectors_are_those_of_numpy(m: int, seed: int) -> None:
     X = low_rank(500, m, 4, 0.03, seed)
     with session(X) as opened:
         V, sigma = drive(right_singular(m, 4, FLOAT64, tolerance=1e-6), opened)
-    _, expected, Vt = np.linalg.svd(X, full_matrices=False)
-    np.testing.assert_allclose(sigma, expected[:4], rtol=1e-8)
-    assert np.sin(subspace_angles(V, Vt[:4].T).max()) < 1e-4
-    np.testing.assert_allclose(V.T @ V, np.eye(4), atol=1e-10)
-    assert (V[np.abs(V).argmax(axis=0), range(4)] > 0).all()
+    assert_leading_singular(V, sigma, X)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -86,11 +90,7 @@ def test_right_singular_vectors_of_many_columns_are_those_of_numpy(seed: int, sp
     X = low_rank(500, 150, 4, 0.03, seed)
     with session(sp.csr_array(X) if sparse else X) as opened:
         V, sigma = drive(right_singular(150, 4, FLOAT64, tolerance=1e-6), opened)
-    _, expected, Vt = np.linalg.svd(X, full_matrices=False)
-    np.testing.assert_allclose(sigma, expected[:4], rtol=1e-8)
-    assert np.sin(subspace_angles(V, Vt[:4].T).max()) < 1e-4
-    np.testing.assert_allclose(V.T @ V, np.eye(4), atol=1e-10)
-    assert (V[np.abs(V).argmax(axis=0), range(4)] > 0).all()
+    assert_leading_singular(V, sigma, X)
 
 
 @pytest.mark.parametrize("k", [2, 5])

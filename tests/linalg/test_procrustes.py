@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import ortho_group
 
-from dfact.linalg.procrustes import rotate_to_target
+from dfact.linalg.rotation import rotate_to_target
 from dfact.selection.group_comparison.congruence_tests import congruences
 
 

@@ -46,6 +46,7 @@ from dfact.storage.input_files import InputFolder, open_input, open_input_file
 from dfact.storage.location import parse_location
 from dfact.storage.zarr_stores import StrictObjectStore
 from tests.conftest import free_port, planted_answers
+from tests.servers import serving
 from tests.suites.zarr_store import ZarrStoreSuite
 
 N, M, K = 1000, 40, 3
@@ -194,12 +195,8 @@ def proxied(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
         return from_url(url, retry_config=retry_config | {"backoff": waits})
 
     monkeypatch.setattr("obstore.store.from_url", with_short_waits)
-    with Proxy(port) as found:
-        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with serving(Proxy(port)) as found:
         yield found
-        found.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose
 import dfact
 from dfact.cli.main import main
 from dfact.report.apa.loadings import loadings_table
-from dfact.report.apa.markdown import as_markdown
 from dfact.report.apa.table import ApaTable, number
+from dfact.report.apa.write import as_markdown
 from dfact.report.html.apa import render_tables
 from tests.conftest import planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts

@@ -38,7 +38,7 @@ from dfact.report.reconstruction import item_errors
 from dfact.report.reliability_tables import write_description
 from dfact.report.row_statistics import RowStatistics
 from dfact.selection import compare_groups
-from dfact.selection.running.fitted_data import fitted_dataset
+from dfact.selection.running.estimators import fitted_dataset
 from tests.conftest import REAL_DATA, planted_answers
 from tests.genotypes import write_bed
 from tests.models.test_adding_a_factorization import PoissonMF, counts

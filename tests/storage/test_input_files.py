@@ -5,9 +5,8 @@ import io
 import pickle
 import random
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,14 +19,13 @@ from dfact.errors import DataError, StoreError
 from dfact.storage import remote_files
 from dfact.storage.input_files import InputFile, InputFolder, open_input, open_input_file
 from dfact.storage.location import parse_location
+from tests import servers
 
 pytest.importorskip("obstore")
 
 
 class Server(ThreadingHTTPServer):
     """A web server of files in memory, with or without ranges."""
-
-    daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -38,8 +36,7 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}{path}"
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(servers.Handler):
     wbufsize = 1 << 16  # one packet for header and body
     server: Server
 
@@ -63,22 +60,13 @@ class Handler(BaseHTTPRequestHandler):
             self.send_response(200)
         if self.server.tagged:
             self.send_header("ETag", f'"{hash(content)}"')
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.send_body(body)
 
 
 @pytest.fixture
 def web() -> Iterator[Server]:
-    with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with servers.serving(Server()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def random_bytes(n: int, seed: int = 0) -> bytes:

@@ -1,10 +1,9 @@
 """Web servers and object stores over https: their certificates are checked, and the message tells what is wrong with one."""
 
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import dfact
 from dfact.storage.input_files import open_input_file
 from dfact.storage.zarr_stores import StrictObjectStore
+from tests import servers
 from tests.tls.authority import Authority, strangers
 
 BODY = b"id,q0\np,1\n"
@@ -25,18 +25,11 @@ REASONS = {
 }
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
+class Handler(servers.Handler):
     def do_GET(self) -> None:
         body = LISTING if "list-type" in self.path else BODY
         self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.send_body(body)
 
 
 @contextmanager
@@ -44,16 +37,10 @@ def serving(folder: Path) -> Iterator[str]:
     """Yield the URL of a server with the certificate of a folder."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield f"https://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    with servers.serving(server):
+        yield f"https://127.0.0.1:{server.server_address[1]}"
 
 
 @pytest.mark.slow

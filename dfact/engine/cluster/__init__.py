@@ -4,8 +4,7 @@ connection    the driver's client of a running cluster
 certificate_names   names on certificates, checked at both ends of a connection
 preload       what the processes of a cluster load at their start
 session       passes, recovery of lost workers, balance; the executor
-handshake     the same versions on all processes, and a statement where bits may differ
-tasks         tasks of the executor, such as fits of a selection
+handshake     the same versions on all processes, and a statement where bits may differ; tasks that check them
 workers       the workers of a session: joining, calls, losses
 leaving       how a worker that is told to stop hands its partitions over
 reservation   the memory that fits hold on the workers

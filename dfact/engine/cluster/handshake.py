@@ -6,8 +6,11 @@ processes compute with which instructions, and keeps their environments for the 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import TypeVar
 
+from dfact.engine.cluster.transport import Pickled
 from dfact.engine.environment import (
     Environment,
     as_fields,
@@ -19,6 +22,9 @@ from dfact.errors import ClusterError
 
 logger = logging.getLogger("dfact.cluster")
 _REMEDY = "install the same versions on all machines"
+D = TypeVar("D")
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 def driver_fields() -> dict[str, str]:
@@ -77,3 +83,12 @@ class SessionEnvironments:
                 self._named[f"worker {address}"] = environment
         if len(self._named) > before:
             logger.warning("The %s", mixed_text(self._named))
+
+
+def run_task(
+    driver: dict[str, str], work: Pickled[tuple[Callable[[T, D], Iterable[R]], T, Callable[[], AbstractContextManager[object]]]], data: D
+) -> tuple[dict[str, dict[str, str]], list[R]]:
+    """Return the environment of this worker by its address, and the results."""
+    environment, (function, task, context) = verify_versions_in_task(driver), work.value
+    with context():
+        return environment, list(function(task, data))

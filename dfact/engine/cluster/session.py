@@ -20,13 +20,12 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import CheckpointedState, StateArrays
-from dfact.engine.cluster.handshake import SessionEnvironments, driver_fields
+from dfact.engine.cluster.handshake import SessionEnvironments, driver_fields, run_task
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.placement import Tree, overlaps, split, tree, without
 from dfact.engine.cluster.reservation import Reservation, reservations
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, marker
 from dfact.engine.cluster.scaling_demand import demand
-from dfact.engine.cluster.tasks import run_task
 from dfact.engine.cluster.transport import Pickled, packed, unpacked
 from dfact.engine.cluster.watchdog import Watchdog, cluster_errors
 from dfact.engine.cluster.worker_shard import Report, Share

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import locate_noninteger, require_no_empty_columns
+from dfact.data.validation import locate_noninteger
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tiles
@@ -161,6 +161,7 @@ class Admixture(Factorization):
         Vocabulary("population", "populations", "people", "SNPs", "Frequencies in the populations", "frequency"),
         nonnegative=True,
         ordered=True,
+        counts_empty_rows=True,
         original_units=True,
         centred_matching=True,
     )
@@ -362,11 +363,6 @@ class Admixture(Factorization):
         check_is_fitted(self)
         names = list(self.populations_)
         return np.array([*names, *(f"population{k + 1}" for k in range(len(names), len(self.frequencies_)))], dtype=object)
-
-    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
-        """Refuse SNPs without any genotype in a fit. The fit counts people without one."""
-        if reset:
-            require_no_empty_columns(dataset)
 
     def _added_attributes(self) -> dict[str, Any]:
         return super()._added_attributes() | {"variants_": None, "row_populations_": None}

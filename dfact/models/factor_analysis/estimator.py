@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import require_no_empty_columns
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
@@ -174,7 +173,7 @@ class FactorAnalysis(Factorization):
     (12, 2)
     """
 
-    traits = ModelTraits(ordered=True)
+    traits = ModelTraits(ordered=True, counts_empty_rows=True)
 
     n_iter_: int
     converged_: bool
@@ -365,11 +364,6 @@ class FactorAnalysis(Factorization):
         """Squared correlation of each factor with its scores."""
         values = score_reliability(self.correlations_, self.components_.T.astype(np.float64), self.factor_correlations_)
         return pd.Series(values, index=pd.Index(self.get_feature_names_out(), name="factor"), name="reliability")
-
-    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
-        """Refuse items without any answer in a fit. Rows without any answer are reported with the scores."""
-        if reset:
-            require_no_empty_columns(dataset)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import locate_noninteger, require_no_empty_columns
+from dfact.data.validation import locate_noninteger
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tiles
@@ -172,6 +172,7 @@ class GradeOfMembership(Factorization):
         Vocabulary("class", "classes", "subjects", "items", "Responses of the classes", "expected response"),
         nonnegative=True,
         ordered=True,
+        counts_empty_rows=True,
         original_units=True,
         centred_matching=True,
         limited_parameters=("tau", "n_levels"),
@@ -345,11 +346,6 @@ class GradeOfMembership(Factorization):
     def item_parameters_(self) -> pd.DataFrame:
         """Θ as a table, items × classes."""
         return self.loadings_
-
-    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
-        """Refuse items without any answer in a fit. The fit counts subjects without an answer as nonrespondents."""
-        if reset:
-            require_no_empty_columns(dataset)
 
     def _check_loaded(self) -> None:
         super()._check_loaded()

@@ -23,7 +23,7 @@ from dfact.report.presenters.cp.presenter import solutions_section
 from dfact.report.presenters.cp.stability import stability_section
 from dfact.report.reconstruction import item_errors
 from dfact.report.row_statistics import RowStatistics
-from dfact.selection.running.fitted_data import fitted_dataset
+from dfact.selection.running.estimators import fitted_dataset
 
 _NOT_SHOWN = ("executor", "callbacks")  # parameters that belong to the process that fitted
 _MIN_HISTOGRAM_ROWS = 20

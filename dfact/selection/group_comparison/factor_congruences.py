@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.procrustes import rotate_to_target
+from dfact.linalg.rotation import rotate_to_target
 from dfact.progress import Iteration
 from dfact.selection.group_comparison.congruence_tests import DRAWS_PER_TEST, CongruenceTests, centred_congruences, congruences, holm, unit
 from dfact.selection.group_comparison.equal_loadings import EqualLoadingsFits

@@ -19,7 +19,7 @@ from dfact.selection.group_comparison.factor_congruences import FactorCongruence
 from dfact.selection.group_comparison.item_effects import anchored_tests
 from dfact.selection.group_comparison.item_screens import Groups, make_strata, mantel_screen
 from dfact.selection.resampling.refits import fitted_confounders, fitted_weights
-from dfact.selection.running.fitted_data import fitted_dataset
+from dfact.selection.running.estimators import fitted_dataset
 from dfact.selection.running.results_store import ResultsStore, describe_model
 
 Array = NDArray[np.float64]

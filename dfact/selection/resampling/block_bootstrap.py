@@ -27,8 +27,7 @@ from dfact.models.fit_task import FitTask
 from dfact.models.row_factors import gather_rows
 from dfact.parameters import check_count, describe_value, is_count
 from dfact.progress import Iteration, Reporter, TimeLeft
-from dfact.selection.running.estimators import require_method, with_parameters
-from dfact.selection.running.fitted_data import fitted_dataset
+from dfact.selection.running.estimators import fitted_dataset, require_method, with_parameters
 from dfact.selection.running.results_store import ResultsStore, describe_model
 from dfact.selection.running.scheduler import largest_batch
 

@@ -25,7 +25,7 @@ from dfact.selection.resampling.resamples import HalfFits, RefittedLoadings, Rep
 from dfact.selection.resampling.reselection import N_FOLDS
 from dfact.selection.resampling.reselection import reselect as repeat_selection
 from dfact.selection.resampling.tensor_bootstrap import bootstrap_tensor
-from dfact.selection.running.fitted_data import fitted_dataset
+from dfact.selection.running.estimators import fitted_dataset
 from dfact.selection.running.results_store import ResultsStore, describe_model
 from dfact.selection.running.scheduler import run_fits
 

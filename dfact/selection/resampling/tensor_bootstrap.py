@@ -22,8 +22,7 @@ from dfact.progress import Iteration
 from dfact.selection.cross_validation.folds import resolve_strata
 from dfact.selection.resampling.refits import Refits
 from dfact.selection.resampling.resamples import ALL_ROWS, Refit, RefittedLoadings, ResampleFits
-from dfact.selection.running.estimators import with_parameters
-from dfact.selection.running.fitted_data import fitted_dataset
+from dfact.selection.running.estimators import fitted_dataset, with_parameters
 from dfact.selection.running.results_store import ResultsStore, describe_model
 from dfact.selection.running.scheduler import run_fits
 from dfact.selection.tensors.factor_match import match_components

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from dfact.export.tensor_stability import written_stability
+from dfact.export.stability import written_stability
 from dfact.models.cp.base import CPModel
 from dfact.report.document import Block, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import stability_figure
