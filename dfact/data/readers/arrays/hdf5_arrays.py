@@ -104,7 +104,7 @@ class _CompressedSource(SparseSource):
             numbers = indices[first:last].astype(np.int64 if n_minor > np.iinfo(np.int32).max else np.int32)
             if last > first and (numbers.min() < 0 or numbers.max() >= n_minor):
                 raise DataError(f"{self.name} of {self.file.name} has numbers of columns beyond its shape; export it again")
-            return data[first:last], numbers, indptr - first
+            return contiguous(data[first:last]), numbers, indptr - first
 
     def _positions(self, start: int, stop: int) -> NDArray[np.int64]:
         with open_file(self.file) as opened:
@@ -136,8 +136,11 @@ class HDF5CSRSource(_CompressedSource):
         return parse(self.file, HDF5, self._positions, start, stop)
 
     def read_native(self, start: int, stop: int) -> sp.csr_array:
-        data, numbers, indptr = parse(self.file, HDF5, self._compressed, start, stop, self.shape[1])
-        matrix = sp.csr_array((contiguous(data), numbers, indptr), shape=(stop - start, self.shape[1]))
+        return parse(self.file, HDF5, self._rows, start, stop)
+
+    def _rows(self, start: int, stop: int) -> sp.csr_array:
+        m = self.shape[1]
+        matrix = sp.csr_array(self._compressed(start, stop, m), shape=(stop - start, m))
         matrix.sum_duplicates()  # AnnData also writes matrices whose column numbers do not ascend
         return matrix
 
@@ -160,10 +163,13 @@ class HDF5CSCSource(_CompressedSource):
         n, m = self.full_shape
         need = 3 * self.n_stored * (self.dtype.itemsize + 4) + 16 * (n + m)
         require_memory(f"{self.name} of {self.file.name}", need, "it is stored by columns: write it by rows (CSR), or import --transpose")
-        data, numbers, indptr = parse(self.file, HDF5, self._compressed, 0, m, n)
-        matrix = sp.csr_array(sp.csc_array((contiguous(data), numbers, indptr), shape=(n, m)))
+        return CSRSource(parse(self.file, HDF5, self._matrix), implicit_value=self.implicit_value)
+
+    def _matrix(self) -> sp.csr_array:
+        n, m = self.full_shape
+        matrix = sp.csr_array(sp.csc_array(self._compressed(0, m, n), shape=(n, m)))
         matrix.sum_duplicates()
-        return CSRSource(matrix, implicit_value=self.implicit_value)
+        return matrix
 
     def indptr(self, start: int, stop: int) -> NDArray[Any]:
         return self._loaded.indptr(start, stop)
