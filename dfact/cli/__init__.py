@@ -4,9 +4,15 @@ Imports every other room; computes nothing itself. dfact's modules are imported 
 ``dfact --help`` answers at once.
 
     main            the command ``dfact``: its subcommands, errors, exit codes
-    options         options that several commands share
+    options         options that several commands share; answer_options and genotype_options for some kinds of data
     model_commands  the commands ``fit`` and ``select``, built from specifications
     models          the specifications, a module for each family
+    estimator_options  options for the parameters of an estimator, read from its signature and docstring
+    data            the imports; info and describe print what a dataset holds
+    transform, stability, compare  new rows, resampling and groups with a fitted model
+    report, export, structure  pages, files and plots of fitted models
     run, deploy     job files, here and on Kubernetes
+    demo            a complete analysis of real answers
     help            the guides
+    types           types of the values of options
 """

@@ -295,8 +295,8 @@ def import_array_command(
 def import_triplets_command(source: Location, destination: Location, **settings: Any) -> None:
     """Import a table with one entry per line as a dataset.
 
-    Each line has the row, the column and the value of an entry; entries without a line are missing. SOURCE is a csv, tsv or
-    txt file, optionally compressed (.gz), or a parquet file. DEST is the dataset, a Zarr store.
+    Each line has the row, the column and the value of an entry; entries without a line are missing. SOURCE is a table in one
+    of the formats that 'dfact help formats' lists. DEST is the dataset, a Zarr store.
     """
     from dfact.cli.info import dataset_text
     from dfact.data.ingest.arrays.triplets import import_triplets

@@ -11,7 +11,10 @@ a solver (the loop over passes) and an estimator (scikit-learn's contract). Fami
     cp                 ElasticCP and CPALS
     factor_analysis    FactorAnalysis
     estimator          the base of all estimators
+    fit_task           a fit that is checked and planned, before anything runs
+    row_factors, lazy_transform  factors of rows in memory, in a store, or as a Dask array
     traits             facts about a model that other rooms ask for
     catalogue          the one list of models
     persistence        saving and loading; fitted_schema declares what is saved
+    provenance, item_tests  records that accompany a model: selection, stability, tests of items
 """
