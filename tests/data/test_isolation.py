@@ -117,7 +117,7 @@ class Trap:
 
 def test_functions_are_those_of_the_parser(file: InputFile) -> None:
     for function in (len, subprocess.run, forked.killed):
-        with pytest.raises(ValueError, match="is no function of dfact or of"):
+        with pytest.raises(ValueError, match="is not a function of dfact or of"):
             parse(file, READER, function, "")
 
 
@@ -179,7 +179,7 @@ def test_invalid_messages_are_refused(name: str) -> None:
     "data", [INVALID["unknown class"], encoded(1), encoded({"tuple": ["error", "text"]}), encoded({"tuple": ["run", 1]})]
 )
 def test_a_child_that_sends_other_things_is_an_error(data: bytes, file: InputFile) -> None:
-    with pytest.raises(DataError, match=r"^x\.bin cannot be read: its parser Reader returned an invalid message \(.*; the file is damaged"):
+    with pytest.raises(DataError, match=r"^x\.bin cannot be read: its parser Reader sent an invalid result \(.*; the file is damaged"):
         parse(file, READER, asked.written, data)
 
 

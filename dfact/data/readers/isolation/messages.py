@@ -1,8 +1,8 @@
 """Messages through a socket: values as JSON, which names no code to run, and raw buffers for arrays, bytes and Arrow data.
 
-A message is the length of its JSON, the JSON, and the buffers whose sizes that lists. In the JSON, numbers, texts, booleans, None and
-lists are themselves; all else is an object with one key, which names its kind. A process that a damaged file has taken over may send
-anything: what is no message of the expected size raises :class:`MessageError`.
+A message is the length of its JSON, the JSON, and the buffers, whose sizes the JSON lists. In the JSON, numbers, texts, booleans, None
+and lists stand for themselves; every other value is an object with one key, which names its kind. A damaged file may take over the
+process that reads it, which may then send anything: :class:`MessageError` is raised for all that is not a message or is too large.
 """
 
 import json
@@ -44,6 +44,7 @@ _CLASSES = (
 )
 """The classes whose instances are sent, as their attributes."""
 _BUILTIN_ERRORS: tuple[type[Exception], ...] = (OSError, ValueError, TypeError, RuntimeError, NotImplementedError)
+"""Exceptions that are sent as they are, as are those of dfact; others become the nearest of them, or a RuntimeError."""
 _ERRORS = {each.__name__: each for each in _BUILTIN_ERRORS}
 _ERRORS |= {name: each for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, DfactError)}
 _SPARSE = {"csr_array": sp.csr_array, "csc_array": sp.csc_array}
@@ -53,7 +54,7 @@ _LENGTH = Struct("<Q")
 
 
 class MessageError(ValueError):
-    """Bytes that are no message."""
+    """Bytes that do not form a message."""
 
 
 def send(connection: socket, value: Any) -> None:
@@ -67,14 +68,14 @@ def send(connection: socket, value: Any) -> None:
 
 
 def receive(connection: socket, most: int) -> Any:
-    """Receive a value of at most so many bytes.
+    """Receive a value of at most ``most`` bytes.
 
     Raises
     ------
     EOFError
         The other end has closed the connection.
     MessageError
-        The bytes are no message, or are too many.
+        The bytes do not form a message, or are too many.
     """
     (length,) = _LENGTH.unpack(_receive(connection, _LENGTH.size))
     _check_size(length, most)
@@ -105,7 +106,7 @@ def _receive(connection: socket, size: int) -> memoryview:
 
 
 def _encode(value: Any, buffers: list[memoryview]) -> Any:
-    """Return a value as JSON, and append what is not to be copied."""
+    """Return a value as JSON, and append to ``buffers`` what is sent without a copy."""
     kind = type(value)
     if value is None or kind in (bool, int, float) or isinstance(value, str):
         return value

@@ -59,8 +59,9 @@ def parse(file: InputFile, parser: Parser, function: Callable[..., T], *argument
     """
     if server.is_child:
         return function(*arguments)
+    result: T
     [result] = _results(file, parser, function, arguments, several=False)
-    return result  # type: ignore[no-any-return]  # what the function returns
+    return result
 
 
 def parse_rows(file: InputFile, parser: Parser, function: Callable[..., Iterator[T]], *arguments: Any) -> Iterator[T]:
@@ -89,7 +90,7 @@ def _results(file: InputFile, parser: Parser, function: Callable[..., Any], argu
                 yield reply[1]
                 del reply  # before the next result is received
         except MessageError as error:
-            raise _refused(file, parser, f"returned an invalid message ({error})") from error
+            raise _refused(file, parser, f"sent an invalid result ({error})") from error
         except (EOFError, ConnectionError):
             code = ending.read()
             reply = "error", _died(file, parser, EXIT_CODE.unpack(code)[0] if code else None, output, request)
@@ -106,7 +107,7 @@ def _receive_reply(connection: socket, memory: int) -> tuple[str, Any]:
             return kind, value
         case ("error", Exception() as error):
             return "error", error
-    raise MessageError("a value that is no reply")
+    raise MessageError("not a reply")
 
 
 def _died(file: InputFile, parser: Parser, code: int | None, output: BinaryIO, request: Request) -> DataError:
@@ -165,7 +166,7 @@ class _Server:
             self._control.close()
         if self._process is not None:
             self._process.returncode = 0  # it is no child of this process, so there is nothing to wait for
-        self.__init__()  # type: ignore[misc]  # as if new: another thread may have held the lock
+        self._lock, self._process, self._control = threading.Lock(), None, None  # another thread may have held the lock
 
 
 _server = _Server()

@@ -55,7 +55,7 @@ class Request(NamedTuple):
 
 
 Reply = tuple[Literal["result", "error", "memory", "end"], Any]
-"""A result of a child, its error, a lack of memory, or the end of its results; only the first two have a value."""
+"""A result of a child, its error, a lack of memory, or the end of its results, with its value, which only the first two have."""
 
 
 @dataclass
@@ -182,7 +182,7 @@ def _reply(request: Request, function: Callable[..., Any], connection: socket) -
 def _find(request: Request) -> Callable[..., Any]:
     module = request.function.partition(":")[0]
     if not module.startswith("dfact.") and module not in request.modules:
-        raise ValueError(f"{request.function} is no function of dfact or of {request.modules}")
+        raise ValueError(f"{request.function} is not a function of dfact or of {request.modules}")
     found: Callable[..., Any] = resolve_name(request.function)
     return found
 
