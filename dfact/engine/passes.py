@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.engine.block_state import BlockState, StateArrays
+from dfact.engine.parallel import lazy
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -131,7 +132,7 @@ class Block:
     missing_code: int | None = None
     """A stored value that marks missing entries, in addition to NaN."""
 
-    @cached_property
+    @lazy
     def matrix(self) -> NDArray[Any] | sp.csr_array:
         """The rows (rows, …) in floating point, NaN where missing; CSR if the source is. The array is read-only, and may lie in
         working memory that the next block overwrites.
@@ -152,7 +153,7 @@ class Block:
             return stored, np.nan if self.missing_code is None else float(self.missing_code)
         return self.values, np.nan
 
-    @cached_property
+    @lazy
     def values(self) -> NDArray[Any]:
         """The matrix as an array, with its implicit entries."""
         return self.matrix if isinstance(self.matrix, np.ndarray) else read_only(to_dense(self.matrix, self.implicit_value))

@@ -14,6 +14,7 @@ from dfact.data.layout import Layout
 from dfact.data.run_digests import RunDigests
 from dfact.errors import StoreError
 from dfact.storage.arrays import read_errors
+from dfact.storage.chunk_reads import read_entries
 from dfact.storage.location import Location
 
 
@@ -102,7 +103,7 @@ class RowSource(ABC):
 def read_chunks(array: zarr.Array[Any], start: int, stop: int, what: str) -> NDArray[Any]:
     """Return entries start to stop of a Zarr array; an error names the first chunk that cannot be read."""
     try:
-        return np.ascontiguousarray(array[start:stop])
+        return np.ascontiguousarray(read_entries(array, start, stop))
     except Exception as error:
         # A store names the chunk itself; codecs do not know which chunk they decode.
         first, last = (start, stop) if isinstance(error, StoreError) else _first_unreadable(array, start, stop)
