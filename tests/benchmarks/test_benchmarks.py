@@ -25,7 +25,7 @@ from benchmarks.cp import paper as cp_paper
 from benchmarks.cp import replicability as cp_replicability
 from benchmarks.cp import speed as cp_speed
 from benchmarks.cp import stochastic as cp_stochastic
-from benchmarks.engine import cluster_scaling, cost_model, dask_arrays, thousand, wide_columns
+from benchmarks.engine import cluster_scaling, cost_model, dask_arrays, thousand, threads_and_workers, wide_columns
 from benchmarks.expectile import paper as emf_paper
 from benchmarks.expectile import speed as emf_speed
 from benchmarks.factor_analysis import describe as describe_benchmark
@@ -355,6 +355,16 @@ def test_response_times_of_the_expectile_paper(results: Path, tmp_path: Path, mo
     assert (tmp_path / "emf_paper_distributions_chosen.png").exists()
     emf_paper.draw_latency(table, tmp_path)
     assert (tmp_path / "emf_paper_latency.png").exists()
+
+
+@pytest.mark.exhaustive
+def test_threads_beside_workers(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["threads_and_workers", "--rows", "4000", "--columns", "200", "--rounds", "1"])
+    threads_and_workers.main()
+    table = load(results, "threads_and_workers")
+    assert [row["values"] for row in table["rows"]] == 3 * ["disk"] + 3 * ["memory"]
+    same = [threshold["held"] for threshold in table["thresholds"] if "same bits" in threshold["threshold"]]
+    assert same == 6 * [True]  # the others depend on the load of this machine
 
 
 @pytest.mark.exhaustive
