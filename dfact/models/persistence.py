@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.codebook import Codebook
 from dfact.data.layout import Layout
@@ -27,6 +26,7 @@ from dfact.models.catalogue import BY_NAME
 from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.provenance import Comparison, SelectionRecord, Stability, TensorStability
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import is_count
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, member, reason
 from dfact.storage.digests import json_digest

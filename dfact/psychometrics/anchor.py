@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linprog, nnls
 
 from dfact.errors import DataError, ParameterError
 
@@ -99,6 +98,8 @@ def _checked(effects: ArrayLike, loadings: ArrayLike, scale: ArrayLike | None) -
 
 def _dual(target: NDArray[np.float64], A: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a u (m,) that maximizes uᵀe subject to Aᵀu = 0 and −1 ≤ u ≤ 1."""
+    from scipy.optimize import linprog  # takes long to import
+
     result = linprog(-target, A_eq=A.T, b_eq=np.zeros(A.shape[1]), bounds=(-1, 1), method="highs-ds")
     if result.x is None:  # never infeasible (u = 0) nor unbounded
         raise RuntimeError(f"the linear program of the anchor failed: {result.message}")
@@ -149,6 +150,8 @@ def _least_distance(G: NDArray[np.float64], h: NDArray[np.float64]) -> NDArray[n
     """Return the y of minimum norm with G y ≥ h, by non-negative least squares (Lawson & Hanson 1974, chapter 23)."""
     if (h <= 0).all():
         return np.zeros(G.shape[1])
+    from scipy.optimize import nnls  # takes long to import
+
     E = np.vstack([G.T, h])
     multipliers, _ = nnls(E, np.r_[np.zeros(len(E) - 1), 1.0])
     r = E @ multipliers

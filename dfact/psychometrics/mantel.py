@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2, false_discovery_control
+from scipy.special import chdtrc
 
 from dfact.engine.block_state import BlockState
 from dfact.engine.passes import Block, PartialSums, Pass
@@ -195,7 +195,7 @@ def _test(strata: Strata, counts: NDArray[Any]) -> MantelTest:
     smd = np.where(strata.reverse, -smd, smd)
     with np.errstate(divide="ignore"):
         alpha = np.where(strata.reverse, 1 / alpha, alpha)
-    p = np.where(np.isnan(chi_square), np.nan, chi2.sf(np.nan_to_num(chi_square), 1))
+    p = np.where(np.isnan(chi_square), np.nan, chdtrc(1, np.nan_to_num(chi_square)))
     return MantelTest(n, chi_square, p, smd, alpha, strata.anchors, sd, alpha_se)
 
 
@@ -204,6 +204,8 @@ def adjusted(p: Array) -> Array:
     out: Array = np.full(p.shape, np.nan)
     known = ~np.isnan(p)
     if known.any():
+        from scipy.stats import false_discovery_control  # takes long to import
+
         out[known] = false_discovery_control(p[known])
     return out
 

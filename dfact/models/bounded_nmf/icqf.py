@@ -1,5 +1,7 @@
 """ICQF: interpretability-constrained questionnaire factorization."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,14 +10,13 @@ from os import PathLike
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
 from dfact.errors import DataError, ParameterError
+from dfact.lazy import pd
 from dfact.models.bounded_nmf.effects import AdjustedDifferences, DifferencesPass, group_effects, impact_table, warn_of_effects
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import STARTS, Problem, check_range, make_problem, weight_unit
@@ -25,6 +26,7 @@ from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits
 from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, Values, is_in_range
 from dfact.progress import Iteration, Reporter

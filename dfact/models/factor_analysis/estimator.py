@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.engine.driver import drive
@@ -24,6 +23,7 @@ from dfact.models.factor_analysis.passes import ScorePass, Scorer
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Length, Shape
 from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, at_least
 from dfact.progress import Iteration, Reporter
