@@ -258,7 +258,7 @@ def _check_consistency(dataset: Dataset) -> None:
         "confounder_ranges": all(np.isfinite([limits.low, limits.high]).all() and limits.low <= limits.high for limits in ranges.values()),
         "dropped_rows, dropped_columns, n_empty_rows, empty_rows, ranges": all(type(count) is int and count >= 0 for count in counts),
         "empty_rows": statistics.n_empty_rows <= n and all(row < n for row in statistics.empty_rows),
-        "population": isinstance(dataset.genotypes.population, pd.Categorical | None),
+        "population": dataset.genotypes.population is None or isinstance(dataset.genotypes.population, pd.Categorical),
         "weights": dataset.weights is None or are_valid(dataset.weights),
         _REPLICATES: dataset.replicate_weights is None or (dataset.weights is not None and dataset.replicate_weights.method in METHODS),
         "fingerprint": isinstance(dataset.stored_fingerprint, str),

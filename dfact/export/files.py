@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 import zarr
 from numpy.typing import NDArray
 
@@ -340,7 +339,12 @@ def _table(path: Path, columns: Sequence[str], dtype: Any, label_names: Sequence
     if is_csv:
         columns = list(map(without_formula, columns))
     schema = pa.schema([*((name, pa.string()) for name in label_names), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])
-    open_writer: Any = pa.csv.CSVWriter if is_csv else pa.parquet.ParquetWriter
+    if is_csv:
+        open_writer: Any = pa.csv.CSVWriter
+    else:
+        from pyarrow import parquet  # takes long to import
+
+        open_writer = parquet.ParquetWriter
     with atomic_file(path) as partial, open_writer(str(partial), schema) as writer:
 
         def write(_: int, labels: NDArray[Any], factors: NDArray[Any]) -> None:  # rows arrive in order

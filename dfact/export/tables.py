@@ -15,7 +15,7 @@ from dfact.lazy import pd
 from dfact.text import escape_control, indented, table_text
 
 if TYPE_CHECKING:
-    from dfact.models.estimator import Factorization  # its bases take a second to import, which commands on datasets do not need
+    from dfact.models.estimator import Factorization
 
 Texts = Mapping[str, str] | None
 """Texts of items by their labels."""

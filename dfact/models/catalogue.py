@@ -32,6 +32,8 @@ class Entry:
         return model
 
 
+KIND = "model"
+"""Kind of the group that holds a saved model."""
 CATALOGUE = (
     Entry("ICQF", "dfact.models.bounded_nmf.icqf", "icqf", "bounded_nmf:ICQFPresenter"),
     Entry("L1NMF", "dfact.models.bounded_nmf.l1nmf", "l1nmf", "bounded_nmf:L1NMFPresenter"),

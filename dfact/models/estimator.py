@@ -10,7 +10,6 @@ from os import PathLike
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook, compare_items
@@ -28,7 +27,7 @@ from dfact.engine.memory_plan import Footprint, Plan
 from dfact.engine.requests import Solver, read_environments
 from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
-from dfact.lazy import is_data_frame, pd
+from dfact.lazy import is_data_frame, is_sparse, pd
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
 from dfact.models.scikit_learn import TransformerInterface, check_is_fitted, checked_array, set_feature_count
@@ -174,7 +173,7 @@ class Factorization(TransformerInterface):
 
         Set the number and the names of its columns (``reset``), or check them.
         """
-        if isinstance(X, (np.ndarray, list, tuple)) or is_data_frame(X) or sp.issparse(X):
+        if isinstance(X, (np.ndarray, list, tuple)) or is_data_frame(X) or is_sparse(X):
             dataset = as_dataset(checked_array(self, X, reset=reset, tensor=self.traits.tensor), confounders)
             if is_data_frame(X):
                 columns = np.asarray(X.columns.astype(str), dtype=object)

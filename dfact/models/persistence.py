@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dfact.data.codebook import Codebook
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
-from dfact.models.catalogue import BY_NAME
+from dfact.models.catalogue import BY_NAME, KIND
 from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.provenance import Comparison, SelectionRecord, Stability, TensorStability
@@ -43,7 +43,6 @@ from dfact.storage.groups import (
 from dfact.storage.location import absolute, parse_location
 from dfact.storage.zarr_stores import location_of
 
-KIND = "model"
 _NOT_SAVED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted the model
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
 _LABEL_ROWS = 1 << 16

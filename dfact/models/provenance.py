@@ -10,9 +10,8 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtrc, ndtri
 
-from dfact.lazy import pd
+from dfact.lazy import pd, special
 from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
@@ -364,7 +363,7 @@ class Comparison:
         if self.mantel is None:
             return None
         columns = dict(zip(MANTEL, self.mantel, strict=True))
-        p, alpha = chdtrc(1, columns["chi_square"]), columns["alpha"]
+        p, alpha = special.chdtrc(1, columns["chi_square"]), columns["alpha"]
         with np.errstate(divide="ignore", invalid="ignore"):
             delta, size = -2.35 * np.log(alpha), columns["smd"] / columns["sd"]
         classes = ets_classes(p, size, delta, 2.35 * columns["alpha_se"])
@@ -407,7 +406,7 @@ def ets_classes(
     """
     binary = ~np.isnan(delta)
     with np.errstate(invalid="ignore"):
-        large = np.where(binary, (np.abs(delta) >= 1.5) & (np.abs(delta) - 1 > ndtri(0.95) * delta_se), np.abs(size) > LARGE)
+        large = np.where(binary, (np.abs(delta) >= 1.5) & (np.abs(delta) - 1 > special.ndtri(0.95) * delta_se), np.abs(size) > LARGE)
         moderate = np.where(binary, np.abs(delta) >= 1, np.abs(size) > NEGLIGIBLE)
         classes = np.where(p > SHARE, "A", np.where(large, "C", np.where(moderate, "B", "A"))).astype(object)
     classes[np.isnan(p) | (np.isnan(size) & ~binary)] = ""

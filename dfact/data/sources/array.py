@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
@@ -15,7 +14,7 @@ from dfact.data.sources.dask import dask_array
 from dfact.data.sources.dense import ArraySource, LazySource, ZarrSource
 from dfact.data.sources.sparse import CSRSource
 from dfact.errors import DataError
-from dfact.lazy import is_data_frame, pd
+from dfact.lazy import is_data_frame, is_sparse, pd, sp
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def array_source(X: Any) -> RowSource:
         return X
     if isinstance(X, zarr.Array):
         return ZarrSource(X)
-    if sp.issparse(X):
+    if is_sparse(X):
         return CSRSource(_canonical(X))
     if is_data_frame(X):
         return ArraySource(np.ascontiguousarray(_frame_values(X)))

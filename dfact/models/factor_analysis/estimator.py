@@ -330,6 +330,13 @@ class FactorAnalysis(Factorization):
         unweighted = {"weighted_": False, "n_effective_": float(self.n_observations_), "thresholds_": None}
         return super()._added_attributes() | unweighted
 
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        correlations = self.factor_correlations_
+        lowest = np.linalg.eigvalsh(correlations)[0]
+        if not (np.allclose(correlations, correlations.T) and lowest > 0):
+            raise DataError(f"factor_correlations_ has the smallest eigenvalue {lowest:.3g}, expected a positive definite matrix")
+
     def _copy_for_transform(self) -> Self:
         light = super()._copy_for_transform()
         del light.correlations_  # (m, m), not needed for scores
