@@ -1,13 +1,8 @@
 """Options that several commands share, the connection to a cluster, and datasets."""
 
 import logging
-import os
-import re
-import site
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +10,7 @@ import click
 from dfact.cli.types import Counts, Numbers
 from dfact.errors import DataError
 from dfact.jobs.declarations import InputPath, LocationType
+from dfact.settings import setting
 from dfact.storage.location import Location, absolute
 
 if TYPE_CHECKING:
@@ -29,9 +25,6 @@ _TLS = {"ca_file": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_
 """Names of the options --tls-… and of Dask's settings."""
 _METRICS_PORT = f"{__name__}.metrics_port"
 """The option's place in a context, as commands need not pass its value on."""
-
-_CONFIGURATION = (".json", ".yaml", ".yml")
-"""Endings of Dask's configuration files."""
 
 memory_option = click.option(
     "--memory-limit", metavar="SIZE", help="Memory limit of each process, such as 4GiB.", show_default="most of the free memory"
@@ -137,23 +130,8 @@ def metrics_server(default: int | None = None) -> Iterator[None]:
 
 def _configured_scheduler() -> str | None:
     """Return the address in Dask's configuration, which batch systems set for all processes."""
-    if not _dask_is_configured():
-        return None
-    import dask
-
-    address: str | None = dask.config.get("scheduler-address", None)
+    address: str | None = setting("scheduler-address")
     return address
-
-
-def _dask_is_configured() -> bool:
-    """Return whether Dask's variables or files may hold an address. Importing Dask takes a tenth of a second."""
-    if any(name.startswith("DASK_") for name in os.environ):
-        return True
-    prefixes = (Path(prefix) for prefix in (sys.prefix, *site.PREFIXES))
-    folders = (Path("/etc/dask"), Path.home() / ".config/dask", *(prefix / "etc/dask" for prefix in prefixes))
-    files = (file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.suffix in _CONFIGURATION)
-    named = re.compile(r"^[^#\n]*scheduler[-_]address", re.MULTILINE)
-    return any(named.search(file.read_text(errors="replace")) for file in files if os.access(file, os.R_OK))
 
 
 scheduler_option = option_group(

@@ -2,11 +2,8 @@
 
 import asyncio
 import logging
-import os
 import shlex
 import signal
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -301,19 +298,6 @@ def test_on_a_cluster(
     first, second = (dfact.load_model(tmp_path / f"{name}.model") for name in ("cluster", "here"))
     np.testing.assert_array_equal(first.components_, second.components_)
     assert (tmp_path / "cluster.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("text", "address"), [("scheduler-address: tcp://10.0.0.1:8786", "tcp://10.0.0.1:8786"), ("# scheduler-address: tcp://a:1", "")]
-)
-def test_the_scheduler_of_a_configuration_file_is_found(tmp_path: Path, text: str, address: str) -> None:
-    folder = tmp_path / ".config/dask"
-    folder.mkdir(parents=True)
-    (folder / "site.yaml").write_text(f"{text}\n")
-    code = "import sys; from dfact.cli.options import _configured_scheduler as find; print(find() or '', 'dask' in sys.modules)"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DASK_")} | {"HOME": str(tmp_path)}
-    shown = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True).stdout
-    assert shown == f"{address} {bool(address)}\n"
 
 
 def test_a_cluster_that_is_lost(cluster: LocalCluster) -> None:
