@@ -1,9 +1,12 @@
-"""Settings: Dask's configuration, read without importing Dask where nothing is configured."""
+"""Settings: Dask's configuration, read without importing Dask where nothing is configured, and the processors of this process."""
 
 import os
 import site
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +32,25 @@ def _is_configured() -> bool:
     files = (file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.suffix in _ENDINGS)
     texts = (file.read_text(errors="replace") for file in files if os.access(file, os.R_OK))
     return any(line.strip() and not line.lstrip().startswith("#") for text in texts for line in text.splitlines())
+
+
+def processors() -> int:
+    """Return the number of processors that this process may use, by its affinity and the quotas of control groups."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for quota, period in _quotas(Path("/")):
+        count = min(count, ceil(quota / period))
+    return max(count, 1)
+
+
+def _quotas(root: Path) -> Iterator[tuple[int, int]]:
+    """Yield the microseconds of processors that a control group of either version grants, and the period for which it does."""
+    groups = root / "sys/fs/cgroup"
+    with suppress(OSError, ValueError):  # "max" is no number, and other systems have no control groups
+        own = (root / "proc/self/cgroup").read_text().strip().rpartition(":")[2].lstrip("/")
+        quota, period = map(int, (groups / own / "cpu.max").read_text().split())
+        yield quota, period
+    for name in ("cpuacct,cpu", "cpu,cpuacct"):
+        with suppress(OSError, ValueError):
+            quota, period = (int((groups / name / f"cpu.cfs_{each}_us").read_text()) for each in ("quota", "period"))
+            if quota > 0:  # −1 without a limit
+                yield quota, period

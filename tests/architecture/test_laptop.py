@@ -1,20 +1,17 @@
 """A fit in one process imports no cluster and no reader, and small commands only what they use."""
 
 import ast
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import dfact
 
 _FIT = """
 import sys
 import numpy as np
-import pytest
 import dfact
 dfact.ICQF(2, max_iter=2).fit(np.random.default_rng(0).integers(0, 5, (200, 12)).astype(float))
 print(sorted(sys.modules))
@@ -42,14 +39,3 @@ def test_a_fit_of_an_array_imports_no_cluster_and_no_reader() -> None:
 def test_a_summary_of_a_dataset_imports_no_compiler_and_no_pandas(tmp_path: Path) -> None:
     dfact.import_array(np.array([[1.0, 2.0], [3.0, np.nan]]), tmp_path / "answers.zarr")
     assert not imported(_INFO, str(tmp_path / "answers.zarr")) & (_SLOW | {"numba", "scipy"})
-
-
-@pytest.mark.parametrize("comment", ["", "# "])
-def test_settings_of_dask_are_found_in_its_files(tmp_path: Path, comment: str) -> None:
-    folder = tmp_path / ".config/dask"
-    folder.mkdir(parents=True)
-    (folder / "site.yaml").write_text(f"{comment}scheduler-address: tcp://10.0.0.1:8786\n")
-    code = "import sys; from dfact.settings import setting; print(setting('scheduler-address', 'none'), 'dask' in sys.modules)"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DASK_")} | {"HOME": str(tmp_path)}
-    shown = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True).stdout
-    assert shown == ("none False\n" if comment else "tcp://10.0.0.1:8786 True\n")
