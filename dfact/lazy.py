@@ -1,6 +1,6 @@
 """Lazy modules: libraries that take long to import, imported when one of their names is first used.
 
-A module that uses one postpones its annotations (``from __future__ import annotations``), because they would use it.
+A module that uses one postpones its annotations (``from __future__ import annotations``) or quotes them, because they would use it.
 """
 
 from __future__ import annotations

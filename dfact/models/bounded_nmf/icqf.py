@@ -1,7 +1,5 @@
 """ICQF: interpretability-constrained questionnaire factorization."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -322,26 +320,26 @@ class ICQF(Factorization):
         return answers
 
     @property
-    def confounder_loadings_(self) -> pd.DataFrame:
+    def confounder_loadings_(self) -> "pd.DataFrame":
         """Loadings of the confounders as a table, items × encoded confounder columns."""
         columns = [] if self.confounder_encoding_ is None else list(self.confounder_encoding_.columns)
         return pd.DataFrame(self.confounder_components_.T, index=self._items, columns=columns)
 
     @property
-    def confounder_effects_(self) -> pd.DataFrame:
+    def confounder_effects_(self) -> "pd.DataFrame":
         """Effects of the confounders on the items at equal factors, in points, as a table, items × differences."""
         names = () if self.confounder_encoding_ is None else self.confounder_encoding_.differences()[0]
         return pd.DataFrame(group_effects(self).effects.T, index=self._items, columns=list(names))
 
     @property
-    def confounder_impact_(self) -> pd.DataFrame:
+    def confounder_impact_(self) -> "pd.DataFrame":
         """Differences that the confounders make to the factors, as a table, factors × differences.
 
         It is NaN, with a warning, for a model of an earlier version of dfact, which did not store the differences of its factors.
         """
         return impact_table(self)
 
-    def _encode(self, frame: pd.DataFrame | None, n_rows: int) -> NDArray[np.float64] | None:
+    def _encode(self, frame: "pd.DataFrame | None", n_rows: int) -> NDArray[np.float64] | None:
         if self.confounder_encoding_ is None:
             return None
         if frame is None:
