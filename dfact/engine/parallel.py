@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 T = TypeVar("T")
 
 
-class lazy(Generic[T]):  # noqa: N801  # a decorator, as property is
+class cached_without_lock(Generic[T]):  # noqa: N801  # a decorator, as property is
     """A property that each instance computes on first use, in one thread.
 
     ``functools.cached_property`` of Python 3.11 has one lock for all instances of a class, which it holds while it computes. With it,

@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 
-from dfact.engine.parallel import lazy
+from dfact.engine.parallel import cached_without_lock
 
 
 class Counted:
@@ -13,7 +13,7 @@ class Counted:
     def __init__(self, barrier: threading.Barrier) -> None:
         self.barrier, self.count = barrier, 0
 
-    @lazy
+    @cached_without_lock
     def value(self) -> int:
         """A value."""
         self.count += 1
