@@ -17,7 +17,7 @@ from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.models.cp.base import CPModel, explained_share, gather_factors, rows_footprint, warn_unconverged
 from dfact.models.cp.block_descent import Descent, descend
-from dfact.models.cp.initialization import is_exact, make_descent, row_inputs, start_size
+from dfact.models.cp.initialization import is_exact, make_descent, row_inputs, start_size, uses_vectors
 from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, trace_path
 from dfact.models.cp.problem import (
@@ -58,7 +58,9 @@ _STEP = Values(
 _PRIORS = Values(
     lambda value: value is None or _is_listed(value) or _is_name(value, "estimate"), "'estimate', None, or a list of variances"
 )
-_STARTS = Values(lambda value: _is_listed(value) or _is_name(value, "random", "nvecs"), "'random', 'nvecs', or a list of factors")
+_STARTS = Values(
+    lambda value: _is_listed(value) or _is_name(value, "auto", "random", "nvecs"), "'auto', 'random', 'nvecs', or a list of factors"
+)
 
 
 class ElasticCP(CPModel):
@@ -203,7 +205,8 @@ class ElasticCP(CPModel):
         batch_sizes: Annotated[Sequence[int] | None, _SIZES] = None,
         step_size: Annotated[float, _STEP] = 1.0,
         prior: Annotated[Literal["estimate"] | Any | None, _PRIORS] = "estimate",
-        init: Annotated[Literal["random", "nvecs"] | Any, _STARTS] = "random",
+        init: Annotated[Literal["auto", "random", "nvecs"] | Any, _STARTS] = "auto",
+        n_init: Annotated[int, COUNT] = 6,
         max_iter: Annotated[int, COUNT] = 200,
         tol: Annotated[float, NOT_NEGATIVE] = 3e-5,
         random_state: Any = None,
@@ -226,6 +229,7 @@ class ElasticCP(CPModel):
         self.step_size = step_size
         self.prior: Any = prior
         self.init = init
+        self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
@@ -243,8 +247,9 @@ class ElasticCP(CPModel):
 
     def _solve(self, task: FitTask[ElasticNet]) -> Solver[None]:
         net, dtype = task.problem, task.dtype
-        self.prior_, descent, _ = yield from make_descent(self, task.dataset, dtype)
-        objectives, self.converged_ = yield from descend(descent, net, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
+        report = Reporter(self.callbacks, self.max_iter)
+        self.prior_, descent, _ = yield from make_descent(self, task.dataset, dtype, net, report)
+        objectives, self.converged_ = yield from descend(descent, net, self.max_iter, self.tol, report)
         # Rounded to the precision of factors_, so that transform gives the same rows.
         others = [A.astype(dtype).astype(np.float64) for A in descent.others]
         sums = yield from run(RowsPass(net, self.prior_.rows, dtype), khatri_rao(others))
@@ -289,7 +294,8 @@ class ElasticCP(CPModel):
 
     def _trace(self, task: FitTask[ElasticNet], lambdas: list[float], refine: bool) -> Solver[tuple[Prior, list[PathStep]]]:
         report = Reporter(self.callbacks, len(lambdas))
-        prior, descent, norm = yield from make_descent(self, task.dataset, task.dtype)
+        first = replace(task.problem, lam=lambdas[0])
+        prior, descent, norm = yield from make_descent(self, task.dataset, task.dtype, first)
 
         def gather(descent: Descent, weights: NDArray[np.float64]) -> Solver[list[Any]]:
             return gather_factors((yield from descent.rows()), descent.others, weights, task)
@@ -362,7 +368,7 @@ class ElasticCP(CPModel):
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, prod(shape[1:]), self.n_components
         rows, exact = rows_footprint(shape, k, dtype), is_exact(self, shape, 1.0)
-        start = start_size(shape, k) if isinstance(self.init, str) and self.init == "nvecs" else 0
+        start = start_size(shape) if uses_vectors(self, shape) else 0
         monitor = 8 * m * monitor_rows(shape, resolve_batch_sizes(self.batch_sizes, shape, k)[0]) if self.solver == "stochastic" else 0
         # Products of two factors, and their contractions with the data.
         steps = 4 * k * (k + 1) * m // Layout.of(shape).block_rows if self.solver == "stochastic" else 0

@@ -13,7 +13,7 @@ from dfact.engine.passes import Block, PartialSums, Pass, Workspace
 from dfact.kernels.adamax import BETA_1, adamax_updates
 from dfact.kernels.entries import filled
 from dfact.kernels.samples import contracted_slices, optimal_slices, residual_squares, subproblem
-from dfact.models.cp.passes import FACTORS, CPState, FillPass, RowsPass, RowSums
+from dfact.models.cp.passes import FACTORS, CPState, RowsPass, RowSums
 from dfact.models.cp.problem import ElasticNet, Factors, Prior, RowPrior, penalty_norms, unfold
 
 _PARTITIONS = 32  # in a sample, at most: enough to average out the noise of single blocks, and for as many threads
@@ -120,7 +120,6 @@ class FinalRowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
     """Every row at its optimum, with the state of the rows that a refinement needs."""
 
     rows: RowsPass
-    fill: FillPass
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -132,9 +131,10 @@ class FinalRowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
 
     def step(self, block: Block, state: BlockState, broadcast: NDArray[np.float64]) -> tuple[CPState, RowSums]:
         arrays = state.arrays()  # the monitoring sample, and the state of the rows if a pass has kept it
-        kept = CPState.of(arrays) if FACTORS in arrays else replace(self.fill.start(block), others=arrays)
         rows, sums = self.rows.step(block, state, broadcast)
-        return replace(kept, factors=rows.factors), sums
+        if FACTORS in arrays:
+            return replace(CPState.of(arrays), factors=rows.factors), sums
+        return replace(CPState.of_block(block, rows.factors, self.rows.prior.variances(block, self.dtype)), others=arrays), sums
 
 
 @dataclass

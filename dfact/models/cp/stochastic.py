@@ -19,7 +19,7 @@ from dfact.engine.requests import Solver, run
 from dfact.errors import ParameterError
 from dfact.kernels.adamax import BETA_1
 from dfact.models.cp.block_descent import ImputingDescent, memoized_rows
-from dfact.models.cp.passes import FACTORS, FillPass, RowsPass, RowStart, RowSums, SupportCounts, SupportPass
+from dfact.models.cp.passes import FACTORS, RowsPass, RowStart, RowSums, SupportCounts, SupportPass
 from dfact.models.cp.problem import ElasticNet, Factors, Prior, component_weights, khatri_rao, penalty_norms
 from dfact.models.cp.samples import (
     AdamaxState,
@@ -88,7 +88,7 @@ class StochasticDescent:
         self,
         source: RowSource,
         prior: Prior,
-        row_start: RowStart,
+        seed: int,
         dtype: np.dtype[Any],
         others: Factors,
         batch_sizes: tuple[int, ...],
@@ -96,14 +96,14 @@ class StochasticDescent:
         *,
         exact: bool,
     ) -> None:
-        self._prior, self._row_start, self._dtype = prior, row_start, dtype
+        self._prior, self._dtype = prior, dtype
         self._others = [A.copy() for A in others]
         shape = source.shape
         self._source, self._shape, self._layout = source, shape, Layout.of(shape)
         self._batch_sizes, self._step_size, self._exact = batch_sizes, step_size, exact
         self._rows_read = 0
         # Of the partitions drawn, of the steps on them, and of the monitoring sample.
-        self._seeds = [int(seeded(row_start.seed, len(shape), i).integers(1 << 62)) for i in range(3)]
+        self._seeds = [int(seeded(seed, len(shape), i).integers(1 << 62)) for i in range(3)]
         self._monitor_partitions = spread_partitions(self._layout.n_partitions, seeded(self._seeds[2]))
         self._n_monitor_rows = 0
         self._net = ElasticNet(np.nan, np.nan)  # unequal to any other
@@ -202,8 +202,7 @@ class StochasticDescent:
     def _final_rows(self) -> Solver[RowSums]:
         """Solve for the factors of every slice, which become the state, and return their sums."""
         rows = RowsPass(self._net, self._prior.rows, self._dtype)
-        fill = FillPass(self._net, self._prior.rows, self._row_start, self._dtype)
-        return (yield from run(FinalRowsPass(rows, fill), khatri_rao(self._others)))
+        return (yield from run(FinalRowsPass(rows), khatri_rao(self._others)))
 
     def evaluate(self) -> Solver[tuple[float, NDArray[np.float64]]]:
         sums = yield from self._final_rows()
@@ -213,7 +212,8 @@ class StochasticDescent:
         return (yield from run(SupportPass(), None))
 
     def refinement(self, supports: Factors) -> ImputingDescent:
-        return ImputingDescent(self._prior, self._row_start, self._dtype, self._others).refinement(supports)
+        row_start = RowStart(len(self._others[0]), self._net, None)
+        return ImputingDescent(self._prior, row_start, self._dtype, self._others).refinement(supports)
 
     def rows(self) -> Solver[Iterable[NDArray[Any]]]:
         return (yield from memoized_rows(FACTORS))

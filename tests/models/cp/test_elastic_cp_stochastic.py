@@ -443,10 +443,10 @@ def test_conjecture_3_bounded_iterates_approach_a_critical_point(seed: int) -> N
     """The paper conjectures it without a proof. At a critical point each vector is the minimizer of the objective given the others."""
     rng = np.random.default_rng(seed)
     Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (400, 8, 6))) + 0.3 * rng.standard_normal((400, 8, 6))
-    variances = [np.ones(size) for size in Z.shape]
+    variances, init = [np.ones(size) for size in Z.shape], [rng.standard_normal((size, 2)) for size in Z.shape]
     distances = []
     for iterations in (4, 60):
-        settings = {"lam": 2.0, "l1_ratio": 0.3, "prior": variances, "random_state": seed, "max_iter": iterations, "tol": 0.0}
+        settings = {"lam": 2.0, "l1_ratio": 0.3, "prior": variances, "init": init, "random_state": seed, "max_iter": iterations, "tol": 0.0}
         model = dfact.ElasticCP(2, solver="stochastic", **settings).fit(Z)
         assert all(np.abs(np.asarray(A)).max() < 100 for A in model.factors_)
         distances.append(distance_from_block_optima(Z, model, variances))
