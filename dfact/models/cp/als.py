@@ -17,7 +17,7 @@ from dfact.engine.partitions import partitions
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, DfactError, ParameterError
 from dfact.kernels.cp import subtract
-from dfact.models.cp.base import CPModel, explained_share, rows_footprint, warn_unconverged
+from dfact.models.cp.base import CPModel, explained_share, lowest_cosine, rows_footprint, warn_cancelling, warn_unconverged
 from dfact.models.cp.elastic import ElasticCP
 from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfold
@@ -96,7 +96,7 @@ class CPALS(CPModel):
     Warns
     -----
     UserWarning
-        Slices, of any mode, without any observed entry.
+        Slices, of any mode, without any observed entry. Two components that cancel each other, with a cosine of at most −0.8.
 
     References
     ----------
@@ -176,6 +176,10 @@ class CPALS(CPModel):
         final = iterations.objective(self.factors_)
         self.objective_history_ = np.asarray([*iterations.objectives, final])
         self.explained_share_ = explained_share(2 * final, iterations.norm)
+        if len(others) > 1:
+            warn_cancelling(
+                *lowest_cosine(sums.gram, [A.T.astype(np.float64) for A in others]), "fewer components, or ElasticCP's penalties"
+            )
 
     def _iterate(self, parafac: Any, Z: NDArray[np.float64], iterations: "_Iterations") -> None:
         missing = np.isnan(Z)

@@ -19,12 +19,14 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.cp.passes import GRAM_COLUMNS, RowsPass
-from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, check_size, find_unobserved, khatri_rao, nonzero
+from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, check_size, component_weights, find_unobserved, khatri_rao, nonzero
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Shape
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits, Vocabulary
+
+_CANCELLING = -0.8  # cosine of two components at which a degenerate decomposition is reported
 
 
 class CPModel(Factorization):
@@ -194,6 +196,32 @@ def gather_factors(rows: Iterable[NDArray[Any]], others: Factors, weights: NDArr
 def explained_share(squares: float, norm: float) -> float:
     """Return 1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖²; NaN if the data is 0."""
     return 1 - squares / norm if norm > 0 else float("nan")
+
+
+def lowest_cosine(gram: NDArray[np.float64], others: Factors) -> tuple[float, tuple[int, int]]:
+    """Return the lowest cosine Π_n cos(a_q⁽ⁿ⁾, a_r⁽ⁿ⁾) of two components, and their ranks by weight; −1 if they cancel each other.
+
+    The arguments are the Gram matrix of mode 1 and the other modes' factors (R, I_n).
+    """
+    if len(gram) < 2:
+        return 1.0, (0, 0)
+    order = np.argsort(-component_weights(gram, others), kind="stable")
+    cosines = np.ones_like(gram)
+    for product in (gram, *(A @ A.T for A in others)):
+        lengths = np.sqrt(product.diagonal())
+        scale = np.multiply.outer(lengths, lengths)
+        cosines *= np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
+    ordered = np.tril(cosines[np.ix_(order, order)], -1)
+    first, second = sorted(int(i) for i in np.unravel_index(ordered.argmin(), ordered.shape))
+    return float(ordered.min()), (first, second)
+
+
+def warn_cancelling(cosine: float, pair: tuple[int, int], remedy: str) -> None:
+    """Warn, from within a method of the model, of two components that nearly cancel each other."""
+    if cosine <= _CANCELLING:
+        names = f"components {pair[0] + 1} and {pair[1] + 1}"
+        message = f"{names} cancel each other: their cosine is {cosine:.2f}, so the decomposition may be degenerate; try {remedy}"
+        warnings.warn(message, UserWarning, stacklevel=3)
 
 
 def warn_unconverged(rows: int) -> None:

@@ -15,7 +15,7 @@ from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.models.cp.base import CPModel, explained_share, gather_factors, rows_footprint, warn_unconverged
+from dfact.models.cp.base import CPModel, explained_share, gather_factors, lowest_cosine, rows_footprint, warn_cancelling, warn_unconverged
 from dfact.models.cp.block_descent import Descent, descend
 from dfact.models.cp.initialization import is_exact, make_descent, row_inputs, start_size, uses_vectors
 from dfact.models.cp.passes import FACTORS, RowsPass
@@ -35,8 +35,10 @@ from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, YES_OR_NO, Values, is_count, is_in_range
-from dfact.progress import Iteration, Reporter, remaining_change
+from dfact.progress import Iteration, Reporter, remaining_change, remaining_tail
 
+# Of two components. Below this cosine the objective falls slower and slower, or in steps that the history does not announce.
+_TRUSTED_COSINE = -0.5
 _DEFAULT_PENALTY = (1.0, 0.2)  # λ and α
 
 
@@ -116,14 +118,21 @@ class ElasticCP(CPModel):
         Variances of the slices in the ℓ2 penalty, the diagonals of R_n: estimated, or all 1 (None). The estimates are R_n(i, i) =
         ‖X(n-slice i)‖²/(Rθ^{N−1}), θ = (‖X‖²/R)^{1/N}, in which the missing entries of a slice count as much as its observed ones
         on average, so that they do not depend on which entries are missing.
-    init : "random", "nvecs", or list of N arrays (I_n, R)
-        Initial factors: random, or leading left singular vectors of the unfoldings. Random ones are standard normal, also beyond the
-        number of singular vectors. A list holds given factors.
+    init : "auto", "random", "nvecs", or list of N arrays (I_n, R)
+        Initial factors of modes 2 to N: random, or leading left singular vectors of the unfoldings. Random ones are standard normal, also
+        beyond the number of singular vectors. The slices of mode 1 begin at their optimum given these. "nvecs" and "auto" have one start
+        of singular vectors, "auto" unless their Gram matrices have more than 2²² entries; all others are random. A list holds given
+        factors of all modes, from which the fit starts as it is.
+    n_init : int
+        Number of short starts, the best of which goes on. Each takes 10 iterations, the first four with a hundredth of the penalties, as
+        components would vanish before they form; the better half takes 20 more. Large data is replaced by a sample of its slices there.
+        Then passes over a 64th, a 16th and a quarter of the partitions follow, on each until a pass brings less than the sample's noise.
+        All these are not counted as iterations.
     max_iter : int
         Maximum number of iterations; along a path, for each λ.
     tol : float
         Stop when the estimated distance of the objective from its limit, relative to its value, falls below this. It needs
-        at least 11 iterations; see :func:`dfact.progress.remaining_change`. The fits of a path, which start
+        at least 11 iterations; see :func:`dfact.progress.remaining_tail`. The fits of a path, which start
         near their solutions, stop when the relative change of the objective in an iteration falls below this.
     random_state : int, RandomState or None
         Seed of the start.
@@ -147,7 +156,8 @@ class ElasticCP(CPModel):
         estimates it on a fixed sample of slices at their optimum, except the last, which is exact.
     n_iter_, converged_ : int, bool
     remaining_ : float
-        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
+        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations, and if two
+        components have a cosine of at most −0.5, as the history then does not show what is left.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
     read_share_ : float
@@ -170,7 +180,8 @@ class ElasticCP(CPModel):
     Warns
     -----
     UserWarning
-        Slices, of any mode, without any observed entry: their factors are 0.
+        Slices, of any mode, without any observed entry: their factors are 0. Two components that cancel each other, with a cosine of at
+        most −0.8: the data may have no best decomposition of this rank (Krijnen, Dijkstra & Stegeman 2008).
 
     References
     ----------
@@ -249,7 +260,8 @@ class ElasticCP(CPModel):
         net, dtype = task.problem, task.dtype
         report = Reporter(self.callbacks, self.max_iter)
         self.prior_, descent, _ = yield from make_descent(self, task.dataset, dtype, net, report)
-        objectives, self.converged_ = yield from descend(descent, net, self.max_iter, self.tol, report)
+        measure = remaining_change if self.solver == "stochastic" else remaining_tail
+        objectives, self.converged_ = yield from descend(descent, net, self.max_iter, self.tol, report, measure)
         # Rounded to the precision of factors_, so that transform gives the same rows.
         others = [A.astype(dtype).astype(np.float64) for A in descent.others]
         sums = yield from run(RowsPass(net, self.prior_.rows, dtype), khatri_rao(others))
@@ -258,12 +270,14 @@ class ElasticCP(CPModel):
         weights = component_weights(sums.gram, others)
         self.factors_ = gather_factors((yield from state_rows(FACTORS)), others, weights, task)
         self.objective_history_ = np.asarray([*objectives, final])
-        self.n_iter_, self.remaining_ = len(objectives), remaining_change(objectives)
+        cosine, pair = lowest_cosine(sums.gram, others) if len(others) > 1 else (1.0, (0, 0))
+        self.n_iter_, self.remaining_ = len(objectives), measure(objectives) if cosine > _TRUSTED_COSINE else float("nan")
         if isinstance(descent, StochasticDescent):
             self.read_share_ = descent.read_share
         self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))
         self._set_weights(weights)
         warn_unconverged(int(sums.unconverged))
+        warn_cancelling(cosine, pair, "fewer components, a larger lam, or nonnegative=True")
 
     def path(
         self,

@@ -297,6 +297,7 @@ def eight() -> Iterator[LocalCluster]:
 
 
 @pytest.mark.usefixtures("many_partitions")
+@pytest.mark.filterwarnings("ignore:components 1 and 2 cancel")
 @pytest.mark.parametrize("missing", ["fill", "exact"])
 def test_the_result_depends_on_the_seed_alone(missing: str, client: Client, eight: LocalCluster, tmp_path: Path) -> None:
     X = answers(4000, 3).astype(np.float32)
