@@ -18,6 +18,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.models.cp.base import CPModel, explained_share, gather_factors, lowest_cosine, rows_footprint, warn_cancelling, warn_unconverged
 from dfact.models.cp.block_descent import Descent, descend
 from dfact.models.cp.initialization import is_exact, make_descent, row_inputs, start_size, uses_vectors
+from dfact.models.cp.kept_sample import most_rows
 from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, trace_path
 from dfact.models.cp.problem import (
@@ -30,12 +31,12 @@ from dfact.models.cp.problem import (
     penalty_norms,
 )
 from dfact.models.cp.samples import monitor_rows
-from dfact.models.cp.stochastic import StochasticDescent, resolve_batch_sizes
+from dfact.models.cp.stochastic import StochasticDescent, progress, resolve_batch_sizes
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, YES_OR_NO, Values, is_count, is_in_range
-from dfact.progress import Iteration, Reporter, remaining_change, remaining_tail
+from dfact.progress import Iteration, Reporter, remaining_tail
 
 # Of two components. Below this cosine the objective falls slower and slower, or in steps that the history does not announce.
 _TRUSTED_COSINE = -0.5
@@ -99,9 +100,9 @@ class ElasticCP(CPModel):
         Constrain all factors to be at least 0.
     solver : "bcd" or "stochastic"
         Block coordinate descent, or stochastic steps on samples. These are Adamax on slices of mode 1 (algorithm 4), for data so large
-        that reading it dominates the time. An iteration of these is a pass over at most 32 partitions: one block of each takes
-        25 steps from the same factors, and the next iteration begins at the mean of their results, weighted by their
-        slices. It starts from the other modes' factors alone.
+        that reading it dominates the time. An iteration of these is a pass over a 32nd of the partitions, at least 16: each block takes
+        8 to 25 steps from the same factors, and the next iteration begins at the mean of their results, weighted by their
+        slices. It ends when the means of three objectives fall less than ``tol``, or than they vary by chance.
     missing : "fill", "exact" or "auto"
         Missing entries: imputed by the model in each pass ("fill"), or excluded from each update, in memory ("exact"). "exact" works
         on the residual tensor in memory (algorithm 1 as printed, and the rescaling of the modes). Both descend on
@@ -157,7 +158,8 @@ class ElasticCP(CPModel):
     n_iter_, converged_ : int, bool
     remaining_ : float
         Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations, and if two
-        components have a cosine of at most −0.5, as the history then does not show what is left.
+        components have a cosine of at most −0.5, as the history then does not show what is left. Of the stochastic solver, it is the
+        fall of the objective in the last three iterations, 0 if that is noise, and NaN after fewer than 6.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
     read_share_ : float
@@ -260,7 +262,7 @@ class ElasticCP(CPModel):
         net, dtype = task.problem, task.dtype
         report = Reporter(self.callbacks, self.max_iter)
         self.prior_, descent, _ = yield from make_descent(self, task.dataset, dtype, net, report)
-        measure = remaining_change if self.solver == "stochastic" else remaining_tail
+        measure = progress if self.solver == "stochastic" else remaining_tail
         objectives, self.converged_ = yield from descend(descent, net, self.max_iter, self.tol, report, measure)
         # Rounded to the precision of factors_, so that transform gives the same rows.
         others = [A.astype(dtype).astype(np.float64) for A in descent.others]
@@ -384,12 +386,14 @@ class ElasticCP(CPModel):
         rows, exact = rows_footprint(shape, k, dtype), is_exact(self, shape, 1.0)
         start = start_size(shape) if uses_vectors(self, shape) else 0
         monitor = 8 * m * monitor_rows(shape, resolve_batch_sizes(self.batch_sizes, shape, k)[0]) if self.solver == "stochastic" else 0
+        sampled = most_rows(shape, k) if isinstance(self.init, str) and not exact else 0
+        kept = sampled * (rows.work_per_row + size * (m + 6 * k))  # on the driver, with all that passes on it need
         # Products of two factors, and their contractions with the data.
         steps = 4 * k * (k + 1) * m // Layout.of(shape).block_rows if self.solver == "stochastic" else 0
         return replace(
             rows,
             work_per_row=rows.work_per_row + steps,
-            broadcast=max(rows.broadcast, 8 * start),
+            broadcast=max(rows.broadcast, 8 * start, size * m * sampled),
             state_per_row=(3 * size + 1) * k + size,  # factors, refined factors and their support, factors before the last step
-            result_per_row=rows.result_per_row + (8 * 3 * m if exact else 0) + -(-monitor // max(1, shape[0])),
+            result_per_row=rows.result_per_row + (8 * 3 * m if exact else 0) + -(-(monitor + kept) // max(1, shape[0])),
         )

@@ -9,9 +9,14 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from dfact.data.dataset import Dataset
+from dfact.data.layout import Layout
+from dfact.engine.driver import drive
 from dfact.engine.partitions import partitions
 from dfact.engine.requests import Solver, memo, run, state_rows
+from dfact.engine.session import Arrays
+from dfact.engine.threads import single_threaded
 from dfact.models.cp.block_descent import ALL_ROWS, Descent, ImputingDescent, MaskedDescent, RowSample
+from dfact.models.cp.kept_sample import KeepRowsPass, KeptRows, SampleSession, plan_sample
 from dfact.models.cp.passes import FACTORS, RowStart, SlicesPass, SliceSums, UnfoldingsPass
 from dfact.models.cp.problem import (
     ElasticNet,
@@ -25,7 +30,7 @@ from dfact.models.cp.problem import (
     khatri_rao,
     unfold,
 )
-from dfact.models.cp.starts import best_start, grow, growing_samples
+from dfact.models.cp.starts import best_start, grow, growing_samples, row_sample
 from dfact.models.cp.stochastic import StochasticDescent, resolve_batch_sizes
 from dfact.parameters import resolve_seed
 from dfact.progress import Reporter
@@ -76,24 +81,59 @@ def make_descent(
     sums = yield from run(SlicesPass(dtype), None)
     prior, norm = _make_prior(model, dataset, sums), float(sums.columns.sum())
     descents = _Descents(model, dataset, dtype, prior, seed)
-    if isinstance(model.init, str):
-        samples = [] if descents.exact else growing_samples(dataset.shape, model.n_components, dataset.missing_rate)
-        sample = samples[0] if samples else ALL_ROWS
-        starts = yield from _initial_factors(model, dataset, seed, dtype, sample)
-        others = yield from best_start(starts, sample, net, descents.make)
-        others = yield from grow(others, samples, net, descents.make, report)
-    else:
+    sampled = None if descents.exact else plan_sample(dataset.shape, model.n_components, dataset.missing_rate)
+    if not isinstance(model.init, str):
         others = [np.ascontiguousarray(A.T) for A in check_factors(model.init, dataset.shape, model.n_components)[1:]]
         others = _without_unobserved([np.abs(A) if model.nonnegative else A for A in others], dataset)
+    elif sampled is None:
+        starts = yield from _initial_factors(model, dataset, seed, dtype)
+        others = yield from best_start(starts, ALL_ROWS, net, descents.make)
+    else:
+        pass_ = KeepRowsPass(sampled.rows, seed, prior.rows, Layout.of(dataset.shape), dtype)
+        rows = yield from run(pass_, None, sample=sampled.partitions)
+        size = dataset.shape, model.n_components, dataset.missing_rate
+        sample = row_sample(*size, len(rows.values), None)
+        others = yield from _start_on_sample(model, dataset, seed, net, rows, sample, prior, report)
+        if model.solver != "stochastic":
+            others = yield from grow(others, growing_samples(*size, sample), net, descents.make, report)
     return prior, (yield from descents.make_last(others, net)), norm
+
+
+def _start_on_sample(
+    model: Parameters,
+    dataset: Dataset,
+    seed: int,
+    net: ElasticNet,
+    rows: KeptRows,
+    sample: RowSample,
+    prior: Prior,
+    report: Reporter | None,
+) -> Solver[Factors]:
+    """Return the factors of modes 2 to N at which the best start on the driver's sample ends."""
+    dtype = rows.values.dtype
+
+    def solve() -> Solver[Factors]:
+        descents = _Descents(model, dataset, dtype, Prior(RowPrior("given"), prior.others), seed, exact=False)
+        starts = yield from _initial_factors(model, dataset, seed, dtype)
+        others = yield from best_start(starts, sample, net, descents.make)
+        return (yield from grow(others, [sample], net, descents.make, report))
+
+    def compute() -> Arrays:
+        with single_threaded():
+            return {f"{n}": A for n, A in enumerate(drive(solve(), SampleSession(rows, dataset.shape[1:])))}
+
+    arrays = yield from memo("starts", compute)
+    return [arrays[f"{n}"] for n in range(len(arrays))]
 
 
 class _Descents:
     """Makes the descents of a model from given factors of modes 2 to N."""
 
-    def __init__(self, model: Parameters, dataset: Dataset, dtype: np.dtype[Any], prior: Prior, seed: int) -> None:
+    def __init__(
+        self, model: Parameters, dataset: Dataset, dtype: np.dtype[Any], prior: Prior, seed: int, *, exact: bool | None = None
+    ) -> None:
         self._model, self._dataset, self._dtype, self._prior, self._seed = model, dataset, dtype, prior, seed
-        self.exact = is_exact(model, dataset.shape, dataset.missing_rate)
+        self.exact = is_exact(model, dataset.shape, dataset.missing_rate) if exact is None else exact
         self._Z: NDArray[np.float64] | None = None
 
     def make(self, others: Factors, net: ElasticNet, sample: RowSample = ALL_ROWS) -> Solver[Descent]:
@@ -111,7 +151,8 @@ class _Descents:
         sizes = resolve_batch_sizes(model.batch_sizes, shape, model.n_components)
         masked = model.missing == "exact" or (model.missing == "auto" and self._dataset.missing_rate > _EXACT_MISSING)
         source = self._dataset.source
-        return StochasticDescent(source, self._prior, self._seed, self._dtype, others, sizes, model.step_size, exact=masked)
+        given = not isinstance(model.init, str)
+        return StochasticDescent(source, self._prior, self._seed, self._dtype, others, sizes, model.step_size, exact=masked, warmup=given)
 
     def _masked(self, descent: ImputingDescent) -> Solver[MaskedDescent]:
         """Make a descent on the residual tensor, which starts from the mode 1 and the variances of the passes."""
@@ -137,7 +178,7 @@ def _make_prior(model: Parameters, dataset: Dataset, sums: SliceSums) -> Prior:
     return estimate_prior(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
 
 
-def _initial_factors(model: Parameters, dataset: Dataset, seed: int, dtype: np.dtype[Any], sample: RowSample) -> Solver[list[Factors]]:
+def _initial_factors(model: Parameters, dataset: Dataset, seed: int, dtype: np.dtype[Any]) -> Solver[list[Factors]]:
     """Return the starts of modes 2 to N (R, I_n): singular vectors, random factors, or both kinds."""
     shape, starts = dataset.shape, list[Factors]()
     for number in range(model.n_init):
@@ -145,7 +186,7 @@ def _initial_factors(model: Parameters, dataset: Dataset, seed: int, dtype: np.d
         rngs = (np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key)) for key in keys)
         starts.append([rng.standard_normal((model.n_components, size)) for rng, size in zip(rngs, shape[1:], strict=True)])
     if uses_vectors(model, shape):
-        yield from _set_singular_vectors(shape, starts[0], dtype, sample)
+        yield from _set_singular_vectors(shape, starts[0], dtype)
     return [_without_unobserved([np.abs(A) if model.nonnegative else A for A in others], dataset) for others in starts]
 
 
@@ -161,9 +202,9 @@ def _without_unobserved(others: Factors, dataset: Dataset) -> Factors:
     return others
 
 
-def _set_singular_vectors(shape: Sequence[int], others: Factors, dtype: np.dtype[Any], sample: RowSample) -> Solver[None]:
-    """Overwrite the first components of the other modes (R, I_n) with singular vectors of the sample's unfoldings, as many as exist."""
-    flat, start = (yield from run(UnfoldingsPass(dtype), None, sample=sample.partitions)).grams, 0
+def _set_singular_vectors(shape: Sequence[int], others: Factors, dtype: np.dtype[Any]) -> Solver[None]:
+    """Overwrite the first components of the other modes (R, I_n) with singular vectors of the unfoldings, as many as exist."""
+    flat, start = (yield from run(UnfoldingsPass(dtype), None)).grams, 0
     for A, size in zip(others, shape[1:], strict=True):
         j = min(len(A), size)
         gram = flat[start : start + size * size].reshape(size, size)

@@ -20,7 +20,7 @@ GRAM_COLUMNS = 1 << 9  # columns whose products of loadings are held at once
 EPSILON = 1e-9  # largest absolute value that counts as 0 (equation 37)
 
 _SWEEPS = 5  # coordinate sweeps of a row in an iteration: cheap compared with the products with the data
-_ROW_TOLERANCE = 1e-12
+_ROW_TOLERANCE, _START_TOLERANCE = 1e-12, 1e-2  # of rows at their optimum, and of those that column updates will move
 _TILE_PRODUCTS = 10**6  # multiplications up to which OpenBLAS multiplies matrices without packing them first
 _TILE_BYTES, _TILE_ROWS = 3 << 17, 32  # of a tile of the data, which stays in cache beside its target; fewer rows make slow products
 
@@ -65,7 +65,7 @@ class RowStart:
     def factors(self, block: Block, variances: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return A (R, rows), given the variances (rows,); rows without any entry are 0."""
         if self.H is not None:
-            return np.ascontiguousarray(row_solutions(block, filled_rows(block), self.H, self.net, variances)[0], dtype)
+            return np.ascontiguousarray(row_solutions(block, filled_rows(block), self.H, self.net, variances, _START_TOLERANCE)[0], dtype)
         assert block.covariates is not None
         V, A = unfold(block), block.covariates[:, -self.rank :].T.astype(dtype)
         A[:, np.isnan(V, out=block.work.array("missing", V.shape, bool)).all(axis=1)] = 0
@@ -308,7 +308,7 @@ class RowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
         V, H, work, wide = unfold(block), broadcast, block.work, np.dtype(np.float64)
         variances = self.prior.variances(block, wide)
         Z = work.converted("wide", filled_rows(block), wide)
-        X, unconverged = row_solutions(block, Z, H, self.net, variances)
+        X, unconverged = row_solutions(block, Z, H, self.net, variances, _ROW_TOLERANCE)
         norm = np.einsum("ij,ij->", Z, Z)
         squares = 0.0
         for rows in tiles(V):
@@ -318,7 +318,7 @@ class RowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
 
 
 def row_solutions(
-    block: Block, Z: NDArray[Any], H: NDArray[np.float64], net: ElasticNet, variances: NDArray[Any]
+    block: Block, Z: NDArray[Any], H: NDArray[np.float64], net: ElasticNet, variances: NDArray[Any], tolerance: float
 ) -> tuple[NDArray[np.float64], int]:
     """Return the factors (R, rows) of each row at its optimum given the other modes' products H (R, m), on its observed entries.
 
@@ -335,7 +335,7 @@ def row_solutions(
     grams = row_grams(np.logical_not(gaps, out=gaps), unit, work) if gaps.any() else (unit @ unit.T)[None].astype(np.float64)
     grams = sizes[:, None] * grams * sizes
     X = np.zeros_like(U)
-    return X, row_optima(X, U, grams, net.ridge(variances).astype(np.float64), net.l1, net.nonnegative, _ROW_TOLERANCE)
+    return X, row_optima(X, U, grams, net.ridge(variances).astype(np.float64), net.l1, net.nonnegative, tolerance)
 
 
 def row_grams(observed: NDArray[np.bool_], H: NDArray[Any], work: Workspace) -> NDArray[np.float64]:

@@ -19,8 +19,7 @@ _WARMUP, _WARMUP_SHARE = (
     4,
     0.01,
 )  # first iterations, and their share of the penalties: with all of these, components vanish before they form
-_SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the partitions in the samples
-_OBSERVATIONS = 64  # of a sample, at least, for each number that it estimates
+_SHARES = (1 / 16, 1 / 4)  # of the partitions in the samples that follow the driver's
 _PASSES = 80  # over a sample, at most
 _PROGRESS = 0.25  # relative change of the objective in a pass, as a share of the sample's noise, below which the next sample follows
 
@@ -31,21 +30,25 @@ class MakeDescent(Protocol):
     def __call__(self, others: Factors, net: ElasticNet, sample: RowSample) -> Solver[Descent]: ...
 
 
-def growing_samples(shape: tuple[int, ...], rank: int, missing_rate: float) -> list[RowSample]:
-    """Return samples of a 64th, a 16th and a quarter of the partitions, without those that are too small or not larger than the last.
+def row_sample(shape: tuple[int, ...], rank: int, missing_rate: float, rows: int, partitions: tuple[int, ...] | None) -> RowSample:
+    """Return a sample of so many rows, and its noise.
 
     At the minimum of a sample with n observed entries, the objective exceeds its minimum, by as much as p parameters fit noise: p/n of
     its value. More passes over the sample than reach this are of no use for all rows (progressive batching; Bollapragada et al. 2018).
     """
-    layout, size = Layout.of(shape), rank * sum(shape[1:])
-    samples: list[RowSample] = []
+    observed = rows * prod(shape[1:]) * (1 - missing_rate)
+    return RowSample(partitions, rows / shape[0], rank * sum(shape[1:]) / max(observed, 1))
+
+
+def growing_samples(shape: tuple[int, ...], rank: int, missing_rate: float, first: RowSample) -> list[RowSample]:
+    """Return the samples of a 16th and a quarter of the partitions that are at least twice as large as the one before."""
+    layout, samples = Layout.of(shape), [first]
     for share in _SHARES:
         partitions = layout.sample(share)
         rows = sum(part.stop - part.start for part in (layout.rows(i, i + 1) for i in partitions))
-        observed = rows * prod(shape[1:]) * (1 - missing_rate)
-        if observed >= _OBSERVATIONS * size and rows > 2 * (samples[-1].share if samples else 0) * shape[0]:
-            samples.append(RowSample(partitions, rows / shape[0], size / observed))
-    return samples
+        if rows >= 2 * samples[-1].share * shape[0]:
+            samples.append(row_sample(shape, rank, missing_rate, rows, partitions))
+    return samples[1:]
 
 
 def best_start(starts: Sequence[Factors], sample: RowSample, net: ElasticNet, make: MakeDescent) -> Solver[Factors]:

@@ -155,7 +155,9 @@ def test_a_fit_of_a_path_that_starts_at_its_solution_takes_two_iterations(update
 def test_a_pass_returns_to_the_point_before_the_extrapolation(nonnegative: bool, missing: float) -> None:
     rng = np.random.default_rng(0)
     Z, H, scales = planted((30, 8, 5), 3, 0, missing=missing), rng.standard_normal((3, 40)), np.array([0.5, 2.0, 1.0])
-    pass_ = FillPass(ElasticNet(1.0, 0.2, nonnegative), RowPrior("none"), RowStart(3, ElasticNet(1.0, 0.2, nonnegative), H), np.dtype(np.float64))
+    pass_ = FillPass(
+        ElasticNet(1.0, 0.2, nonnegative), RowPrior("none"), RowStart(3, ElasticNet(1.0, 0.2, nonnegative), H), np.dtype(np.float64)
+    )
     block = Block(Z, None, 0, 0)
 
     def after(*points: Point) -> tuple[dict[str, Array], Sums]:
