@@ -22,7 +22,7 @@ from dfact.models.cp.passes import GRAM_COLUMNS, RowsPass
 from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, check_size, component_weights, find_unobserved, khatri_rao, nonzero
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
-from dfact.models.fitted_schema import Shape
+from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits, Vocabulary
 
@@ -42,6 +42,8 @@ class CPModel(Factorization):
     factors_: list[Annotated[Any, Shape((None, "k"), rows=True)]]
     """Factors (I_n, R) of each mode, largest component first. Those of mode 1 are a Zarr array if the data is stored."""
     weights_: Annotated[NDArray[np.float64], Shape(("k",))]
+    component_cosines_: Annotated[NDArray[np.float64], Shape(("k", "k")), OPTIONAL]
+    """Π_n cos(a_q⁽ⁿ⁾, a_r⁽ⁿ⁾) (R, R); −1 for two components that cancel each other."""
     slice_shape_: tuple[int, ...]
     mode_labels_: list[Annotated[NDArray[Any], Shape((None,), "texts")] | None]
     """Labels of modes 3 to N, None for a mode without labels."""
@@ -63,6 +65,22 @@ class CPModel(Factorization):
             raise DataError(f"mode_labels_ holds {sizes} labels of modes 3 to N, expected as many as slices, {self.slice_shape_[1:]}")
         if self.row_labels_ is not None and self.row_labels_.shape[0] != first.shape[0]:
             raise DataError(f"row_labels_ holds {self.row_labels_.shape[0]} labels, expected one for each of {first.shape[0]} rows")
+
+    def fit_prepared(self, task: FitTask[Any], *, checkpoint: str | PathLike[str] | None = None) -> Self:
+        super().fit_prepared(task, checkpoint=checkpoint)
+        self._warn_cancelling()
+        return self
+
+    def _warn_cancelling(self) -> None:
+        """Warn of two components that nearly cancel each other. In matrices components may be rotated, so their cosines mean nothing."""
+        if len(self.factors_) == 2 or len(self.component_cosines_) < 2:
+            return
+        cosines = np.tril(self.component_cosines_, -1)
+        second, first = np.unravel_index(cosines.argmin(), cosines.shape)
+        if cosines.min() <= _CANCELLING:
+            found = f"components {first + 1} and {second + 1} cancel each other: their cosine is {cosines.min():.2f}"
+            remedy = "the decomposition may be degenerate; try fewer components, or ElasticCP with a larger lam or nonnegative=True"
+            warnings.warn(f"{found}, so {remedy}", UserWarning, stacklevel=4)
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
         """Return the model's slices (n, I_2, …, I_N) for factors A⁽¹⁾ (n, R)."""
@@ -198,30 +216,15 @@ def explained_share(squares: float, norm: float) -> float:
     return 1 - squares / norm if norm > 0 else float("nan")
 
 
-def lowest_cosine(gram: NDArray[np.float64], others: Factors) -> tuple[float, tuple[int, int]]:
-    """Return the lowest cosine Π_n cos(a_q⁽ⁿ⁾, a_r⁽ⁿ⁾) of two components, and their ranks by weight; −1 if they cancel each other.
-
-    The arguments are the Gram matrix of mode 1 and the other modes' factors (R, I_n).
-    """
-    if len(gram) < 2:
-        return 1.0, (0, 0)
-    order = np.argsort(-component_weights(gram, others), kind="stable")
+def component_cosines(gram: NDArray[np.float64], others: Factors) -> NDArray[np.float64]:
+    """Return the cosines Π_n cos(a_q⁽ⁿ⁾, a_r⁽ⁿ⁾) of the components (R, R), largest first, from A⁽¹⁾ᵀA⁽¹⁾ and the others (R, I_n)."""
     cosines = np.ones_like(gram)
     for product in (gram, *(A @ A.T for A in others)):
         lengths = np.sqrt(product.diagonal())
         scale = np.multiply.outer(lengths, lengths)
         cosines *= np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
-    ordered = np.tril(cosines[np.ix_(order, order)], -1)
-    first, second = sorted(int(i) for i in np.unravel_index(ordered.argmin(), ordered.shape))
-    return float(ordered.min()), (first, second)
-
-
-def warn_cancelling(cosine: float, pair: tuple[int, int], remedy: str) -> None:
-    """Warn, from within a method of the model, of two components that nearly cancel each other."""
-    if cosine <= _CANCELLING:
-        names = f"components {pair[0] + 1} and {pair[1] + 1}"
-        message = f"{names} cancel each other: their cosine is {cosine:.2f}, so the decomposition may be degenerate; try {remedy}"
-        warnings.warn(message, UserWarning, stacklevel=3)
+    order = np.argsort(-component_weights(gram, others), kind="stable")
+    return np.ascontiguousarray(cosines[np.ix_(order, order)])
 
 
 def warn_unconverged(rows: int) -> None:

@@ -15,7 +15,7 @@ from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.models.cp.base import CPModel, explained_share, gather_factors, lowest_cosine, rows_footprint, warn_cancelling, warn_unconverged
+from dfact.models.cp.base import CPModel, component_cosines, explained_share, gather_factors, rows_footprint, warn_unconverged
 from dfact.models.cp.block_descent import Descent, descend
 from dfact.models.cp.initialization import is_exact, make_descent, row_inputs, start_size, uses_vectors
 from dfact.models.cp.kept_sample import most_rows
@@ -38,8 +38,7 @@ from dfact.models.lazy_transform import lazy_of_dask
 from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, YES_OR_NO, Values, is_count, is_in_range
 from dfact.progress import Iteration, Reporter, remaining_tail
 
-# Of two components. Below this cosine the objective falls slower and slower, or in steps that the history does not announce.
-_TRUSTED_COSINE = -0.5
+_TRUSTED_COSINE = -0.5  # of two components; below it the objective falls in steps that the history does not announce
 _DEFAULT_PENALTY = (1.0, 0.2)  # λ and α
 
 
@@ -150,6 +149,8 @@ class ElasticCP(CPModel):
         Number of components whose weights are not 0 (above 1e-9 of the first).
     components_ : array (R, I_2, …, I_N)
         a_r⁽²⁾∘…∘a_r⁽ᴺ⁾, which the factors of mode 1 weight.
+    component_cosines_ : array (R, R)
+        Π_n cos(a_q⁽ⁿ⁾, a_r⁽ⁿ⁾) of two components, which cancel each other where it is near −1.
     loadings_ : DataFrame
         The vectors of modes 2 to N, scaled to length 1, as a table.
     objective_history_ : array
@@ -183,7 +184,7 @@ class ElasticCP(CPModel):
     -----
     UserWarning
         Slices, of any mode, without any observed entry: their factors are 0. Two components that cancel each other, with a cosine of at
-        most −0.8: the data may have no best decomposition of this rank (Krijnen, Dijkstra & Stegeman 2008).
+        most −0.8: the data may have no best decomposition of this rank (Krijnen et al. 2008).
 
     References
     ----------
@@ -272,14 +273,14 @@ class ElasticCP(CPModel):
         weights = component_weights(sums.gram, others)
         self.factors_ = gather_factors((yield from state_rows(FACTORS)), others, weights, task)
         self.objective_history_ = np.asarray([*objectives, final])
-        cosine, pair = lowest_cosine(sums.gram, others) if len(others) > 1 else (1.0, (0, 0))
-        self.n_iter_, self.remaining_ = len(objectives), measure(objectives) if cosine > _TRUSTED_COSINE else float("nan")
+        self.component_cosines_ = component_cosines(sums.gram, others)
+        trusted = len(others) == 1 or self.component_cosines_.min() > _TRUSTED_COSINE
+        self.n_iter_, self.remaining_ = len(objectives), measure(objectives) if trusted else float("nan")
         if isinstance(descent, StochasticDescent):
             self.read_share_ = descent.read_share
         self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))
         self._set_weights(weights)
         warn_unconverged(int(sums.unconverged))
-        warn_cancelling(cosine, pair, "fewer components, a larger lam, or nonnegative=True")
 
     def path(
         self,

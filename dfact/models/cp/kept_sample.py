@@ -23,7 +23,7 @@ _PARTITIONS = 8  # that the slices come from: evenly spread, as rows may be sort
 
 @dataclass(frozen=True)
 class SamplePlan:
-    """How many slices are drawn from which partitions."""
+    """The partitions that slices are drawn from, and the number of slices."""
 
     partitions: tuple[int, ...]
     rows: int
