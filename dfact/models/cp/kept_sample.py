@@ -14,9 +14,10 @@ from dfact.engine.passes import Block, PartialSums, Pass, RunPass
 from dfact.engine.session import Session
 from dfact.models.cp.problem import RowPrior, unfold
 
-_ENTRIES = 1 << 18  # of a sample, at least
+_ENTRIES = 1 << 16  # of a sample, at least
 _OBSERVATIONS = 256  # of a sample for each number that it estimates
-_ROWS = 8  # of a sample for each component
+_LEAST_OBSERVED = 1 / 4  # share of observed entries below which samples do not grow further
+_ROWS = 4  # of a sample for each component
 _LARGEST_SHARE = 1 / 4  # of the data; a larger sample is no use
 _PARTITIONS = 8  # that the slices come from: evenly spread, as rows may be sorted by site or time
 
@@ -48,7 +49,7 @@ def most_rows(shape: tuple[int, ...], rank: int) -> int:
 
 
 def _wanted_rows(shape: tuple[int, ...], rank: int, missing_rate: float) -> int:
-    entries = max(_ENTRIES, _OBSERVATIONS * rank * sum(shape[1:]) / max(1 - missing_rate, 0.05))
+    entries = max(_ENTRIES, _OBSERVATIONS * rank * sum(shape[1:]) / max(1 - missing_rate, _LEAST_OBSERVED))
     return max(int(entries / prod(shape[1:])), _ROWS * rank) + 1
 
 
