@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 from dfact.monitoring import metrics
 
@@ -172,6 +173,8 @@ class Progress:
         """Show that ``done`` of ``total`` steps are done. Another total begins the next stage of the work."""
         if self.stream.isatty():
             if self._bar is None:
+                from tqdm import tqdm  # takes long to import, and a log needs no bar
+
                 self._bar = tqdm(total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
             elif self._bar.total != total:
                 self._bar.reset(total)

@@ -1,5 +1,7 @@
 """The contract of a pass: the step on one block, the sums that combine the blocks' results, and the request to run it."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,12 +10,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.engine.block_state import BlockState, StateArrays
+from dfact.lazy import sp
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -140,7 +142,7 @@ class Block:
             return self.stored
         return read_only(as_float(self.stored, self.missing_code, self.dtype, partial(self.work.array, "matrix")))
 
-    def with_matrix(self, matrix: NDArray[Any] | sp.csr_array, **changes: Any) -> "Block":
+    def with_matrix(self, matrix: NDArray[Any] | sp.csr_array, **changes: Any) -> Block:
         """Return the block with another matrix."""
         return replace(self, stored=read_only(matrix), dtype=None, missing_code=None, **changes)
 
@@ -158,7 +160,7 @@ class Block:
         return self.matrix if isinstance(self.matrix, np.ndarray) else read_only(to_dense(self.matrix, self.implicit_value))
 
 
-PARTIAL_SUMS: dict[str, type["PartialSums"]] = {}
+PARTIAL_SUMS: dict[str, type[PartialSums]] = {}
 """The classes of sums by the names under which checkpoints store them."""
 
 

@@ -45,8 +45,8 @@ class Parameters(Protocol):
 
     n_components: int
     nonnegative: bool
-    solver: str
-    missing: str
+    solver: Any
+    missing: Any
     batch_sizes: Sequence[int] | None
     step_size: float
     prior: Any
