@@ -125,8 +125,8 @@ class ElasticCP(CPModel):
         factors of all modes, from which the fit starts as it is.
     n_init : int
         Number of short starts, the best of which goes on. Each takes 10 iterations, the first four with a hundredth of the penalties, as
-        components would vanish before they form; the better half takes 20 more. Large data is replaced by a sample of its slices there.
-        Then passes over a 64th, a 16th and a quarter of the partitions follow, on each until a pass brings less than the sample's noise.
+        components would vanish before they form; the better half takes 20 more. On large data they run on some slices, on the driver.
+        Then passes over a 16th and a quarter of the partitions follow, on each until a pass brings less than the sample's noise.
         All these are not counted as iterations.
     max_iter : int
         Maximum number of iterations; along a path, for each λ.
