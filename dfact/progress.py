@@ -14,6 +14,7 @@ from dfact.monitoring import metrics
 
 _WINDOW = 5
 _SMOOTHING = 0.1  # weight of the last step in the pace
+_POWERS = 0.5, 12.0  # smallest and largest exponent of a history that falls as a power of the number of iterations
 _SLOWEST = 0.9  # largest ratio of a change to the one before; with more, rounding errors would look like a long way to go
 
 
@@ -103,6 +104,24 @@ def remaining_change(history: Sequence[float], *, quarter: bool = False) -> floa
         ratio = min(last / before, _SLOWEST) if before > 0 else _SLOWEST
         estimates.append(last * ratio / (1 - ratio))
     return max(estimates) / max(abs(history[-1]), sys.float_info.min)
+
+
+def remaining_tail(history: Sequence[float]) -> float:
+    """Estimate as :func:`remaining_change` does, and at least as much as a power of the number of iterations would have left.
+
+    Swamps and nearly collinear components make histories that fall as C t^−p. The last two quarters of the history give p. The history
+    must never rise.
+    """
+    estimate, width = remaining_change(history), len(history) // 4
+    if isnan(estimate):
+        return estimate
+    before, last = (abs(history[i] - history[i - width]) for i in (-1 - width, -1))
+    # The ratio of these falls falls with p: bisection, up to a power that few iterations cannot tell from a geometric series.
+    low, high = _POWERS
+    for _ in range(20):
+        p = (low + high) / 2
+        low, high = (p, high) if last * (2**p - (4 / 3) ** p) < before * ((4 / 3) ** p - 1) else (low, p)
+    return float(max(estimate, last / ((4 / 3) ** low - 1) / max(abs(history[-1]), sys.float_info.min)))
 
 
 class TimeLeft:
