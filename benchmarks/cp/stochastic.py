@@ -213,9 +213,9 @@ def workers(data: Sequence[Waits], counts: tuple[int, ...], repeats: int, rank: 
         own = [row for row in rows if row["shape"] == name]
         slower = [row["workers"] for row in own if row["stochastic to 0.1 %, s"] >= row["bcd to 0.1 %, s"]]
         thresholds.append((f"{name}: the stochastic solver is faster on all numbers of workers but {slower} (threshold: none)", not slower))
-    eight = next(row for row in own if row["workers"] == 8)
-    text = f"{name}: an iteration on 8 workers has an efficiency of {eight['efficiency']:.0%} (threshold 75 %)"
-    thresholds.append((text, eight["efficiency"] >= 0.75))
+        eight = next(row for row in own if row["workers"] == 8)
+        text = f"{name}: an iteration on 8 workers has an efficiency of {eight['efficiency']:.0%} (threshold 75 %)"
+        thresholds.append((text, eight["efficiency"] >= 0.75))
     report("elastic_cp_stochastic_workers", rows, thresholds)
     return thresholds
 
