@@ -1,6 +1,10 @@
 """Problems of columns between passes: the same bits on the driver, on threads and on workers, for any cut."""
 
+import os
+import signal
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,11 +12,18 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
+from benchmarks.faults.fits import Processes
+from dfact.data.sources.dense import ArraySource
 from dfact.engine import column_map
 from dfact.engine.block_state import StateArrays
-from dfact.engine.cluster.session import ClusterSession
+from dfact.engine.cluster import watchdog as watch
+from dfact.engine.cluster.session import ClusterSession, DistributedExecutor
 from dfact.engine.column_map import ColumnMap, SolveTile
 from dfact.engine.executors import ThreadsExecutor
+from dfact.engine.memory_plan import make_plan
+from dfact.engine.partitions import partitions
+from dfact.engine.passes import RunPass
+from tests.suites.session import FLOAT32, FOOTPRINT, DriftPass, cut_small, values
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,7 @@ def test_any_cut_gives_the_same_bits(columns: int) -> None:
         parts = whole.parts(count)
         assert len(parts) == min(count, -(-columns // 128))
         assert [parts[0].start, parts[-1].stop] == [0, columns]
-        assert all(a.stop == b.start and b.start % 128 == 0 for a, b in zip(parts, parts[1:], strict=False))
+        assert all(a.stop == b.start and b.start % 128 == 0 for a, b in pairwise(parts))
         np.testing.assert_array_equal(whole.map(lambda work, slices: [work(part) for part in slices], count), expected)
         np.testing.assert_array_equal(np.concatenate([SolveTile(solve)(tile) for tile in whole.tiles(parts)], axis=-1), expected)
 
@@ -83,3 +94,39 @@ def test_loadings_are_the_same_on_threads_and_on_workers(client: Client, monkeyp
         np.testing.assert_array_equal(model.components_, expected.components_)
         np.testing.assert_array_equal(model.objective_history_, expected.objective_history_)
     assert len(calls) >= 5, "one for each update of the loadings"
+
+
+@dataclass(frozen=True)
+class StrikingSolve(Solve):
+    """A function that kills the worker on which it runs, once."""
+
+    folder: str = ""
+
+    def __call__(self, given: StateArrays) -> NDArray[np.float64]:
+        try:
+            (Path(self.folder) / "struck").touch(exist_ok=False)
+        except FileExistsError:
+            return super().__call__(given)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("the process has ended")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.faults
+def test_a_worker_lost_between_passes_changes_no_bit(processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_small(monkeypatch)
+    monkeypatch.setattr(watch, "POLL_SECONDS", 0.2)
+    whole = request(700, 1.0)
+    solve = whole.function
+    assert isinstance(solve, Solve)
+    source = ArraySource(values(0))
+    processes.start(3)
+    with Client(processes.address, set_as_default=False) as client:
+        client.wait_for_workers(3)
+        executor = DistributedExecutor(client)
+        plan = make_plan(source, FLOAT32, FOOTPRINT, executor.workers(None))
+        with executor.open(partitions(source, None, None), plan) as session:
+            session.run(RunPass(DriftPass(), np.ones(1)))
+            striking = ColumnMap(StrikingSolve(solve.G, str(tmp_path)), whole.given, 1.0)
+            np.testing.assert_array_equal(session.map_columns(striking), whole())
+    assert (tmp_path / "struck").exists()
