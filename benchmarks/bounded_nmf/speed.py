@@ -32,6 +32,7 @@ from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.synthetic import PlantedQuestionnaire
+from dfact.engine.driver import drive
 from dfact.engine.executors import ThreadsExecutor
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import RunPass
@@ -105,7 +106,7 @@ def passes(dataset: Dataset, k: int, threads: int, stack: ExitStack) -> Callable
     point = np.random.default_rng(0).uniform(0, TOP, (k, dataset.shape[1])).astype(dtype)
     for _ in range(WARM_UP):
         sums = session.run(RunPass(solver.pass_, solver.broadcast(point)))
-        point = solver.next_point(solver.loadings(sums, point))
+        point = solver.next_point(drive(solver.loadings(sums, point), session))
     return lambda: session.run(RunPass(solver.pass_, solver.broadcast(point)))
 
 

@@ -14,6 +14,7 @@ Sums are added in the order of a fixed tree over the partitions, so every execut
     shard           the partitions of one process, their states, and the threads that run passes on them
     reduction       the order of all sums
     tiles           sums and parameters of many columns, by tiles of them
+    column_map      problems of all columns between passes, on the driver or on workers
     block_state     the state of each block: in memory, spilled, or in a checkpoint
     memory_plan     what a fit holds in memory, before it runs
     environment     versions and processors, on which bits depend

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from dfact import signals
 from dfact.engine.block_state import CheckpointedState
+from dfact.engine.column_map import ColumnMap
 from dfact.engine.environment import Environment, as_fields, distinct, environments_from, warn_changed
 from dfact.engine.passes import PARTIAL_SUMS, PartialSums, RunPass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Session
@@ -141,6 +142,9 @@ class CheckpointedSession(Session):
         self._pending = pending
         self._save_if_due()
         return sums
+
+    def map_columns(self, request: ColumnMap) -> NDArray[Any]:
+        return self._session.map_columns(request)  # not recorded: its arrays follow from recorded sums
 
     @property
     def environments(self) -> list[Environment]:

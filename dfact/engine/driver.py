@@ -7,6 +7,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from dfact.engine.block_state import BlockState, StateArrays
+from dfact.engine.column_map import ColumnMap
 from dfact.engine.passes import Block, BlockView, PartialSums, Pass, RunPass, TiledPass
 from dfact.engine.requests import Memo, ReadEnvironments, ReadState, ReadTiles, Solver, StepTiles
 from dfact.engine.session import Arrays, Session, StateRows
@@ -28,7 +29,10 @@ def drive(solver: Solver[T], session: Session) -> T:
 
 
 def _answer(
-    request: Memo | ReadState | StepTiles | ReadTiles | ReadEnvironments, session: Session, prefix: str, sums: Arrays | None = None
+    request: Memo | ReadState | StepTiles | ReadTiles | ReadEnvironments | ColumnMap,
+    session: Session,
+    prefix: str,
+    sums: Arrays | None = None,
 ) -> Any:
     """Answer a request that runs no pass; ``prefix`` distinguishes the solvers that share the session, ``sums`` are those for a step."""
     if isinstance(request, Memo):
@@ -37,6 +41,8 @@ def _answer(
         return session.step_tiles(request.step, request.given, prefix, sums)
     if isinstance(request, ReadTiles):
         return session.tiles(prefix + request.name, request.dtype)
+    if isinstance(request, ColumnMap):
+        return session.map_columns(request)
     if isinstance(request, ReadEnvironments):
         return session.environments
     return StateRows(session, prefix + request.name)

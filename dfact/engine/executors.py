@@ -20,6 +20,7 @@ from dfact.data.layout import Layout
 from dfact.data.lazy_results import active_client
 from dfact.data.sources.dask import dask_array
 from dfact.engine.block_state import CheckpointedState
+from dfact.engine.column_map import ColumnMap
 from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
 from dfact.engine.parallel import run_items
 from dfact.engine.partitions import Partitions
@@ -47,7 +48,7 @@ class LocalSession(CheckpointableSession):
     """
 
     def __init__(self, partitions: Partitions, plan: Plan, threads: int) -> None:
-        self._partitions, self._pass = partitions, 0
+        self._partitions, self._pass, self._threads = partitions, 0, threads
         self._shard = Shard(len(partitions), threads, plan.resident_states, plan.resident_values, plan.resident_sums)
         self.tile_states = TileStates(n_columns(partitions.source))
         self._pending = False
@@ -97,6 +98,9 @@ class LocalSession(CheckpointableSession):
             self._shard.drop_sums()
             self._pending = False
         return total
+
+    def map_columns(self, request: ColumnMap) -> NDArray[Any]:
+        return request.map(self._shard.map, self._threads) if self._threads > 1 and request.suits_threads else request()
 
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
         return self._shard.save(group, "partitions")

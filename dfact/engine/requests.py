@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.engine.column_map import ColumnFunction, ColumnMap
 from dfact.engine.environment import Environment
 from dfact.engine.passes import BlockView, PartialSums, Pass, RunPass
 from dfact.engine.session import Arrays, StateRows
@@ -61,7 +62,7 @@ class ReadEnvironments:
     """A request for the environments of the processes that took part so far."""
 
 
-Request = RunPass[Any] | Memo | ReadState | StepTiles | ReadTiles | ReadEnvironments
+Request = RunPass[Any] | Memo | ReadState | StepTiles | ReadTiles | ReadEnvironments | ColumnMap
 Solver = Generator[Request, Any, T]
 """A generator of requests that returns a T."""
 
@@ -98,6 +99,12 @@ def step_tiles(step: TileStep, given: Mapping[str, NDArray[Any]] | None = None) 
     """
     sums = yield StepTiles(step, given or {})
     return sums
+
+
+def map_columns(function: ColumnFunction, given: Mapping[str, NDArray[Any]], *, column_seconds: float) -> Solver[NDArray[Any]]:
+    """Return a function of arrays (…, columns), which is called for tiles of columns, on workers if there is enough work."""
+    array: NDArray[Any] = yield ColumnMap(function, given, column_seconds)
+    return array
 
 
 def read_tiles(name: str, dtype: np.dtype[Any]) -> Solver[NDArray[Any]]:

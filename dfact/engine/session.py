@@ -11,6 +11,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import CheckpointedState
+from dfact.engine.column_map import ColumnMap
 from dfact.engine.environment import Environment, current_environment
 from dfact.engine.memory_plan import Plan, WorkerResources
 from dfact.engine.partitions import Partitions
@@ -65,6 +66,10 @@ class Session(Protocol):
     def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a state array of the tiles (…, columns)."""
         raise TypeError(f"{type(self).__name__} has no tiles of columns")
+
+    def map_columns(self, request: ColumnMap) -> NDArray[Any]:
+        """Return the results of a function that is mapped over tiles of columns. A repeated call gives the same bits."""
+        return request()
 
     @property
     def environments(self) -> list[Environment]:

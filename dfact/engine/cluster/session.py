@@ -30,6 +30,7 @@ from dfact.engine.cluster.transport import Pickled, packed, unpacked
 from dfact.engine.cluster.watchdog import Watchdog, cluster_errors
 from dfact.engine.cluster.worker_shard import Report, Share
 from dfact.engine.cluster.workers import Retry, SessionWorker, SessionWorkers, WorkersLost
+from dfact.engine.column_map import ColumnMap, SolveTile
 from dfact.engine.environment import Environment, computed_in, environments_from
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers, reservable_bytes
 from dfact.engine.partitions import Partitions, consecutive
@@ -169,7 +170,7 @@ class ClusterSession(CheckpointableSession):
             self._clear_stateless()
         return add_small(small)
 
-    def _step_on_workers(self, step: TileStep, tiles: Sequence[Tile]) -> list[tuple[StateArrays, PartialSums]]:
+    def _step_on_workers(self, step: Callable[[Tile], R], tiles: Sequence[Tile]) -> list[R]:
         """Step some tiles, each on a worker that collects its sums from all others."""
         owners = self._workers.owners
         sources = [worker.shard for worker in owners] if self._pending else []
@@ -193,6 +194,13 @@ class ClusterSession(CheckpointableSession):
                 own = tile_total([parts[0] for parts in replies], n_groups(self._partitions.layout))
             results.append(step(replace(tile, sums=own)))
         return results
+
+    def map_columns(self, request: ColumnMap) -> NDArray[Any]:
+        threads = sum(worker.threads for worker in self._workers.owners)  # none before the first pass of a resumed fit
+        if threads < 2 or not request.suits_workers:
+            return request()
+        step, tiles = SolveTile(request.function), request.tiles(request.parts(threads))
+        return np.concatenate(self._with_recovery(lambda: self._step_on_workers(step, tiles)), axis=-1)
 
     @property
     def environments(self) -> list[Environment]:

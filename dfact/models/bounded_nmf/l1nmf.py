@@ -210,8 +210,8 @@ class L1NMF(Factorization):
 class _Solver(Splitless):
     """Solver of ICQF that sets the loadings of a factor to 0 if no row has it: only the penalty determines them."""
 
-    def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
-        solved = super().loadings(sums, Q)
+    def loadings(self, sums: Sums, Q: NDArray[Any]) -> Solver[NDArray[Any]]:
+        solved = yield from super().loadings(sums, Q)
         if self.problem.beta > 0:
             solved[sums.gram.diagonal() == 0] = 0
         return solved

@@ -90,14 +90,29 @@ class Problem:
 
         H (n_free, n) is overwritten.
         """
-        n, dtype = X.shape[1], X.dtype
-        weights = np.full(n, strength).astype(dtype)
-        ridge = np.zeros(n, dtype)
-        if self.penalty == "l1":
-            H -= weights
-        else:
-            ridge = weights
-        INNER[self.inner](X, H, G, len(H), ridge, np.full(n, upper).astype(dtype), sweeps, tolerance)
+        solve_columns(self.penalty, self.inner, X, H, G, strength, upper, sweeps, tolerance)
+
+
+def solve_columns(
+    penalty: str,
+    inner: str,
+    X: NDArray[Any],
+    H: NDArray[Any],
+    G: NDArray[Any],
+    strength: NDArray[Any] | PerItem,
+    upper: NDArray[Any] | PerItem,
+    sweeps: int,
+    tolerance: float,
+) -> None:
+    """Solve the columns of X as :meth:`Problem.solve` does, with this penalty and inner solver."""
+    n, dtype = X.shape[1], X.dtype
+    weights = np.full(n, strength).astype(dtype)
+    ridge = np.zeros(n, dtype)
+    if penalty == "l1":
+        H -= weights
+    else:
+        ridge = weights
+    INNER[inner](X, H, G, len(H), ridge, np.full(n, upper).astype(dtype), sweeps, tolerance)
 
 
 def make_problem(model: Any, dataset: Dataset, weights: NDArray[np.float64] | None) -> Problem:

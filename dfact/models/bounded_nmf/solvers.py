@@ -12,16 +12,18 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
+from dfact.engine.block_state import StateArrays
 from dfact.engine.passes import Pass
-from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.requests import Solver, map_columns, run, state_rows
 from dfact.engine.session import StateRows
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, SplitlessPass, Sums, WeightedRows
-from dfact.models.bounded_nmf.problem import Problem
+from dfact.models.bounded_nmf.problem import Problem, solve_columns
 from dfact.parameters import resolve_seed
 from dfact.progress import Reporter, relative_change, remaining_change
 
 _SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings; as these are few, they are solved nearly exactly
+_COLUMN_SECONDS = 2.5e-9  # of an item, times the square of the number of factors, with some 25 sweeps
 _RHO_START, _RHO_GROWTH, _RHO_END = 1 / 6, 1.03, 4.0  # first and largest ρ as multiples of problem.rho; growth in a pass
 _RHO_GIVEN = 1 / 2  # with given loadings: near the optimum the multipliers of the bounds converge slowly while ρ is small
 _BOUNDS_MET = 1e-3  # ratio to the loss of the bounds' terms of the Lagrangian up to which the bounds count as met
@@ -52,14 +54,14 @@ class ADMM:
         """Return the input of the next pass: Qᵀ, the ρ of the previous pass, and ρ."""
         return Q, self._previous_rho, self._rho
 
-    def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
+    def loadings(self, sums: Sums, Q: NDArray[Any]) -> Solver[NDArray[Any]]:
         """Take step 2 of an iteration, from the sums of a pass: steps 3 and 4 of the previous one (Z and A), and step 1 (W)."""
         rho, self._previous_rho = self._rho, self._rho
         self._passes += 1
         if self._adaptive and self._passes == self._next_change:
             self._next_change = 2 * self._passes
             self._rho = self._balance_rho(*sums.residuals)
-        return _solve(self.problem, sums, Q, rho)
+        return (yield from _solve(self.problem, sums, Q, rho))
 
     def _balance_rho(self, primal: float, dual: float) -> float:
         """Return the next ρ, given ‖Z − R‖² and ‖ΔZ‖²."""
@@ -124,13 +126,13 @@ class Splitless:
         """Return the input of the next pass: Qᵀ and ρ."""
         return Q, self.rho
 
-    def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
+    def loadings(self, sums: Sums, Q: NDArray[Any]) -> Solver[NDArray[Any]]:
         """Return the next loadings, from the sums of a pass, and raise ρ unless the bounds are met."""
         loss = 0.5 * float(sums.squares)
         self._bounds_met = abs(float(sums.lagrangian) - loss) <= _BOUNDS_MET * loss
         if not self._bounds_met:
             self.rho = min(_RHO_END * self.problem.rho, _RHO_GROWTH * self.rho)
-        return _solve(self.problem, sums, Q, 1.0)
+        return (yield from _solve(self.problem, sums, Q, 1.0))
 
     def next_point(self, Q: NDArray[Any]) -> NDArray[Any]:
         """Return the loadings extrapolated along their last step, at which the next pass begins."""
@@ -193,7 +195,7 @@ def descend(
         lagrangians.append(float(sums.lagrangian) + penalties)
         if report is not None:
             report(objectives)
-        Q = solver.loadings(sums, point)
+        Q = yield from solver.loadings(sums, point)
         remaining = max(measure(objectives), measure(lagrangians))
         if remaining < tol:
             return Descent(Q, objectives, lagrangians, converged=True, remaining=remaining)
@@ -249,10 +251,27 @@ def initial_loadings(
     return Q, row_start
 
 
-def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> NDArray[Any]:
+def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> Solver[NDArray[Any]]:
     """Return the Qᵀ with 0 ≤ Q ≤ q_max that minimizes weight/2 ‖B − [W, C]Qᵀ‖² + βγ·penalty(Q), B being the target of the pass."""
-    solution = Q.astype(np.float64)
     finite = np.isfinite(problem.q_max)
     tolerance = _TOLERANCE * (float(np.min(problem.q_max)) if finite.all() else 1.0)
-    problem.solve(solution, sums.cross, sums.gram, problem.loadings_penalty / weight, problem.q_max, _SWEEPS, tolerance)
-    return solution.astype(Q.dtype)
+    strength, upper = (np.full(Q.shape[1], of, np.float64) for of in (problem.loadings_penalty / weight, problem.q_max))
+    given = {"Q": Q, "cross": sums.cross, "strength": strength, "upper": upper}
+    lasso = _Lasso(problem.penalty, problem.inner, sums.gram, tolerance)
+    return (yield from map_columns(lasso, given, column_seconds=_COLUMN_SECONDS * len(Q) ** 2))
+
+
+@dataclass(frozen=True, eq=False)
+class _Lasso:
+    """The problems of some items, which share one Gram matrix."""
+
+    penalty: str
+    inner: str
+    gram: NDArray[np.float64]
+    tolerance: float
+
+    def __call__(self, given: StateArrays) -> NDArray[Any]:
+        solution = given["Q"].astype(np.float64)
+        settings = given["strength"], given["upper"], _SWEEPS, self.tolerance
+        solve_columns(self.penalty, self.inner, solution, given["cross"].copy(), self.gram, *settings)
+        return solution.astype(given["Q"].dtype)
