@@ -6,7 +6,6 @@ Dask searches pickles for names of ``__main__``, which takes longer than to copy
 
 import struct
 from dataclasses import dataclass
-from pickle import PickleBuffer
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -41,7 +40,7 @@ def packed(value: Any) -> bytes:
     """Return the value as bytes, including its arrays in their memory order."""
     from dfact.internals.distributed import dumps
 
-    buffers: list[PickleBuffer] = []
+    buffers: list[Any] = []  # PickleBuffers
     pickled = dumps(value, buffer_callback=buffers.append)
     parts = [pickled, *(buffer.raw() for buffer in buffers)]
     return b"".join([struct.pack(f"<{len(parts) + 1}Q", len(buffers), *map(len, parts)), *parts])
