@@ -119,6 +119,7 @@ def pytest_collection_finish() -> None:
     """Spare the garbage collector the modules and the thousands of tests, which live to the end; it would walk through them each time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 20)  # as the commands do
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 Commands import the library when they run, so that ``dfact --help`` is fast.
 """
 
+import gc
 import io
 import sys
 import traceback
@@ -99,6 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     On a signal, fits with a checkpoint stop after the current pass, other commands at once. A second signal stops any command.
     """
+    gc.set_threshold(100_000, 20, 20)  # the default collects a hundred times while modules are imported: a tenth of a small command
     with warnings.catch_warnings(), handle_signals():
         warnings.showwarning = _show_warning
         try:
