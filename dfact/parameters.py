@@ -12,7 +12,6 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from dfact.data.validation import magnitude_limits
 from dfact.engine.requests import Solver, memo
@@ -78,7 +77,7 @@ YES_OR_NO = Values(lambda value: isinstance(value, (bool, np.bool_)), "True or F
 
 def declared_values(kind: type[Any]) -> Mapping[str, Values]:
     """Return the values that the parameters of a class of estimators accept, by name, for those whose annotation declares them."""
-    parameters = signature(kind).parameters.values()
+    parameters = signature(kind, eval_str=True).parameters.values()
     return {each.name: values for each in parameters if (values := _values_of(each.annotation)) is not None}
 
 
@@ -112,12 +111,15 @@ def check_magnitudes(model: object, names: Iterable[str], dtype: np.dtype[Any]) 
 
 def random_generator(random_state: Any) -> np.random.RandomState:
     """Return the generator of what scikit-learn accepts as random state; raise ParameterError for anything else."""
-    try:
-        found: np.random.RandomState = check_random_state(random_state)
-    except ValueError as error:
-        expected = "an integer from 0 to 4294967295, a numpy.random.RandomState, or None"
-        raise ParameterError(f"random_state is {random_state!r}, expected {expected} (--seed)") from error
-    return found
+    if isinstance(random_state, np.random.RandomState):
+        return random_state
+    if isinstance(random_state, (int, np.integer)) and 0 <= random_state <= np.iinfo(np.uint32).max:
+        return np.random.RandomState(int(random_state))
+    if random_state is None or random_state is np.random:
+        generator: np.random.RandomState = np.random.mtrand._rand  # NumPy's global one, which np.random.seed sets
+        return generator
+    expected = "an integer from 0 to 4294967295, a numpy.random.RandomState, or None"
+    raise ParameterError(f"random_state is {random_state!r}, expected {expected} (--seed)")
 
 
 def resolve_seed(random_state: Any) -> Solver[int]:

@@ -5,14 +5,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 from dfact.monitoring import metrics
 
 _WINDOW = 5
 _SMOOTHING = 0.1  # weight of the last step in the pace
+_POWERS = 0.5, 12.0  # smallest and largest exponent of a history that falls as a power of the number of iterations
 _SLOWEST = 0.9  # largest ratio of a change to the one before; with more, rounding errors would look like a long way to go
 
 
@@ -104,6 +106,24 @@ def remaining_change(history: Sequence[float], *, quarter: bool = False) -> floa
     return max(estimates) / max(abs(history[-1]), sys.float_info.min)
 
 
+def remaining_tail(history: Sequence[float]) -> float:
+    """Estimate as :func:`remaining_change` does, and at least as much as a power of the number of iterations would have left.
+
+    Swamps and nearly collinear components make histories that fall as C t^−p. The last two quarters of the history give p. The history
+    must never rise.
+    """
+    estimate, width = remaining_change(history), len(history) // 4
+    if isnan(estimate):
+        return estimate
+    before, last = (abs(history[i] - history[i - width]) for i in (-1 - width, -1))
+    # The ratio of these falls falls with p: bisection, up to a power that few iterations cannot tell from a geometric series.
+    low, high = _POWERS
+    for _ in range(20):
+        p = (low + high) / 2
+        low, high = (p, high) if last * (2**p - (4 / 3) ** p) < before * ((4 / 3) ** p - 1) else (low, p)
+    return float(max(estimate, last / ((4 / 3) ** low - 1) / max(abs(history[-1]), sys.float_info.min)))
+
+
 class TimeLeft:
     """An estimate of the remaining time of some work, ``total`` in any unit, from the rate of the later half of its steps so far.
 
@@ -153,6 +173,8 @@ class Progress:
         """Show that ``done`` of ``total`` steps are done. Another total begins the next stage of the work."""
         if self.stream.isatty():
             if self._bar is None:
+                from tqdm import tqdm  # takes long to import, and a log needs no bar
+
                 self._bar = tqdm(total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
             elif self._bar.total != total:
                 self._bar.reset(total)

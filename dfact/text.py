@@ -28,6 +28,15 @@ def _cell(value: Any, decimals: int) -> str:
     return "–" if isnan(value) else f"{value:.{decimals}f}"
 
 
+def format_bytes(size: float) -> str:
+    """Return a number of bytes as text, in GiB, MiB, KiB or B."""
+    if size >= 1 << 28:
+        return f"{size / 2**30:.2f} GiB"
+    if size >= 1 << 17:
+        return f"{size / 2**20:.1f} MiB"
+    return f"{size / 2**10:.1f} KiB" if size >= 1 << 10 else f"{size:.0f} B"
+
+
 def align_columns(lines: Sequence[tuple[str, str]]) -> str:
     """Put names and texts side by side; a line with an empty name continues the one above."""
     lines = [(escape_control(name), text) for name, text in lines]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.common import exit_code, report
-from dfact.engine.memory_plan import format_bytes
+from dfact.text import format_bytes
 
 Thresholds = list[tuple[str, bool]]
 BFI = Path(__file__).resolve().parents[3] / "shared" / "data" / "psychometrics" / "bfi.csv"

@@ -18,7 +18,7 @@ from dfact.text import section_entries
 
 _NOT_OPTIONS = ("executor", "memory_limit", "checkpoint", "checkpoint_every", "callbacks", "dtype")
 """Parameters for which commands have options of their own, or none."""
-_FLAGS = {"n_components": ("-k", "--components"), "random_state": ("--seed",)}
+_FLAGS = {"n_components": ("-k", "--components"), "n_init": ("--n-init",), "random_state": ("--seed",)}
 _TYPES = {"int": int, "float": float}
 
 

@@ -40,7 +40,7 @@ _QUANTILES = {"min": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75
 )
 def info(path: Location, top: int, items: list[str]) -> None:
     """Print a summary of a dataset or a model."""
-    from dfact.models.persistence import KIND
+    from dfact.models.catalogue import KIND
     from dfact.storage.groups import kind_at
 
     if kind_at(path) != KIND:
@@ -181,10 +181,9 @@ def _confounder(values: "pd.Series[Any]", limits: "PlausibleRange | None") -> st
 
 
 def _storage(dataset: "Dataset") -> str:
-    from dask.utils import format_bytes
-
     from dfact.data.sources.sparse import StoredCSRSource
     from dfact.storage.groups import stored_size
+    from dfact.text import format_bytes
 
     source: Any = dataset.source  # a Zarr source, as the dataset was opened from a store
     on_disk = 0 if dataset.path is None else stored_size(dataset.path)

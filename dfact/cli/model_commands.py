@@ -300,7 +300,8 @@ def model_output(model: Location | None, plot: Path | None, *, overwrite: bool) 
 
     That function also takes one that draws the plot, by default of the model's items.
     """
-    from dfact.models.persistence import KIND, record_fit, write_model
+    from dfact.models.catalogue import KIND
+    from dfact.models.persistence import record_fit, write_model
     from dfact.report.plots import save_figure
     from dfact.report.presenters.base import items_plot
     from dfact.report.selection import check_plot

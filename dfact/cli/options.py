@@ -10,6 +10,7 @@ import click
 from dfact.cli.types import Counts, Numbers
 from dfact.errors import DataError
 from dfact.jobs.declarations import InputPath, LocationType
+from dfact.settings import setting
 from dfact.storage.location import Location, absolute
 
 if TYPE_CHECKING:
@@ -129,9 +130,7 @@ def metrics_server(default: int | None = None) -> Iterator[None]:
 
 def _configured_scheduler() -> str | None:
     """Return the address in Dask's configuration, which batch systems set for all processes."""
-    import dask
-
-    address: str | None = dask.config.get("scheduler-address", None)
+    address: str | None = setting("scheduler-address")
     return address
 
 

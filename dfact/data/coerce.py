@@ -1,11 +1,12 @@
 """Conversion of any X that an estimator accepts into a Dataset."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.confounders import as_frame
@@ -19,6 +20,7 @@ from dfact.data.sources.sparse import SparseSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
 from dfact.errors import DataError
+from dfact.lazy import pd
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -36,7 +38,7 @@ class Excerpt:
     """Confounders in a dataset's form, which depends on all rows of the larger array."""
 
 
-def as_dataset(X: Any, confounders: Any = None, client: "Client | None" = None) -> Dataset:
+def as_dataset(X: Any, confounders: Any = None, client: Client | None = None) -> Dataset:
     """Convert X (array of any kind, path, Dataset) into a Dataset; ``confounders`` replace those of a stored dataset.
 
     A dask array is computed into memory, or with a ``client`` on its cluster, where the chunks stay.
@@ -52,7 +54,7 @@ def _from_excerpt(rows: Excerpt) -> Dataset:
     return dataset if rows.column_labels is None else replace(dataset, column_labels=rows.column_labels)
 
 
-def _from_array(X: Any, client: "Client | None" = None) -> Dataset:
+def _from_array(X: Any, client: Client | None = None) -> Dataset:
     source = array_source(X)
     if source.dtype.kind not in "iufb":
         raise DataError(f"X holds {source.dtype}, expected numbers, NaN where missing; encode text first or use dfact.import_table")
@@ -76,7 +78,7 @@ def _from_array(X: Any, client: "Client | None" = None) -> Dataset:
     )
 
 
-def _with_statistics(X: Any, source: RowSource, client: "Client | None") -> tuple[RowSource, ColumnStatistics]:
+def _with_statistics(X: Any, source: RowSource, client: Client | None) -> tuple[RowSource, ColumnStatistics]:
     """Return the source that passes read, which is not lazy, and its statistics."""
     lazy = dask_array(X)
     if client is not None and lazy is not None:

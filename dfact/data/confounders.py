@@ -7,16 +7,18 @@ neither favours a level nor drops a participant. New participants are encoded as
 were: continuous values beyond the fitted range are clipped to it, unseen levels are missing.
 """
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.errors import DataError, ParameterError
+from dfact.lazy import is_data_frame, pd
 
 Kind = Literal["categorical", "continuous"]
 INTERCEPT = "intercept"
@@ -84,7 +86,7 @@ class PlausibleRange:
     high: float
     n_outside: int = 0
 
-    def apply(self, values: "pd.Series[Any]") -> tuple["pd.Series[Any]", "PlausibleRange"]:
+    def apply(self, values: pd.Series[Any]) -> tuple[pd.Series[Any], PlausibleRange]:
         """Return the values with NaN for those outside, and the range with their number."""
         outside = (values < self.low) | (values > self.high)
         return values.mask(outside), PlausibleRange(self.low, self.high, int(outside.sum()))
@@ -152,7 +154,7 @@ class Confounder:
     n_missing: int
 
     @classmethod
-    def fit(cls, values: pd.Series) -> "Confounder":
+    def fit(cls, values: pd.Series) -> Confounder:
         """Determine the encoding from the values of the fitted participants."""
         name = str(values.name)
         missing = int(values.isna().sum())
@@ -201,7 +203,7 @@ class ConfounderEncoding:
     confounders: tuple[Confounder, ...]
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame) -> "ConfounderEncoding":
+    def fit(cls, frame: pd.DataFrame) -> ConfounderEncoding:
         """Determine the encoding from the confounders of the fitted participants."""
         return cls(tuple(Confounder.fit(frame[name]) for name in frame.columns))
 
@@ -259,7 +261,7 @@ def as_frame(confounders: Any, n_rows: int, continuous: Collection[str] = ()) ->
     """
     if isinstance(confounders, pd.Series):
         confounders = confounders.to_frame(confounders.name or "confounder_0")
-    if not isinstance(confounders, pd.DataFrame):
+    if not is_data_frame(confounders):
         if isinstance(confounders, dict):
             confounders = pd.DataFrame(confounders)
         else:

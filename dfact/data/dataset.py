@@ -1,5 +1,7 @@
 """Datasets: values with labels, missing code, valid ranges and confounders, in memory or in a Zarr store."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import zarr
 from numpy.typing import NDArray
 
@@ -22,6 +23,7 @@ from dfact.data.sources.dense import RowSubset
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.weights import check_weights, weight_series
 from dfact.errors import DataError
+from dfact.lazy import pd
 from dfact.storage.arrays import read_labels
 from dfact.storage.groups import kind_at, open_group
 from dfact.storage.location import Location
@@ -29,7 +31,7 @@ from dfact.storage.location import Location
 KIND = "dataset"
 
 
-def confounder_codes(values: "pd.Series[Any]") -> tuple[NDArray[Any], list[str] | None]:
+def confounder_codes(values: pd.Series[Any]) -> tuple[NDArray[Any], list[str] | None]:
     """Return a confounder's stored form: level numbers (−1 = missing) with the levels, or floats with None."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         return values.cat.codes.to_numpy(np.int32), [str(level) for level in values.cat.categories]
@@ -62,7 +64,7 @@ class Dataset:
     dropped_rows: int = 0  # number of rows without any answer that the import dropped
     codebook: Codebook | None = field(default=None, repr=False)  # an item for each column
     confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict, repr=False)  # by confounder, where declared
-    weights: "pd.Series[float] | None" = field(default=None, repr=False)  # of the rows, such as survey weights
+    weights: pd.Series[float] | None = field(default=None, repr=False)  # of the rows, such as survey weights
     replicate_weights: ReplicateWeights | None = field(default=None, repr=False)  # of the rows of a survey, beside its weights
     labels: NDArray[Any] | None = field(default=None, repr=False)
     mode_labels: tuple[NDArray[Any] | None, ...] = ()  # of the third and further modes, None for a mode without labels
@@ -83,7 +85,7 @@ class Dataset:
         return self.statistics.missing_rate
 
     @cached_property
-    def row_labels(self) -> "pd.Index[Any]":
+    def row_labels(self) -> pd.Index[Any]:
         """Labels of the rows; without labels, 0, 1, …."""
         labels: Any = self.label_source
         if isinstance(labels, zarr.Array) and self.path is not None:
@@ -107,11 +109,11 @@ class Dataset:
             return self.stored_fingerprint
         return fingerprint(self, self.source.digests(), self.source.implicit_value)
 
-    def with_confounders(self, confounders: pd.DataFrame | None) -> "Dataset":
+    def with_confounders(self, confounders: pd.DataFrame | None) -> Dataset:
         """Return the dataset with other confounders."""
         return replace(self, confounders=confounders, confounder_ranges={}, stored_fingerprint=None)
 
-    def with_weights(self, weights: Any) -> "Dataset":
+    def with_weights(self, weights: Any) -> Dataset:
         """Return the dataset with other weights of its rows (n,); None for a dataset without weights.
 
         Its replicate weights, which belong to its own weights, are left out. Raises DataError for a weight that is missing, infinite or
@@ -125,7 +127,7 @@ class Dataset:
 
     def with_replicate_weights(
         self, values: Any, *, method: str, fay: float | None = None, scales: float | Sequence[float] | None = None
-    ) -> "Dataset":
+    ) -> Dataset:
         """Return the dataset with replicate weights (n, R) beside its weights, as
         :meth:`dfact.data.replicate_weights.ReplicateWeights.of` takes them.
 
@@ -136,7 +138,7 @@ class Dataset:
         replicates = ReplicateWeights.of(values, self.shape[0], method=method, fay=fay, scales=scales)
         return replace(self, replicate_weights=replicates, stored_fingerprint=None)
 
-    def take_rows(self, numbers: NDArray[np.intp]) -> "Dataset":
+    def take_rows(self, numbers: NDArray[np.intp]) -> Dataset:
         """Return the rows with these numbers, ascending, which become their labels; reads them once for the statistics."""
         source = RowSubset(self.source, numbers)
         statistics = ColumnStatistics.of_source(source, self.missing_code)

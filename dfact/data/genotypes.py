@@ -1,15 +1,17 @@
 """Facts about genotypes beside their values: the variants of the columns, and the populations of the rows."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 import zarr
 from numpy.typing import NDArray
 
 from dfact.errors import DataError
+from dfact.lazy import pd
 from dfact.storage.arrays import read_labels, read_numbers, write_array, write_labels
 
 VARIANTS = "variants"

@@ -1,5 +1,7 @@
 """Lazy results: dask arrays with one row for each row of another dask array, computed chunk by chunk."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -8,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.data.sources.dask import check_chunk, persist_chunks, rechunk_rows
+from dfact.lazy import is_data_frame
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -51,7 +53,7 @@ def map_rows(array: Any, solve: Solve, model: Any, covariates: Mapping[str, Any]
 
 
 def _slice_rows(table: Any, rows: slice) -> Any:
-    return table.iloc[rows] if isinstance(table, pd.DataFrame) else table[rows]
+    return table.iloc[rows] if is_data_frame(table) else table[rows]
 
 
 def _solve_chunk(
@@ -67,7 +69,7 @@ def _solve_chunk(
     return np.asarray(solve(model, values, **covariates), result[1]) if len(values) else np.empty(*result)
 
 
-def compute_chunks(array: Any, client: "Client | None") -> Iterator[NDArray[Any]]:
+def compute_chunks(array: Any, client: Client | None) -> Iterator[NDArray[Any]]:
     """Yield the computed chunks in order, from the client's or the active client's cluster; without a client, all in one array."""
     client = active_client() if client is None else client
     if client is None:
@@ -78,7 +80,7 @@ def compute_chunks(array: Any, client: "Client | None") -> Iterator[NDArray[Any]
         yield futures.pop(key).result()  # popped, so that the cluster releases each chunk once it has been fetched
 
 
-def active_client() -> "Client | None":
+def active_client() -> Client | None:
     """Return Dask's default client, None if there is none."""
     if "distributed" not in sys.modules:
         return None

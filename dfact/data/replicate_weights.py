@@ -11,6 +11,8 @@ some of the clusters. With the estimate θ by the main weights and θ_r by the r
     bootstrap  a_r = 1/R           clusters drawn with replacement
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +20,12 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 import zarr
 from numpy.typing import NDArray
 
 from dfact.data.weights import check_weights
 from dfact.errors import DataError, ParameterError
+from dfact.lazy import is_data_frame, pd
 
 METHODS = {"jk1": "JK1", "jkn": "JKn", "brr": "BRR", "fay": "Fay's BRR", "bootstrap": "bootstrap"}
 """Names of the methods in a sentence."""
@@ -75,7 +77,7 @@ class ReplicateWeights:
         ParameterError
             No method, or an unknown one; Fay's factor or scales that are missing, out of range, or of another method.
         """
-        if names is None and isinstance(values, pd.DataFrame):
+        if names is None and is_data_frame(values):
             names = [str(name) for name in values]
         array = values if isinstance(values, zarr.Array) else np.asarray(values, np.float64)
         if array.ndim != 2 or array.shape[0] != n or array.shape[1] < 2:
@@ -97,7 +99,7 @@ class ReplicateWeights:
         """Describe them, such as "80 replicate weights (BRR)"."""
         return f"{self.n_replicates} replicate weights ({METHODS[self.method]})"
 
-    def column(self, r: int) -> "pd.Series[float]":
+    def column(self, r: int) -> pd.Series[float]:
         """Return the weights of replicate r (n,)."""
         return pd.Series(np.asarray(self.values[:, r], np.float64), name=self.names[r])
 

@@ -1,12 +1,15 @@
 """Digests of runs of consecutive rows: the leaves of a dataset's fingerprint, which tasks compute side by side."""
 
+from __future__ import annotations
+
 import hashlib
 from math import prod
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
+
+from dfact.lazy import sp
 
 DIGEST_BYTES = 16
 _RUN_ENTRIES = 1 << 18  # hashed in a fraction of a millisecond

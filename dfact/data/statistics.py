@@ -1,17 +1,18 @@
 """Column statistics, collected in one pass over the rows."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, overload
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
-from dfact.kernels.entries import column_statistics, decode, stored_statistics
+from dfact.lazy import sp
 
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """Function that allocates an array of a shape and a type."""
@@ -40,6 +41,8 @@ def as_float(
     if missing_code is None:
         np.copyto(out, raw, casting="unsafe")
         return out
+    from dfact.kernels.entries import decode  # imports Numba, which metadata do not need
+
     flat = (raw.shape[0], prod(raw.shape[1:]))
     decode(raw.reshape(flat), missing_code, out.reshape(flat))
     return out
@@ -60,12 +63,12 @@ class ColumnStatistics:
     n_empty_rows: int = 0
 
     @classmethod
-    def of_columns(cls, n_columns: int) -> "ColumnStatistics":
+    def of_columns(cls, n_columns: int) -> ColumnStatistics:
         """Return the statistics of no rows."""
         return cls(np.zeros(n_columns, np.int64), np.full(n_columns, np.inf), np.full(n_columns, -np.inf))
 
     @classmethod
-    def of_source(cls, source: RowSource, missing_code: int | None = None) -> "ColumnStatistics":
+    def of_source(cls, source: RowSource, missing_code: int | None = None) -> ColumnStatistics:
         """Compute the statistics of a source, reading it once."""
         statistics = cls.of_columns(int(np.prod(source.shape[1:])))
         layout = Layout.of(source.shape)
@@ -81,6 +84,8 @@ class ColumnStatistics:
     def update(self, values: NDArray[np.floating] | sp.csr_array, implicit_value: float = 0.0) -> NDArray[np.int64]:
         """Add rows (NaN = missing) with the value of their implicit entries. Return the number of observed entries of each row."""
         if isinstance(values, np.ndarray):
+            from dfact.kernels.entries import column_statistics
+
             values = values.reshape(values.shape[0], prod(values.shape[1:]))
             row_observed = np.empty(values.shape[0], np.int64)
             column_statistics(values, self.observed, self.minimum, self.maximum, row_observed)
@@ -94,6 +99,8 @@ class ColumnStatistics:
 
     def _add_sparse(self, rows: sp.csr_array, implicit_value: float) -> NDArray[np.int64]:
         """Add CSR rows as ``column_statistics`` adds dense ones, at the cost of the stored entries."""
+        from dfact.kernels.entries import stored_statistics
+
         n, m = rows.shape
         row_observed = np.empty(n, np.int64)
         stored_statistics(rows.data, rows.indices, rows.indptr, self.observed, self.minimum, self.maximum, row_observed)
@@ -105,7 +112,7 @@ class ColumnStatistics:
             extreme(limit, 0, out=limit, where=zeros > 0)
         return row_observed + m - np.diff(rows.indptr)
 
-    def merge(self, following: "ColumnStatistics") -> None:
+    def merge(self, following: ColumnStatistics) -> None:
         """Add the statistics of the following rows. Counts and extremes are exact, so the result does not depend on the grouping."""
         self.observed += following.observed
         np.minimum(self.minimum, following.minimum, out=self.minimum)

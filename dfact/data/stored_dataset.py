@@ -1,5 +1,7 @@
 """Datasets in a Zarr store: their metadata, written and checked when they are opened."""
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import zarr
 
 from dfact.data.codebook import Codebook
@@ -24,6 +25,7 @@ from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_values import complete_array, open_values
 from dfact.data.weights import are_valid
 from dfact.errors import DfactError, StoreError
+from dfact.lazy import pd
 from dfact.storage.arrays import read_labels, read_numbers, write_array, write_labels
 from dfact.storage.groups import attributes, open_group, update_attributes
 from dfact.storage.location import Location, parse_location
@@ -103,7 +105,7 @@ def _write_arrays(group: zarr.Group, dataset: Dataset) -> None:
         _write_values_of_rows(group, _POPULATION, pd.Series(dataset.genotypes.population))
 
 
-def _write_values_of_rows(group: zarr.Group, name: str, values: "pd.Series[Any]") -> None:
+def _write_values_of_rows(group: zarr.Group, name: str, values: pd.Series[Any]) -> None:
     """Write a number or a level for each row."""
     codes, levels = confounder_codes(values)
     extra: dict[str, Any] = {"levels": levels, "_FillValue": -1} if levels is not None else {}
@@ -256,7 +258,7 @@ def _check_consistency(dataset: Dataset) -> None:
         "confounder_ranges": all(np.isfinite([limits.low, limits.high]).all() and limits.low <= limits.high for limits in ranges.values()),
         "dropped_rows, dropped_columns, n_empty_rows, empty_rows, ranges": all(type(count) is int and count >= 0 for count in counts),
         "empty_rows": statistics.n_empty_rows <= n and all(row < n for row in statistics.empty_rows),
-        "population": isinstance(dataset.genotypes.population, pd.Categorical | None),
+        "population": dataset.genotypes.population is None or isinstance(dataset.genotypes.population, pd.Categorical),
         "weights": dataset.weights is None or are_valid(dataset.weights),
         _REPLICATES: dataset.replicate_weights is None or (dataset.weights is not None and dataset.replicate_weights.method in METHODS),
         "fingerprint": isinstance(dataset.stored_fingerprint, str),

@@ -6,11 +6,12 @@ entries are "zero" or "missing". The chunks of ``data`` and ``indices`` are numb
 ``indptr`` locates any range of rows.
 """
 
+from __future__ import annotations
+
 from math import prod
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
@@ -19,6 +20,7 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.sources.sparse import StoredCSRSource
 from dfact.errors import DataError, StoreError
+from dfact.lazy import sp
 from dfact.storage.arrays import MAX_CHUNK_BYTES, WRITE_EMPTY_CHUNKS, compressor_for, member
 from dfact.storage.location import Location
 

@@ -1,17 +1,19 @@
 """Checks of values in imports and fits, and their messages: row and column, found, expected, remedy."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.errors import DataError, ParameterError
+from dfact.lazy import sp
 
 
 def locate(dataset: Dataset, find: Callable[[Any], tuple[tuple[int, ...], float] | None], *, original_units: bool = False) -> str:

@@ -1,16 +1,18 @@
 """Weights of rows, such as survey weights: their checks, and Kish's effective number of rows."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.errors import DataError
+from dfact.lazy import pd
 
 
-def weight_series(values: Any, n: int) -> "pd.Series[float]":
+def weight_series(values: Any, n: int) -> pd.Series[float]:
     """Return one number for each of n rows as a series, named "sample_weight" unless the values have a name."""
     own = getattr(values, "name", None)
     name = "sample_weight" if own is None else str(own)
@@ -23,7 +25,7 @@ def weight_series(values: Any, n: int) -> "pd.Series[float]":
     return pd.Series(array, name=name)
 
 
-def check_weights(weights: "pd.Series[float]", position: Callable[[int], str] = "row {}".format) -> None:
+def check_weights(weights: pd.Series[float], position: Callable[[int], str] = "row {}".format) -> None:
     """Raise DataError if a weight is missing, infinite or negative, or none is above 0; ``position`` describes a row by its number."""
     array = weights.to_numpy()
     invalid = np.flatnonzero(~np.isfinite(array) | (array < 0))
@@ -36,12 +38,12 @@ def check_weights(weights: "pd.Series[float]", position: Callable[[int], str] = 
         raise DataError(f"{weights.name} is zero for every row, expected some above zero")
 
 
-def are_valid(weights: "pd.Series[float]") -> bool:
+def are_valid(weights: pd.Series[float]) -> bool:
     """Return whether all weights are finite and at least 0, and some above 0."""
     return bool((np.isfinite(weights) & (weights >= 0)).all() and (weights > 0).any())
 
 
-def effective_number(weights: "pd.Series[float] | NDArray[Any]") -> float:
+def effective_number(weights: pd.Series[float] | NDArray[Any]) -> float:
     """Return Kish's effective number of rows, (Σw)²/Σw²: the number of equally weighted rows whose mean varies as much.
 
     It accounts for unequal weights alone, not for strata and clusters of the sample (Kish 1965, chapter 11).
@@ -51,7 +53,7 @@ def effective_number(weights: "pd.Series[float] | NDArray[Any]") -> float:
     return float(w.sum() ** 2 / (w**2).sum())
 
 
-def describe_weights(weights: "pd.Series[float]") -> str:
+def describe_weights(weights: pd.Series[float]) -> str:
     """Describe weights in a line: their column, the range, and Kish's effective number of rows, with what it leaves out."""
     effective = effective_number(weights)
     number = f"Kish's effective number of participants {effective:.1f} of {len(weights)}"

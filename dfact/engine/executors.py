@@ -30,6 +30,7 @@ from dfact.engine.shard import Shard
 from dfact.engine.tiles import TileStates, TileStep, n_columns, n_groups, tile_total
 from dfact.errors import ParameterError
 from dfact.monitoring import metrics
+from dfact.settings import processors, setting
 
 P = TypeVar("P", bound=PartialSums)
 D = TypeVar("D")
@@ -115,10 +116,7 @@ class ThreadsExecutor:
     kind = "threads"
 
     def __init__(self, threads: int | None = None) -> None:
-        import dask
-        from dask.system import CPU_COUNT
-
-        self.threads = int(threads or dask.config.get("num_workers", None) or CPU_COUNT)
+        self.threads = int(threads or setting("num_workers") or processors())
 
     def workers(self, memory_limit: int | str | None) -> WorkerResources:
         return local_workers(self.kind, self.threads, memory_limit)

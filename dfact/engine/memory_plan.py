@@ -14,6 +14,7 @@ from dfact.data.sources.base import RowSource
 from dfact.engine.passes import has_small_codes
 from dfact.engine.tiles import RESIDENT_COLUMNS, n_groups, tile_columns
 from dfact.errors import MemoryPlanError
+from dfact.text import format_bytes
 
 _WORKER_BASELINE = 464 << 20  # of a Dask worker that has imported dfact and compiled its kernels itself, those of stochastic CP at most
 _LOCAL_GROWTH = 96 << 20  # of this process, by imports and compilation once passes run
@@ -331,8 +332,3 @@ def _return_free_memory() -> None:
     """Return memory that earlier work freed, and glibc keeps, to the system, so that it does not count as in use."""
     with suppress(OSError, AttributeError):  # with another C library free memory counts as in use, which is the safe side
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def format_bytes(size: float) -> str:
-    """Return a number of bytes as text, in GiB or MiB."""
-    return f"{size / 2**30:.2f} GiB" if size >= 1 << 28 else f"{size / 2**20:.1f} MiB"

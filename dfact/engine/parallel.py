@@ -3,9 +3,33 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
 T = TypeVar("T")
+
+
+class cached_without_lock(Generic[T]):  # noqa: N801  # a decorator, as property is
+    """A property that each instance computes on first use, in one thread.
+
+    ``functools.cached_property`` of Python 3.11 has one lock for all instances of a class, which it holds while it computes. With it,
+    threads would wait for each other at every block that is converted.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> T: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> Self | T:
+        if instance is None:
+            return self
+        value = vars(instance)[self._name] = self._compute(instance)  # found there before the class from now on
+        return value
 
 
 def run_items(

@@ -1,13 +1,14 @@
 """Partitions: runs of rows, the unit of parallel work. A pass processes their blocks in order while the next chunk is read."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
@@ -16,9 +17,10 @@ from dfact.data.sources.sparse import SparseSource
 from dfact.engine.block_state import StateArrays
 from dfact.engine.parallel import prefetch
 from dfact.engine.passes import Block, PartialSums, RunPass, Workspace, read_only
+from dfact.lazy import sp
 
 P = TypeVar("P", bound=PartialSums)
-Rows = NDArray[Any] | sp.csr_array
+Rows: TypeAlias = "NDArray[Any] | sp.csr_array"
 # Number of entries per run of partitions if chunks and partitions are not aligned: the run's first and last chunk are decoded twice.
 _READ_ENTRIES = 1 << 23
 _SPARSE_READS = 64  # minimum number of runs in which CSR data is read, so that as many threads have work
@@ -53,7 +55,7 @@ class Partitions:
         """Their rows in the data set."""
         return self.layout.rows(self.first, self.last)
 
-    def part(self, first: int, last: int) -> "Partitions":
+    def part(self, first: int, last: int) -> Partitions:
         """Return the partitions ``first`` to ``last`` − 1; for data in memory, a view that is pickled without the other rows."""
         if (first, last) == (self.first, self.last):
             return self
@@ -67,11 +69,11 @@ class Partitions:
         rows = self.layout.rows(number, number + 1)
         return int(-(-(rows.stop - rows.start) // self.layout.block_rows))
 
-    def load(self) -> "Partitions":
+    def load(self) -> Partitions:
         """Return the same partitions with their values decompressed in memory."""
         return replace(self, source=self.source.to_memory())
 
-    def read_runs(self) -> "list[Partitions]":
+    def read_runs(self) -> list[Partitions]:
         """Return the runs of partitions that are read in one go, so that a pass decodes a chunk once; single ones for data in memory."""
         step, rows = self.source.chunk_rows, self.layout.partition_rows
         if step is None:

@@ -1,19 +1,22 @@
 """The contract of a pass: the step on one block, the sums that combine the blocks' results, and the request to run it."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.engine.block_state import BlockState, StateArrays
+from dfact.engine.parallel import cached_without_lock
+from dfact.lazy import sp
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -131,7 +134,7 @@ class Block:
     missing_code: int | None = None
     """A stored value that marks missing entries, in addition to NaN."""
 
-    @cached_property
+    @cached_without_lock
     def matrix(self) -> NDArray[Any] | sp.csr_array:
         """The rows (rows, …) in floating point, NaN where missing; CSR if the source is. The array is read-only, and may lie in
         working memory that the next block overwrites.
@@ -140,7 +143,7 @@ class Block:
             return self.stored
         return read_only(as_float(self.stored, self.missing_code, self.dtype, partial(self.work.array, "matrix")))
 
-    def with_matrix(self, matrix: NDArray[Any] | sp.csr_array, **changes: Any) -> "Block":
+    def with_matrix(self, matrix: NDArray[Any] | sp.csr_array, **changes: Any) -> Block:
         """Return the block with another matrix."""
         return replace(self, stored=read_only(matrix), dtype=None, missing_code=None, **changes)
 
@@ -152,13 +155,13 @@ class Block:
             return stored, np.nan if self.missing_code is None else float(self.missing_code)
         return self.values, np.nan
 
-    @cached_property
+    @cached_without_lock
     def values(self) -> NDArray[Any]:
         """The matrix as an array, with its implicit entries."""
         return self.matrix if isinstance(self.matrix, np.ndarray) else read_only(to_dense(self.matrix, self.implicit_value))
 
 
-PARTIAL_SUMS: dict[str, type["PartialSums"]] = {}
+PARTIAL_SUMS: dict[str, type[PartialSums]] = {}
 """The classes of sums by the names under which checkpoints store them."""
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from dfact.errors import ParameterError
-from dfact.models.bounded_nmf.effects import NEGLIGIBLE_POINTS, anchor_items, group_effects
 from dfact.models.item_tests import NEGLIGIBLE
 
 ADJUSTED = "The factors and loadings are adjusted for the confounders under this anchor alone."
@@ -32,6 +31,8 @@ def has_impact(model: Any) -> bool:
 
 def impact_table(model: Any) -> pd.DataFrame:
     """Return the impact, factors × differences, with mean, interval and standard error over refits if they are known."""
+    from dfact.models.bounded_nmf.effects import group_effects  # of one family, which others need not import
+
     factors = pd.Index([str(name) for name in model.get_feature_names_out()], name="factor")
     return _with_refits(model, pd.DataFrame(group_effects(model).impact.T, factors, difference_names(model)), "impact")
 
@@ -80,6 +81,8 @@ def _interval(model: Any, prefix: str, row: int) -> list[str]:
 
 def anchor_lines(model: Any) -> Iterator[tuple[str, str]]:
     """Yield for each difference its name and how many items carry its anchor, with the factors for which they are too few."""
+    from dfact.models.bounded_nmf.effects import anchor_items
+
     for name, rows in anchor_items(model).groupby(level="difference", sort=False):
         factors = rows.index.get_level_values("factor")
         counts = zip(factors, rows["anchors"], rows["items"], rows["weak"], strict=True)
@@ -90,6 +93,8 @@ def anchor_lines(model: Any) -> Iterator[tuple[str, str]]:
 
 def anchor_rule(model: Any) -> str:
     """Describe which items carry the anchor."""
+    from dfact.models.bounded_nmf.effects import NEGLIGIBLE_POINTS
+
     limit = f"{NEGLIGIBLE:g} standard deviations" if has_impact(model) else f"{NEGLIGIBLE_POINTS:g} points"
     return f"An item carries the anchor if its effect is below {limit}."
 
@@ -99,6 +104,8 @@ def headings(model: Any) -> list[str]:
 
     The impact has its intervals over refits if they are known.
     """
+    from dfact.models.bounded_nmf.effects import group_effects
+
     impact, names = group_effects(model).impact, [str(name) for name in model.get_feature_names_out()]
     lines = []
     for i, (name, anchored) in enumerate(anchor_lines(model)):

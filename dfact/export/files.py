@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 import zarr
 from numpy.typing import NDArray
 
@@ -33,7 +32,6 @@ from dfact.export.spreadsheets import FORMATS as WORKBOOKS
 from dfact.export.spreadsheets import require_openpyxl, without_formula, write_workbook
 from dfact.export.stability import stability_table, tensor_stability_table
 from dfact.export.tables import Texts, item_scales, item_texts, require_own_items
-from dfact.models.cp.base import CPModel
 from dfact.models.estimator import Factorization
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_labels
 from dfact.storage.files import atomic_file
@@ -262,9 +260,9 @@ def write_stability(
     """
     if not hasattr(model, "stability_"):
         raise ParameterError(f"the {type(model).__name__} has no stability, expected one; run dfact stability first")
-    if below and not isinstance(model, CPModel):
+    if below and not model.traits.tensor:
         raise ParameterError(f"below is {below!r}, expected 0 for intervals of loadings; leave it out (--suppress)")
-    table = tensor_stability_table(model) if isinstance(model, CPModel) else stability_table(model)
+    table = tensor_stability_table(model) if model.traits.tensor else stability_table(model)
     _write_items(path, model, "stability", table, texts, scales, below, overwrite)
 
 
@@ -340,7 +338,12 @@ def _table(path: Path, columns: Sequence[str], dtype: Any, label_names: Sequence
     if is_csv:
         columns = list(map(without_formula, columns))
     schema = pa.schema([*((name, pa.string()) for name in label_names), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])
-    open_writer: Any = pa.csv.CSVWriter if is_csv else pa.parquet.ParquetWriter
+    if is_csv:
+        open_writer: Any = pa.csv.CSVWriter
+    else:
+        from pyarrow import parquet  # takes long to import
+
+        open_writer = parquet.ParquetWriter
     with atomic_file(path) as partial, open_writer(str(partial), schema) as writer:
 
         def write(_: int, labels: NDArray[Any], factors: NDArray[Any]) -> None:  # rows arrive in order

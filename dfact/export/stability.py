@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
 from dfact.export.component_order import ComponentOrder
-from dfact.models.cp.base import CPModel
 from dfact.models.provenance import STABLE, Stability, TensorStability
 
 _WHAT = {
@@ -117,7 +116,7 @@ def stability_table(model: Any) -> pd.DataFrame:
     return pd.DataFrame(columns, index=model.loadings_.index)
 
 
-def written_stability(model: CPModel) -> TensorStability:
+def written_stability(model: Any) -> TensorStability:
     """Return the stability of the components that are left, with the signs of :class:`ComponentOrder`."""
     result: TensorStability = model.stability_
     left = ~np.isnan(result.weight)
@@ -136,7 +135,7 @@ def written_stability(model: CPModel) -> TensorStability:
     )
 
 
-def tensor_stability_table(model: CPModel) -> pd.DataFrame:
+def tensor_stability_table(model: Any) -> pd.DataFrame:
     """Return the loadings of the refits as a table, slices of modes 2 to N × (estimate, low, high, selected) of each component.
 
     The columns are named after the component, such as ``cpals0``, ``cpals0_low``, ``cpals0_high`` and ``cpals0_selected``.

@@ -1,19 +1,21 @@
 """Tables of fitted models, shared by all presenters."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.errors import ParameterError
+from dfact.lazy import pd
 from dfact.text import escape_control, indented, table_text
 
 if TYPE_CHECKING:
-    from dfact.models.estimator import Factorization  # its bases take a second to import, which commands on datasets do not need
+    from dfact.models.estimator import Factorization
 
 Texts = Mapping[str, str] | None
 """Texts of items by their labels."""
@@ -28,7 +30,7 @@ def row_chunks(rows: Any) -> Iterator[NDArray[Any]]:
         yield np.asarray(rows[start : start + step])
 
 
-def largest_items(model: "Factorization", loadings: pd.DataFrame, n: int = 5, texts: Texts = None) -> pd.DataFrame:
+def largest_items(model: Factorization, loadings: pd.DataFrame, n: int = 5, texts: Texts = None) -> pd.DataFrame:
     """Return the items with the largest loadings of either sign: columns ``factor``, ``item``, ``loading``, and ``text`` if known."""
     # By position: the labels of a mode may repeat.
     largest = {name: np.argsort(-values.abs().to_numpy(), kind="stable")[:n] for name, values in loadings.items()}
@@ -63,19 +65,19 @@ def distinctive_items(loadings: pd.DataFrame, n: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["factor", "item", "loading", "difference"])
 
 
-def item_texts(model: "Factorization", texts: Texts = None) -> Mapping[str, str]:
+def item_texts(model: Factorization, texts: Texts = None) -> Mapping[str, str]:
     """Return the texts of the items by their labels: those given, else those of the codebook of the fitted data."""
     codebook = getattr(model, "codebook_", None)
     return {**({} if codebook is None else codebook.texts), **(texts or {})}
 
 
-def item_scales(model: "Factorization", scales: Texts = None) -> Mapping[str, str]:
+def item_scales(model: Factorization, scales: Texts = None) -> Mapping[str, str]:
     """Return the scales of the items by their labels: those given, else those of the codebook of the fitted data."""
     codebook = getattr(model, "codebook_", None)
     return {**({} if codebook is None else codebook.scales), **(scales or {})}
 
 
-def require_own_items(model: "Factorization", **given: Texts) -> None:
+def require_own_items(model: Factorization, **given: Texts) -> None:
     """Raise ParameterError for texts, scales or groups by item that contain none of the model's items."""
     items = model.loadings_.index.astype(str)
     for name, labels in given.items():
@@ -84,18 +86,18 @@ def require_own_items(model: "Factorization", **given: Texts) -> None:
             raise ParameterError(f"{name} are for {found}, …, which are not items of the model; expected some of {expected}, …")
 
 
-def with_texts(table: pd.DataFrame, model: "Factorization", texts: Texts) -> pd.DataFrame:
+def with_texts(table: pd.DataFrame, model: Factorization, texts: Texts) -> pd.DataFrame:
     """Add the texts of the items as a column ``text``, if there are texts."""
     known = item_texts(model, texts)
     return table.assign(text=[known.get(item, "") for item in table["item"]]) if known else table
 
 
-def convergence_text(model: "Factorization", steps: str = "iterations") -> str:
+def convergence_text(model: Factorization, steps: str = "iterations") -> str:
     """Describe the iterations, or reads, of a fit."""
     return f"{'converged' if model.converged_ else 'stopped before it converged,'} after {model.n_iter_} {steps}"
 
 
-def fit_line(model: "Factorization", remaining: float) -> tuple[str, str]:
+def fit_line(model: Factorization, remaining: float) -> tuple[str, str]:
     """Describe the iterations, the objective, and its estimated distance from its limit (NaN without an estimate)."""
     distance = "" if isnan(remaining) else f", estimated within {100 * remaining:.1g}% of its limit"
     return "fit", f"{convergence_text(model)}, objective {model.objective_history_[-1]:.6g}{distance}"

@@ -115,9 +115,9 @@ def _is_readable(data: Location) -> bool:
 def _required_memory(step: Step, pods: PlannedWorkers, requested: int | None) -> int:
     """Return the least bytes of a pod that hold the state of a step, or ``requested`` if its plan fits with spilling."""
     from dfact.data.stored_dataset import open_dataset
-    from dfact.engine.memory_plan import format_bytes
     from dfact.jobs.estimate import largest_estimator
     from dfact.models.estimator import plan
+    from dfact.text import format_bytes
 
     disk = int(_DISK_SHARE * pods.disk)
     model, _ = largest_estimator(step)

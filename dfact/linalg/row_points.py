@@ -1,16 +1,18 @@
 """The rows of the data, or their coordinates, as points: passes that embed them, and take rows by number or by score."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run
+from dfact.lazy import sp
 from dfact.linalg.svd import Matrix, View
 
 

@@ -1,11 +1,12 @@
 """Leading right singular vectors of the data, or of a matrix derived from it row by row, by passes; and the NNDSVD start."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import eigh, qr
 
@@ -13,6 +14,7 @@ from dfact.engine.block_state import BlockState
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run
 from dfact.kernels.entries import filled
+from dfact.lazy import sp
 from dfact.linalg.wide_svd import leading_vectors
 
 _GRAM_COLUMNS = 512  # up to this number of columns, M'M costs no more than the passes of the block iteration
@@ -20,7 +22,7 @@ _OVERSAMPLING = 10
 _MAX_PASSES = 12
 _BASIS_ENTRIES = 1 << 26  # limit of a Krylov basis on the driver, which holds it, its products and copies of both
 
-Matrix = NDArray[Any] | sp.csr_array
+Matrix: TypeAlias = "NDArray[Any] | sp.csr_array"
 View = Callable[[Block], Matrix]
 """A function that returns a block's rows (rows, m) of the decomposed matrix. It is sent to workers, so it must be a module's function
 or a dataclass. Its result lies in working memory of the block and is overwritten by the next call."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from dfact.engine.block_state import BlockState
 from dfact.engine.passes import Block, Pass
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
+from dfact.lazy import optimize
 from dfact.linalg.kmeans import cluster_centers
 from dfact.linalg.row_points import Coordinates, Points, RowMaximum, Taken, row_maximum, squared_norms
 
@@ -114,7 +114,7 @@ def cone_normal(points: Coordinates, precision: float) -> Solver[NDArray[np.floa
 
 def least_distance(X: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the shortest w with X w ≥ 1, X (n, d). Raises DataError if there is none."""
-    multipliers: NDArray[np.float64] = nnls(np.vstack([X.T, np.ones(len(X))]), np.eye(X.shape[1] + 1)[-1])[0]
+    multipliers: NDArray[np.float64] = optimize.nnls(np.vstack([X.T, np.ones(len(X))]), np.eye(X.shape[1] + 1)[-1])[0]
     rest = 1 - float(multipliers.sum())
     if rest <= np.finfo(float).eps * len(X):
         raise DataError("the rows lie on all sides of the origin, expected a cone; use vertex_hunting='kmeans', which needs none")

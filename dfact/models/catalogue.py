@@ -5,10 +5,7 @@ The list imports no model, so that ``dfact --help`` need not wait for Numba and 
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from dfact.models.estimator import Factorization
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -29,12 +26,14 @@ class Entry:
         """Folder of its module, and name of the module of its commands in ``dfact.cli.models``."""
         return self.module.split(".")[2]
 
-    def load(self) -> "type[Factorization]":
-        """Import the class."""
-        model: type[Factorization] = getattr(import_module(self.module), self.name)
+    def load(self) -> type[Any]:
+        """Import the class, a Factorization."""
+        model: type[Any] = getattr(import_module(self.module), self.name)
         return model
 
 
+KIND = "model"
+"""Kind of the group that holds a saved model."""
 CATALOGUE = (
     Entry("ICQF", "dfact.models.bounded_nmf.icqf", "icqf", "bounded_nmf:ICQFPresenter"),
     Entry("L1NMF", "dfact.models.bounded_nmf.l1nmf", "l1nmf", "bounded_nmf:L1NMFPresenter"),

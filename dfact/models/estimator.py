@@ -1,5 +1,7 @@
 """Base class of all factorizations: scikit-learn's contract, checks of the data, memory plan, executor, row factors."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -8,11 +10,7 @@ from os import PathLike
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-import pandas as pd
-import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted, validate_data
 
 from dfact.data.codebook import Codebook, compare_items
 from dfact.data.coerce import as_dataset
@@ -29,21 +27,23 @@ from dfact.engine.memory_plan import Footprint, Plan
 from dfact.engine.requests import Solver, read_environments
 from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
+from dfact.lazy import is_data_frame, is_sparse, pd
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
+from dfact.models.scikit_learn import TransformerInterface, check_is_fitted, checked_array, set_feature_count
 from dfact.models.traits import ModelTraits
 from dfact.parameters import check_magnitudes, check_parameters, random_generator
 from dfact.progress import Iteration
 from dfact.text import add_entries, section_entries
 
-MODELS: dict[str, type["Factorization"]] = {}
+MODELS: dict[str, type[Factorization]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
 _ANNOTATIONS = ("selection_", "stability_", "comparison_")  # attributes that any model may have besides its fitted ones
 SAVED_TYPES: dict[str, type[Any]] = {Environment.__name__: Environment}
 """Dataclasses by name that fitted attributes may hold."""
 
 
-class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class Factorization(TransformerInterface):
     """Base of the estimators.
 
     A subclass defines ``_prepare``, which checks the parameters and the data, ``_solve``, a generator of passes that stores the
@@ -102,8 +102,10 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     saved_types: ClassVar[tuple[type[Any], ...]] = ()
     """Dataclasses among the fitted attributes."""
 
-    def __init_subclass__(cls, **settings: Any) -> None:
+    def __init_subclass__(cls, *, registered: bool = True, **settings: Any) -> None:
         super().__init_subclass__(**settings)
+        if not registered:
+            return
         MODELS[cls.__name__] = cls
         cls.__doc__ = _with_shared_entries(cls)
         SAVED_TYPES.update({kind.__name__: kind for kind in cls.saved_types})
@@ -161,7 +163,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return pd.DataFrame(self.components_.T, index=self._items, columns=self.get_feature_names_out())
 
     @property
-    def _items(self) -> "pd.Index[Any]":
+    def _items(self) -> pd.Index[Any]:
         """Labels of the columns as an index, named as the model calls a column."""
         items: pd.Index[Any] = pd.Index(self.column_labels_, name=self.traits.vocabulary.items.removesuffix("s"))
         return items
@@ -171,19 +173,15 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
         Set the number and the names of its columns (``reset``), or check them.
         """
-        if isinstance(X, (np.ndarray, pd.DataFrame, list, tuple)) or sp.issparse(X):
-            checked = validate_data(
-                self, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite="allow-nan", allow_nd=self.traits.tensor
-            )
-            dataset = as_dataset(checked, confounders)
-            if isinstance(X, pd.DataFrame):
+        if isinstance(X, (np.ndarray, list, tuple)) or is_data_frame(X) or is_sparse(X):
+            dataset = as_dataset(checked_array(self, X, reset=reset, tensor=self.traits.tensor), confounders)
+            if is_data_frame(X):
                 columns = np.asarray(X.columns.astype(str), dtype=object)
                 dataset = replace(dataset, column_labels=columns, labels=axis_labels(X, 0))
         else:
             dataset = as_dataset(X, confounders, self._client(X))
             if reset:
-                _check_n_features(self, _ShapeOnly(dataset), reset=True)
-                _check_feature_names(self, _ShapeOnly(dataset), reset=True)
+                set_feature_count(self, dataset.shape[1])
         self._check_modes(dataset)
         # The values that an import subtracted from the answers are not known for arrays.
         offset = dataset.offset if isinstance(X, (str, PathLike, Dataset)) else None
@@ -368,13 +366,6 @@ def _with_shared_entries(cls: type[Factorization]) -> str | None:
             accepted = absent if title == "Attributes" else signature(cls).parameters
             docstring = add_entries(docstring, title, [entry for name, entry in absent.items() if name in accepted])
     return docstring
-
-
-class _ShapeOnly:
-    """Shape of a dataset, in the form that scikit-learn's checks read."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self.shape = dataset.shape
 
 
 def plan(model: Factorization, data: Any, memory_limit: int | str | None = None) -> Plan:

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as t_distribution
 
+from dfact.lazy import special
 from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Shape
 from dfact.psychometrics.mantel import adjusted
@@ -53,7 +53,7 @@ class ItemTests:
     @property
     def p(self) -> NDArray[np.float64]:
         """(g, m): two-sided p values of Student's t distribution."""
-        p: NDArray[np.float64] = 2 * t_distribution.sf(np.abs(self.t), self.df)
+        p: NDArray[np.float64] = 2 * special.stdtr(self.df, -np.abs(self.t))
         return p
 
     @property
@@ -70,7 +70,7 @@ class ItemTests:
 
     def impact_interval(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return both ends of the intervals of the impact (g, k)."""
-        width = t_distribution.ppf((1 + level) / 2, self.df) * self.impact_se
+        width = special.stdtrit(self.df, (1 + level) / 2) * self.impact_se
         return self.impact - width, self.impact + width
 
 

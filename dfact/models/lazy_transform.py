@@ -1,21 +1,23 @@
 """``transform`` of a Dask array: a Dask array whose chunks are the transforms of the chunks of rows."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import Excerpt, as_dataset
 from dfact.data.lazy_results import compute_chunks, map_rows
 from dfact.data.sources.array import axis_labels
 from dfact.data.sources.dask import dask_array
+from dfact.lazy import pd
 from dfact.models.estimator import Factorization
 from dfact.models.row_factors import gather_rows
+from dfact.models.scikit_learn import check_is_fitted
 
 M = TypeVar("M", bound=Factorization)
 P = ParamSpec("P")

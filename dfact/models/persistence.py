@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.codebook import Codebook
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
-from dfact.models.catalogue import BY_NAME
+from dfact.models.catalogue import BY_NAME, KIND
 from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.provenance import Comparison, SelectionRecord, Stability, TensorStability
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import is_count
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, member, reason
 from dfact.storage.digests import json_digest
@@ -43,7 +43,6 @@ from dfact.storage.groups import (
 from dfact.storage.location import absolute, parse_location
 from dfact.storage.zarr_stores import location_of
 
-KIND = "model"
 _NOT_SAVED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted the model
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
 _LABEL_ROWS = 1 << 16

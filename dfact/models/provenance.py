@@ -1,16 +1,17 @@
 """Records that accompany a model: the selection of its parameters, and its variation between refits."""
 # Long because each record states what its figures mean.
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import chi2, norm
 
+from dfact.lazy import pd, special
 from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
@@ -362,7 +363,7 @@ class Comparison:
         if self.mantel is None:
             return None
         columns = dict(zip(MANTEL, self.mantel, strict=True))
-        p, alpha = chi2.sf(columns["chi_square"], 1), columns["alpha"]
+        p, alpha = special.chdtrc(1, columns["chi_square"]), columns["alpha"]
         with np.errstate(divide="ignore", invalid="ignore"):
             delta, size = -2.35 * np.log(alpha), columns["smd"] / columns["sd"]
         classes = ets_classes(p, size, delta, 2.35 * columns["alpha_se"])
@@ -391,7 +392,7 @@ class Comparison:
     def _index(self) -> pd.MultiIndex:
         return pd.MultiIndex.from_product([self._others, self.items], names=[self.by, "item"])
 
-    def _table(self, columns: "dict[str, NDArray[Any]]") -> pd.DataFrame:
+    def _table(self, columns: dict[str, NDArray[Any]]) -> pd.DataFrame:
         return pd.DataFrame({name: values.ravel() for name, values in columns.items()}, self._index)
 
 
@@ -405,7 +406,7 @@ def ets_classes(
     """
     binary = ~np.isnan(delta)
     with np.errstate(invalid="ignore"):
-        large = np.where(binary, (np.abs(delta) >= 1.5) & (np.abs(delta) - 1 > norm.ppf(0.95) * delta_se), np.abs(size) > LARGE)
+        large = np.where(binary, (np.abs(delta) >= 1.5) & (np.abs(delta) - 1 > special.ndtri(0.95) * delta_se), np.abs(size) > LARGE)
         moderate = np.where(binary, np.abs(delta) >= 1, np.abs(size) > NEGLIGIBLE)
         classes = np.where(p > SHARE, "A", np.where(large, "C", np.where(moderate, "B", "A"))).astype(object)
     classes[np.isnan(p) | (np.isnan(size) & ~binary)] = ""
@@ -424,7 +425,7 @@ def _upgrade_factors(values: dict[str, Any]) -> dict[str, Any]:
     return current | undetermined | {"rotated": None, "centred": None, "factors_untested": FORMER_TEST}
 
 
-def _numbers_or_texts(values: "pd.Series[Any]") -> list[float] | list[str]:
+def _numbers_or_texts(values: pd.Series[Any]) -> list[float] | list[str]:
     """Return a parameter's values as numbers if all of them are finite numbers, else as texts."""
     if values.dtype.kind in "iuf" and np.isfinite(values).all():
         numbers: list[float] = values.tolist()

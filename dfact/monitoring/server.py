@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dfact.errors import DfactError, ParameterError
 from dfact.monitoring import metrics
 from dfact.monitoring.run_id import run_id
+from dfact.settings import setting
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -91,9 +92,7 @@ def serve_metrics(port: int | None = None) -> Iterator[str | None]:
     ...     print(url.rsplit(":", 1)[0])
     http://127.0.0.1
     """
-    import dask
-
-    port = dask.config.get("dfact.metrics-port", None) if port is None else port
+    port = setting("dfact.metrics-port") if port is None else port
     if port is None:
         yield None
         return
@@ -101,7 +100,7 @@ def serve_metrics(port: int | None = None) -> Iterator[str | None]:
         raise ParameterError(f"dfact.metrics-port is {port!r}, expected a number from 0 to {MAX_PORT}")
     with _server.lock:
         if not _server.users:
-            _server.start(dask.config.get("dfact.metrics-host", "127.0.0.1"), port)
+            _server.start(setting("dfact.metrics-host", "127.0.0.1"), port)
         _server.users += 1
         url = _server.url
     try:

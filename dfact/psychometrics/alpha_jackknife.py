@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from dfact.engine.block_state import BlockState
 from dfact.engine.passes import Block, PartialSums, Pass
@@ -114,5 +114,5 @@ def jackknife_interval(alpha: float, se: float, n: float, level: float = 0.95) -
     """Return both ends of alpha ± t·se, for the t distribution with n − 1 degrees of freedom; NaN without a standard error."""
     if not n > 1 or not np.isfinite(se):
         return np.nan, np.nan
-    half = float(t.ppf((1 + level) / 2, n - 1)) * se
+    half = float(stdtrit(n - 1, (1 + level) / 2)) * se
     return alpha - half, alpha + half

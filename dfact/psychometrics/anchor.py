@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linprog, nnls
 
 from dfact.errors import DataError, ParameterError
+from dfact.lazy import optimize
 
 _AT_BOUND = 1e-7  # distance of a dual variable from ±1 up to which it counts as there: ten times the solver's own tolerance
 _ROUNDING = 1e-11  # remaining effects up to this share of the largest effect are 0
@@ -99,7 +99,7 @@ def _checked(effects: ArrayLike, loadings: ArrayLike, scale: ArrayLike | None) -
 
 def _dual(target: NDArray[np.float64], A: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a u (m,) that maximizes uᵀe subject to Aᵀu = 0 and −1 ≤ u ≤ 1."""
-    result = linprog(-target, A_eq=A.T, b_eq=np.zeros(A.shape[1]), bounds=(-1, 1), method="highs-ds")
+    result = optimize.linprog(-target, A_eq=A.T, b_eq=np.zeros(A.shape[1]), bounds=(-1, 1), method="highs-ds")
     if result.x is None:  # never infeasible (u = 0) nor unbounded
         raise RuntimeError(f"the linear program of the anchor failed: {result.message}")
     solution: NDArray[np.float64] = result.x
@@ -150,7 +150,7 @@ def _least_distance(G: NDArray[np.float64], h: NDArray[np.float64]) -> NDArray[n
     if (h <= 0).all():
         return np.zeros(G.shape[1])
     E = np.vstack([G.T, h])
-    multipliers, _ = nnls(E, np.r_[np.zeros(len(E) - 1), 1.0])
+    multipliers, _ = optimize.nnls(E, np.r_[np.zeros(len(E) - 1), 1.0])
     r = E @ multipliers
     r[-1] -= 1
     return -r[:-1] / r[-1] if r[-1] else np.zeros(G.shape[1])

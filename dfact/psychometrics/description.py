@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
@@ -285,7 +285,7 @@ def _with_survey_errors(
     scales, items = description.scales.copy(), description.items.copy()
     alphas, means = (np.stack(parts) for parts in zip(*((figures.alphas, figures.means) for figures in repeated), strict=True))
     scales["se"] = replicates.standard_error(alphas, scales["alpha"].to_numpy())
-    half = float(t.ppf(0.975, replicates.df)) * scales["se"]
+    half = float(stdtrit(replicates.df, 0.975)) * scales["se"]
     scales["low"], scales["high"] = scales["alpha"] - half, scales["alpha"] + half
     items.insert(list(items).index("mean") + 1, "mean_se", replicates.standard_error(means, item_means))
     return replace(description, scales=scales, items=items)

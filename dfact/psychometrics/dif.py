@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import false_discovery_control
-from scipy.stats import t as t_distribution
+from scipy.special import stdtr
 
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
@@ -291,8 +290,10 @@ class _AnchorProblem:
         return anchors
 
     def _accepted(self, t: Array) -> NDArray[np.bool_]:
+        from scipy.stats import false_discovery_control  # takes long to import
+
         sizes = np.where(np.isnan(t), np.inf, np.abs(t))
-        anchors: NDArray[np.bool_] = false_discovery_control(2 * t_distribution.sf(sizes, N_PARTS - 1)) > 0.05
+        anchors: NDArray[np.bool_] = false_discovery_control(2 * stdtr(N_PARTS - 1, -sizes)) > 0.05
         for factor in np.unique(self.factor):
             items = np.flatnonzero(self.factor == factor)
             anchors[items[np.argsort(sizes[items], kind="stable")[:_LEAST_ANCHORS]]] = True

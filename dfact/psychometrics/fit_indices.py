@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import chi2, ncx2, norm
+from scipy.special import chdtr, chdtrc, ndtri
 
 Array = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ def fit_indices(R: Array, loadings: Array, uniquenesses: Array, n: float, *, reg
         if null > d0:
             values["cfi"] = 1 - max(chi_square - d, 0) / (null - d0)
         if d > 0:
-            values["p"] = float(chi2.sf(chi_square, d))
+            values["p"] = float(chdtrc(d, chi_square))
             values["rmsea"] = float(np.sqrt(max(0, chi_square / (d * n) - 1 / (n - 1))))
             values["rmsea_low"], values["rmsea_high"] = (
                 float(np.sqrt(noncentrality(chi_square, d, probability) / ((n - 1) * d))) for probability in (_LOW, _HIGH)
@@ -78,14 +78,15 @@ def fit_indices(R: Array, loadings: Array, uniquenesses: Array, n: float, *, reg
 
 def noncentrality(chi_square: float, df: float, probability: float) -> float:
     """Return the noncentrality for which a noncentral χ² is at most ``chi_square`` with this probability; 0 if there is none."""
+    from scipy.stats import ncx2  # takes long to import
 
     def excess(noncentral: float) -> float:
-        return float((ncx2.cdf(chi_square, df, noncentral) if noncentral > 0 else chi2.cdf(chi_square, df)) - probability)
+        return float((ncx2.cdf(chi_square, df, noncentral) if noncentral > 0 else chdtr(df, chi_square)) - probability)
 
     if excess(0.0) <= 0:
         return 0.0
     if chi_square > _LARGE:
-        z = float(norm.ppf(probability))  # mean + z·deviation = χ², solved for the deviation
+        z = float(ndtri(probability))  # mean + z·deviation = χ², solved for the deviation
         deviation = 2 * (np.sqrt(z**2 + chi_square - df / 2) - z)
         return float(deviation**2 / 4 - df / 2)
     high = max(chi_square, 1.0)

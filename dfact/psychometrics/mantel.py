@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2, false_discovery_control
 
 from dfact.engine.block_state import BlockState
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run
 from dfact.kernels.strata import count_fractions, count_strata
+from dfact.lazy import special
 
 Array = NDArray[np.float64]
 _LEAST_ANCHORS = 4  # purification leaves at least so many items in the match
@@ -195,7 +195,7 @@ def _test(strata: Strata, counts: NDArray[Any]) -> MantelTest:
     smd = np.where(strata.reverse, -smd, smd)
     with np.errstate(divide="ignore"):
         alpha = np.where(strata.reverse, 1 / alpha, alpha)
-    p = np.where(np.isnan(chi_square), np.nan, chi2.sf(np.nan_to_num(chi_square), 1))
+    p = np.where(np.isnan(chi_square), np.nan, special.chdtrc(1, np.nan_to_num(chi_square)))
     return MantelTest(n, chi_square, p, smd, alpha, strata.anchors, sd, alpha_se)
 
 
@@ -204,6 +204,8 @@ def adjusted(p: Array) -> Array:
     out: Array = np.full(p.shape, np.nan)
     known = ~np.isnan(p)
     if known.any():
+        from scipy.stats import false_discovery_control  # takes long to import
+
         out[known] = false_discovery_control(p[known])
     return out
 

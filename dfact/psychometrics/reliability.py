@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2, f
+from scipy.special import chdtrc, fdtri
 
 from dfact.linalg.rotation import oblimin
 from dfact.psychometrics.fit_indices import bartlett_factor, degrees_of_freedom
@@ -32,7 +32,7 @@ def alpha_interval(value: float, n: float, m: int, level: float = 0.95) -> tuple
     tail = (1 - level) / 2
     if m < 2 or n < 2:
         return np.nan, np.nan
-    upper, lower = (float(f.ppf(p, n - 1, (n - 1) * (m - 1))) for p in (1 - tail, tail))
+    upper, lower = (float(fdtri(n - 1, (n - 1) * (m - 1), p)) for p in (1 - tail, tail))
     return 1 - (1 - value) * upper, 1 - (1 - value) * lower
 
 
@@ -179,7 +179,7 @@ def bartlett(R: Array, n: float) -> SphericityTest:
     """
     m = len(R)
     chi_square, df = float(-bartlett_factor(n, m, 0) * np.linalg.slogdet(R)[1]), m * (m - 1) // 2
-    return SphericityTest(chi_square, df, float(chi2.sf(chi_square, df)))
+    return SphericityTest(chi_square, df, float(chdtrc(df, chi_square)))
 
 
 def steiger(R: Array, counts: Array) -> SphericityTest:
@@ -193,4 +193,4 @@ def steiger(R: Array, counts: Array) -> SphericityTest:
         return SphericityTest(np.nan, df, np.nan)
     with np.errstate(divide="ignore"):
         chi_square = float(((n - 3) * np.arctanh(r) ** 2).sum())
-    return SphericityTest(chi_square, df, float(chi2.sf(chi_square, df)))
+    return SphericityTest(chi_square, df, float(chdtrc(df, chi_square)))

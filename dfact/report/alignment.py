@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster, linkage
 
 from dfact.errors import ParameterError
+from dfact.lazy import hierarchy
 from dfact.linalg.congruence import match
 
 AGREEMENT = 0.97
@@ -96,7 +96,7 @@ def _group(arrays: Sequence[NDArray[Any]], numbers: list[int], least: float) -> 
     for i in range(n):
         for j in range(i):
             distances[i, j] = distances[j, i] = 1 - run_agreement(arrays[numbers[i]], arrays[numbers[j]])
-    labels = fcluster(linkage(distances[np.triu_indices(n, 1)], "complete"), 1 - least, "distance")
+    labels = hierarchy.fcluster(hierarchy.linkage(distances[np.triu_indices(n, 1)], "complete"), 1 - least, "distance")
     groups = []
     for label in dict.fromkeys(labels):
         members = np.flatnonzero(labels == label)

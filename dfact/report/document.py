@@ -120,7 +120,7 @@ def make_table(frame: pd.DataFrame, caption: str, *, shaded: Sequence[Any] = (),
     columns: list[list[Cell]] = [[Cell(label, "n" if numbered else _text_style(labels)) for label in labels]]
     headings = [Heading(str(frame.index.name or "name"), numbered)]
     scale = frame[shaded_names].to_numpy(np.float64) if shaded_names else np.empty(0)
-    largest = float(np.nanmax(np.abs(scale))) if np.isfinite(scale).any() else 0.0
+    largest = float(np.abs(scale[np.isfinite(scale)]).max(initial=0))
     for position, name in enumerate(frame):
         values = frame.iloc[:, position]
         numeric = is_numeric_dtype(values) and not is_bool_dtype(values)
@@ -177,7 +177,7 @@ def _text_style(texts: Sequence[str]) -> str:
 
 
 def _shade_class(value: float, largest: float) -> str:
-    if np.isnan(value) or largest == 0:
+    if not np.isfinite(value) or largest == 0:
         return ""
     step = int(np.ceil(abs(value) / largest * (_SHADES + 1))) - 1
     if step < 1:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import leaves_list, linkage
 
+from dfact.lazy import hierarchy
 from dfact.models.provenance import Comparison, Stability, TensorStability
 from dfact.report.plots import center_colors, heatmap, new_figure
 from dfact.report.row_statistics import RowStatistics
@@ -42,7 +42,7 @@ def _leaf_order(rows: NDArray[np.float64]) -> NDArray[np.intp]:
         return np.arange(len(rows))
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     units = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-    leaves = leaves_list(linkage(units, "average", optimal_ordering=len(rows) <= _MAX_ORDERED)).astype(np.intp)
+    leaves = hierarchy.leaves_list(hierarchy.linkage(units, "average", optimal_ordering=len(rows) <= _MAX_ORDERED)).astype(np.intp)
     # Either direction is a valid order: choose the one that starts with the first factor.
     strong = np.abs(units[leaves]).argmax(axis=1)
     return leaves if strong[: len(leaves) // 2].mean() <= strong[len(leaves) // 2 :].mean() else leaves[::-1]

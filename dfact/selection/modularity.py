@@ -113,7 +113,8 @@ def select_by_modularity(
     else:
         table["modularity"] = fitted.fit_candidates(X, candidates, checkpoint=checkpoint)
     best = len(fitted.components_)
-    fitted.set_params(n_components=best).selection_ = SelectionRecord.from_table(table, candidates.index(best), "modularity", "highest")
+    chosen: Any = fitted.set_params(n_components=best)
+    chosen.selection_ = SelectionRecord.from_table(table, candidates.index(best), "modularity", "highest")
     return Selection(table, {"n_components": best}, fitted)
 
 

@@ -24,8 +24,10 @@ from benchmarks.common import in_new_interpreter
 from benchmarks.cp import paper as cp_paper
 from benchmarks.cp import replicability as cp_replicability
 from benchmarks.cp import speed as cp_speed
+from benchmarks.cp import starts as cp_starts
 from benchmarks.cp import stochastic as cp_stochastic
-from benchmarks.engine import cluster_scaling, cost_model, dask_arrays, thousand, wide_columns
+from benchmarks.cp import time_to_objective as cp_time_to_objective
+from benchmarks.engine import cluster_scaling, cost_model, dask_arrays, thousand, threads_and_workers, wide_columns
 from benchmarks.expectile import paper as emf_paper
 from benchmarks.expectile import speed as emf_speed
 from benchmarks.factor_analysis import describe as describe_benchmark
@@ -42,6 +44,9 @@ from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
 from tests.conftest import planted_answers
 
 pytestmark = pytest.mark.slow
+
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -256,6 +261,7 @@ def test_replicability_of_a_planted_tensor() -> None:
     assert [row["chosen"] for row in table.values()] == [0, 1, 0]
 
 
+@pytest.mark.filterwarnings("ignore:components .* cancel each other")  # of the least squares that the benchmark compares with
 def test_images_are_clustered_by_their_factors(results: Path) -> None:
     images, labels = cp_paper.balls(4, 12, 12)
     assert images.shape == (48, 12, 12)
@@ -273,11 +279,28 @@ def test_elastic_cp_stochastic(results: Path, tmp_path: Path) -> None:
     with patch.object(readme_figures, "PICTURES", folder):
         thresholds = cp_stochastic.disk(tmp_path, shapes, [0.5], 3, picture=True)
     assert (folder / "stochastic.png").stat().st_size > 0
-    thresholds += cp_stochastic.workers({(20_000, 30, 5): 0.02}, (1, 2), 2) + cp_stochastic.table_3(20, 3, range(1, 2), (0.8,))
-    missed = ("its time", "of the time", "efficiency", "a path takes")  # by a busy machine
+    waits = cp_stochastic.Waits((20_000, 30, 5), 0.002, 0.02, 4, 2)
+    thresholds += cp_stochastic.workers([waits], (1, 8), 2) + cp_stochastic.table_3(20, 3, range(1, 2), (0.8,))
+    missed = ("its time", "of the time", "efficiency", "faster on all", "a path takes")  # by a busy machine
     missed += ("of its bytes",)  # by small data, where descent takes few passes
     assert all(held for text, held in thresholds if not any(words in text for words in missed))
     assert len(load(results, "elastic_cp_stochastic_disk")["rows"]) == 2
+
+
+@pytest.mark.exhaustive
+def test_starts_of_elastic_cp(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["starts", "--before", str(ROOT), "--tensors", "4", "--first", "2"])
+    assert cp_starts.main() == 0
+    assert (results / "elastic_cp_starts.json").exists()
+
+
+@pytest.mark.exhaustive
+def test_time_to_an_objective_of_elastic_cp(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["time_to_objective", "--before", str(ROOT), "--data", "1", "--shrink", "8"])
+    cp_time_to_objective.main()
+    rows = load(results, "elastic_cp_time_to_objective")["rows"]
+    assert [row["solver"] for row in rows] == ["before", "bcd", "stochastic"]
+    assert all(row["times the data read"] < 50 for row in rows)
 
 
 @pytest.mark.exhaustive
@@ -355,6 +378,16 @@ def test_response_times_of_the_expectile_paper(results: Path, tmp_path: Path, mo
     assert (tmp_path / "emf_paper_distributions_chosen.png").exists()
     emf_paper.draw_latency(table, tmp_path)
     assert (tmp_path / "emf_paper_latency.png").exists()
+
+
+@pytest.mark.exhaustive
+def test_threads_beside_workers(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["threads_and_workers", "--rows", "4000", "--columns", "200", "--rounds", "1"])
+    threads_and_workers.main()
+    table = load(results, "threads_and_workers")
+    assert [row["values"] for row in table["rows"]] == 3 * ["disk"] + 3 * ["memory"]
+    same = [threshold["held"] for threshold in table["thresholds"] if "same bits" in threshold["threshold"]]
+    assert same == 6 * [True]  # the others depend on the load of this machine
 
 
 @pytest.mark.exhaustive

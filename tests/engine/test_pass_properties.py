@@ -22,6 +22,7 @@ import dfact
 from dfact.engine.block_state import StateArrays
 from dfact.engine.passes import Block, PartialSums, Pass, RunPass, TiledPass, Workspace, read_only
 from dfact.linalg import kmeans, svd
+from dfact.models.cp import kept_sample
 from dfact.selection import (
     block_bootstrap,
     block_cross_validate,
@@ -137,6 +138,10 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         select_on_path(dfact.ElasticCP(3, solver=solver, **few), waves, lambdas=[0.5, 5.0], random_state=0)
     select_by_held_out(dfact.ExpectileMF(omega=0.2, **few), skewed(1), {"n_components": [2]}, random_state=0)
     with monkeypatch.context() as small:
+        small.setattr(kept_sample, "_ENTRIES", 1)
+        small.setattr(kept_sample, "_OBSERVATIONS", 1)
+        small.setattr(kept_sample, "_ROWS", 1)
+        dfact.ElasticCP(3, **few).fit(waves)
         small.setattr(kmeans, "_SAMPLE", 100)
         small.setattr(svd, "_GRAM_COLUMNS", 5)
         dfact.GradeOfMembership(3, **inline).fit(responses)

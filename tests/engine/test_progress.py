@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dfact
-from dfact.progress import remaining_change
+from dfact.progress import remaining_change, remaining_tail
 from tests.conftest import planted_answers
 from tests.models.expectile.test_emf import planted
 
@@ -36,9 +36,25 @@ def test_the_remaining_change_of_a_slow_series_is_not_underestimated(ratio: floa
         assert remaining_change(history[:n], quarter=True) > 0.3 * (history[n - 1] - 1000) / history[n - 1]
 
 
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("n", [20, 100, 1000])
+def test_the_remaining_tail_of_a_power_is_what_is_left(power: float, n: int) -> None:
+    history = [1000 + 500 * t**-power for t in range(1, n + 1)]
+    rest = (history[-1] - 1000) / history[-1]
+    assert 0.9 * rest <= remaining_tail(history) <= 1.1 * rest + 1e-12
+    assert n < 100 or remaining_change(history) < 0.9 * rest
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.8, 0.95])
+def test_the_remaining_tail_of_a_geometric_series_is_not_underestimated(ratio: float) -> None:
+    history = [1000 + 500 * ratio**i for i in range(40)]
+    assert remaining_change(history) <= remaining_tail(history) <= 40 * (history[-1] - 1000) / history[-1] + 1e-12
+
+
 def test_too_few_values_give_no_estimate() -> None:
     assert isnan(remaining_change([1.0] * 10))
-    assert remaining_change([1.0] * 11) == 0
+    assert isnan(remaining_tail([1.0] * 10))
+    assert remaining_change([1.0] * 11) == remaining_tail([1.0] * 11) == 0
 
 
 @pytest.mark.parametrize("seed", range(3))

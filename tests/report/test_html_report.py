@@ -783,6 +783,13 @@ def test_numbers_and_shades() -> None:
     assert [cell.text for cell in cells] == ["1.00", "-1.00", "0.00", "–", "0.00"]
 
 
+def test_infinite_values_are_shown_without_a_shade() -> None:
+    table = make_table(pd.DataFrame({"a": [np.inf, 2.0, -np.inf]}), "t", shaded=["a"])
+    finite = make_table(pd.DataFrame({"a": [2.0]}), "t", shaded=["a"])
+    assert [row[1].text for row in table.rows] == ["inf", "2.00", "-inf"]
+    assert [row[1].style for row in table.rows] == ["", finite.rows[0][1].style, ""]
+
+
 @pytest.mark.slow
 def test_greys_have_contrast_on_the_dark_page(tmp_path: Path) -> None:
     """Greys of plots that the command line shares are recoloured, text above all."""

@@ -1,11 +1,11 @@
 """Arrays of any kind as row sources, with their labels."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
@@ -14,6 +14,7 @@ from dfact.data.sources.dask import dask_array
 from dfact.data.sources.dense import ArraySource, LazySource, ZarrSource
 from dfact.data.sources.sparse import CSRSource
 from dfact.errors import DataError
+from dfact.lazy import is_data_frame, is_sparse, pd, sp
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class LabelledArray:
             if labels is not None and len(labels) != size:
                 raise DataError(f"{self.name} has {len(labels)} labels of mode {mode}, expected {size}; the file is damaged")
 
-    def transpose(self) -> "LabelledArray":
+    def transpose(self) -> LabelledArray:
         """Return the array with its modes in reverse order."""
         labels = (*self.labels, *[None] * (len(self.values.shape) - len(self.labels)))
         return replace(self, values=self.values.T, labels=labels[::-1])
@@ -52,9 +53,9 @@ def array_source(X: Any) -> RowSource:
         return X
     if isinstance(X, zarr.Array):
         return ZarrSource(X)
-    if sp.issparse(X):
+    if is_sparse(X):
         return CSRSource(_canonical(X))
-    if isinstance(X, pd.DataFrame):
+    if is_data_frame(X):
         return ArraySource(np.ascontiguousarray(_frame_values(X)))
     if hasattr(X, "dask") or hasattr(X, "dims"):
         lazy = dask_array(X)
@@ -85,7 +86,7 @@ def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
     """Return the labels that a DataFrame, an xarray DataArray or an array of a file has along an axis."""
     if isinstance(X, LabelledArray):
         return X.labels[axis] if axis < len(X.labels) else None
-    if isinstance(X, pd.DataFrame):
+    if is_data_frame(X):
         index = (X.index, X.columns)[axis]
         return None if isinstance(index, pd.RangeIndex) else index.astype(str).to_numpy(dtype=object)
     if hasattr(X, "dims") and X.dims[axis] in X.coords:

@@ -1,19 +1,22 @@
 """The contract of a row source: data that passes read by ranges of rows."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.data.run_digests import RunDigests
 from dfact.errors import StoreError
+from dfact.lazy import sp
 from dfact.storage.arrays import read_errors
+from dfact.storage.chunk_reads import read_entries
 from dfact.storage.location import Location
 
 
@@ -40,7 +43,7 @@ class RowSource(ABC):
         """Return the rows start to stop as a C-contiguous array."""
 
     @abstractmethod
-    def to_memory(self) -> "RowSource":
+    def to_memory(self) -> RowSource:
         """Read all rows into a source in memory."""
 
     @property
@@ -95,14 +98,14 @@ class RowSource(ABC):
         return sum(min((chunk + 1) * step - offset, n) - max(chunk * step - offset, 0) for chunk in chunks)
 
     @abstractmethod
-    def slice(self, rows: slice) -> "RowSource":
+    def slice(self, rows: slice) -> RowSource:
         """Return a source of these rows alone; for data in memory, it holds no other rows."""
 
 
 def read_chunks(array: zarr.Array[Any], start: int, stop: int, what: str) -> NDArray[Any]:
     """Return entries start to stop of a Zarr array; an error names the first chunk that cannot be read."""
     try:
-        return np.ascontiguousarray(array[start:stop])
+        return np.ascontiguousarray(read_entries(array, start, stop))
     except Exception as error:
         # A store names the chunk itself; codecs do not know which chunk they decode.
         first, last = (start, stop) if isinstance(error, StoreError) else _first_unreadable(array, start, stop)

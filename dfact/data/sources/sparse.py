@@ -1,5 +1,7 @@
 """CSR sources: SciPy matrices in memory and CSR arrays in a Zarr store."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -7,14 +9,13 @@ from math import ceil
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource, contiguous, read_chunks
 from dfact.errors import StoreError
-from dfact.kernels.entries import scatter
+from dfact.lazy import sp
 from dfact.storage.location import Location
 from dfact.storage.zarr_stores import location_of
 
@@ -49,7 +50,7 @@ class SparseSource(RowSource):
         """Return the rows as a dense array: of floats where implicit entries are missing. Stored missing codes stay codes."""
         return to_dense(self.read_native(start, stop), self.implicit_value)
 
-    def to_memory(self) -> "CSRSource":
+    def to_memory(self) -> CSRSource:
         return CSRSource(self.read_native(0, self.shape[0]), implicit_value=self.implicit_value)
 
     @property
@@ -102,7 +103,7 @@ class CSRSource(SparseSource):
             shape=(len(indptr) - 1, self.shape[1]),
         )
 
-    def slice(self, rows: slice) -> "CSRSource":
+    def slice(self, rows: slice) -> CSRSource:
         return replace(self, values=self.values[rows])
 
 
@@ -155,7 +156,7 @@ class StoredCSRSource(SparseSource):
             raise self._damaged(self.indices, f"entries {first} to {last}")
         return sp.csr_array((read_chunks(self.data, first, last, "entries"), indices, indptr - first), shape=(stop - start, self.n_columns))
 
-    def slice(self, rows: slice) -> "StoredCSRSource":
+    def slice(self, rows: slice) -> StoredCSRSource:
         start, stop, _ = rows.indices(self.shape[0])
         return replace(self, offset=self.offset + start, n=stop - start)
 
@@ -165,6 +166,8 @@ class StoredCSRSource(SparseSource):
 
 def to_dense(rows: sp.csr_array, implicit_value: float) -> NDArray[Any]:
     """Fill in the implicit entries of CSR rows, in a type that holds them."""
+    from dfact.kernels.entries import scatter  # imports Numba, which metadata do not need
+
     if not np.isnan(implicit_value):
         return np.asarray(rows.toarray(order="C"))
     out = np.full(rows.shape, implicit_value, np.result_type(rows.dtype, np.float32))

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from dfact.engine.memory_plan import format_bytes, reservable_bytes, worker_limit
+from dfact.engine.memory_plan import reservable_bytes, worker_limit
 from dfact.errors import MemoryPlanError
 from dfact.internals.distributed import memory_limit
+from dfact.text import format_bytes
 
 if TYPE_CHECKING:
     from distributed import Client, Worker

@@ -1,9 +1,16 @@
-"""Payloads between driver and workers, each pickled into a single string of bytes."""
+"""Payloads between driver and workers, each pickled into a single string of bytes.
 
+The string has the number of its buffers, their sizes, the pickle's, and then the pickle and the buffers, which are the memory of arrays.
+Dask searches pickles for names of ``__main__``, which takes longer than to copy them; so arrays are not part of the pickle.
+"""
+
+import struct
 from dataclasses import dataclass
+from pickle import PickleBuffer
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+_NUMBER = struct.calcsize("<Q")
 
 
 @dataclass(frozen=True)
@@ -17,9 +24,7 @@ class Pickled(Generic[T]):
     value: T
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from dfact.internals.distributed import dumps
-
-        return _unpickled, (dumps(self.value),)
+        return _unpickled, (packed(self.value),)
 
     def __sizeof__(self) -> int:
         """Return the size of the payload, by which Dask decides where tasks run and when to spill."""
@@ -29,21 +34,29 @@ class Pickled(Generic[T]):
 
 
 def _unpickled(content: bytes) -> Pickled[Any]:
-    from dfact.internals.distributed import loads
-
-    return Pickled(loads(content))
+    return Pickled(unpacked(content))
 
 
 def packed(value: Any) -> bytes:
     """Return the value as bytes, including its arrays in their memory order."""
     from dfact.internals.distributed import dumps
 
-    content: bytes = dumps(value)
-    return content
+    buffers: list[PickleBuffer] = []
+    pickled = dumps(value, buffer_callback=buffers.append)
+    parts = [pickled, *(buffer.raw() for buffer in buffers)]
+    return b"".join([struct.pack(f"<{len(parts) + 1}Q", len(buffers), *map(len, parts)), *parts])
 
 
 def unpacked(content: Any) -> Any:
-    """Return the value that :func:`packed` pickled."""
+    """Return the value that :func:`packed` pickled. Its arrays are copies, at aligned addresses, and may be written if the original may."""
     from dfact.internals.distributed import loads
 
-    return loads(content)
+    data = memoryview(content)
+    [count] = struct.unpack_from("<Q", data)
+    sizes = struct.unpack_from(f"<{count + 1}Q", data, _NUMBER)
+    start, parts = (count + 2) * _NUMBER, []
+    for size in sizes:
+        parts.append(data[start : start + size])
+        start += size
+    pickled, *buffers = parts
+    return loads(pickled, buffers=[bytearray(buffer) for buffer in buffers])

@@ -134,13 +134,14 @@ class WorkerShard:
             for (address, key, shard_runs), subtrees in below
         ]
         try:
-            combined: tuple[TreeSum[Any], Report] | None = None
-            for task in asyncio.as_completed([local, *remote]):
+            result: Any = None
+            for missing, task in zip(range(len(remote), -1, -1), asyncio.as_completed([local, *remote]), strict=True):
                 reply = await task
                 if isinstance(reply, dict) and "content" not in reply:
                     return reply
-                combined = await self._do(self._combine, combined, reply, parts)
-            return await self._do(self._finish, combined)
+                # The last step also makes the reply, in the same call of the thread, as all workers above wait for it.
+                result = await self._do(self._combine if missing else self._complete, result, reply, parts)
+            return dict(result)
         finally:
             for task in remote:
                 task.cancel()
@@ -200,6 +201,10 @@ class WorkerShard:
             combined[1].update(report)
         combined[0].update(nodes)
         return combined
+
+    def _complete(self, combined: tuple[TreeSum[Any], Report] | None, reply: Any, parts: int) -> dict[str, Any]:
+        """Add the last sums, and return the reply to the call."""
+        return self._finish(self._combine(combined, reply, parts))
 
     def _finish(self, result: Any) -> dict[str, Any]:
         """Return the reply to a call: the pickled result, unless partitions are lacking."""

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from dfact.data.memory_limit import parse_bytes
-from dfact.engine.memory_plan import Footprint, format_bytes
+from dfact.engine.memory_plan import Footprint
 from dfact.linalg.svd import gram_size, tiled_gram_size
 from dfact.models.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes
+from dfact.text import format_bytes
 
 _LIMIT_SHARE = 8  # part of the memory limit that the sums of one thread may take, as others wait for it
 

@@ -4,17 +4,19 @@ The model determines the differences of confounders up to a shift between factor
 :mod:`dfact.psychometrics.anchor` fixes.
 """
 
+from __future__ import annotations
+
 import warnings
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
 from dfact.engine.passes import Block
+from dfact.lazy import pd
 from dfact.models.bounded_nmf.passes import RowsPass, RowSums
 from dfact.models.fitted_schema import Shape
 from dfact.models.item_tests import NEGLIGIBLE
@@ -25,7 +27,7 @@ NEGLIGIBLE_POINTS = 0.1
 _COLLINEAR = 1e-8  # eigenvalues of correlations of confounders up to this count as 0
 _NOT_DETERMINED = 1e-6  # squared share of a coefficient that such eigenvectors hold
 _ITEMS = 1 << 10  # solved at once
-_SPLITS: "WeakKeyDictionary[Any, tuple[tuple[Any, ...], GroupEffects]]" = WeakKeyDictionary()  # of fitted models, which are not changed
+_SPLITS: WeakKeyDictionary[Any, tuple[tuple[Any, ...], GroupEffects]] = WeakKeyDictionary()  # of fitted models, which are not changed
 Array = NDArray[np.float64]
 
 

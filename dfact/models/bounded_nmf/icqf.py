@@ -8,14 +8,13 @@ from os import PathLike
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
 from dfact.errors import DataError, ParameterError
+from dfact.lazy import pd
 from dfact.models.bounded_nmf.effects import AdjustedDifferences, DifferencesPass, group_effects, impact_table, warn_of_effects
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import STARTS, Problem, check_range, make_problem, weight_unit
@@ -25,6 +24,7 @@ from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits
 from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, Values, is_in_range
 from dfact.progress import Iteration, Reporter
@@ -320,26 +320,26 @@ class ICQF(Factorization):
         return answers
 
     @property
-    def confounder_loadings_(self) -> pd.DataFrame:
+    def confounder_loadings_(self) -> "pd.DataFrame":
         """Loadings of the confounders as a table, items × encoded confounder columns."""
         columns = [] if self.confounder_encoding_ is None else list(self.confounder_encoding_.columns)
         return pd.DataFrame(self.confounder_components_.T, index=self._items, columns=columns)
 
     @property
-    def confounder_effects_(self) -> pd.DataFrame:
+    def confounder_effects_(self) -> "pd.DataFrame":
         """Effects of the confounders on the items at equal factors, in points, as a table, items × differences."""
         names = () if self.confounder_encoding_ is None else self.confounder_encoding_.differences()[0]
         return pd.DataFrame(group_effects(self).effects.T, index=self._items, columns=list(names))
 
     @property
-    def confounder_impact_(self) -> pd.DataFrame:
+    def confounder_impact_(self) -> "pd.DataFrame":
         """Differences that the confounders make to the factors, as a table, factors × differences.
 
         It is NaN, with a warning, for a model of an earlier version of dfact, which did not store the differences of its factors.
         """
         return impact_table(self)
 
-    def _encode(self, frame: pd.DataFrame | None, n_rows: int) -> NDArray[np.float64] | None:
+    def _encode(self, frame: "pd.DataFrame | None", n_rows: int) -> NDArray[np.float64] | None:
         if self.confounder_encoding_ is None:
             return None
         if frame is None:

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_outside
@@ -21,6 +20,7 @@ from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits
 from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE
 from dfact.progress import Iteration, Reporter

@@ -1,10 +1,11 @@
 """Passes of bounded non-negative factorization: an iteration of either solver, and the rows at their optimum given the loadings."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
@@ -13,6 +14,7 @@ from dfact.kernels.active_set import solve_rows
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import bounded_step, tile_rows
 from dfact.kernels.entries import filled, squared_error
+from dfact.lazy import sp
 from dfact.linalg.svd import Matrix, zero_filled
 from dfact.models.bounded_nmf.problem import Problem
 
@@ -62,7 +64,7 @@ class RowStart:
     seed: int | None = None
 
     @classmethod
-    def from_loadings(cls, loadings: NDArray[Any]) -> "RowStart":
+    def from_loadings(cls, loadings: NDArray[Any]) -> RowStart:
         """Start at the least-squares factors of the rows given the loadings (k, m)."""
         return cls(np.linalg.pinv(loadings.astype(np.float64)))
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.engine.memory_plan import Footprint
@@ -17,12 +16,13 @@ from dfact.engine.partitions import partitions
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, DfactError, ParameterError
 from dfact.kernels.cp import subtract
-from dfact.models.cp.base import CPModel, explained_share, rows_footprint, warn_unconverged
+from dfact.models.cp.base import CPModel, component_cosines, explained_share, rows_footprint, warn_unconverged
 from dfact.models.cp.elastic import ElasticCP
 from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfold
 from dfact.models.fit_task import FitTask
 from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import COUNT, NOT_NEGATIVE, random_generator
 from dfact.progress import Iteration, Reporter, remaining_change
 
@@ -70,6 +70,8 @@ class CPALS(CPModel):
         Number of components whose weights are not 0 (above 1e-9 of the first).
     components_ : array (R, I_2, …, I_N)
         a_r⁽²⁾∘…∘a_r⁽ᴺ⁾, which the factors of mode 1 weight.
+    component_cosines_ : array (R, R)
+        Π_n cos(a_q⁽ⁿ⁾, a_r⁽ⁿ⁾) of two components, which cancel each other where it is near −1.
     loadings_ : DataFrame
         The vectors of modes 2 to N, scaled to length 1, as a table.
     objective_history_ : array
@@ -96,7 +98,7 @@ class CPALS(CPModel):
     Warns
     -----
     UserWarning
-        Slices, of any mode, without any observed entry.
+        Slices, of any mode, without any observed entry. Two components that cancel each other, with a cosine of at most −0.8.
 
     References
     ----------
@@ -176,6 +178,7 @@ class CPALS(CPModel):
         final = iterations.objective(self.factors_)
         self.objective_history_ = np.asarray([*iterations.objectives, final])
         self.explained_share_ = explained_share(2 * final, iterations.norm)
+        self.component_cosines_ = component_cosines(sums.gram, [A.T.astype(np.float64) for A in others])
 
     def _iterate(self, parafac: Any, Z: NDArray[np.float64], iterations: "_Iterations") -> None:
         missing = np.isnan(Z)

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.data.validation import warn_unobserved_rows
@@ -19,12 +18,15 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.cp.passes import GRAM_COLUMNS, RowsPass
-from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, check_size, find_unobserved, khatri_rao, nonzero
+from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, check_size, component_weights, find_unobserved, khatri_rao, nonzero
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
-from dfact.models.fitted_schema import Shape
+from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.row_factors import select_columns
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits, Vocabulary
+
+_CANCELLING = -0.8  # cosine of two components at which a degenerate decomposition is reported
 
 
 class CPModel(Factorization):
@@ -40,6 +42,8 @@ class CPModel(Factorization):
     factors_: list[Annotated[Any, Shape((None, "k"), rows=True)]]
     """Factors (I_n, R) of each mode, largest component first. Those of mode 1 are a Zarr array if the data is stored."""
     weights_: Annotated[NDArray[np.float64], Shape(("k",))]
+    component_cosines_: Annotated[NDArray[np.float64], Shape(("k", "k")), OPTIONAL]
+    """Π_n cos(a_q⁽ⁿ⁾, a_r⁽ⁿ⁾) (R, R); −1 for two components that cancel each other."""
     slice_shape_: tuple[int, ...]
     mode_labels_: list[Annotated[NDArray[Any], Shape((None,), "texts")] | None]
     """Labels of modes 3 to N, None for a mode without labels."""
@@ -61,6 +65,22 @@ class CPModel(Factorization):
             raise DataError(f"mode_labels_ holds {sizes} labels of modes 3 to N, expected as many as slices, {self.slice_shape_[1:]}")
         if self.row_labels_ is not None and self.row_labels_.shape[0] != first.shape[0]:
             raise DataError(f"row_labels_ holds {self.row_labels_.shape[0]} labels, expected one for each of {first.shape[0]} rows")
+
+    def fit_prepared(self, task: FitTask[Any], *, checkpoint: str | PathLike[str] | None = None) -> Self:
+        super().fit_prepared(task, checkpoint=checkpoint)
+        self._warn_cancelling()
+        return self
+
+    def _warn_cancelling(self) -> None:
+        """Warn of two components that nearly cancel each other. In matrices components may be rotated, so their cosines mean nothing."""
+        if len(self.factors_) == 2 or len(self.component_cosines_) < 2:
+            return
+        cosines = np.tril(self.component_cosines_, -1)
+        second, first = np.unravel_index(cosines.argmin(), cosines.shape)
+        if cosines.min() <= _CANCELLING:
+            found = f"components {first + 1} and {second + 1} cancel each other: their cosine is {cosines.min():.2f}"
+            remedy = "the decomposition may be degenerate; try fewer components, or ElasticCP with a larger lam or nonnegative=True"
+            warnings.warn(f"{found}, so {remedy}", UserWarning, stacklevel=4)
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
         """Return the model's slices (n, I_2, …, I_N) for factors A⁽¹⁾ (n, R)."""
@@ -194,6 +214,17 @@ def gather_factors(rows: Iterable[NDArray[Any]], others: Factors, weights: NDArr
 def explained_share(squares: float, norm: float) -> float:
     """Return 1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖²; NaN if the data is 0."""
     return 1 - squares / norm if norm > 0 else float("nan")
+
+
+def component_cosines(gram: NDArray[np.float64], others: Factors) -> NDArray[np.float64]:
+    """Return the cosines Π_n cos(a_q⁽ⁿ⁾, a_r⁽ⁿ⁾) of the components (R, R), largest first, from A⁽¹⁾ᵀA⁽¹⁾ and the others (R, I_n)."""
+    cosines = np.ones_like(gram)
+    for product in (gram, *(A @ A.T for A in others)):
+        lengths = np.sqrt(product.diagonal())
+        scale = np.multiply.outer(lengths, lengths)
+        cosines *= np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
+    order = np.argsort(-component_weights(gram, others), kind="stable")
+    return np.ascontiguousarray(cosines[np.ix_(order, order)])
 
 
 def warn_unconverged(rows: int) -> None:

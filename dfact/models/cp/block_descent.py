@@ -1,6 +1,7 @@
 """Block coordinate descent for CP in its two forms: by passes over the rows, and on the residual tensor in memory."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,6 +69,21 @@ def descend(
     return objectives, False
 
 
+@dataclass(frozen=True)
+class RowSample:
+    """Some partitions of the rows."""
+
+    partitions: tuple[int, ...] | None
+    """Their numbers, ascending; None for all."""
+    share: float
+    """Their share of the rows."""
+    noise: float = 0.0
+    """Expected relative excess of the objective at the sample's minimum over that at the minimum for all rows."""
+
+
+ALL_ROWS = RowSample(None, 1.0)
+
+
 class ImputingDescent:
     """Descent by one pass over the rows in each iteration, with missing entries filled in by the model.
 
@@ -75,13 +91,22 @@ class ImputingDescent:
     the updates of the other modes need. No update raises the objective: all of them are column updates
     of one quadratic above it. Between iterations all modes are extrapolated along their last step with Nesterov's
     weights (Mitchell et al. 2020). If the objective then falls too little, the pass is repeated without extrapolation,
-    and the weights restart.
+    and the weights restart. On a ``sample`` of the rows, the objective is the sample's share of that of all rows.
     """
 
-    def __init__(self, prior: Prior, row_start: RowStart, dtype: np.dtype[Any], others: Factors, supports: Factors | None = None) -> None:
+    def __init__(
+        self,
+        prior: Prior,
+        row_start: RowStart,
+        dtype: np.dtype[Any],
+        others: Factors,
+        supports: Factors | None = None,
+        sample: RowSample = ALL_ROWS,
+    ) -> None:
         self._prior, self._row_start, self._dtype = prior, row_start, dtype
         self._others = [A.copy() for A in others]
-        self._supports = supports
+        self._supports, self._sample = supports, sample
+        self._reset = supports is None  # the state of the rows, in the first pass; a refinement needs it
         self._key = FACTORS if supports is None else REFINED
         self._scales = np.ones(len(others[0]), dtype)  # of mode 1; the next pass applies them
         self._net = ElasticNet(np.nan, np.nan)  # unequal to any other
@@ -96,20 +121,15 @@ class ImputingDescent:
     def _run(self, net: ElasticNet, *, move: bool = True, weight: float = 0.0, back: bool = False) -> Solver[Sums]:
         H, gram = khatri_rao([A.astype(self._dtype) for A in self._others]), grams_product([A @ A.T for A in self._others])
         scales, self._scales = self._scales, np.ones_like(self._scales)
-        pass_ = FillPass(net, self._prior.rows, self._row_start, self._dtype, self._key, move)
-        return (yield from run(pass_, Point(H, gram.astype(self._dtype), scales, weight, back)))
-
-    def shrink(self, gram: NDArray[np.float64], norm: float) -> None:
-        """Scale the start X, with this A⁽¹⁾ᵀA⁽¹⁾, so that it is no larger than the data, whose squared norm is ``norm``.
-
-        A larger start would fill the missing entries, and column updates would then make components cancel each other.
-        """
-        size = float(grams_product([gram, *(A @ A.T for A in self._others)]).sum())
-        if size > norm:
-            self._scales *= np.sqrt(norm / size)
+        reset, self._reset = self._reset, False
+        row_start = self._row_start if reset else replace(self._row_start, H=None)  # later passes need not send it
+        pass_ = FillPass(net, self._prior.rows, row_start, self._dtype, self._key, move)
+        point = Point(H, gram.astype(self._dtype), scales, weight, back)
+        return (yield from run(pass_, point, sample=self._sample.partitions, reset=reset))
 
     def _sizes(self) -> list[NDArray[np.float64]]:
-        return [penalty_norms(A, variances) for A, variances in zip(self._others, self._prior.others, strict=True)]
+        """Return the norms of the penalties of the other modes. The sample's share of the rows has the same share of these penalties."""
+        return [self._sample.share * penalty_norms(A, variances) for A, variances in zip(self._others, self._prior.others, strict=True)]
 
     def iterate(self, net: ElasticNet) -> Solver[float]:
         if net != self._net:
@@ -144,7 +164,8 @@ class ImputingDescent:
                 G = grams_product([*grams[: n + 1], *grams[n + 2 :]])
                 support = A[:0] if self._supports is None else self._supports[n]
                 U = contract(sums.cross, others, n)
-                column_updates(A, U, G, net.ridge(self._prior.others[n]), net.l1, net.nonnegative, support, _INNER)
+                ridge, share = net.ridge(self._prior.others[n]), self._sample.share
+                column_updates(A, U, G, share * ridge, share * net.l1, net.nonnegative, support, _INNER)
                 grams[n + 1] = A @ A.T
 
     def evaluate(self) -> Solver[tuple[float, NDArray[np.float64]]]:

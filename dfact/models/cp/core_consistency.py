@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import as_dataset
 from dfact.data.validation import require_finite
@@ -16,6 +15,7 @@ from dfact.kernels.cp import fill_missing
 from dfact.models.cp.base import CPModel
 from dfact.models.cp.passes import tiles
 from dfact.models.cp.problem import khatri_rao, unfold
+from dfact.models.scikit_learn import check_is_fitted
 
 
 @dataclass

@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.layout import Layout
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.models.cp.base import CPModel, explained_share, gather_factors, rows_footprint, warn_unconverged
+from dfact.models.cp.base import CPModel, component_cosines, explained_share, gather_factors, rows_footprint, warn_unconverged
 from dfact.models.cp.block_descent import Descent, descend
-from dfact.models.cp.initialization import is_exact, make_descent, row_inputs, start_size
+from dfact.models.cp.initialization import is_exact, make_descent, row_inputs, start_size, uses_vectors
+from dfact.models.cp.kept_sample import most_rows
 from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, trace_path
 from dfact.models.cp.problem import (
@@ -30,13 +30,15 @@ from dfact.models.cp.problem import (
     penalty_norms,
 )
 from dfact.models.cp.samples import monitor_rows
-from dfact.models.cp.stochastic import StochasticDescent, resolve_batch_sizes
+from dfact.models.cp.stochastic import StochasticDescent, progress, resolve_batch_sizes
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, YES_OR_NO, Values, is_count, is_in_range
-from dfact.progress import Iteration, Reporter, remaining_change
+from dfact.progress import Iteration, Reporter, remaining_tail
 
+_TRUSTED_COSINE = -0.5  # of two components; below it the objective falls in steps that the history does not announce
 _DEFAULT_PENALTY = (1.0, 0.2)  # λ and α
 
 
@@ -58,7 +60,9 @@ _STEP = Values(
 _PRIORS = Values(
     lambda value: value is None or _is_listed(value) or _is_name(value, "estimate"), "'estimate', None, or a list of variances"
 )
-_STARTS = Values(lambda value: _is_listed(value) or _is_name(value, "random", "nvecs"), "'random', 'nvecs', or a list of factors")
+_STARTS = Values(
+    lambda value: _is_listed(value) or _is_name(value, "auto", "random", "nvecs"), "'auto', 'random', 'nvecs', or a list of factors"
+)
 
 
 class ElasticCP(CPModel):
@@ -95,9 +99,9 @@ class ElasticCP(CPModel):
         Constrain all factors to be at least 0.
     solver : "bcd" or "stochastic"
         Block coordinate descent, or stochastic steps on samples. These are Adamax on slices of mode 1 (algorithm 4), for data so large
-        that reading it dominates the time. An iteration of these is a pass over at most 32 partitions: one block of each takes
-        25 steps from the same factors, and the next iteration begins at the mean of their results, weighted by their
-        slices. It starts from the other modes' factors alone.
+        that reading it dominates the time. An iteration of these is a pass over a 32nd of the partitions, at least 16: each block takes
+        8 to 25 steps from the same factors, and the next iteration begins at the mean of their results, weighted by their
+        slices. It ends when the means of three objectives fall less than ``tol``, or than they vary by chance.
     missing : "fill", "exact" or "auto"
         Missing entries: imputed by the model in each pass ("fill"), or excluded from each update, in memory ("exact"). "exact" works
         on the residual tensor in memory (algorithm 1 as printed, and the rescaling of the modes). Both descend on
@@ -114,14 +118,21 @@ class ElasticCP(CPModel):
         Variances of the slices in the ℓ2 penalty, the diagonals of R_n: estimated, or all 1 (None). The estimates are R_n(i, i) =
         ‖X(n-slice i)‖²/(Rθ^{N−1}), θ = (‖X‖²/R)^{1/N}, in which the missing entries of a slice count as much as its observed ones
         on average, so that they do not depend on which entries are missing.
-    init : "random", "nvecs", or list of N arrays (I_n, R)
-        Initial factors: random, or leading left singular vectors of the unfoldings. Random ones are standard normal, also beyond the
-        number of singular vectors. A list holds given factors.
+    init : "auto", "random", "nvecs", or list of N arrays (I_n, R)
+        Initial factors of modes 2 to N: random, or leading left singular vectors of the unfoldings. Random ones are standard normal, also
+        beyond the number of singular vectors. The slices of mode 1 begin at their optimum given these. "nvecs" and "auto" have one start
+        of singular vectors, "auto" unless their Gram matrices have more than 2²² entries; all others are random. A list holds given
+        factors of all modes, from which the fit starts as it is.
+    n_init : int
+        Number of short starts, the best of which goes on. Each takes 10 iterations, the first four with a hundredth of the penalties, as
+        components would vanish before they form; the better half takes 20 more. On large data they run on some slices, on the driver.
+        Then passes over a 16th and a quarter of the partitions follow, on each until a pass brings less than the sample's noise.
+        All these are not counted as iterations.
     max_iter : int
         Maximum number of iterations; along a path, for each λ.
     tol : float
         Stop when the estimated distance of the objective from its limit, relative to its value, falls below this. It needs
-        at least 11 iterations; see :func:`dfact.progress.remaining_change`. The fits of a path, which start
+        at least 11 iterations; see :func:`dfact.progress.remaining_tail`. The fits of a path, which start
         near their solutions, stop when the relative change of the objective in an iteration falls below this.
     random_state : int, RandomState or None
         Seed of the start.
@@ -138,6 +149,8 @@ class ElasticCP(CPModel):
         Number of components whose weights are not 0 (above 1e-9 of the first).
     components_ : array (R, I_2, …, I_N)
         a_r⁽²⁾∘…∘a_r⁽ᴺ⁾, which the factors of mode 1 weight.
+    component_cosines_ : array (R, R)
+        Π_n cos(a_q⁽ⁿ⁾, a_r⁽ⁿ⁾) of two components, which cancel each other where it is near −1.
     loadings_ : DataFrame
         The vectors of modes 2 to N, scaled to length 1, as a table.
     objective_history_ : array
@@ -145,7 +158,9 @@ class ElasticCP(CPModel):
         estimates it on a fixed sample of slices at their optimum, except the last, which is exact.
     n_iter_, converged_ : int, bool
     remaining_ : float
-        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
+        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations, and if two
+        components have a cosine of at most −0.5, as the history then does not show what is left. Of the stochastic solver, it is the
+        fall of the objective in the last three iterations, 0 if that is noise, and NaN after fewer than 6.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
     read_share_ : float
@@ -168,7 +183,8 @@ class ElasticCP(CPModel):
     Warns
     -----
     UserWarning
-        Slices, of any mode, without any observed entry: their factors are 0.
+        Slices, of any mode, without any observed entry: their factors are 0. Two components that cancel each other, with a cosine of at
+        most −0.8: the data may have no best decomposition of this rank (Krijnen et al. 2008).
 
     References
     ----------
@@ -203,7 +219,8 @@ class ElasticCP(CPModel):
         batch_sizes: Annotated[Sequence[int] | None, _SIZES] = None,
         step_size: Annotated[float, _STEP] = 1.0,
         prior: Annotated[Literal["estimate"] | Any | None, _PRIORS] = "estimate",
-        init: Annotated[Literal["random", "nvecs"] | Any, _STARTS] = "random",
+        init: Annotated[Literal["auto", "random", "nvecs"] | Any, _STARTS] = "auto",
+        n_init: Annotated[int, COUNT] = 6,
         max_iter: Annotated[int, COUNT] = 200,
         tol: Annotated[float, NOT_NEGATIVE] = 3e-5,
         random_state: Any = None,
@@ -226,6 +243,7 @@ class ElasticCP(CPModel):
         self.step_size = step_size
         self.prior: Any = prior
         self.init = init
+        self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
@@ -243,8 +261,10 @@ class ElasticCP(CPModel):
 
     def _solve(self, task: FitTask[ElasticNet]) -> Solver[None]:
         net, dtype = task.problem, task.dtype
-        self.prior_, descent, _ = yield from make_descent(self, task.dataset, dtype)
-        objectives, self.converged_ = yield from descend(descent, net, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
+        report = Reporter(self.callbacks, self.max_iter)
+        self.prior_, descent, _ = yield from make_descent(self, task.dataset, dtype, net, report)
+        measure = progress if self.solver == "stochastic" else remaining_tail
+        objectives, self.converged_ = yield from descend(descent, net, self.max_iter, self.tol, report, measure)
         # Rounded to the precision of factors_, so that transform gives the same rows.
         others = [A.astype(dtype).astype(np.float64) for A in descent.others]
         sums = yield from run(RowsPass(net, self.prior_.rows, dtype), khatri_rao(others))
@@ -253,7 +273,9 @@ class ElasticCP(CPModel):
         weights = component_weights(sums.gram, others)
         self.factors_ = gather_factors((yield from state_rows(FACTORS)), others, weights, task)
         self.objective_history_ = np.asarray([*objectives, final])
-        self.n_iter_, self.remaining_ = len(objectives), remaining_change(objectives)
+        self.component_cosines_ = component_cosines(sums.gram, others)
+        trusted = len(others) == 1 or self.component_cosines_.min() > _TRUSTED_COSINE
+        self.n_iter_, self.remaining_ = len(objectives), measure(objectives) if trusted else float("nan")
         if isinstance(descent, StochasticDescent):
             self.read_share_ = descent.read_share
         self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))
@@ -289,7 +311,8 @@ class ElasticCP(CPModel):
 
     def _trace(self, task: FitTask[ElasticNet], lambdas: list[float], refine: bool) -> Solver[tuple[Prior, list[PathStep]]]:
         report = Reporter(self.callbacks, len(lambdas))
-        prior, descent, norm = yield from make_descent(self, task.dataset, task.dtype)
+        first = replace(task.problem, lam=lambdas[0])
+        prior, descent, norm = yield from make_descent(self, task.dataset, task.dtype, first)
 
         def gather(descent: Descent, weights: NDArray[np.float64]) -> Solver[list[Any]]:
             return gather_factors((yield from descent.rows()), descent.others, weights, task)
@@ -362,14 +385,16 @@ class ElasticCP(CPModel):
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, prod(shape[1:]), self.n_components
         rows, exact = rows_footprint(shape, k, dtype), is_exact(self, shape, 1.0)
-        start = start_size(shape, k) if isinstance(self.init, str) and self.init == "nvecs" else 0
+        start = start_size(shape) if uses_vectors(self, shape) else 0
         monitor = 8 * m * monitor_rows(shape, resolve_batch_sizes(self.batch_sizes, shape, k)[0]) if self.solver == "stochastic" else 0
+        sampled = most_rows(shape, k) if isinstance(self.init, str) and not exact else 0
+        kept = sampled * (rows.work_per_row + size * (m + 6 * k))  # on the driver, with all that passes on it need
         # Products of two factors, and their contractions with the data.
         steps = 4 * k * (k + 1) * m // Layout.of(shape).block_rows if self.solver == "stochastic" else 0
         return replace(
             rows,
             work_per_row=rows.work_per_row + steps,
-            broadcast=max(rows.broadcast, 8 * start),
+            broadcast=max(rows.broadcast, 8 * start, size * m * sampled),
             state_per_row=(3 * size + 1) * k + size,  # factors, refined factors and their support, factors before the last step
-            result_per_row=rows.result_per_row + (8 * 3 * m if exact else 0) + -(-monitor // max(1, shape[0])),
+            result_per_row=rows.result_per_row + (8 * 3 * m if exact else 0) + -(-(monitor + kept) // max(1, shape[0])),
         )

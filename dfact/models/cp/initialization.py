@@ -9,16 +9,34 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from dfact.data.dataset import Dataset
+from dfact.data.layout import Layout
+from dfact.engine.driver import drive
 from dfact.engine.partitions import partitions
 from dfact.engine.requests import Solver, memo, run, state_rows
-from dfact.linalg.svd import gram_size, right_singular, tiled_gram_size
-from dfact.models.cp.block_descent import Descent, ImputingDescent, MaskedDescent
-from dfact.models.cp.passes import FACTORS, RowStart, SlicesPass, SliceSums, UnfoldingsPass, filled_rows, random_factors
-from dfact.models.cp.problem import Factors, Prior, RowPrior, check_factors, check_variances, estimate_prior, find_unobserved, unfold
+from dfact.engine.session import Arrays
+from dfact.engine.threads import single_threaded
+from dfact.models.cp.block_descent import ALL_ROWS, Descent, ImputingDescent, MaskedDescent, RowSample
+from dfact.models.cp.kept_sample import KeepRowsPass, KeptRows, SampleSession, plan_sample
+from dfact.models.cp.passes import FACTORS, RowStart, SlicesPass, SliceSums, UnfoldingsPass
+from dfact.models.cp.problem import (
+    ElasticNet,
+    Factors,
+    Prior,
+    RowPrior,
+    check_factors,
+    check_variances,
+    estimate_prior,
+    find_unobserved,
+    khatri_rao,
+    unfold,
+)
+from dfact.models.cp.starts import best_start, grow, growing_samples, row_sample
 from dfact.models.cp.stochastic import StochasticDescent, resolve_batch_sizes
 from dfact.parameters import resolve_seed
+from dfact.progress import Reporter
 
 _EXACT_ENTRIES = 1 << 20  # up to which a residual tensor fits roughly into a second-level cache
+_VECTORS_ENTRIES = 1 << 22  # of the unfoldings' Gram matrices, up to which starts of both kinds have one of singular vectors
 _EXACT_MISSING = 0.5  # share of missing entries above which filling them in is slow, and leads to worse local minima
 
 
@@ -27,12 +45,13 @@ class Parameters(Protocol):
 
     n_components: int
     nonnegative: bool
-    solver: str
-    missing: str
+    solver: Any
+    missing: Any
     batch_sizes: Sequence[int] | None
     step_size: float
     prior: Any
     init: Any
+    n_init: int
     random_state: Any
 
 
@@ -54,34 +73,98 @@ def row_inputs(model: Parameters, dataset: Dataset, dtype: np.dtype[Any]) -> NDA
     return np.hstack(covariates).astype(dtype) if covariates else None
 
 
-def make_descent(model: Parameters, dataset: Dataset, dtype: np.dtype[Any]) -> Solver[tuple[Prior, Descent, float]]:
-    """Make the model's descent at its start. Return the prior, the descent, and ‖Δ∘Z‖²."""
-    row_start, others = yield from _initial_factors(model, dataset, dtype)
-    for A, empty in zip(others, find_unobserved(dataset), strict=True):
-        A[:, empty] = 0
-    exact = is_exact(model, dataset.shape, dataset.missing_rate)
-    rescaled = model.solver == "bcd" and isinstance(model.init, str) and (exact or dataset.missing_rate > 0)
-    # A single pass computes everything about the data that the first iteration needs.
-    sums = yield from run(SlicesPass(dtype, row_start if rescaled else None), None)
+def make_descent(
+    model: Parameters, dataset: Dataset, dtype: np.dtype[Any], net: ElasticNet, report: Reporter | None = None
+) -> Solver[tuple[Prior, Descent, float]]:
+    """Make the model's descent at its start: the given one, or the best of short ones. Return the prior, the descent, and ‖Δ∘Z‖²."""
+    seed = yield from resolve_seed(model.random_state)
+    sums = yield from run(SlicesPass(dtype), None)
     prior, norm = _make_prior(model, dataset, sums), float(sums.columns.sum())
-    if model.solver == "stochastic":
-        sizes = resolve_batch_sizes(model.batch_sizes, dataset.shape, model.n_components)
-        masked = model.missing == "exact" or (model.missing == "auto" and dataset.missing_rate > _EXACT_MISSING)
-        return prior, StochasticDescent(dataset.source, prior, row_start, dtype, others, sizes, model.step_size, exact=masked), norm
-    descent = ImputingDescent(prior, row_start, dtype, others)
-    if rescaled:
-        descent.shrink(sums.gram, norm / max(1 - dataset.missing_rate, 1e-12))
-    if not exact:
-        return prior, descent, norm
-    # The exact solver starts from the mode 1 and the variances of the passes, so that both solvers start alike.
-    yield from descent.evaluate()
-    arrays = {FACTORS: (yield from state_rows(FACTORS)), "variances": (yield from state_rows("variances"))}
-    state = yield from memo("rows", lambda: {name: np.concatenate(list(rows)) for name, rows in arrays.items()})
-    rows, variances = (state[name].T.astype(np.float64) for name in (FACTORS, "variances"))
-    parts = partitions(dataset.source, dataset.missing_code, None)
-    Z = np.concatenate([unfold(block) for block in parts.blocks(np.dtype(np.float64))])
-    factors = np.hstack([rows, *others])
-    return prior, MaskedDescent(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), factors), norm
+    descents = _Descents(model, dataset, dtype, prior, seed)
+    sampled = None if descents.exact else plan_sample(dataset.shape, model.n_components, dataset.missing_rate)
+    if not isinstance(model.init, str):
+        others = [np.ascontiguousarray(A.T) for A in check_factors(model.init, dataset.shape, model.n_components)[1:]]
+        others = _without_unobserved([np.abs(A) if model.nonnegative else A for A in others], dataset)
+    elif sampled is None:
+        starts = yield from _initial_factors(model, dataset, seed, dtype)
+        others = yield from best_start(starts, ALL_ROWS, net, descents.make)
+    else:
+        pass_ = KeepRowsPass(sampled.rows, seed, prior.rows, Layout.of(dataset.shape), dtype)
+        rows = yield from run(pass_, None, sample=sampled.partitions)
+        size = dataset.shape, model.n_components, dataset.missing_rate
+        sample = row_sample(*size, len(rows.values), None)
+        others = yield from _start_on_sample(model, dataset, seed, net, rows, sample, prior, report)
+        if model.solver != "stochastic":
+            others = yield from grow(others, growing_samples(*size, sample), net, descents.make, report)
+    return prior, (yield from descents.make_last(others, net)), norm
+
+
+def _start_on_sample(
+    model: Parameters,
+    dataset: Dataset,
+    seed: int,
+    net: ElasticNet,
+    rows: KeptRows,
+    sample: RowSample,
+    prior: Prior,
+    report: Reporter | None,
+) -> Solver[Factors]:
+    """Return the factors of modes 2 to N at which the best start on the driver's sample ends."""
+    dtype = rows.values.dtype
+
+    def solve() -> Solver[Factors]:
+        descents = _Descents(model, dataset, dtype, Prior(RowPrior("given"), prior.others), seed, exact=False)
+        starts = yield from _initial_factors(model, dataset, seed, dtype)
+        others = yield from best_start(starts, sample, net, descents.make)
+        return (yield from grow(others, [sample], net, descents.make, report))
+
+    def compute() -> Arrays:
+        with single_threaded():
+            return {f"{n}": A for n, A in enumerate(drive(solve(), SampleSession(rows, dataset.shape[1:])))}
+
+    arrays = yield from memo("starts", compute)
+    return [arrays[f"{n}"] for n in range(len(arrays))]
+
+
+class _Descents:
+    """Makes the descents of a model from given factors of modes 2 to N."""
+
+    def __init__(
+        self, model: Parameters, dataset: Dataset, dtype: np.dtype[Any], prior: Prior, seed: int, *, exact: bool | None = None
+    ) -> None:
+        self._model, self._dataset, self._dtype, self._prior, self._seed = model, dataset, dtype, prior, seed
+        self.exact = is_exact(model, dataset.shape, dataset.missing_rate) if exact is None else exact
+        self._Z: NDArray[np.float64] | None = None
+
+    def make(self, others: Factors, net: ElasticNet, sample: RowSample = ALL_ROWS) -> Solver[Descent]:
+        """Make a descent on a sample of the rows, which begin at their optimum, or at the given factors of mode 1."""
+        H = khatri_rao(others) if isinstance(self._model.init, str) else None
+        row_start = RowStart(len(others[0]), net, H)
+        descent = ImputingDescent(self._prior, row_start, self._dtype, others, sample=sample)
+        return (yield from self._masked(descent)) if self.exact else descent
+
+    def make_last(self, others: Factors, net: ElasticNet) -> Solver[Descent]:
+        """Make the descent of the model's solver."""
+        model, shape = self._model, self._dataset.shape
+        if model.solver != "stochastic":
+            return (yield from self.make(others, net))
+        sizes = resolve_batch_sizes(model.batch_sizes, shape, model.n_components)
+        masked = model.missing == "exact" or (model.missing == "auto" and self._dataset.missing_rate > _EXACT_MISSING)
+        source = self._dataset.source
+        given = not isinstance(model.init, str)
+        return StochasticDescent(source, self._prior, self._seed, self._dtype, others, sizes, model.step_size, exact=masked, warmup=given)
+
+    def _masked(self, descent: ImputingDescent) -> Solver[MaskedDescent]:
+        """Make a descent on the residual tensor, which starts from the mode 1 and the variances of the passes."""
+        yield from descent.evaluate()
+        arrays = {FACTORS: (yield from state_rows(FACTORS)), "variances": (yield from state_rows("variances"))}
+        state = yield from memo("rows", lambda: {name: np.concatenate(list(rows)) for name, rows in arrays.items()})
+        rows, variances = (state[name].T.astype(np.float64) for name in (FACTORS, "variances"))
+        if self._Z is None:
+            parts = partitions(self._dataset.source, self._dataset.missing_code, None)
+            self._Z = np.concatenate([unfold(block) for block in parts.blocks(np.dtype(np.float64))])
+        factors = np.hstack([rows, *descent.others])
+        return MaskedDescent(self._Z, self._dataset.shape, np.concatenate([variances[0], *self._prior.others]), factors)
 
 
 def _make_prior(model: Parameters, dataset: Dataset, sums: SliceSums) -> Prior:
@@ -95,43 +178,41 @@ def _make_prior(model: Parameters, dataset: Dataset, sums: SliceSums) -> Prior:
     return estimate_prior(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
 
 
-def _initial_factors(model: Parameters, dataset: Dataset, dtype: np.dtype[Any]) -> Solver[tuple[RowStart, Factors]]:
-    """Return the start of mode 1, and the other modes' initial factors (R, I_n)."""
-    k, shape, nonnegative = model.n_components, dataset.shape, model.nonnegative
-    seed = yield from resolve_seed(model.random_state)
-    if not isinstance(model.init, str):
-        others = [np.ascontiguousarray(A.T) for A in check_factors(model.init, shape, k)[1:]]
-        return RowStart(k, seed, nonnegative, from_covariates=True), [np.abs(A) if nonnegative else A for A in others]
-    seeds = (np.random.SeedSequence(seed, spawn_key=(n,)) for n in range(1, len(shape)))
-    others = [random_factors(stream, (k, size), nonnegative) for stream, size in zip(seeds, shape[1:], strict=True)]
-    if model.init == "random":
-        return RowStart(k, seed, nonnegative), others
-    projection = yield from _nvecs(shape, others, dtype, nonnegative=nonnegative)
-    return RowStart(k, seed, nonnegative, projection), others
+def _initial_factors(model: Parameters, dataset: Dataset, seed: int, dtype: np.dtype[Any]) -> Solver[list[Factors]]:
+    """Return the starts of modes 2 to N (R, I_n): singular vectors, random factors, or both kinds."""
+    shape, starts = dataset.shape, list[Factors]()
+    for number in range(model.n_init):
+        keys = ((n, number) if number else (n,) for n in range(1, len(shape)))
+        rngs = (np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key)) for key in keys)
+        starts.append([rng.standard_normal((model.n_components, size)) for rng, size in zip(rngs, shape[1:], strict=True)])
+    if uses_vectors(model, shape):
+        yield from _set_singular_vectors(shape, starts[0], dtype)
+    return [_without_unobserved([np.abs(A) if model.nonnegative else A for A in others], dataset) for others in starts]
 
 
-def _nvecs(shape: Sequence[int], others: Factors, dtype: np.dtype[Any], *, nonnegative: bool) -> Solver[NDArray[np.float64]]:
-    """Overwrite the first components of the other modes (R, I_n) with singular vectors, as many as exist.
+def uses_vectors(model: Parameters, shape: Sequence[int]) -> bool:
+    """Return whether the first start consists of singular vectors."""
+    return isinstance(model.init, str) and (model.init == "nvecs" or (model.init == "auto" and start_size(shape) <= _VECTORS_ENTRIES))
 
-    Return the projection (m, j) of the data on those of mode 1.
-    """
+
+def _without_unobserved(others: Factors, dataset: Dataset) -> Factors:
+    """Set the factors of slices without any observed entry to 0."""
+    for A, empty in zip(others, find_unobserved(dataset), strict=True):
+        A[:, empty] = 0
+    return others
+
+
+def _set_singular_vectors(shape: Sequence[int], others: Factors, dtype: np.dtype[Any]) -> Solver[None]:
+    """Overwrite the first components of the other modes (R, I_n) with singular vectors of the unfoldings, as many as exist."""
     flat, start = (yield from run(UnfoldingsPass(dtype), None)).grams, 0
     for A, size in zip(others, shape[1:], strict=True):
         j = min(len(A), size)
         gram = flat[start : start + size * size].reshape(size, size)
         vectors = eigh(gram, subset_by_index=(size - j, size - 1))[1][:, ::-1]
-        vectors = vectors * np.where(vectors[np.abs(vectors).argmax(axis=0), np.arange(j)] < 0, -1.0, 1.0)
-        A[:j] = np.abs(vectors.T) if nonnegative else vectors.T
+        A[:j] = (vectors * np.where(vectors[np.abs(vectors).argmax(axis=0), np.arange(j)] < 0, -1.0, 1.0)).T
         start += size * size
-    m = prod(shape[1:])
-    V, sigma = yield from right_singular(m, min(len(others[0]), shape[0], m), dtype, view=filled_rows)
-    # The vector of a singular value of 0 would consist of rounding errors.
-    strong = sigma > 1e-6 * sigma[0]
-    return np.asarray(V[:, strong] / sigma[strong])
 
 
-def start_size(shape: Sequence[int], rank: int) -> int:
-    """Return how many numbers a pass for the singular vectors sums: Gram matrices of the unfoldings, or those that mode 1 needs."""
-    m = prod(shape[1:])
-    k = min(rank, shape[0], m)
-    return max(sum(size * size for size in shape[1:]), gram_size(m, k) + tiled_gram_size(m, k))
+def start_size(shape: Sequence[int]) -> int:
+    """Return how many numbers the pass for the singular vectors sums: the Gram matrices of the unfoldings."""
+    return sum(size * size for size in shape[1:])

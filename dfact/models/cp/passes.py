@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ GRAM_COLUMNS = 1 << 9  # columns whose products of loadings are held at once
 EPSILON = 1e-9  # largest absolute value that counts as 0 (equation 37)
 
 _SWEEPS = 5  # coordinate sweeps of a row in an iteration: cheap compared with the products with the data
-_ROW_TOLERANCE = 1e-12
+_ROW_TOLERANCE, _START_TOLERANCE = 1e-12, 1e-2  # of rows at their optimum, and of those that column updates will move
 _TILE_PRODUCTS = 10**6  # multiplications up to which OpenBLAS multiplies matrices without packing them first
 _TILE_BYTES, _TILE_ROWS = 3 << 17, 32  # of a tile of the data, which stays in cache beside its target; fewer rows make slow products
 
@@ -55,34 +55,21 @@ def filled_rows(block: Block) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class RowStart:
-    """Initial factors of mode 1: the data times ``projection`` (m, j ≤ R), random in the other components; or the last R covariates."""
+    """Initial factors of mode 1: at their optimum given the other modes, or the last R covariates."""
 
     rank: int
-    seed: int
-    nonnegative: bool
-    projection: NDArray[Any] | None = None
-    from_covariates: bool = False
+    net: ElasticNet
+    H: NDArray[Any] | None
+    """Products of the other modes' factors (R, I_2⋯I_N), in double precision; None for factors from the covariates."""
 
-    def factors(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return A (R, rows); rows without any entry are 0."""
-        V, work = unfold(block), block.work
-        if self.from_covariates:
-            assert block.covariates is not None
-            A = block.covariates[:, -self.rank :].T.astype(dtype)
-        else:
-            # Seeded by the block, so that the start does not depend on the worker that computes it.
-            A = random_factors(np.random.SeedSequence(self.seed, spawn_key=(0, block.index)), (self.rank, len(V)), self.nonnegative)
-            if self.projection is not None:
-                wide = work.converted("wide", filled_rows(block), np.result_type(V, self.projection))
-                A[: self.projection.shape[1]] = work.matmul(wide, self.projection, "product").T
-        A[:, np.isnan(V, out=work.array("missing", V.shape, bool)).all(axis=1)] = 0
-        return np.ascontiguousarray(np.abs(A) if self.nonnegative else A, dtype)
-
-
-def random_factors(seed: np.random.SeedSequence, shape: tuple[int, int], nonnegative: bool) -> NDArray[np.float64]:
-    """Draw standard normal factors, or their absolute values if ``nonnegative``."""
-    A = np.random.default_rng(seed).standard_normal(shape)
-    return np.abs(A) if nonnegative else A
+    def factors(self, block: Block, variances: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return A (R, rows), given the variances (rows,); rows without any entry are 0."""
+        if self.H is not None:
+            return np.ascontiguousarray(row_solutions(block, filled_rows(block), self.H, self.net, variances, _START_TOLERANCE)[0], dtype)
+        assert block.covariates is not None
+        V, A = unfold(block), block.covariates[:, -self.rank :].T.astype(dtype)
+        A[:, np.isnan(V, out=block.work.array("missing", V.shape, bool)).all(axis=1)] = 0
+        return np.ascontiguousarray(np.abs(A) if self.net.nonnegative else A, dtype)
 
 
 @dataclass
@@ -91,21 +78,17 @@ class SliceSums(PartialSums, name="cp_slices"):
     """Σ X² over the rows (m,)."""
     rows: NDArray[Any]
     """Σ of the rows' squares, extrapolated to their missing entries."""
-    gram: NDArray[Any]
-    """A⁽¹⁾ᵀA⁽¹⁾ (R, R) at the start; (0, 0) without a start."""
 
 
 @dataclass(frozen=True)
 class SlicesPass(Pass[BlockState, None, SliceSums]):
-    """Sums for the estimate of the prior, and the Gram matrix of a start."""
+    """Sums for the estimate of the prior."""
 
     dtype: np.dtype[Any]
-    row_start: RowStart | None = None
 
     def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, SliceSums]:
         squares, counts, columns = row_squares(block)
-        A = np.empty((0, len(squares)), self.dtype) if self.row_start is None else self.row_start.factors(block, self.dtype)
-        return state, SliceSums(columns, np.asarray(extrapolated_squares(squares, counts, len(columns)).sum()), A @ A.T)
+        return state, SliceSums(columns, np.asarray(extrapolated_squares(squares, counts, len(columns)).sum()))
 
 
 @dataclass
@@ -159,6 +142,12 @@ class CPState(RowFactors):
     refined: NDArray[Any] | None = None
     """Factors of the refinement (R, rows)."""
 
+    @classmethod
+    def of_block(cls, block: Block, A: NDArray[Any], variances: NDArray[Any]) -> Self:
+        """Return the state of a block with these factors (R, rows) and variances (rows,)."""
+        V = unfold(block)
+        return cls(A, variances[None], np.atleast_1d(np.einsum("ij,ij->", V, V, dtype=np.float64)))
+
     def refinement(self) -> tuple[NDArray[Any], NDArray[np.uint8]]:
         """Return the factors of the refinement and their support."""
         assert self.refined is not None, "no support was set"
@@ -184,12 +173,8 @@ class FillPass(Pass[CPState, Point, Sums]):
     state_type = CPState
 
     def start(self, block: Block) -> CPState:
-        V = unfold(block)
-        return CPState(
-            self.row_start.factors(block, self.dtype),
-            self.prior.variances(block, self.dtype)[None],
-            np.atleast_1d(np.einsum("ij,ij->", V, V, dtype=np.float64)),
-        )
+        variances = self.prior.variances(block, self.dtype)
+        return CPState.of_block(block, self.row_start.factors(block, variances, self.dtype), variances)
 
     def step(self, block: Block, state: CPState, broadcast: Point) -> tuple[CPState, Sums]:
         V, H, gram, variances, work = unfold(block), broadcast.H, broadcast.gram, state.variances[0], block.work
@@ -320,14 +305,11 @@ class RowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
 
     def step(self, block: Block, state: BlockState, broadcast: NDArray[np.float64]) -> tuple[RowFactors, RowSums]:
         """``broadcast`` is H (R, I_2⋯I_N) in double precision."""
-        V, H, work = unfold(block), broadcast, block.work
-        variances = self.prior.variances(block, np.dtype(np.float64))
-        Z = work.converted("wide", filled_rows(block), np.float64)
-        U, norm = work.matmul(H, Z.T, "linear"), np.einsum("ij,ij->", Z, Z)
-        gaps = np.isnan(V, out=work.array("missing", V.shape, bool))
-        grams = row_grams(np.logical_not(gaps, out=gaps), H, work) if gaps.any() else (H @ H.T)[None]
-        X = np.zeros_like(U)
-        unconverged = row_optima(X, U, grams, self.net.ridge(variances), self.net.l1, self.net.nonnegative, _ROW_TOLERANCE)
+        V, H, work, wide = unfold(block), broadcast, block.work, np.dtype(np.float64)
+        variances = self.prior.variances(block, wide)
+        Z = work.converted("wide", filled_rows(block), wide)
+        X, unconverged = row_solutions(block, Z, H, self.net, variances, _ROW_TOLERANCE)
+        norm = np.einsum("ij,ij->", Z, Z)
         squares = 0.0
         for rows in tiles(V):
             squares += fill_missing(V[rows], work.matmul(X[:, rows].T, H, "target"))
@@ -335,17 +317,41 @@ class RowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
         return RowFactors(X.astype(self.dtype)), sums
 
 
-def row_grams(observed: NDArray[np.bool_], H: NDArray[np.float64], work: Workspace) -> NDArray[np.float64]:
-    """Return Σ h_j h_jᵀ over the observed entries j of each row (rows, R, R), computed as mask times products of loadings."""
+def row_solutions(
+    block: Block, Z: NDArray[Any], H: NDArray[np.float64], net: ElasticNet, variances: NDArray[Any], tolerance: float
+) -> tuple[NDArray[np.float64], int]:
+    """Return the factors (R, rows) of each row at its optimum given the other modes' products H (R, m), on its observed entries.
+
+    Products with the data Z (rows, m), 0 where missing, are computed in its precision. Returns also the number of rows that are
+    not at their optimum to the tolerance.
+    """
+    V, work = unfold(block), block.work
+    # Of length about 1, as products of four numbers may be too large for single precision.
+    sizes = np.abs(H).max(axis=1)
+    sizes = np.ldexp(1.0, np.frexp(np.where(sizes > 0, sizes, 1.0))[1])
+    unit = (H / sizes[:, None]).astype(Z.dtype)
+    U = sizes[:, None] * work.matmul(unit, Z.T, "linear")
+    gaps = np.isnan(V, out=work.array("missing", V.shape, bool))
+    grams = row_grams(np.logical_not(gaps, out=gaps), unit, work) if gaps.any() else (unit @ unit.T)[None].astype(np.float64)
+    grams = sizes[:, None] * grams * sizes
+    X = np.zeros_like(U)
+    return X, row_optima(X, U, grams, net.ridge(variances).astype(np.float64), net.l1, net.nonnegative, tolerance)
+
+
+def row_grams(observed: NDArray[np.bool_], H: NDArray[Any], work: Workspace) -> NDArray[np.float64]:
+    """Return Σ h_j h_jᵀ over the observed entries j of each row (rows, R, R), computed as mask times products of loadings.
+
+    The products are computed in the precision of H.
+    """
     k, (low, high) = len(H), np.tril_indices(len(H))
-    packed = work.array("packed", (len(observed), len(low)), np.float64)
+    packed = work.array("packed", (len(observed), len(low)), H.dtype)
     packed.fill(0)
     for start in range(0, H.shape[1], GRAM_COLUMNS):
         part = H[:, start : start + GRAM_COLUMNS]
-        products, others = (work.array(name, (len(low), part.shape[1]), np.float64) for name in ("products", "others"))
+        products, others = (work.array(name, (len(low), part.shape[1]), H.dtype) for name in ("products", "others"))
         np.take(part, low, axis=0, out=products, mode="clip")
         products *= np.take(part, high, axis=0, out=others, mode="clip")
-        mask = work.converted("mask", observed[:, start : start + GRAM_COLUMNS], np.float64)
+        mask = work.converted("mask", observed[:, start : start + GRAM_COLUMNS], H.dtype)
         packed += work.matmul(mask, products.T, "sums")
     grams = work.array("grams", (len(observed), k, k), np.float64)
     grams[:, low, high] = grams[:, high, low] = packed

@@ -34,7 +34,7 @@ def fit_vectors(model: Parameters, task: FitTask[Any], max_iter: int, tol: float
     limit falls below ``tol``.
     """
     net: ElasticNet = task.problem
-    _, descent, _ = yield from make_descent(model, task.dataset, task.dtype)
+    _, descent, _ = yield from make_descent(model, task.dataset, task.dtype, net)
     _, converged = yield from descend(descent, net, max_iter, tol)
     penalized = [A.copy() for A in descent.others]
     if net.lam > REFINING_LAMBDA or net.nonnegative:

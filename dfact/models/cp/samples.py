@@ -1,7 +1,7 @@
 """Passes on samples of slices: local steps of algorithm 4 on blocks of a few partitions, and the objective on a fixed sample."""
 
 from dataclasses import dataclass, fields, replace
-from math import prod
+from math import ceil, prod
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,10 +13,10 @@ from dfact.engine.passes import Block, PartialSums, Pass, Workspace
 from dfact.kernels.adamax import BETA_1, adamax_updates
 from dfact.kernels.entries import filled
 from dfact.kernels.samples import contracted_slices, optimal_slices, residual_squares, subproblem
-from dfact.models.cp.passes import FACTORS, CPState, FillPass, RowsPass, RowSums
+from dfact.models.cp.passes import FACTORS, CPState, RowsPass, RowSums
 from dfact.models.cp.problem import ElasticNet, Factors, Prior, RowPrior, penalty_norms, unfold
 
-_PARTITIONS = 32  # in a sample, at most: enough to average out the noise of single blocks, and for as many threads
+_PARTITIONS, _PARTITIONS_SHARE = 16, 1 / 32  # in a sample, at least, and as a share: large data has work for as many workers as it needs
 _MONITOR_ENTRIES, _MONITOR_ROWS = 1 << 20, 64  # of the slices on which the objective is estimated
 _ROW_TOLERANCE = 1e-12
 _WIDE = np.dtype(np.float64)
@@ -27,16 +27,21 @@ Batch = tuple[NDArray[Any], NDArray[np.float32]]
 
 
 def spread_partitions(n_partitions: int, rng: np.random.Generator) -> tuple[int, ...]:
-    """Draw up to 32 equidistant partitions with a random first one, so that every worker holds its share of them."""
-    count = min(n_partitions, _PARTITIONS)
+    """Draw a 32nd of the partitions, at least 16, equidistant with a random first one, so that every worker holds its share of them."""
+    count = sample_size(n_partitions)
     first = rng.random()
     return tuple(int((i + first) * n_partitions / count) for i in range(count))
 
 
+def sample_size(n_partitions: int) -> int:
+    """Return the number of partitions in a sample."""
+    return min(n_partitions, max(_PARTITIONS, ceil(_PARTITIONS_SHARE * n_partitions)))
+
+
 def monitor_rows(shape: tuple[int, ...], batch_rows: int) -> int:
     """Return the number of slices on which the objective is estimated, before rounding up: at most what a step of all partitions draws."""
-    partitions = min(Layout.of(shape).n_partitions, _PARTITIONS)
-    return min(max(_MONITOR_ROWS, _MONITOR_ENTRIES // prod(shape[1:])), partitions * batch_rows, shape[0])
+    rows = min(_PARTITIONS, Layout.of(shape).n_partitions) * batch_rows
+    return min(max(_MONITOR_ROWS, _MONITOR_ENTRIES // prod(shape[1:])), rows, shape[0])
 
 
 def seeded(seed: int, *key: int) -> np.random.Generator:
@@ -120,7 +125,6 @@ class FinalRowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
     """Every row at its optimum, with the state of the rows that a refinement needs."""
 
     rows: RowsPass
-    fill: FillPass
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -132,9 +136,10 @@ class FinalRowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
 
     def step(self, block: Block, state: BlockState, broadcast: NDArray[np.float64]) -> tuple[CPState, RowSums]:
         arrays = state.arrays()  # the monitoring sample, and the state of the rows if a pass has kept it
-        kept = CPState.of(arrays) if FACTORS in arrays else replace(self.fill.start(block), others=arrays)
         rows, sums = self.rows.step(block, state, broadcast)
-        return replace(kept, factors=rows.factors), sums
+        if FACTORS in arrays:
+            return replace(CPState.of(arrays), factors=rows.factors), sums
+        return replace(CPState.of_block(block, rows.factors, self.rows.prior.variances(block, self.dtype)), others=arrays), sums
 
 
 @dataclass
@@ -162,26 +167,14 @@ class AdamaxState(PartialSums, name="cp_adamax"):
         A = np.hstack(others)
         return cls(A, np.zeros_like(A), np.zeros_like(A), np.zeros((len(others), len(A))), np.full(len(A), -1.0), np.ones(()))
 
-    @classmethod
-    def empty(cls) -> Self:
-        """Make an empty sum."""
-        empty = np.zeros(0)
-        return cls(empty, empty, empty, empty, empty, np.zeros(()))
-
     def scaled(self, weight: float) -> "AdamaxState":
         """Multiply all arrays by a number."""
         return AdamaxState(**{f.name: np.asarray(weight * getattr(self, f.name)) for f in fields(self)})
 
-    def add(self, other: Self) -> None:
-        if other.weight and not self.weight:
-            self.__dict__.update(other.accumulator().__dict__)
-        elif other.weight:
-            super().add(other)
-
 
 @dataclass(frozen=True)
 class LocalStepsPass(Pass[BlockState, tuple[AdamaxState, float, int], AdamaxState]):
-    """Steps of Adamax on one block of each partition of a sample, from the same factors, with the weighted sum of their results.
+    """Steps of Adamax on each block of the partitions of a sample, from the same factors, with the weighted sum of their results.
 
     A step draws slices of mode 1, solves for their factors on the entries drawn, and moves the factors of every
     other mode towards the solution of its subproblem (algorithm 4).
@@ -196,15 +189,12 @@ class LocalStepsPass(Pass[BlockState, tuple[AdamaxState, float, int], AdamaxStat
     prior: Prior
     seed: int
     shape: tuple[int, ...]
-    layout: Layout
     exact: bool
     """Whether the other modes' subproblems leave out missing entries, as those of the slices do; otherwise the model fills them in."""
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: BlockState, broadcast: tuple[AdamaxState, float, int]) -> tuple[BlockState, AdamaxState]:
         """``broadcast`` is the initial state, the step size, and the number of previous steps."""
-        if not self._is_drawn(block):
-            return state, AdamaxState.empty()
         initial, step_size, t = broadcast
         rng, V = seeded(self.seed, self.number, 1, block.index), unfold(block)
         local = _LocalSteps(self, initial, Sample(V, self.prior.rows.variances(block, _WIDE), block.work))
@@ -215,13 +205,6 @@ class LocalStepsPass(Pass[BlockState, tuple[AdamaxState, float, int], AdamaxStat
                 batches = np.array_split(rng.permutation(len(V)), -(-len(V) // batch_size))
             local.take_step(np.sort(batches.pop()), self._draw_columns(rng), step_size, t + i + 1)
         return state, local.result().scaled(batch_size)
-
-    def _is_drawn(self, block: Block) -> bool:
-        """Return whether the block is the one drawn from its partition; the chance of a block is its share of the rows."""
-        partition = partition_of(block, self.layout)
-        rows = self.layout.rows(partition, partition + 1)
-        row = int(seeded(self.seed, self.number, 0, partition).integers(rows.start, rows.stop))
-        return block.start <= row < block.start + self.layout.block_rows
 
     def _draw_columns(self, rng: np.random.Generator) -> DrawnSlices:
         return [

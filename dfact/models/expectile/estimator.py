@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import implicit_as_missing
 from dfact.data.dataset import Dataset
@@ -32,6 +31,7 @@ from dfact.models.expectile.sampled_start import start_on_sample
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, Values, is_in_range, resolve_seed
 from dfact.progress import Iteration, Reporter, remaining_change

@@ -1,14 +1,16 @@
 """Expectile matrix factorization of general linear measurements, in memory: the case of the paper's theory."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import svds
 
 from dfact.errors import DataError, ParameterError
+from dfact.lazy import is_sparse, sp
 from dfact.models.expectile.alternation import balance
 from dfact.models.expectile.passes import Loss
 from dfact.parameters import is_count
@@ -35,20 +37,20 @@ class Measurements:
             self._by_column = sp.csr_array((entries.data, (entries.row * m + j, i)), shape=(A.shape[0] * m, n))
 
     @classmethod
-    def from_arrays(cls, A: Any, b: Any, shape: tuple[int, int]) -> "Measurements":
+    def from_arrays(cls, A: Any, b: Any, shape: tuple[int, int]) -> Measurements:
         """Check the measurements: A (p, n, m) or (p, n·m), or sparse (p, n·m), and b (p,)."""
         if np.shape(shape) != (2,) or not all(map(is_count, shape)):
             raise ParameterError(f"shape is {shape!r}, expected numbers of rows and of columns")
         n, m = shape
         argument: Any = A
-        matrices: Any = (sp.csr_array(argument) if sp.issparse(A) else np.asarray(argument)).astype(np.float64)
+        matrices: Any = (sp.csr_array(argument) if is_sparse(A) else np.asarray(argument)).astype(np.float64)
         dimensions = tuple(matrices.shape)
         if dimensions[1:] not in ((n, m), (n * m,)):
             raise DataError(f"A has shape {dimensions}, expected (p, {n}, {m}) or (p, {n * m}): a matrix for each measurement")
         values = np.asarray(b, np.float64)
         if values.shape != dimensions[:1] or not len(values):
             raise DataError(f"b has shape {values.shape}, expected {dimensions[:1]}, at least one: a number for each matrix of A")
-        if not np.isfinite(matrices.data if sp.issparse(A) else matrices).all() or not np.isfinite(values).all():
+        if not np.isfinite(matrices.data if is_sparse(A) else matrices).all() or not np.isfinite(values).all():
             raise DataError("A or b hold NaN or infinity, expected finite numbers; leave out measurements without a value")
         return cls(matrices.reshape(dimensions[0], n * m), values, (n, m))
 

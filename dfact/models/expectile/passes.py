@@ -1,11 +1,12 @@
 """Passes of expectile matrix factorization: the rows given the columns' factors, and the sums for the columns' step."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
@@ -13,6 +14,7 @@ from dfact.engine.block_state import RowFactors
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.expectile import count_observed, expectile_rows, take_observed
 from dfact.kernels.expectile_dense import surrogate_rows
+from dfact.lazy import sp
 from dfact.linalg.svd import Matrix, zero_filled
 
 _LANES = 32  # entries that a vectorised loop processes at a time

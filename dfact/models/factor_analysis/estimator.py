@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.engine.driver import drive
@@ -24,6 +23,7 @@ from dfact.models.factor_analysis.passes import ScorePass, Scorer
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Length, Shape
 from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, at_least
 from dfact.progress import Iteration, Reporter
@@ -329,6 +329,13 @@ class FactorAnalysis(Factorization):
     def _added_attributes(self) -> dict[str, Any]:
         unweighted = {"weighted_": False, "n_effective_": float(self.n_observations_), "thresholds_": None}
         return super()._added_attributes() | unweighted
+
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        correlations = self.factor_correlations_
+        lowest = np.linalg.eigvalsh(correlations)[0]
+        if not (np.allclose(correlations, correlations.T) and lowest > 0):
+            raise DataError(f"factor_correlations_ has the smallest eigenvalue {lowest:.3g}, expected a positive definite matrix")
 
     def _copy_for_transform(self) -> Self:
         light = super()._copy_for_transform()

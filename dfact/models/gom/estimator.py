@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_noninteger
@@ -34,6 +33,7 @@ from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, Respon
 from dfact.models.gom.search import MembershipProblem, Search
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, at_least, resolve_seed
 from dfact.progress import Iteration, Reporter

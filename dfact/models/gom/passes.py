@@ -1,16 +1,18 @@
 """Passes of grade of membership: counts of the responses, and the memberships by a projection of the responses."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.entries import all_whole, filled
+from dfact.lazy import sp
 from dfact.linalg.row_points import squared_norms
 from dfact.linalg.svd import Matrix, zero_filled
 
@@ -110,7 +112,7 @@ class MembershipSums(PartialSums, name="gom_memberships"):
     nonrespondents: NDArray[Any]
     """Number of subjects without any response."""
 
-    def split(self, widths: Sequence[int]) -> "list[MembershipSums]":
+    def split(self, widths: Sequence[int]) -> list[MembershipSums]:
         """Return the sums of each candidate."""
         ends = np.cumsum(widths)
         return [

@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.export.stability import remarks, resamples_text
+from dfact.models.cp.base import CPModel
 from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.models.persistence import load_model, running_versions, saved_versions
 from dfact.models.provenance import Comparison, TensorStability
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.report.comparison import FORMATS, MARKS, describe_columns, describe_groups, describe_screens
 from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import comparison_figure, distributions_figure, errors_figure, stability_figure
@@ -196,7 +197,7 @@ def stability(presenter: _Presenter) -> Section | None:
     if result is None:
         return None
     if isinstance(result, TensorStability):
-        return stability_section(presenter)
+        return stability_section(cast("Presenter[CPModel]", presenter))
     names, words, shown = presenter.names, presenter.words, presenter.shown
     medians = np.nanmedian(result.similarity, axis=0)
     about = f"{resamples_text(result, words.rows)}, with their {words.components} matched to the model's."

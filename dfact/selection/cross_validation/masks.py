@@ -1,10 +1,11 @@
 """Masks of held-out entries, and a dataset seen through one, which any model fits."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
@@ -14,6 +15,7 @@ from dfact.data.sources.dense import DenseSource
 from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.engine.passes import Block
 from dfact.kernels.binomial import mask_codes_by_fold
+from dfact.lazy import sp
 from dfact.models.binomial.codes import MISSING, Codes
 from dfact.selection.cross_validation.folds import Folds
 
@@ -114,7 +116,7 @@ class MaskedSource(DenseSource):
         index = (self.first + start) // self.block_rows
         return self.mask(Block(values, None, index, self.first + start)).values
 
-    def slice(self, rows: slice) -> "MaskedSource":
+    def slice(self, rows: slice) -> MaskedSource:
         """Return the source of the rows, of which the first must begin a block."""
         return replace(self, source=self.source.slice(rows), first=self.first + rows.start)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import as_dataset
 from dfact.errors import ParameterError
 from dfact.models.estimator import Factorization
 from dfact.models.provenance import Comparison
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import Vocabulary
 from dfact.parameters import check_count, describe_value, is_in_range
 from dfact.progress import Iteration

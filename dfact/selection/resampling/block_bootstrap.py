@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.layout import Layout
 from dfact.engine.driver import FusedSolver, drive_together
@@ -25,6 +24,7 @@ from dfact.models.binomial.passes import Memberships
 from dfact.models.binomial.row_block import ColumnWeights
 from dfact.models.fit_task import FitTask
 from dfact.models.row_factors import gather_rows
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import check_count, describe_value, is_count
 from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.selection.running.estimators import fitted_dataset, require_method, with_parameters

@@ -4,18 +4,19 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
 from dfact.models.bounded_nmf.effects import item_scale, split_differences
+from dfact.models.cp.base import CPModel
 from dfact.models.estimator import Factorization
 from dfact.models.provenance import Stability, TensorStability
+from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import check_count, describe_value, is_in_range
 from dfact.progress import Iteration
 from dfact.selection.cross_validation.folds import resolve_strata
@@ -193,7 +194,7 @@ def bootstrap(
         if resampling not in (None, "bootstrap") or reselect:
             raise ParameterError(f"resampling or reselect is given, and the slices of a {type(model).__name__} have the bootstrap alone")
         shared: dict[str, Any] = {"stratify": stratify, "random_state": random_state, "callbacks": callbacks, "checkpoint": checkpoint}
-        return bootstrap_tensor(model, X, n_resamples, level=level, warm_start=warm_start, **shared)
+        return bootstrap_tensor(cast("CPModel", model), X, n_resamples, level=level, warm_start=warm_start, **shared)
     dataset = fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
     replicates = dataset.replicate_weights
     if resampling is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t
+from scipy.special import stdtrit
 
 Array = NDArray[np.float64]
 SAME_FACTOR = 0.85
@@ -35,7 +35,7 @@ class Variance:
 
     def quantile(self, level: float, n_replicates: int) -> float:
         """Return the number of standard errors from the estimate to the ends of an interval."""
-        return float(t.ppf((1 + level) / 2, n_replicates - 1 if self.df is None else self.df))
+        return float(stdtrit(n_replicates - 1 if self.df is None else self.df, (1 + level) / 2))
 
 
 INDEPENDENT = Variance()

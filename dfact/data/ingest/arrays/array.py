@@ -1,11 +1,12 @@
 """import_array: write an array, in memory or lazy, as a dataset."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, get_args
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dfact.data.codebook import Codebook
@@ -20,6 +21,7 @@ from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, column_limits, stored_limits
 from dfact.data.weights import check_weights, weight_series
 from dfact.errors import DataError, ParameterError
+from dfact.lazy import sp
 from dfact.storage.groups import ensure_not_source
 from dfact.storage.location import parse_location
 from dfact.storage.zarr_stores import location_of

@@ -1,5 +1,7 @@
 """import_triplets: write a table of (row, column, value) as a sparse dataset, reading it twice without loading it into memory."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +12,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
@@ -27,6 +28,7 @@ from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import invalid_value
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.entries import all_whole, mask_codes
+from dfact.lazy import sp
 from dfact.storage.groups import ensure_absent
 from dfact.storage.location import Location, parse_location
 

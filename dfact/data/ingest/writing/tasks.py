@@ -13,6 +13,7 @@ from zarr.buffer import default_buffer_prototype
 
 from dfact.errors import ClusterError, ParameterError, StoreError
 from dfact.internals.zarr import sync
+from dfact.settings import processors
 from dfact.storage.location import Location, absolute
 from dfact.storage.zarr_stores import location_of
 
@@ -73,7 +74,7 @@ def open_pool(executor: Any, n_jobs: int | None, scratch: Store) -> Iterator[Tas
         n_workers = n_jobs or getattr(executor, "_max_workers", None) or os.cpu_count() or 1
         yield TaskPool(executor, 2 * n_workers, scratch)
     elif executor in (None, "inline", "threads"):
-        threads = 1 if executor == "inline" else n_jobs or min(_cores(), _MOST_THREADS)
+        threads = 1 if executor == "inline" else n_jobs or min(processors(), _MOST_THREADS)
         with _Inline() if threads == 1 else ThreadPoolExecutor(threads, "import") as pool:
             yield TaskPool(pool, 1 if threads == 1 else 2 * threads, scratch)
     else:
@@ -93,11 +94,6 @@ def check_running(scratch: Store) -> None:
     """Raise StoreError in a task whose import has stopped."""
     if not sync(scratch.exists(_RUNNING)):
         raise StoreError(f"the import that uses {scratch} has stopped; this task ends")
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Inline(Executor):

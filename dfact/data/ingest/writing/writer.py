@@ -1,5 +1,7 @@
 """DatasetWriter: the one way to write a dataset, from rows in order or by tasks side by side, with at most one chunk in memory."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -8,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
@@ -25,6 +26,7 @@ from dfact.data.stored_values import CSRWriter, DenseWriter
 from dfact.data.validation import EmptyRows, empty_row, first_outside, invalid_value, require_observed_columns
 from dfact.data.weights import check_weights
 from dfact.errors import DataError
+from dfact.lazy import sp
 from dfact.storage.groups import create_group
 from dfact.storage.location import Location
 
@@ -56,11 +58,11 @@ class Participants:
     confounders: pd.DataFrame | None = None
     confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict)
     """Declared ranges of confounders."""
-    weights: "pd.Series[float] | None" = None
+    weights: pd.Series[float] | None = None
     replicate_weights: ReplicateWeights | None = None
     genotypes: Genotypes = _NO_GENOTYPES
 
-    def take(self, kept: NDArray[np.intp]) -> "Participants":
+    def take(self, kept: NDArray[np.intp]) -> Participants:
         """Return the facts about the rows of these numbers; raise DataError if one of them has an invalid weight."""
         population = self.genotypes.population
         weights = None if self.weights is None else self.weights.iloc[kept].reset_index(drop=True)

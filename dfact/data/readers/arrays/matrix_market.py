@@ -1,5 +1,7 @@
 """Matrix Market files, plain or gzipped, with the labels of rows and columns in files beside them."""
 
+from __future__ import annotations
+
 import csv
 import gzip
 import io
@@ -10,8 +12,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import scipy.io
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.memory_limit import require_memory
@@ -19,6 +19,7 @@ from dfact.data.readers.arrays.array_files import file_errors, require_stored
 from dfact.data.readers.base import Format, ReadOptions
 from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError, StoreError
+from dfact.lazy import sp
 from dfact.storage.input_files import InputFile, open_input
 
 _GZIP_RATIO = 1032
@@ -81,6 +82,8 @@ def _open(file: InputFile, _: ReadOptions) -> LabelledArray:
     with file.open() as stream:
         size = stream.seek(0, 2) * (_GZIP_RATIO if file.suffixes[-1:] == [".gz"] else 1)
     with file_errors(file.name, "Matrix Market"):
+        import scipy.io  # takes long to import
+
         with _stream(file) as stream:
             reader: Any = _Lines(stream)  # SciPy's types ask for more than reading
             n, m, n_stored, layout, field, symmetry = scipy.io.mminfo(reader)

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import scipy.sparse as sp
 
 from dfact import errors
 from dfact.errors import DfactError
+from dfact.lazy import sp
 
 _READERS = "dfact.data.readers."
 _CLASSES = (
@@ -47,7 +47,8 @@ _BUILTIN_ERRORS: tuple[type[Exception], ...] = (OSError, ValueError, TypeError, 
 """Exceptions that are sent as they are, as are those of dfact; others become the nearest of them, or a RuntimeError."""
 _ERRORS = {each.__name__: each for each in _BUILTIN_ERRORS}
 _ERRORS |= {name: each for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, DfactError)}
-_SPARSE = {"csr_array": sp.csr_array, "csc_array": sp.csc_array}
+_SPARSE = ("csr_array", "csc_array")
+"""Names of SciPy's classes of sparse matrices."""
 _KINDS = "biufcUSmM"
 """Kinds of the types of arrays that are sent as buffers."""
 _LENGTH = Struct("<Q")
@@ -130,7 +131,7 @@ def _encode(value: Any, buffers: list[memoryview]) -> Any:
         with pa.ipc.new_stream(sink, value.schema) as writer:
             writer.write(value)
         return {"arrow": [_append(buffers, memoryview(sink.getvalue())), isinstance(value, pa.RecordBatch)]}
-    if kind in _SPARSE.values():
+    if kind.__name__ in _SPARSE and kind.__module__.startswith("scipy.sparse"):
         return {"sparse": [kind.__name__, value.shape, *(_encode(each, buffers) for each in (value.data, value.indices, value.indptr))]}
     if isinstance(value, Path):
         return {"path": str(value)}
@@ -203,7 +204,9 @@ def _decode_arrow(content: Any, buffers: list[memoryview]) -> Any:
 
 def _decode_sparse(content: Any, buffers: list[memoryview]) -> Any:
     name, shape, *members = content
-    matrix = _SPARSE[name](tuple(_decode(each, buffers) for each in members), shape=tuple(shape))
+    if name not in _SPARSE:
+        raise ValueError(f"{name!r} is no sparse matrix")
+    matrix = getattr(sp, name)(tuple(_decode(each, buffers) for each in members), shape=tuple(shape))
     matrix.check_format(full_check=True)
     return matrix
 

@@ -1,0 +1,139 @@
+"""scikit-learn's interface of estimators, implemented so that scikit-learn is imported only where it is needed.
+
+Importing scikit-learn takes half a second, most of it for ``scipy.stats``, and a fit needs nothing of it. What a fit needs of the
+interface is defined here; the rest comes from scikit-learn's own classes on first use: routing of metadata, representations, tags,
+output as data frames.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import cache, wraps
+from inspect import signature
+from typing import Any, Self, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FROM_SCIKIT_LEARN = ("_get_metadata_request", "_repr_html_", "_repr_mimebundle_", "get_metadata_routing")
+
+
+def check_is_fitted(model: Any) -> None:
+    """Raise scikit-learn's NotFittedError if the model has no fitted attribute."""
+    if not any(name.endswith("_") and not name.startswith("__") for name in vars(model)):
+        from sklearn.exceptions import NotFittedError
+
+        found = f"This {type(model).__name__} instance is not fitted yet"
+        raise NotFittedError(f"{found}. Call 'fit' with appropriate arguments before using this estimator.")
+
+
+def set_feature_count(model: Any, count: int) -> None:
+    """Set ``n_features_in_`` of a model that is fitted to data without feature names."""
+    model.n_features_in_ = count
+    vars(model).pop("feature_names_in_", None)
+
+
+def checked_array(model: Any, X: Any, *, reset: bool, tensor: bool) -> Any:
+    """Return X as an array of numbers or a CSR matrix; set or check the number and names of its features as scikit-learn does."""
+    if type(X) is np.ndarray and X.dtype.kind in "fiub" and X.size and (X.ndim == 2 or (tensor and X.ndim > 2)):
+        if reset:
+            set_feature_count(model, X.shape[1])
+        if not hasattr(model, "feature_names_in_") and X.shape[1] == getattr(model, "n_features_in_", None):
+            return X
+    from sklearn.utils.validation import validate_data
+
+    return validate_data(model, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite="allow-nan", allow_nd=tensor)
+
+
+class TransformerInterface:
+    """The interface of scikit-learn's BaseEstimator, TransformerMixin and ClassNamePrefixFeaturesOutMixin."""
+
+    _sklearn_auto_wrap_output_keys = frozenset({"transform"})  # scikit-learn's sign that set_output works
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        for name in ("transform", "fit_transform"):
+            if name in vars(cls):
+                setattr(cls, name, _with_container(vars(cls)[name]))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name. No parameter is an estimator, so ``deep`` changes nothing."""
+        return {name: getattr(self, name) for name in sorted(signature(type(self)).parameters)}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name; raise ValueError for a name that the model has not."""
+        known = self.get_params()
+        for name, value in params.items():
+            if name not in known:
+                raise ValueError(f"Invalid parameter {name!r} for estimator {self}. Valid parameters are: {sorted(known)!r}.")
+            setattr(self, name, value)
+        return self
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Return the names of the components: that of the class in lower case, with a number."""
+        check_is_fitted(self)
+        if input_features is not None:
+            from sklearn.base import ClassNamePrefixFeaturesOutMixin
+
+            return cast("NDArray[Any]", ClassNamePrefixFeaturesOutMixin.get_feature_names_out(self, input_features))
+        prefix = type(self).__name__.lower()
+        return np.asarray([f"{prefix}{i}" for i in range(self._n_features_out)], dtype=object)
+
+    @property
+    def _n_features_out(self) -> int:
+        raise NotImplementedError  # each model's own
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Set the container that ``transform`` returns: "default", "pandas" or "polars"; None changes nothing."""
+        if transform is not None:
+            self._sklearn_output_config = {"transform": transform}  # clones keep it by this name
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        return _base_class()().__sklearn_tags__()
+
+    def __repr__(self) -> str:
+        from sklearn.base import BaseEstimator
+
+        return cast("str", BaseEstimator.__repr__(self._as_base_estimator()))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _FROM_SCIKIT_LEARN or (name.startswith("set_") and name.endswith("_request")):
+            return getattr(self._as_base_estimator(), name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _as_base_estimator(self) -> Any:
+        """Return a view of the model, with the same attributes, whose class inherits from scikit-learn's classes, too."""
+        kind: Any = type(self)
+        view = object.__new__(_estimator_class(kind))
+        view.__dict__ = self.__dict__
+        return view
+
+
+def _with_container(method: F) -> F:
+    """Make a method return the container that ``set_output`` or scikit-learn's configuration asks for."""
+
+    @wraps(method)
+    def transformed(self: Any, X: Any, *args: Any, **options: Any) -> Any:
+        result = method(self, X, *args, **options)
+        if "sklearn" not in sys.modules and "_sklearn_output_config" not in vars(self):
+            return result
+        from sklearn.utils._set_output import _wrap_data_with_container
+
+        return _wrap_data_with_container("transform", result, X, self)
+
+    return cast("F", transformed)
+
+
+@cache
+def _base_class() -> Any:
+    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+
+    return type("Transformer", (ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator), {})
+
+
+@cache
+def _estimator_class(kind: Any) -> Any:
+    """Return a class of the same name that inherits from ``kind`` and scikit-learn's classes."""
+    return type(kind.__name__, (kind, _base_class()), {"__module__": kind.__module__, "__doc__": kind.__doc__}, registered=False)
