@@ -16,7 +16,7 @@ from dfact.engine.tiles import Tile
 
 _TILE_COLUMNS = 128
 _THREADS_SECONDS = 1e-3  # least work for which threads are started
-_WORKERS_SECONDS = 1e-2  # least work that is sent to workers: calls to some dozens of them take a few milliseconds
+_WORKERS_SECONDS = 12e-3  # least gain for which work is sent to workers: packing, calls and results take about that long
 
 ColumnFunction = Callable[[StateArrays], NDArray[Any]]
 """A function of contiguous arrays (…, columns) that returns one. It is sent to workers, so it must be a module's function or a dataclass.
@@ -47,10 +47,9 @@ class ColumnMap:
         """Whether threads of this process should share the work."""
         return self.seconds >= _THREADS_SECONDS
 
-    @property
-    def suits_workers(self) -> bool:
-        """Whether workers should share the work."""
-        return self.seconds >= _WORKERS_SECONDS
+    def suits_workers(self, threads: int) -> bool:
+        """Whether workers, with this number of threads in all, should share the work."""
+        return threads > 1 and self.seconds * (1 - 1 / threads) >= _WORKERS_SECONDS
 
     def __call__(self, part: slice = slice(None)) -> NDArray[Any]:
         """Return the function's results for some columns, which begin with a tile."""

@@ -63,8 +63,10 @@ def test_any_cut_gives_the_same_bits(columns: int) -> None:
 def test_the_size_of_the_problem_decides_where_it_is_solved() -> None:
     assert not request(1000, 0.5e-6).suits_threads
     assert request(1000, 2e-6).suits_threads
-    assert not request(1000, 2e-6).suits_workers
-    assert request(1000, 2e-5).suits_workers
+    assert not request(1000, 2e-6).suits_workers(1000)
+    assert not request(1000, 20e-6).suits_workers(2)
+    assert request(1000, 20e-6).suits_workers(4)
+    assert not request(1000, 1.0).suits_workers(1)
 
 
 def answers(m: int = 300) -> NDArray[np.float64]:

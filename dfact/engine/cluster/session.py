@@ -197,7 +197,7 @@ class ClusterSession(CheckpointableSession):
 
     def map_columns(self, request: ColumnMap) -> NDArray[Any]:
         threads = sum(worker.threads for worker in self._workers.owners)  # none before the first pass of a resumed fit
-        if threads < 2 or not request.suits_workers:
+        if not request.suits_workers(threads):
             return request()
         step, tiles = SolveTile(request.function), request.tiles(request.parts(threads))
         return np.concatenate(self._with_recovery(lambda: self._step_on_workers(step, tiles)), axis=-1)
