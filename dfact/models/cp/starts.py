@@ -15,10 +15,7 @@ from dfact.models.cp.problem import ElasticNet, Factors
 from dfact.progress import Reporter, relative_change
 
 _ROUNDS = (10, 20)  # iterations of each start, and further ones of the better half
-_WARMUP, _WARMUP_SHARE = (
-    4,
-    0.01,
-)  # first iterations, and their share of the penalties: with all of these, components vanish before they form
+_WARMUP, _WARMUP_SHARE = 4, 0.01  # first iterations, and their share of the penalties: with all, components vanish before they form
 _SHARES = (1 / 16, 1 / 4)  # of the partitions in the samples that follow the driver's
 _PASSES = 80  # over a sample, at most
 _PROGRESS = 0.25  # relative change of the objective in a pass, as a share of the sample's noise, below which the next sample follows
