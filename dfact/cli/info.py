@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dfact.data.codebook import Codebook
     from dfact.data.confounders import PlausibleRange
-    from dfact.data.dataset import Dataset
+    from dfact.data.dataset import Dataset, StoredConfounder
     from dfact.data.genotypes import Genotypes
 
 _QUANTILES = {"min": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "max": 1.0}
@@ -81,8 +81,8 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
     ]
     if dataset.genotypes.variants is not None:
         lines += _genotype_lines(dataset.genotypes.variants, dataset.genotypes)
-    for i, values in enumerate([] if dataset.confounders is None else [dataset.confounders[name] for name in dataset.confounders]):
-        lines.append(("" if i else "confounders", _confounder(values, dataset.confounder_ranges.get(str(values.name)))))
+    for i, confounder in enumerate(dataset.stored_confounders()):
+        lines.append(("" if i else "confounders", _confounder(confounder, dataset.confounder_ranges.get(confounder.name))))
     if dataset.weights is not None:
         lines.append(("weights", describe_weights(dataset.weights)))
     if dataset.replicate_weights is not None:
@@ -167,17 +167,22 @@ def _row_labels(dataset: "Dataset") -> str:
     return f"{shown}; {dataset.dropped_rows} without any answer left out" if dataset.dropped_rows else shown
 
 
-def _confounder(values: "pd.Series[Any]", limits: "PlausibleRange | None") -> str:
+def _confounder(confounder: "StoredConfounder", limits: "PlausibleRange | None") -> str:
+    import numpy as np
+
     from dfact.export.tables import elided
 
-    missing = f", {int(values.isna().sum())} missing"
-    if hasattr(values, "cat"):
-        counts = values.value_counts(sort=False)
-        levels = [f"{level} ({count})" for level, count in counts.items()]
-        return f"{values.name}: categorical, {elided(levels)}{missing}"
-    quantiles = ", ".join(f"{name} {value:g}" for name, value in zip(_QUANTILES, values.quantile(list(_QUANTILES.values())), strict=True))
+    name, values, levels = confounder
+    if levels is not None:
+        counts = np.bincount(values + 1, minlength=len(levels) + 1).tolist()
+        shown = elided([f"{level} ({count})" for level, count in zip(levels, counts[1:], strict=True)])
+        return f"{name}: categorical, {shown}, {counts[0]} missing"
+    known = values[~np.isnan(values)]
+    numbers = np.quantile(known, list(_QUANTILES.values())) if known.size else np.full(len(_QUANTILES), np.nan)
+    quantiles = ", ".join(f"{label} {value:g}" for label, value in zip(_QUANTILES, numbers, strict=True))
     outside = "" if limits is None else f" ({limits.n_outside} outside {limits.low:g} to {limits.high:g})"
-    return f"{values.name}: continuous, {quantiles}, mean {values.mean():g}{missing}{outside}"
+    mean = known.mean() if known.size else np.nan
+    return f"{name}: continuous, {quantiles}, mean {mean:g}, {len(values) - len(known)} missing{outside}"
 
 
 def _storage(dataset: "Dataset") -> str:

@@ -50,7 +50,7 @@ def as_dataset(X: Any, confounders: Any = None, client: Client | None = None) ->
 
 
 def _from_excerpt(rows: Excerpt) -> Dataset:
-    dataset = replace(_from_array(rows.values), labels=rows.row_labels, confounders=rows.confounders)
+    dataset = replace(_from_array(rows.values), labels=rows.row_labels, confounder_source=rows.confounders)
     return dataset if rows.column_labels is None else replace(dataset, column_labels=rows.column_labels)
 
 

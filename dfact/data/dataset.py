@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import zarr
@@ -38,6 +38,19 @@ def confounder_codes(values: pd.Series[Any]) -> tuple[NDArray[Any], list[str] | 
     return values.to_numpy(np.float64), None
 
 
+class StoredConfounder(NamedTuple):
+    """A confounder as it is stored, of which no pandas is needed."""
+
+    name: str
+    values: NDArray[Any]
+    """Floats, NaN where missing, or numbers of levels, −1 where missing."""
+    levels: list[str] | None
+
+    def column(self) -> Any:
+        """Return the values as a column of a data frame."""
+        return self.values if self.levels is None else pd.Categorical.from_codes(self.values.tolist(), pd.Index(self.levels, dtype="str"))
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """The input of every estimator: an array of rows (participants) with its labels, ranges and statistics.
@@ -59,7 +72,7 @@ class Dataset:
     valid_range: NDArray[np.float64]  # (columns, 2), in stored units
     offset: NDArray[np.float64]  # (columns,): value in the file = stored value + offset
     statistics: ColumnStatistics
-    confounders: pd.DataFrame | None = None
+    confounder_source: pd.DataFrame | tuple[StoredConfounder, ...] | None = field(default=None, repr=False)
     path: Location | None = None
     dropped_rows: int = 0  # number of rows without any answer that the import dropped
     codebook: Codebook | None = field(default=None, repr=False)  # an item for each column
@@ -83,6 +96,19 @@ class Dataset:
     def missing_rate(self) -> float:
         """Proportion of missing entries."""
         return self.statistics.missing_rate
+
+    @cached_property
+    def confounders(self) -> pd.DataFrame | None:
+        """Known influences on the rows, such as age or site, with a column for each; None without any."""
+        source = self.confounder_source
+        return pd.DataFrame({each.name: each.column() for each in source}) if isinstance(source, tuple) else source
+
+    def stored_confounders(self) -> tuple[StoredConfounder, ...]:
+        """Return the confounders as they are stored."""
+        source = self.confounder_source
+        if source is None or isinstance(source, tuple):
+            return source or ()
+        return tuple(StoredConfounder(str(name), *confounder_codes(source[name])) for name in source)
 
     @cached_property
     def row_labels(self) -> pd.Index[Any]:
@@ -111,7 +137,7 @@ class Dataset:
 
     def with_confounders(self, confounders: pd.DataFrame | None) -> Dataset:
         """Return the dataset with other confounders."""
-        return replace(self, confounders=confounders, confounder_ranges={}, stored_fingerprint=None)
+        return replace(self, confounder_source=confounders, confounder_ranges={}, stored_fingerprint=None)
 
     def with_weights(self, weights: Any) -> Dataset:
         """Return the dataset with other weights of its rows (n,); None for a dataset without weights.
@@ -143,7 +169,7 @@ class Dataset:
         source = RowSubset(self.source, numbers)
         statistics = ColumnStatistics.of_source(source, self.missing_code)
         rows_only: dict[str, Any] = {
-            "confounders": None,
+            "confounder_source": None,
             "confounder_ranges": {},
             "weights": None,
             "genotypes": replace(self.genotypes, population=None),

@@ -17,7 +17,7 @@ import zarr
 
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import PlausibleRange
-from dfact.data.dataset import KIND, Dataset, confounder_codes
+from dfact.data.dataset import KIND, Dataset, StoredConfounder, confounder_codes
 from dfact.data.genotypes import Genotypes, read_variants
 from dfact.data.replicate_weights import METHODS, ReplicateWeights
 from dfact.data.sources.base import RowSource
@@ -178,7 +178,7 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         valid_range=np.stack([read_numbers(group, "valid_minimum", m), read_numbers(group, "valid_maximum", m)], axis=1),
         offset=read_numbers(group, "offset", m),
         statistics=statistics,
-        confounders=_read_confounders(group, info, n),
+        confounder_source=_read_confounders(group, info, n),
         path=path,
         dropped_rows=info["dropped_rows"],
         codebook=Codebook.from_texts(read_labels(group, "codebook", m), columns) if info["codebook"] else None,
@@ -186,7 +186,7 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         weights=None if info["weights"] is None else pd.Series(read_numbers(group, _WEIGHTS, n), name=info["weights"], dtype=np.float64),
         replicate_weights=_read_replicates(group, info[_REPLICATES], n, path),
         genotypes=Genotypes(
-            _read_values_of_rows(group, _POPULATION, n) if _POPULATION in group else None,
+            _read_values_of_rows(group, _POPULATION, n, _POPULATION).column() if _POPULATION in group else None,
             info["dropped_columns"],
             partial(read_variants, group, m),
         ),
@@ -211,10 +211,9 @@ def _with_added(group: zarr.Group) -> dict[str, Any]:
     return added | stored
 
 
-def _read_confounders(group: zarr.Group, info: dict[str, Any], n: int) -> pd.DataFrame | None:
-    names = info["confounders"]
-    columns = {name: _read_values_of_rows(group, array, n) for name, array in zip(names, info["confounder_arrays"], strict=True)}
-    return pd.DataFrame(columns) if columns else None
+def _read_confounders(group: zarr.Group, info: dict[str, Any], n: int) -> tuple[StoredConfounder, ...] | None:
+    stored = zip(info["confounders"], info["confounder_arrays"], strict=True)
+    return tuple(_read_values_of_rows(group, array, n, name) for name, array in stored) or None
 
 
 def _read_replicates(group: zarr.Group, info: dict[str, Any] | None, n: int, path: Location) -> ReplicateWeights | None:
@@ -227,10 +226,14 @@ def _read_replicates(group: zarr.Group, info: dict[str, Any] | None, n: int, pat
     return ReplicateWeights(array, tuple(info["names"]), info["method"], np.asarray(info["scales"], np.float64))
 
 
-def _read_values_of_rows(group: zarr.Group, name: str, n: int) -> Any:
-    codes = read_numbers(group, name, n)
-    levels: Any = group[name].attrs.get("levels")
-    return codes if levels is None else pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(levels, dtype="str"))
+def _read_values_of_rows(group: zarr.Group, array: str, n: int, name: str) -> StoredConfounder:
+    values = read_numbers(group, array, n)
+    levels: Any = group[array].attrs.get("levels")
+    if levels is not None:
+        known = isinstance(levels, list) and all(isinstance(level, str) for level in levels) and len(set(levels)) == len(levels)
+        if not known or values.dtype.kind not in "iu" or (n and not -1 <= values.min() <= values.max() < len(levels)):
+            raise ValueError(f"{array} holds numbers of levels that do not exist")
+    return StoredConfounder(name, values, levels)
 
 
 def _check_consistency(dataset: Dataset) -> None:

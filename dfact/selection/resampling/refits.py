@@ -56,7 +56,7 @@ def refit_inputs(model: Any, dataset: Dataset, confounders: pd.DataFrame | None)
 
     Their row factors are discarded, so they need neither labels nor a store.
     """
-    unlabelled = replace(dataset, confounders=confounders, path=None, labels=None, stored_fingerprint=None)
+    unlabelled = replace(dataset, confounder_source=confounders, path=None, labels=None, stored_fingerprint=None)
     return with_parameters(model, executor=None, memory_limit=None, callbacks=()), unlabelled
 
 

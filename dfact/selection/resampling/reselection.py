@@ -115,7 +115,7 @@ def _draw(
     resample = dataset.take_rows(rows)
     weights = None if dataset.weights is None else dataset.weights.iloc[rows].reset_index(drop=True)
     frame = None if confounders is None else confounders.iloc[rows].reset_index(drop=True)
-    return replace(resample, confounders=frame, weights=weights), rows
+    return replace(resample, confounder_source=frame, weights=weights), rows
 
 
 def _number(chosen: Any, candidates: list[dict[str, Any]]) -> int:
