@@ -37,5 +37,5 @@ def test_a_fit_of_an_array_imports_no_cluster_and_no_reader() -> None:
 
 
 def test_a_summary_of_a_dataset_imports_no_compiler_and_no_pandas(tmp_path: Path) -> None:
-    dfact.import_array(np.array([[1.0, 2.0], [3.0, np.nan]]), tmp_path / "answers.zarr")
+    dfact.import_array(np.array([[1.0, 2.0], [3.0, np.nan]]), tmp_path / "answers.zarr", confounders={"age": [20, 30], "site": ["a", "b"]})
     assert not imported(_INFO, str(tmp_path / "answers.zarr")) & (_SLOW | {"numba", "scipy"})
