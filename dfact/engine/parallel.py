@@ -28,7 +28,7 @@ class cached_without_lock(Generic[T]):  # noqa: N801  # a decorator, as property
     def __get__(self, instance: object | None, owner: type | None = None) -> Self | T:
         if instance is None:
             return self
-        value = vars(instance)[self._name] = self._compute(instance)  # found there before the class from now on
+        value = vars(instance)[self._name] = self._compute(instance)  # later reads find it in the instance, before the class
         return value
 
 

@@ -1,8 +1,8 @@
 """Reads of Zarr arrays by threads that read side by side.
 
-Zarr runs all reads of a process on one event loop, in a thread of its own: there it verifies checksums and copies chunks, and each step
-passes from thread to thread. Two threads that read chunks of a few megabytes are hardly faster than one, and passes wait for them. So a
-thread that reads a single chunk from a local folder does all of it by itself, on an event loop of its own.
+Zarr runs all reads of a process on one event loop, in a separate thread, which also verifies checksums and copies chunks. Two threads that
+read chunks of a few megabytes are therefore hardly faster than one. To avoid this, a thread that reads a single chunk from a local folder
+runs the whole read itself, on its own event loop.
 """
 
 import asyncio
