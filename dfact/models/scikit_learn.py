@@ -28,6 +28,11 @@ def check_is_fitted(model: Any) -> None:
         raise NotFittedError(f"{found}. Call 'fit' with appropriate arguments before using this estimator.")
 
 
+def component_labels(count: int, word: str = "F") -> list[str]:
+    """Return the labels of components, numbered from 1: F1, F2, …, or with another word than F. All tables and plots have them."""
+    return [f"{word}{number}" for number in range(1, count + 1)]
+
+
 def set_feature_count(model: Any, count: int) -> None:
     """Set ``n_features_in_`` of a model that is fitted to data without feature names."""
     model.n_features_in_ = count
@@ -71,14 +76,13 @@ class TransformerInterface:
         return self
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the names of the components: that of the class in lower case, with a number."""
+        """Return the labels of the components: F1, F2, …."""
         check_is_fitted(self)
         if input_features is not None:
             from sklearn.base import ClassNamePrefixFeaturesOutMixin
 
-            return cast("NDArray[Any]", ClassNamePrefixFeaturesOutMixin.get_feature_names_out(self, input_features))
-        prefix = type(self).__name__.lower()
-        return np.asarray([f"{prefix}{i}" for i in range(self._n_features_out)], dtype=object)
+            ClassNamePrefixFeaturesOutMixin.get_feature_names_out(self, input_features)  # raises ValueError for other features
+        return np.asarray(component_labels(self._n_features_out), dtype=object)
 
     @property
     def _n_features_out(self) -> int:

@@ -147,14 +147,14 @@ def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pyt
         assert expected in text
     assert main(["info", str(model), "--top", "2"]) == 0
     text = capsys.readouterr().out
-    for expected in ("ElasticCP, 2 of 2 components left, of a tensor 40×12×9", "elasticcp1: weight ", "  band"):
+    for expected in ("ElasticCP, 2 of 2 components left, of a tensor 40×12×9", "F2: weight ", "  band"):
         assert expected in text
     out = tmp_path / "weights.csv"
     assert main(["transform", str(model), str(data), str(out)]) == 0
     assert f"{out}: weights of 40 slices in 2 components" in capsys.readouterr().out
     table = pd.read_csv(out)
     assert list(table["row"][:2]) == ["s0", "s1"]
-    found, expected = table[["elasticcp0", "elasticcp1"]].to_numpy(), dfact.load_model(model).factors_[0][:]
+    found, expected = table[["F1", "F2"]].to_numpy(), dfact.load_model(model).factors_[0][:]
     np.testing.assert_allclose(found, expected * np.sign(found[0] * expected[0]), rtol=1e-9)  # exported tables choose their own signs
 
 

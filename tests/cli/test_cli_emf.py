@@ -198,14 +198,14 @@ def test_selection_killed_within_a_job_resumes(
 def test_info_and_transform(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(model), "--top", "1"]) == 0
     text = capsys.readouterr().out
-    for expected in ("ExpectileMF, 2 components of 150 rows × 40 columns", "omega=0.1", "expectilemf1: norm ", "  service"):
+    for expected in ("ExpectileMF, 2 components of 150 rows × 40 columns", "omega=0.1", "F2: norm ", "  service"):
         assert expected in text
     out = tmp_path / "factors.csv"
     assert main(["transform", str(model), str(data), str(out)]) == 0
     assert f"{out}: 2 components of 150 rows" in capsys.readouterr().out
     table = pd.read_csv(out)
     assert list(table["row"][:2]) == ["user0", "user1"]
-    np.testing.assert_allclose(table[["expectilemf0", "expectilemf1"]], dfact.load_model(model).row_factors_[:], rtol=1e-5)
+    np.testing.assert_allclose(table[["F1", "F2"]], dfact.load_model(model).row_factors_[:], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -179,9 +179,9 @@ def test_model_text_describes_the_fit(two: dfact.GradeOfMembership) -> None:
 
 def test_text_of_other_models_and_of_none() -> None:
     icqf = dfact.ICQF(3).fit(planted_answers(60, 8, 3, 0))
-    assert "icqf0: strong for" in model_text(icqf)
+    assert "F1: strong for" in model_text(icqf)
     assert rows_text(icqf, 60) == "3 factors of 60 participants"
-    assert [tick.get_text() for tick in items_plot(icqf).axes[0].get_xticklabels()] == ["icqf0", "icqf1", "icqf2"]
+    assert [tick.get_text() for tick in items_plot(icqf).axes[0].get_xticklabels()] == ["F1", "F2", "F3"]
     with pytest.raises(dfact.ParameterError, match="a dict cannot be presented, expected a fitted model, such as ICQF, L1NMF"):
         model_text({})
 

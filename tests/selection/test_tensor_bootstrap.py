@@ -172,7 +172,7 @@ def test_a_penalty_gives_selection_frequencies_and_lost_components_nothing() -> 
     # The estimate and its intervals are those of least squares from the same components, whatever the penalty.
     dense = fitted("als", Z)
     assert match_components([A.T for A in dense.factors_[1:]], np.split(found.estimate[:2], [10], axis=1)).score > 0.9999
-    assert list(found.summary(model.get_feature_names_out()).index) == ["elasticcp0", "elasticcp1"]
+    assert list(found.summary(model.get_feature_names_out()).index) == ["F1", "F2"]
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -228,7 +228,7 @@ def test_commands_store_print_export_and_report_it(tmp_path: Path, capsys: pytes
     assert main(["export", path, str(tmp_path / "s.csv"), "--table", "stability"]) == 0
     assert main(["export", path, str(tmp_path / "l.csv")]) == 0
     table, loadings = (pd.read_csv(tmp_path / f"{name}.csv", index_col=0) for name in ("s", "l"))
-    assert list(table) == [f"elasticcp{r}{part}" for r in range(2) for part in ("", "_low", "_high", "_selected")]
+    assert list(table) == [f"F{r}{part}" for r in (1, 2) for part in ("", "_low", "_high", "_selected")]
     for name in loadings:  # in the signs of the loadings, which the file may have flipped
         assert_allclose(table[name], loadings[name], atol=0.05)  # those of the model are shrunken
         assert (table[f"{name}_low"] <= table[f"{name}_high"]).all()

@@ -30,7 +30,7 @@ from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
-from dfact.models.scikit_learn import check_is_fitted
+from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, Values, is_count, resolve_seed
 from dfact.progress import Iteration, Reporter
@@ -361,8 +361,8 @@ class Admixture(Factorization):
         """Return the names of the populations: those of labelled ones, then population1, population2, …."""
         del input_features
         check_is_fitted(self)
-        names = list(self.populations_)
-        return np.array([*names, *(f"population{k + 1}" for k in range(len(names), len(self.frequencies_)))], dtype=object)
+        labels = component_labels(len(self.frequencies_), "population")
+        return np.array([*self.populations_, *labels[len(self.populations_) :]], dtype=object)
 
     def _added_attributes(self) -> dict[str, Any]:
         return super()._added_attributes() | {"variants_": None, "row_populations_": None}

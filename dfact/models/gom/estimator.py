@@ -33,7 +33,7 @@ from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, Respon
 from dfact.models.gom.search import MembershipProblem, Search
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
-from dfact.models.scikit_learn import check_is_fitted
+from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, at_least, resolve_seed
 from dfact.progress import Iteration, Reporter
@@ -340,7 +340,7 @@ class GradeOfMembership(Factorization):
         """Return the names of the classes: class1, class2, …."""
         del input_features
         check_is_fitted(self)
-        return np.array([f"class{k + 1}" for k in range(len(self.components_))], dtype=object)
+        return np.array(component_labels(len(self.components_), "class"), dtype=object)
 
     @property
     def item_parameters_(self) -> pd.DataFrame:

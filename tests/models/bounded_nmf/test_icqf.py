@@ -536,7 +536,7 @@ def test_temporary_factors_are_removed_with_the_model(tmp_path: Path, monkeypatc
 def test_pandas_output() -> None:
     frame = entry(0)
     out = dfact.ICQF(2, max_iter=5).set_output(transform="pandas").fit_transform(frame)
-    assert list(out.columns) == ["icqf0", "icqf1"]
+    assert list(out.columns) == ["F1", "F2"]
     assert list(out.index) == list(frame.index)
 
 

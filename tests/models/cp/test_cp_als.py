@@ -100,7 +100,7 @@ def test_transform_and_tables(tmp_path: Path, client: Client) -> None:
     np.testing.assert_allclose(model.inverse_transform(model.factors_[0]), model.reconstruct())
     np.testing.assert_allclose(model.fit_transform(Z), model.factors_[0])
     np.testing.assert_allclose(np.square(model.loadings_.iloc[:12]).sum(), 1)
-    assert list(model.loadings_) == ["cpals0", "cpals1"]
+    assert list(model.loadings_) == ["F1", "F2"]
     dataset = dfact.import_array(Z, tmp_path / "z.zarr")
     stored = dfact.CPALS(2, random_state=0, executor=client).fit(dataset)
     np.testing.assert_array_equal(stored.components_, model.components_)

@@ -514,8 +514,8 @@ def test_report_of_a_model() -> None:
     assert list(model.loadings_.index[4:7]) == ["4", "mode 3: 0", "mode 3: 1"]
     text = model_text(model, top=3)
     assert "2 of 4 components left, of a tensor 20×5×4" in text
-    assert "elasticcp1: weight" in text
-    assert "elasticcp2" not in text
+    assert "F2: weight" in text
+    assert "F3" not in text
     assert rows_text(model, 7) == "weights of 7 slices in 4 components"
     assert [axes.get_title() for axes in items_plot(model).axes] == ["mode 1", "mode 2", "mode 3"]
 

@@ -58,6 +58,6 @@ def test_text_and_plot() -> None:
     assert "expectiles at omega 0.1, ridge 0.1" in text
     assert f"converged after {model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}" in text
     largest = np.abs(model.column_factors_[:, 1]).argmax()
-    assert f"expectilemf1: norm {component_norms(model).iloc[1]:.4g}\n  {largest}  {model.column_factors_[largest, 1]:.2f}" in text
+    assert f"F2: norm {component_norms(model).iloc[1]:.4g}\n  {largest}  {model.column_factors_[largest, 1]:.2f}" in text
     assert rows_text(model, 7) == "2 components of 7 rows"
     assert items_plot(model).axes[0].get_ylabel() == "item"
