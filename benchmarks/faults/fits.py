@@ -116,7 +116,7 @@ SOLVERS = {
     "ICQF admm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "admm"}),
     "L1NMF": Solver(dfact.L1NMF, answers, _RANDOM_START),
     "GradeOfMembership crsc": Solver(dfact.GradeOfMembership, memberships, {"method": "crsc"}, last=4),
-    "Admixture": Solver(dfact.Admixture, memberships, _ITERATES | {"n_trials": 4}),
+    "Admixture": Solver(dfact.Admixture, memberships, _ITERATES | {"ploidy": 4}),
     "ExpectileMF exact": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "exact"}),
     "ExpectileMF surrogate": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "surrogate"}),
     "ElasticCP bcd, fill": Solver(dfact.ElasticCP, tensor, _ITERATES | {"lam": 0.5, "missing": "fill"}),

@@ -75,7 +75,7 @@ EFFORT: dict[str, str] = {
     "random_state": "0",
     "n_jobs": "1",
     "workers": "1",
-    "n_trials": "2",
+    "ploidy": "2",
     "lambdas": "0.1,1",
     "seed": "0",
     "n_blocks": "",

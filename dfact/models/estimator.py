@@ -34,6 +34,7 @@ from dfact.models.scikit_learn import TransformerInterface, check_is_fitted, che
 from dfact.models.traits import ModelTraits
 from dfact.parameters import check_magnitudes, check_parameters, random_generator
 from dfact.progress import Iteration
+from dfact.renames import NAMES, VALUES, accept_old_names, add_old_attributes
 from dfact.text import add_entries, section_entries
 
 MODELS: dict[str, type[Factorization]] = {}
@@ -43,6 +44,7 @@ SAVED_TYPES: dict[str, type[Any]] = {Environment.__name__: Environment}
 """Dataclasses by name that fitted attributes may hold."""
 
 
+@add_old_attributes
 class Factorization(TransformerInterface):
     """Base of the estimators.
 
@@ -104,6 +106,9 @@ class Factorization(TransformerInterface):
 
     def __init_subclass__(cls, *, registered: bool = True, **settings: Any) -> None:
         super().__init_subclass__(**settings)
+        if "__init__" in vars(cls) and (cls.__name__ in NAMES or cls.__name__ in VALUES):
+            cls.__init__ = accept_old_names(cls.__init__, cls)  # type: ignore[method-assign]
+        add_old_attributes(cls)
         if not registered:
             return
         MODELS[cls.__name__] = cls

@@ -14,6 +14,8 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.renames import current
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FROM_SCIKIT_LEARN = ("_get_metadata_request", "_repr_html_", "_repr_mimebundle_", "get_metadata_routing")
@@ -69,7 +71,7 @@ class TransformerInterface:
     def set_params(self, **params: Any) -> Self:
         """Set parameters by name; raise ValueError for a name that the model has not."""
         known = self.get_params()
-        for name, value in params.items():
+        for name, value in current(type(self), params).items():
             if name not in known:
                 raise ValueError(f"Invalid parameter {name!r} for estimator {self}. Valid parameters are: {sorted(known)!r}.")
             setattr(self, name, value)

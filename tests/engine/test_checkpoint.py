@@ -84,7 +84,7 @@ CASES = {
     "gom": Case(lambda: dfact.GradeOfMembership(3), memberships, (1, 2, 3, 4)),
     "gom-cone": Case(lambda: dfact.GradeOfMembership(3, vertex_hunting="svm-cone"), memberships, (3,)),
     "gom-simplex": Case(lambda: dfact.GradeOfMembership(3, method="srsc"), memberships, (3,)),
-    "admixture": Case(lambda: dfact.Admixture(3, n_trials=4, max_iter=12, tol=0), memberships, (1, 5)),
+    "admixture": Case(lambda: dfact.Admixture(3, ploidy=4, max_iter=12, tol=0), memberships, (1, 5)),
     "emf-exact": Case(lambda: dfact.ExpectileMF(3, omega=0.2, ridge=0.1, max_iter=12, tol=0, solver="exact"), skewed, (1, 8)),
     "emf-surrogate": Case(lambda: dfact.ExpectileMF(3, omega=0.2, ridge=0.1, max_iter=12, tol=0, solver="surrogate"), skewed, (8,)),
     "emf-random": Case(lambda: dfact.ExpectileMF(3, omega=0.2, ridge=0.1, max_iter=9, tol=0, init="random"), skewed, (7,)),

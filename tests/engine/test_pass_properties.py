@@ -125,11 +125,11 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     dfact.GradeOfMembership(3, likelihood="binomial", max_iter=5, **inline).fit(responses)
     rng = np.random.default_rng(0)
     dfact.GradeOfMembership(3, **inline).fit(np.vstack([np.eye(3)] * 40 + [rng.dirichlet([1, 1, 1], 100)]) @ rng.uniform(0.1, 0.9, (3, 20)))
-    populations = dfact.Admixture(3, n_trials=4, max_iter=3, **inline).fit(responses)
+    populations = dfact.Admixture(3, ploidy=4, max_iter=3, **inline).fit(responses)
     cross_validate_entries(populations, responses, [2], n_folds=2, random_state=0)
     block_bootstrap(populations, responses, 2, n_blocks=3, random_state=0)
     labels = np.array(["a", "b", "c"])[responses[:, 0].astype(int) % 3]
-    dfact.Admixture(3, n_trials=4, max_iter=3, supervised=True, **inline).fit(responses, populations=labels)
+    dfact.Admixture(3, ploidy=4, max_iter=3, supervised=True, **inline).fit(responses, populations=labels)
 
     waves = tensor(1)
     cp = dfact.ElasticCP(3, init="nvecs", **few).fit(waves)

@@ -181,7 +181,7 @@ def check_simplex(model: Any, memberships: Array) -> None:
     assert known.min(initial=0) >= 0
     np.testing.assert_allclose(known.sum(axis=1), 1, rtol=1e-5)
     assert model.components_.min() >= 0
-    assert model.components_.max() <= getattr(model, "n_levels_", 1) * (1 + 1e-6)
+    assert model.components_.max() <= getattr(model, "max_response_", 1) * (1 + 1e-6)
     history = getattr(model, "history_", np.zeros(1))
     assert history[-1] >= history[0]
 
@@ -248,7 +248,7 @@ def test_entries_beyond_the_range_of_the_precision_are_refused(dtype: str) -> No
 def test_parameters_of_any_size_are_fitted_or_refused(name: str) -> None:
     solver = SOLVERS[name]
     X, model = solver.shaped(answers(0)), solver.model(2, **solver.parameters)
-    given = {"bounds", "w_max", "q_max", "beta", "rho", "omega", "ridge", "lam", "l1_ratio", "tau", "n_levels", "tol", "step_size"}
+    given = {"bounds", "w_max", "q_max", "beta", "rho", "omega", "ridge", "lam", "l1_ratio", "tau", "max_response", "tol", "step_size"}
     for parameter in sorted(given & set(model.get_params())):
         for size in (1e300, 1e30, 1e-300, np.inf):
             value = (0.0, size) if parameter == "bounds" else size

@@ -124,7 +124,7 @@ def test_other_factors_have_no_communalities() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [dfact.GradeOfMembership(2, method="srsc", random_state=0), dfact.ExpectileMF(2), dfact.Admixture(2, n_trials=6)]
+    "model", [dfact.GradeOfMembership(2, method="srsc", random_state=0), dfact.ExpectileMF(2), dfact.Admixture(2, ploidy=6)]
 )
 def test_components_that_are_no_factors_of_items_are_refused(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.save_model(model.fit(np.rint(planted_answers(60, 8, 2, 0) + 1)), tmp_path / "m")

@@ -506,7 +506,7 @@ def fits() -> dict[str, tuple[Any, Any]]:
         (dfact.FactorAnalysis(2), N),
         (dfact.GradeOfMembership(2, random_state=0), np.nan_to_num(M)),
         (dfact.ExpectileMF(2, ridge=0.1), M),
-        (dfact.Admixture(2, n_trials=5), np.rint(M)),
+        (dfact.Admixture(2, ploidy=5), np.rint(M)),
         (dfact.ElasticCP(2, lam=0.1, random_state=0), Z),
         (dfact.CPALS(2), Z),
         (PoissonMF(2, max_iter=5), counts(0, 80, 10)),

@@ -63,7 +63,7 @@ def small() -> Any:
         pure_subjects_=np.array([0, 5]),
         row_labels_=np.array(list("ABCDEFG"), dtype=object),
         column_labels_=np.array(["a", "b", "c"], dtype=object),
-        n_levels_=4.0,
+        max_response_=4.0,
         n_nonrespondents_=1,
         modularity_=0.0123456,
         highly_pure_share_=0.5,

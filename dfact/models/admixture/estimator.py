@@ -74,8 +74,8 @@ class Admixture(Factorization):
     ----------
     n_components : int
         Number of populations K. :func:`dfact.selection.cross_validate_entries` chooses it.
-    n_trials : int
-        Number of trials M, the highest count: 2 for genotypes; more for ordinal answers from 0 to M.
+    ploidy : int
+        Highest count M: 2 for genotypes; more for ordinal answers from 0 to M.
     supervised : bool
         Whether the people whose population the dataset holds, or ``populations`` of ``fit``, belong to it alone.
     tol : float
@@ -170,7 +170,7 @@ class Admixture(Factorization):
         self,
         n_components: Annotated[int, COUNT] = 3,
         *,
-        n_trials: Annotated[int, _TRIALS] = 2,
+        ploidy: Annotated[int, _TRIALS] = 2,
         supervised: Annotated[bool, YES_OR_NO] = False,
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
         max_iter: Annotated[int, COUNT] = 60,
@@ -183,7 +183,7 @@ class Admixture(Factorization):
         dtype: Any = None,
     ) -> None:
         self.n_components = n_components
-        self.n_trials = n_trials
+        self.ploidy = ploidy
         self.supervised = supervised
         self.tol = tol
         self.max_iter = max_iter
@@ -214,7 +214,7 @@ class Admixture(Factorization):
     def _prepare(self, X: Any, populations: Any = None) -> FitTask[AdmixtureProblem]:
         dataset = self._dataset(X, None, reset=True)
         self.variants_ = Variants.of(dataset.genotypes.variants)
-        require_counts(dataset, self.n_trials, "Admixture", "the number of trials")
+        require_counts(dataset, self.ploidy, "Admixture", "the ploidy")
         if self.n_components > min(dataset.shape):
             n, m = dataset.shape
             raise ParameterError(f"n_components={self.n_components} is larger than the data allows: n_samples={n}, n_features={m}")
@@ -226,7 +226,7 @@ class Admixture(Factorization):
             takes_newton_steps(self.n_components, dataset.shape[1], self.memory_limit),
         )
         task = self._task(
-            dataset, AdmixtureProblem(Codes(self.n_trials, offset), names, curved), covariates=labels, populations=names, curved=curved
+            dataset, AdmixtureProblem(Codes(self.ploidy, offset), names, curved), covariates=labels, populations=names, curved=curved
         )
         if task.footprint.note:
             warnings.warn(task.footprint.note, UserWarning, stacklevel=4)
@@ -282,7 +282,7 @@ class Admixture(Factorization):
         codes, dtype, names = task.problem.codes, task.dtype, task.problem.populations
         counts = yield from run(CountPass(codes, dtype), None)
         if counts.fractional:
-            raise DataError(f"{locate_noninteger(task.dataset)}, expected whole numbers from 0 to {self.n_trials}")
+            raise DataError(f"{locate_noninteger(task.dataset)}, expected whole numbers from 0 to {self.ploidy}")
         if names:
             seed = yield from resolve_seed(self.random_state)
             yield from labelled_start(codes, counts, self.n_components, len(names), seed, dtype)
@@ -324,14 +324,14 @@ class Admixture(Factorization):
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
-        require_counts(dataset, self.n_trials, "Admixture", "the number of trials")
+        require_counts(dataset, self.ploidy, "Admixture", "the ploidy")
         fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
         match = match_columns(fitted, labels, self.variants_, Variants.of(dataset.genotypes.variants))
         offset = dataset.offset if dataset.offset.any() else None
-        codes, P = Codes(self.n_trials, offset), self.frequencies_.astype(np.float64)
+        codes, P = Codes(self.ploidy, offset), self.frequencies_.astype(np.float64)
         if not match.is_trivial or len(match.ours) < max(len(fitted), len(labels)):
             offset = None if offset is None else offset[match.theirs]
-            codes, P = Codes(self.n_trials, offset, match.theirs), P[:, match.ours]
+            codes, P = Codes(self.ploidy, offset, match.theirs), P[:, match.ours]
             P[:, match.swapped] = 1 - P[:, match.swapped]  # of the allele that X counts
         pass_ = ProjectionPass(codes, (task := self._task(dataset)).dtype)
         convert = partial(np.asarray, dtype=task.dtype)
@@ -354,7 +354,7 @@ class Admixture(Factorization):
     def inverse_transform(self, memberships: Any) -> NDArray[Any]:
         """Return the expected genotypes M·QP (n, m) for memberships Q (n, K)."""
         Q = self._as_factors(memberships)
-        expected: NDArray[Any] = self.n_trials * (Q @ self.frequencies_)
+        expected: NDArray[Any] = self.ploidy * (Q @ self.frequencies_)
         return expected
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:

@@ -100,7 +100,7 @@ class GradeOfMembership(Factorization):
         With a likelihood: stop when it rises by at most this much in a read, relative to its value.
     max_iter : int
         With a likelihood: maximum number of reads after the spectral estimate.
-    n_levels : int, optional
+    max_response : int, optional
         Highest response M; by default the maximum of the answer range.
     random_state : int, RandomState or None
         Seed of the starts of K-means.
@@ -126,7 +126,7 @@ class GradeOfMembership(Factorization):
     log_likelihood_, history_, n_iter_, converged_ : float, array, int, bool
         With a likelihood: ℓ, that of each accepted read, the number of reads after the spectral estimate, and whether the last one met
         ``tol``.
-    column_labels_, row_labels_, offset_, n_features_in_, n_levels_, fingerprint_
+    column_labels_, row_labels_, offset_, n_features_in_, max_response_, fingerprint_
         Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
         dataset, else None.
 
@@ -161,7 +161,7 @@ class GradeOfMembership(Factorization):
     memberships_: Annotated[Any, Shape(("n", "k"), rows=True)]
     projection_: Annotated[NDArray[Any], Shape(("m", "k"))]
     pure_subjects_: Annotated[NDArray[Any], Shape(("k",), "integers")]
-    n_levels_: Annotated[float, AtLeast(0, finite=True)]
+    max_response_: Annotated[float, AtLeast(0, finite=True)]
     n_nonrespondents_: int
     modularity_: float
     highly_pure_share_: float
@@ -175,7 +175,7 @@ class GradeOfMembership(Factorization):
         counts_empty_rows=True,
         original_units=True,
         centred_matching=True,
-        limited_parameters=("tau", "n_levels"),
+        limited_parameters=("tau", "max_response"),
     )
 
     def __init__(
@@ -188,7 +188,7 @@ class GradeOfMembership(Factorization):
         likelihood: Literal["none", "binomial"] = "none",
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
         max_iter: Annotated[int, COUNT] = 60,
-        n_levels: Annotated[int | None, at_least(1).or_none()] = None,
+        max_response: Annotated[int | None, at_least(1).or_none()] = None,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -204,7 +204,7 @@ class GradeOfMembership(Factorization):
         self.likelihood = likelihood
         self.tol = tol
         self.max_iter = max_iter
-        self.n_levels = n_levels
+        self.max_response = max_response
         self.random_state = random_state
         self.executor = executor
         self.memory_limit = memory_limit
@@ -231,8 +231,8 @@ class GradeOfMembership(Factorization):
         self._check_parameters(candidates)
         dataset = self._dataset(X, None, reset=True)
         self._check_size(dataset, candidates)
-        self.n_levels_ = self._resolve_levels(dataset)
-        problem = MembershipProblem(candidates, self.n_levels_, _responses(dataset))
+        self.max_response_ = self._resolve_levels(dataset)
+        problem = MembershipProblem(candidates, self.max_response_, _responses(dataset))
         footprint = self._footprint_for(dataset.shape, candidates, self._working_dtype(dataset))
         return self._task(dataset, problem, footprint=footprint, n_components=candidates)
 
@@ -318,12 +318,12 @@ class GradeOfMembership(Factorization):
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
-        require_counts(dataset, self.n_levels_, "GradeOfMembership", "the highest response")
+        require_counts(dataset, self.max_response_, "GradeOfMembership", "the highest response")
         k = len(self.components_)
         task = self._task(dataset, footprint=self._footprint_for(dataset.shape, [k], self._working_dtype(dataset)))
         if self.likelihood != "none":
-            P = np.clip(self.components_.astype(np.float64) / self.n_levels_, EDGE, 1 - EDGE).astype(task.dtype)
-            pass_ = ProjectionPass(Codes(int(self.n_levels_), _responses(dataset).offset), task.dtype)
+            P = np.clip(self.components_.astype(np.float64) / self.max_response_, EDGE, 1 - EDGE).astype(task.dtype)
+            pass_ = ProjectionPass(Codes(int(self.max_response_), _responses(dataset).offset), task.dtype)
             projected, memberships = task.compute_rows(pass_, (P, None), k, out, partial(np.asarray, dtype=task.dtype))
             _warn_nonrespondents(int(projected.silent), dataset.shape[0])
             return memberships
@@ -369,7 +369,7 @@ class GradeOfMembership(Factorization):
     def _resolve_levels(self, dataset: Dataset) -> float:
         """Return M, after a check that all responses lie within [0, M]."""
         highest = float((dataset.statistics.maximum + dataset.offset).max())
-        levels = float(max(highest, 1) if self.n_levels is None else self.n_levels)
+        levels = float(max(highest, 1) if self.max_response is None else self.max_response)
         if self.likelihood != "none" and (not levels.is_integer() or levels > MAX_TRIALS):
             raise ParameterError(f"the highest response is {levels:g}, expected a whole number up to {MAX_TRIALS} with a likelihood")
         require_counts(dataset, levels, "GradeOfMembership", "the highest response")

@@ -76,7 +76,7 @@ def _factor_analysis(model: FactorAnalysis, table: pd.DataFrame, names: list[Cel
     below = [_group("Explained variance", rows, k + 2)]
     if not np.array_equal(Phi, np.eye(k)):
         correlations = [[number(Phi[a, b], bounded=True) for b in range(a)] + [UNDEFINED] for a in range(k)]
-        below.append(_group("Factor correlations", [(name, row) for name, row in zip(table, correlations, strict=True)], k + 2))
+        below.append(_group("Factor correlations", list(zip(map(str, table), correlations, strict=True)), k + 2))
     title = f"Factor Loadings From an Exploratory Factor Analysis of {len(table)} Items"
     return _table(title, table, names, cells, ["*h*²"], _note(model), below)
 
@@ -94,11 +94,11 @@ def _table(
     sizes = np.abs(table.to_numpy(np.float64))
     of_item, order = sizes.argmax(axis=1), np.argsort(-sizes.max(axis=1), kind="stable")
     groups = [
-        Group(name, [[names[j], *cells[j]] for j in order[of_item[order] == a].tolist()])
+        Group(str(name), [[names[j], *cells[j]] for j in order[of_item[order] == a].tolist()])
         for a, name in enumerate(table)
         if (of_item == a).any()
     ]
-    return ApaTable(title, ["Item", *table, *more], [*groups, *(below or [])], note, "Factor loading", table.shape[1])
+    return ApaTable(title, ["Item", *map(str, table), *more], [*groups, *(below or [])], note, "Factor loading", table.shape[1])
 
 
 def _group(heading: str, rows: list[tuple[str, list[str]]], width: int) -> Group:

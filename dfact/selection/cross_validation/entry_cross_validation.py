@@ -94,7 +94,7 @@ def cross_validate_entries(
         tasks = {k: with_parameters(model, n_components=k, callbacks=()).prepare(X).without_rows() for k in candidates}
     dataset = tasks[candidates[0]].dataset
     if dataset.dtype.kind == "f" and (found := locate_noninteger(dataset)) != "no entry":
-        raise DataError(f"{found}, expected whole numbers from 0 to {model.n_trials}")
+        raise DataError(f"{found}, expected whole numbers from 0 to {model.ploidy}")
     settings = {"n_components": candidates, "n_folds": int(n_folds)}
     store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, **settings)
     # Fits of one fold are neighbours, so that they share its view of a block.

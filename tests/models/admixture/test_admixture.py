@@ -130,7 +130,7 @@ def test_accepted_merits_never_fall_and_the_last_is_that_of_the_model(seed: int)
 @pytest.mark.parametrize("trials", [2, 4])
 def test_the_maximum_meets_the_conditions_of_optimality(seed: int, trials: int) -> None:
     _, _, X = planted(seed, 80, 120, trials=trials)
-    model = Admixture(3, n_trials=trials, tol=0, max_iter=200, dtype="float64").fit(X)
+    model = Admixture(3, ploidy=trials, tol=0, max_iter=200, dtype="float64").fit(X)
     Q, P = model.memberships_, model.frequencies_
     F, seen, g = Q @ P, ~np.isnan(X), np.nan_to_num(X)
     slope = seen * (g / F - (trials - g) / (1 - F))
@@ -186,7 +186,7 @@ def test_silent_people_and_monomorphic_snps() -> None:
 def test_invalid_data_is_refused() -> None:
     _, _, X = planted(0, 40, 30)
     for change, message in (
-        (3.0, "Values above the number of trials.*holds 3, expected 0 to 2"),
+        (3.0, "Values above the ploidy.*holds 3, expected 0 to 2"),
         (-1.0, "Negative values"),
         (0.5, "holds 0.5, expected whole numbers from 0 to 2"),
     ):
@@ -200,8 +200,8 @@ def test_invalid_data_is_refused() -> None:
         Admixture(2).fit(Y)
     with pytest.raises(DataError, match=r"rank|span"):
         Admixture(3).fit(np.tile(np.nan_to_num(X[:1]), (40, 1)))
-    with pytest.raises(ParameterError, match="n_trials is 0"):
-        Admixture(2, n_trials=0).fit(X)
+    with pytest.raises(ParameterError, match="ploidy is 0"):
+        Admixture(2, ploidy=0).fit(X)
     with pytest.raises(ParameterError, match="n_components=31 is larger"):
         Admixture(31).fit(X)
 
@@ -226,8 +226,8 @@ def test_codes_of_any_type_give_the_same_fit(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(model.memberships_), expected.memberships_)
     with pytest.raises(DataError, match="Values above"):
         Admixture(3).fit(datasets[2])
-    four = Admixture(3, n_trials=4).fit(datasets[2])
-    np.testing.assert_array_equal(four.frequencies_, Admixture(3, n_trials=4).fit(X + 2).frequencies_)
+    four = Admixture(3, ploidy=4).fit(datasets[2])
+    np.testing.assert_array_equal(four.frequencies_, Admixture(3, ploidy=4).fit(X + 2).frequencies_)
     assert Admixture(2).fit(sp.csr_array(np.nan_to_num(X))).log_likelihood_ == pytest.approx(
         Admixture(2).fit(np.nan_to_num(X)).log_likelihood_, rel=1e-7
     )
@@ -244,7 +244,7 @@ def test_projection_comes_near_the_fit_in_one_read(seed: int) -> None:
 def test_a_projection_reaches_the_maximum_of_every_row() -> None:
     """Given the frequencies a row's problem is concave. Newton's step from equal memberships is too long for one of these rows."""
     X = planted(8, 600, 150, missing=0.1)[2]
-    model = Admixture(3, n_trials=4, dtype="float64").fit(X)
+    model = Admixture(3, ploidy=4, dtype="float64").fit(X)
     found, fitted = (log_likelihoods(X, Q, model.frequencies_, 4) for Q in (model.transform(X), model.memberships_))
     assert (found >= fitted - 1e-3).all()
 
@@ -252,7 +252,7 @@ def test_a_projection_reaches_the_maximum_of_every_row() -> None:
 @pytest.mark.parametrize("seed", [8, 9])
 def test_no_step_of_a_projection_makes_a_row_less_likely(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     X = planted(seed, 600, 150, missing=0.1)[2]
-    model = Admixture(3, n_trials=4, dtype="float64").fit(X)
+    model = Admixture(3, ploidy=4, dtype="float64").fit(X)
     monkeypatch.setattr("dfact.models.binomial.passes._EXTRA", 0)
     last = log_likelihoods(X, np.full((600, 3), 1 / 3), model.frequencies_, 4)
     for steps in range(1, 9):
@@ -357,7 +357,7 @@ class TestEstimator(EstimatorSuite):
     rows = "memberships_"
     tolerance = 0.5
 
-    @pytest.fixture(scope="class", params=[{}, {"n_trials": 4}], ids=["genotypes", "answers"])
+    @pytest.fixture(scope="class", params=[{}, {"ploidy": 4}], ids=["genotypes", "answers"])
     @classmethod
     def variant(cls, request: pytest.FixtureRequest) -> dict[str, Any]:
         found: dict[str, Any] = request.param

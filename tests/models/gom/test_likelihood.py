@@ -30,7 +30,7 @@ def planted(seed: int, n: int = 400, m: int = 40, k: int = 3, levels: int = 4, m
 
 
 def fit(X: Any, likelihood: str = "binomial", **parameters: Any) -> GradeOfMembership:
-    return GradeOfMembership(3, **{"random_state": 0, "likelihood": likelihood, "n_levels": 4, **parameters}).fit(X)
+    return GradeOfMembership(3, **{"random_state": 0, "likelihood": likelihood, "max_response": 4, **parameters}).fit(X)
 
 
 def log_likelihood(model: GradeOfMembership, X: Array) -> float:
@@ -91,7 +91,7 @@ def test_held_out_answers_of_questionnaires_are_predicted(name: str, items: int,
         held_out = (np.random.default_rng(seed).random(X.shape) < 0.2) & ~np.isnan(X)
         train = np.where(held_out, np.nan, X)
         spectral, refined = (
-            GradeOfMembership(k, n_levels=4, likelihood=likelihood, random_state=0).fit(train) for likelihood in ("none", "binomial")
+            GradeOfMembership(k, max_response=4, likelihood=likelihood, random_state=0).fit(train) for likelihood in ("none", "binomial")
         )
         responding = held_out & ~np.isnan(spectral.memberships_[:, :1])  # lowest answers alone are no response to the spectral method
         assert deviance(refined, X, responding) < 0.9 * deviance(spectral, X, responding)
@@ -131,7 +131,7 @@ def test_invalid_data_and_parameters_are_refused() -> None:
     with pytest.raises(ParameterError, match="likelihood is 'multinomial', expected 'none' or 'binomial'"):
         fit(X, "multinomial")
     with pytest.raises(ParameterError, match=r"the highest response is 4\.5, expected a whole number"):
-        fit(X, n_levels=4.5)
+        fit(X, max_response=4.5)
     with pytest.raises(DataError, match="expected whole numbers from 0"):
         fit(Pi @ Theta.T)
     with pytest.raises(ParameterError, match="max_iter is 0"):

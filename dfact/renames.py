@@ -1,0 +1,149 @@
+"""Names that have changed: an old one works for one more version, and a DeprecationWarning names the new one.
+
+``NAMES`` and ``VALUES`` list all of them, by owner: a class of estimators or records, a function, a module, or a command. They apply to
+
+- parameters of estimators and functions (:func:`accept_old_names`) and ``set_params``;
+- attributes (:func:`add_old_attributes`) and functions of modules (:func:`current_name`);
+- options of commands (:func:`current_arguments`) and keys of jobs (:func:`current`), both without dashes in front.
+
+Saved models, checkpoints and the records of jobs hold the old names (:func:`stored`), so that each version reads those of the other.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+C = TypeVar("C", bound=type[Any])
+F = TypeVar("F", bound=Callable[..., Any])
+
+NAMES: dict[str, dict[str, str]] = {
+    "GradeOfMembership": {"n_levels": "max_response", "n_levels_": "max_response_"},
+    "Admixture": {"n_trials": "ploidy"},
+    "dfact fit gom": {"levels": "max-response"},
+    "dfact select gom": {"levels": "max-response"},
+    "dfact fit admixture": {"trials": "ploidy"},
+    "dfact select admixture": {"trials": "ploidy"},
+}
+"""The new name for each old one. An owner has no two old names for one new one."""
+VALUES: dict[str, dict[str, dict[str, str]]] = {}
+"""The new value for each old one, by the parameter's new name."""
+
+
+class OldNameWarning(DeprecationWarning):
+    """An old name is used."""
+
+
+def current(owner: type[Any] | str, given: Mapping[str, Any], *, warn: bool = True) -> dict[str, Any]:
+    """Return arguments, attributes or settings under their current names, with their current values.
+
+    Raises
+    ------
+    TypeError
+        Both the old and the new name are given.
+    """
+    names, values = _names(owner), _values(owner)
+    found: dict[str, Any] = {}
+    for old, value in given.items():
+        name = names.get(old, old)
+        if name != old and name in given:
+            raise TypeError(f"{_title(owner)} has {name} and {old}, which is its old name; pass {name} alone")
+        found[name] = values.get(name, {}).get(value, value) if isinstance(value, str) else value
+        if warn and name != old:
+            _warn(owner, old, name)
+        if warn and found[name] is not value:
+            _warn(owner, f"{name}={value!r}", f"{name}={found[name]!r}")
+    return found
+
+
+def stored(owner: type[Any] | str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments, attributes or settings under the names, and with the values, that stores have."""
+    names = {new: old for old, new in _names(owner).items()}
+    values = {name: {new: old for old, new in renamed.items()} for name, renamed in _values(owner).items()}
+    return {
+        names.get(name, name): values.get(name, {}).get(value, value) if isinstance(value, str) else value for name, value in given.items()
+    }
+
+
+def current_name(module: str, old: str) -> str:
+    """Return the current name of a function of a module, for its ``__getattr__``; raise AttributeError for a name that it never had."""
+    if old not in NAMES.get(module, {}):
+        raise AttributeError(f"module {module!r} has no attribute {old!r}")
+    name = NAMES[module][old]
+    _warn(module, old, name)
+    return name
+
+
+def current_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of ``dfact`` with the current names and values of options."""
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    commands = [" ".join(["dfact", *words[:count]]) for count in (2, 1)]
+    owner = next((name for name in commands if name in NAMES or name in VALUES), "dfact")
+    found: list[str] = []
+    option = ""  # of which the next argument is the value
+    for number, argument in enumerate(arguments):
+        if argument == "--":
+            return [*found, *arguments[number:]]
+        if argument.startswith("--"):
+            old, equals, value = argument.removeprefix("--").partition("=")
+            [(option, value)] = current(owner, {old: value}).items()
+            found.append(f"--{option}{equals}{value}")
+            option = "" if equals else option
+        else:
+            found.append(current(owner, {option: argument})[option])
+            option = ""
+    return found
+
+
+def accept_old_names(function: F, owner: type[Any] | None = None) -> F:
+    """Let a function, or the ``__init__`` of its owner, accept the old names and values of its keywords."""
+
+    @wraps(function)
+    def renamed(*args: Any, **keywords: Any) -> Any:
+        return function(*args, **current(owner or function.__name__, keywords))
+
+    return cast("F", renamed)
+
+
+def add_old_attributes(kind: C) -> C:
+    """Let the old names of a class's attributes stand for the new ones."""
+    for old, name in NAMES.get(kind.__name__, {}).items():
+        setattr(kind, old, _OldAttribute(old, name))
+    return kind
+
+
+class _OldAttribute:
+    """Attribute that reads and sets the one of its new name."""
+
+    def __init__(self, old: str, name: str) -> None:
+        self._old, self._name = old, name
+
+    def __get__(self, instance: Any, kind: type[Any]) -> Any:
+        if instance is None:
+            return self
+        value = getattr(instance, self._name)
+        _warn(kind, self._old, self._name, stacklevel=3)
+        return value
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        _warn(type(instance), self._old, self._name, stacklevel=3)
+        setattr(instance, self._name, value)
+
+
+def _names(owner: type[Any] | str) -> dict[str, str]:
+    owners = [owner] if isinstance(owner, str) else [kind.__name__ for kind in owner.__mro__]
+    return {old: name for each in owners for old, name in NAMES.get(each, {}).items()}
+
+
+def _values(owner: type[Any] | str) -> dict[str, dict[str, str]]:
+    owners = [owner] if isinstance(owner, str) else [kind.__name__ for kind in owner.__mro__]
+    return {name: renamed for each in owners for name, renamed in VALUES.get(each, {}).items()}
+
+
+def _title(owner: type[Any] | str) -> str:
+    return owner if isinstance(owner, str) else owner.__name__
+
+
+def _warn(owner: type[Any] | str, old: str, name: str, stacklevel: int = 4) -> None:
+    """Warn of an old name, by default where the caller of the caller of :func:`current` is called."""
+    warnings.warn(f"{_title(owner)}: {old} is an old name, which the next version drops; use {name}", OldNameWarning, stacklevel=stacklevel)
