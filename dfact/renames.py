@@ -20,13 +20,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 NAMES: dict[str, dict[str, str]] = {
     "GradeOfMembership": {"n_levels": "max_response", "n_levels_": "max_response_"},
     "Admixture": {"n_trials": "ploidy"},
+    "ICQF": {"inner": "subproblem_solver"},
     "dfact fit gom": {"levels": "max-response"},
     "dfact select gom": {"levels": "max-response"},
+    "dfact fit icqf": {"inner": "subproblem-solver"},
     "dfact fit admixture": {"trials": "ploidy"},
     "dfact select admixture": {"trials": "ploidy"},
 }
 """The new name for each old one. An owner has no two old names for one new one."""
-VALUES: dict[str, dict[str, dict[str, str]]] = {}
+VALUES: dict[str, dict[str, dict[str, str]]] = {
+    "ICQF": {"solver": {"splitless": "mm"}},
+    "dfact fit icqf": {"solver": {"splitless": "mm"}},
+}
 """The new value for each old one, by the parameter's new name."""
 
 

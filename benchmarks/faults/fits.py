@@ -112,7 +112,7 @@ _ITERATES = {"max_iter": 8, "tol": 0}
 _RANDOM_START = _ITERATES | {"init": "random"}  # no passes over a sample before the first iteration
 _EXPECTILE = _ITERATES | {"omega": 0.2, "ridge": 0.1}
 SOLVERS = {
-    "ICQF splitless": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "splitless"}),
+    "ICQF mm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "mm"}),
     "ICQF admm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "admm"}),
     "L1NMF": Solver(dfact.L1NMF, answers, _RANDOM_START),
     "GradeOfMembership crsc": Solver(dfact.GradeOfMembership, memberships, {"method": "crsc"}, last=4),

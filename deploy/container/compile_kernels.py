@@ -44,7 +44,7 @@ def _stored(name: str, arrays: list[NDArray[np.float64]], folder: Path) -> Itera
 
 def fits(data: dict[str, list[dfact.Dataset]]) -> Iterator[tuple[object, dfact.Dataset]]:
     """Yield estimators and their data."""
-    for solver in ("splitless", "admm"):
+    for solver in ("mm", "admm"):
         yield from ((dfact.ICQF(3, solver=solver, **_ITERATIONS), dataset) for dataset in data["answers"])
     yield from ((dfact.L1NMF(3, **_ITERATIONS), dataset) for dataset in data["answers"])
     yield from ((dfact.GradeOfMembership(3, random_state=0), dataset) for dataset in data["responses"])

@@ -115,7 +115,7 @@ def test_old_attributes_warn_and_work(owner: str, old: str, name: str) -> None:
 def test_old_values_warn_and_work(owner: str, name: str, old: str, new: str) -> None:
     with pytest.warns(OldNameWarning, match=f"{name}='{old}' is an old name.* use {name}='{new}'"):
         assert current(owner, {name: old}) == {name: new}
-    assert f'"{old}"' in CHANGELOG or f"`{old}`" in CHANGELOG
+    assert (f"`--{name} {old}`" if owner.startswith("dfact ") else f'`{name}="{old}"`') in CHANGELOG
     if owner in CLASSES:
         with pytest.warns(OldNameWarning):
             model = CLASSES[owner](**{name: old})

@@ -193,7 +193,7 @@ def test_invalid_arguments_are_refused(tmp_path: Path, X: Any, options: dict[str
 # ---------------------------------------------------------------- models
 
 
-@pytest.mark.parametrize("solver", ["admm", "splitless"])
+@pytest.mark.parametrize("solver", ["admm", "mm"])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.slow
 def test_icqf_treats_implicit_entries_as_missing(tmp_path: Path, seed: int, solver: str) -> None:

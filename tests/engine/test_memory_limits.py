@@ -65,7 +65,7 @@ def waves() -> Any:
 MAKERS: dict[str, Callable[[], Any]] = {made.__name__: made for made in (answers, measurements, ratings, memberships, genotypes, waves)}
 SHORT: dict[str, Any] = {"max_iter": 3, "tol": 0}
 MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
-    "ICQF splitless": ("answers", lambda: dfact.ICQF(8, solver="splitless", **SHORT)),
+    "ICQF mm": ("answers", lambda: dfact.ICQF(8, solver="mm", **SHORT)),
     "ICQF admm": ("answers", lambda: dfact.ICQF(8, solver="admm", **SHORT)),
     "L1NMF": ("answers", lambda: dfact.L1NMF(8, **SHORT)),
     "FactorAnalysis": ("answers", lambda: dfact.FactorAnalysis(3)),

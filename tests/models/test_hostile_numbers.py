@@ -93,7 +93,7 @@ SOLVERS = {
     "ICQF": Solver(dfact.ICQF, **bounded()),
     "ICQF, confounders": Solver(dfact.ICQF, **bounded(), inputs=("confounders",)),
     "ICQF, weights": Solver(dfact.ICQF, **bounded(), inputs=("weights",)),
-    "ICQF, l2, FISTA": Solver(dfact.ICQF, **bounded(penalty="l2", inner="fista")),
+    "ICQF, l2, FISTA": Solver(dfact.ICQF, **bounded(penalty="l2", subproblem_solver="fista")),
     "ICQF, unbounded": Solver(dfact.ICQF, **bounded(beta=0, w_max=np.inf, q_max=np.inf, bounds=(0, np.inf))),
     "ICQF, ADMM": Solver(dfact.ICQF, **bounded(solver="admm")),
     "ICQF, ADMM, adaptive": Solver(dfact.ICQF, **bounded(solver="admm", rho="adaptive"), inputs=("confounders", "weights")),

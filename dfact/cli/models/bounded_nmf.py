@@ -35,7 +35,7 @@ _select_icqf = SelectSpec(
     changes={"tol": {"help": "Stop when the relative change of the objective falls below this value."}},
     grid=("n_components", "beta"),
     plot=("dfact.report.selection:error_plot", "the error over the number of factors"),
-    left_out=dict.fromkeys(("penalty", "inner", "rho", "bounds", "max_iter"), "the default serves every candidate")
+    left_out=dict.fromkeys(("penalty", "subproblem_solver", "rho", "bounds", "max_iter"), "the default serves every candidate")
     | dict.fromkeys(("solver", "init"), "the fits to the folds have their own")
     | dict.fromkeys(("confounders", "stratify"), "the dataset has its confounders")
     | {"sample_weight": "the dataset has its weights"}

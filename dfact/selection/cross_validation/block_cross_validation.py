@@ -58,7 +58,7 @@ def block_cross_validate(
 
         error = Σ (M − clip(R))² / number,   over the held-out answers M and the model R of them.
 
-    ICQF and L1NMF are fitted by the splitless solver from the NNDSVD, whatever the model's own solver
+    ICQF and L1NMF are fitted by the solver "mm" from the NNDSVD, whatever the model's own solver
     and start. Within a fold each fit starts from the loadings of the previous one, further components
     from the NNDSVD, and stops at five times the model's ``tol`` (at twice ``tol`` if it differs from the
     previous fit in β alone). Bounds that the model takes from the data are those of the complete data.
