@@ -2,8 +2,8 @@
 
 ``NAMES`` and ``VALUES`` list all of them, by owner: a class of estimators or records, a function, a module, or a command. They apply to
 
-- parameters of estimators and functions (:func:`accept_old_names`) and ``set_params``;
-- attributes (:func:`add_old_attributes`) and functions of modules (:func:`current_name`);
+- attributes and parameters of classes (:func:`add_old_names`), and ``set_params``;
+- parameters of functions (:func:`accept_old_names`), and functions of modules (:func:`current_name`);
 - options of commands (:func:`current_arguments`) and keys of jobs (:func:`current`), both without dashes in front.
 
 Saved models, checkpoints and the records of jobs hold the old names (:func:`stored`), so that each version reads those of the other.
@@ -21,16 +21,23 @@ NAMES: dict[str, dict[str, str]] = {
     "GradeOfMembership": {"n_levels": "max_response", "n_levels_": "max_response_"},
     "Admixture": {"n_trials": "ploidy"},
     "ICQF": {"inner": "subproblem_solver"},
+    "ElasticCP": {"prior": "slice_variances", "prior_": "slice_variances_", "read_share_": "n_epochs_"},
+    "ElasticCP.transform": {"prior": "slice_variances"},
     "dfact fit gom": {"levels": "max-response"},
     "dfact select gom": {"levels": "max-response"},
     "dfact fit icqf": {"inner": "subproblem-solver"},
+    "dfact fit cp": {"prior": "slice-variances"},
+    "dfact select cp": {"prior": "slice-variances"},
     "dfact fit admixture": {"trials": "ploidy"},
     "dfact select admixture": {"trials": "ploidy"},
 }
 """The new name for each old one. An owner has no two old names for one new one."""
 VALUES: dict[str, dict[str, dict[str, str]]] = {
     "ICQF": {"solver": {"splitless": "mm"}},
+    "ElasticCP": {"init": {"nvecs": "svd"}},
     "dfact fit icqf": {"solver": {"splitless": "mm"}},
+    "dfact fit cp": {"init": {"nvecs": "svd"}},
+    "dfact select cp": {"init": {"nvecs": "svd"}},
 }
 """The new value for each old one, by the parameter's new name."""
 
@@ -105,15 +112,21 @@ def accept_old_names(function: F, owner: type[Any] | None = None) -> F:
 
     @wraps(function)
     def renamed(*args: Any, **keywords: Any) -> Any:
-        return function(*args, **current(owner or function.__name__, keywords))
+        return function(*args, **current(owner or function.__qualname__, keywords))
 
     return cast("F", renamed)
 
 
-def add_old_attributes(kind: C) -> C:
-    """Let the old names of a class's attributes stand for the new ones."""
+def add_old_names(kind: C) -> C:
+    """Let a class accept the old names of its attributes, of its parameters, and of those of its methods."""
     for old, name in NAMES.get(kind.__name__, {}).items():
         setattr(kind, old, _OldAttribute(old, name))
+    if "__init__" in vars(kind) and (kind.__name__ in NAMES or kind.__name__ in VALUES):
+        kind.__init__ = accept_old_names(kind.__init__, kind)
+    for owner in NAMES:
+        if owner.startswith(f"{kind.__name__}."):
+            method = owner.split(".")[1]
+            setattr(kind, method, accept_old_names(vars(kind)[method]))
     return kind
 
 

@@ -112,7 +112,7 @@ def least_squares(condition: str, seed: int) -> Counts:
 def elastic_net(condition: str, seed: int) -> Counts:
     """Cover loadings of ElasticCP, whose model is shrunken and sparse."""
     planted = plant(_slices(condition), seed, noise=1.0, sparse=True)
-    model = dfact.ElasticCP(RANK, lam=2.0, l1_ratio=0.5, init="nvecs", random_state=0, max_iter=2000).fit(planted.Z)
+    model = dfact.ElasticCP(RANK, lam=2.0, l1_ratio=0.5, init="svd", random_state=0, max_iter=2000).fit(planted.Z)
     if model.rank_ < RANK:
         return {}
     return _cover(dfact.selection.bootstrap(model, planted.Z, REFITS, random_state=seed), planted, SPARSE_LOADING)

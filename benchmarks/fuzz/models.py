@@ -56,7 +56,7 @@ FORGED: dict[str, tuple[str, Callable[[], Any]]] = {
     "gom": ("dense", lambda: dfact.GradeOfMembership(2, random_state=0)),
     "emf": ("sparse", lambda: dfact.ExpectileMF(2, max_iter=2)),
     "cp": ("tensor", lambda: dfact.ElasticCP(2, max_iter=2, random_state=0)),
-    "cp given": ("tensor", lambda: dfact.ElasticCP(2, max_iter=2, random_state=0, prior=[np.ones(N), np.ones(M), np.ones(3)])),
+    "cp given": ("tensor", lambda: dfact.ElasticCP(2, max_iter=2, random_state=0, slice_variances=[np.ones(N), np.ones(M), np.ones(3)])),
 }
 """Models whose documents are forged, with the kind of their data."""
 

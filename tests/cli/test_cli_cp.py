@@ -65,10 +65,10 @@ def test_fit_equals_the_library(data: Path, model: Path) -> None:
 @pytest.mark.slow
 def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "modes.png"
-    options = "-k 3 --lam 2 --l1-ratio 0.5 --nonnegative --prior none --init nvecs --missing exact --max-iter 4 --tol 0 --seed 1"
+    options = "-k 3 --lam 2 --l1-ratio 0.5 --nonnegative --slice-variances none --init svd --missing exact --max-iter 4 --tol 0 --seed 1"
     assert main(["fit", "cp", str(data), str(path), *options.split(), "--plot", str(plot)]) == 0
     found = dfact.load_model(path).get_params()
-    expected: dict[str, Any] = {"n_components": 3, "lam": 2.0, "l1_ratio": 0.5, "nonnegative": True, "prior": None, "init": "nvecs"}
+    expected: dict[str, Any] = {"n_components": 3, "lam": 2.0, "l1_ratio": 0.5, "nonnegative": True, "slice_variances": None, "init": "svd"}
     expected |= {"missing": "exact", "max_iter": 4, "tol": 0.0, "random_state": 1, "solver": "bcd"}
     assert {name: found[name] for name in expected} == expected
     assert "stopped before it converged, after 4 iterations" in capsys.readouterr().out

@@ -105,7 +105,7 @@ SOLVERS = {
     "ExpectileMF, sparse": Solver(dfact.ExpectileMF, {}, {"zeros": "no observed entry"}, ("sparse",)),
     "ElasticCP": Solver(dfact.ElasticCP, **cp()),
     "ElasticCP, matrix": Solver(dfact.ElasticCP, {"random_state": 0, "lam": 0.1}),
-    "ElasticCP, without prior": Solver(dfact.ElasticCP, **cp(prior=None)),
+    "ElasticCP, without prior": Solver(dfact.ElasticCP, **cp(slice_variances=None)),
     "ElasticCP, not negative": Solver(dfact.ElasticCP, **cp(nonnegative=True)),
     "ElasticCP, exact": Solver(dfact.ElasticCP, **cp(missing="exact")),
     "ElasticCP, least squares": Solver(dfact.ElasticCP, **cp(lam=0.0)),

@@ -112,7 +112,7 @@ def npi(folder: Path) -> Path:
 
 def amino(folder: Path) -> Path:
     X = np.load(real("tensors/amino.npz"))["X"]
-    model = dfact.ElasticCP(4, l1_ratio=0, init="nvecs", max_iter=20)
+    model = dfact.ElasticCP(4, l1_ratio=0, init="svd", max_iter=20)
     selection = dfact.selection.select_on_path(model, X, lambdas=[1e-6, 1e3, 1e5], rule="knee", random_state=0)
     dfact.write_report(selection.model, folder / "r.html", X, solutions=model.path(X, [1e-6, 1e5]))
     return folder / "r.html"

@@ -81,7 +81,7 @@ def test_lost_components_count_0() -> None:
     Z = planted((24, 9, 8), 2, 0, noise=0.3)
     table = replicability(elastic(lam=1e6), Z, [1, 2], n_folds=3, starts=1, random_state=0).table  # nothing is left
     assert (table[["replicability", "fms", "fms_low", "fms_full"]] == 0).all(axis=None)
-    model = elastic(lam=5.0, l1_ratio=0.0, max_iter=1000, prior=None)
+    model = elastic(lam=5.0, l1_ratio=0.0, max_iter=1000, slice_variances=None)
     assert model.set_params(n_components=3, random_state=1).fit(Z).rank_ == 2
     table = replicability(model, Z, [3], n_folds=3, starts=4, random_state=0).table
     assert table.at[3, "replicability"] < 0.01

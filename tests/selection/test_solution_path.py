@@ -154,7 +154,7 @@ def test_priors_and_starts_are_restricted_to_the_rows_of_a_half() -> None:
     Z = planted((40, 12, 9), 2, 0)
     rng = np.random.default_rng(1)
     model = dfact.ElasticCP(
-        4, prior=[rng.uniform(0.5, 2, size) for size in Z.shape], init=[rng.standard_normal((size, 4)) for size in Z.shape]
+        4, slice_variances=[rng.uniform(0.5, 2, size) for size in Z.shape], init=[rng.standard_normal((size, 4)) for size in Z.shape]
     )
     assert select_on_path(model, Z, "split_half", LAMBDAS, random_state=0).model.rank_ == 2
 
@@ -178,7 +178,7 @@ def test_core_consistency_is_that_of_the_pseudo_inverses(shape: tuple[int, ...],
 @pytest.mark.parametrize("seed", range(3))
 def test_core_consistency_of_the_planted_rank_wherever_the_data_lies(seed: int, tmp_path: Path, client: Client) -> None:
     Z = planted((30, 15, 12), 3, seed, missing=0.1)
-    model = dfact.ElasticCP(3, lam=1e-6, init="nvecs", random_state=seed).fit(Z)
+    model = dfact.ElasticCP(3, lam=1e-6, init="svd", random_state=seed).fit(Z)
     figure = core_consistency(model, Z)
     assert 99 < figure <= 100
     stored = dfact.import_array(Z, tmp_path / "z.zarr")
@@ -190,7 +190,7 @@ def test_core_consistency_falls_where_a_component_is_split(seed: int) -> None:
     """One component is split into two that differ by noise."""
     rng = np.random.default_rng(seed)
     Z = planted((30, 15, 12), 2, seed, noise=0.05)
-    model = dfact.ElasticCP(2, lam=1e-6, init="nvecs", random_state=seed).fit(Z)
+    model = dfact.ElasticCP(2, lam=1e-6, init="svd", random_state=seed).fit(Z)
     split = [np.hstack([A, A[:, :1] + 0.1 * np.abs(A).mean() * rng.standard_normal((len(A), 1))]) for A in model.factors_]
     halved = [split[0] * [0.5, 1, 0.5], *split[1:]]
     start = dfact.ElasticCP(3, lam=1e-6, init=halved, max_iter=3).fit(Z)
@@ -209,7 +209,7 @@ def test_amino_acids_are_three(criterion: str, start: int) -> None:
         assert selection.model.rank_ == 3  # type: ignore[attr-defined]
         assert core_consistency(selection.model, X) > 99
         return
-    four = dfact.ElasticCP(4, lam=1e-6, init="nvecs", random_state=0).fit(X)
+    four = dfact.ElasticCP(4, lam=1e-6, init="svd", random_state=0).fit(X)
     assert core_consistency(four, X) < 80
     # Five samples are too few for halves; each half of the 201 emission wavelengths shows all components.
     emission = np.ascontiguousarray(np.moveaxis(X, 1, 0))

@@ -27,7 +27,7 @@ PARTS = ("similarity", "estimate", "low", "high", "selected", "weight", "weight_
 def fitted(name: str, Z: NDArray[Any], rank: int = 2, **settings: Any) -> Any:
     if name == "als":
         return dfact.CPALS(rank, random_state=0, **settings).fit(Z)
-    return dfact.ElasticCP(rank, init="nvecs", random_state=0, max_iter=1000, **({"lam": 1.0} | settings)).fit(Z)
+    return dfact.ElasticCP(rank, init="svd", random_state=0, max_iter=1000, **({"lam": 1.0} | settings)).fit(Z)
 
 
 def same(first: TensorStability, second: TensorStability) -> bool:
@@ -76,7 +76,7 @@ def test_a_refit_is_the_fit_to_the_drawn_rows(name: str, missing: float, seed: i
         number_of_draws = Resample.draw(Z.shape, seed_of(seed), number, weighted=False).multiplicity(0, 0, 60)
         rows = np.repeat(np.arange(60), number_of_draws)
         start = [np.asarray(model.factors_[0])[rows], *model.factors_[1:]]
-        parameters = {"lam": 0.0, "prior": None} if name == "als" else {"lam": 1.0}
+        parameters = {"lam": 0.0, "slice_variances": None} if name == "als" else {"lam": 1.0}
         again = dfact.ElasticCP(2, **parameters, init=start, missing="fill", max_iter=2000, tol=1e-9).fit(Z[rows])
         scores.append(match_components(model_vectors(model, Z), [A.T for A in again.factors_[1:]]).similarity)
     assert_allclose(found.similarity, scores, atol=1e-4)

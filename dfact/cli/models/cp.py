@@ -16,7 +16,7 @@ SPECS = (
         PARAFAC (CP) with the elastic net: components that are not needed shrink to zero, as do single entries of the others.
         For tensors with any number of modes and with missing entries. Confounders are not used.
         """,
-        example=["dfact fit cp amino.zarr amino.model -k 3 --lam 1e-6 --init nvecs"],
+        example=["dfact fit cp amino.zarr amino.model -k 3 --lam 1e-6 --init svd"],
         changes={
             "lam": {"help": "Weight of the penalties; dfact select cp chooses it."},
             "noise_variance": {"help": "Variance of the noise; with --laplace-rate, in place of --lam and --l1-ratio."},
