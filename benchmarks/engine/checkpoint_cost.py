@@ -134,7 +134,7 @@ def main() -> int:
             return dfact.ICQF(20, q_max=3, bounds=(0, 3), **known, **kept)
 
         def emf(**kept: Any) -> dfact.ExpectileMF:
-            return dfact.ExpectileMF(10, omega=0.1, **known, **kept)
+            return dfact.ExpectileMF(10, tau=0.1, **known, **kept)
 
         rows = [
             cost(f"ICQF mm, {options.rows}×{options.columns}, k = 20", icqf, answers, Path(temporary), options.repeats),

@@ -110,7 +110,7 @@ class Solver:
 
 _ITERATES = {"max_iter": 8, "tol": 0}
 _RANDOM_START = _ITERATES | {"init": "random"}  # no passes over a sample before the first iteration
-_EXPECTILE = _ITERATES | {"omega": 0.2, "ridge": 0.1}
+_EXPECTILE = _ITERATES | {"tau": 0.2, "ridge": 0.1}
 SOLVERS = {
     "ICQF mm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "mm"}),
     "ICQF admm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "admm"}),

@@ -136,7 +136,7 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     core_consistency(cp, waves)
     for solver in ("bcd", "stochastic"):
         select_on_path(dfact.ElasticCP(3, solver=solver, **few), waves, lambdas=[0.5, 5.0], random_state=0)
-    select_by_held_out(dfact.ExpectileMF(omega=0.2, **few), skewed(1), {"n_components": [2]}, random_state=0)
+    select_by_held_out(dfact.ExpectileMF(tau=0.2, **few), skewed(1), {"n_components": [2]}, random_state=0)
     with monkeypatch.context() as small:
         small.setattr(kept_sample, "_ENTRIES", 1)
         small.setattr(kept_sample, "_OBSERVATIONS", 1)

@@ -100,8 +100,8 @@ SOLVERS = {
     "L1NMF": Solver(dfact.L1NMF, **bounded()),
     "L1NMF, weights": Solver(dfact.L1NMF, **bounded(), inputs=("weights",)),
     "ExpectileMF": Solver(dfact.ExpectileMF),
-    "ExpectileMF, exact": Solver(dfact.ExpectileMF, {"solver": "exact", "omega": 0.8}),
-    "ExpectileMF, surrogate": Solver(dfact.ExpectileMF, {"solver": "surrogate", "omega": 0.2}),
+    "ExpectileMF, exact": Solver(dfact.ExpectileMF, {"solver": "exact", "tau": 0.8}),
+    "ExpectileMF, surrogate": Solver(dfact.ExpectileMF, {"solver": "surrogate", "tau": 0.2}),
     "ExpectileMF, sparse": Solver(dfact.ExpectileMF, {}, {"zeros": "no observed entry"}, ("sparse",)),
     "ElasticCP": Solver(dfact.ElasticCP, **cp()),
     "ElasticCP, matrix": Solver(dfact.ElasticCP, {"random_state": 0, "lam": 0.1}),
@@ -248,7 +248,7 @@ def test_entries_beyond_the_range_of_the_precision_are_refused(dtype: str) -> No
 def test_parameters_of_any_size_are_fitted_or_refused(name: str) -> None:
     solver = SOLVERS[name]
     X, model = solver.shaped(answers(0)), solver.model(2, **solver.parameters)
-    given = {"bounds", "w_max", "q_max", "beta", "rho", "omega", "ridge", "lam", "l1_ratio", "tau", "max_response", "tol", "step_size"}
+    given = {"bounds", "w_max", "q_max", "beta", "rho", "tau", "ridge", "lam", "l1_ratio", "max_response", "tol", "step_size"}
     for parameter in sorted(given & set(model.get_params())):
         for size in (1e300, 1e30, 1e-300, np.inf):
             value = (0.0, size) if parameter == "bounds" else size
@@ -271,7 +271,7 @@ def test_bounds_are_kept_whatever_the_unit_of_the_answers(seed: int, exponent: i
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
 def test_more_components_than_columns_do_not_amplify_rounding(solver: str) -> None:
     X = answers(8) * 10.0**SIZES
-    model = dfact.ExpectileMF(8, omega=0.8, solver=solver, max_iter=30).fit(X)
+    model = dfact.ExpectileMF(8, tau=0.8, solver=solver, max_iter=30).fit(X)
     error = np.abs(model.inverse_transform(model.row_factors_) - X).max()
     assert error <= 1e-12 * X.max()
 

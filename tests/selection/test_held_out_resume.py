@@ -246,7 +246,7 @@ def test_random_seeds_are_recorded(tmp_path: Path, passes: PassCounter) -> None:
 OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"X": planted(8, 150, 30)}, "data is"),
     ({"model": {"tol": 1e-3}}, r"model is ExpectileMF\(.*tol=0.0.*, expected .*tol=0.001.*"),
-    ({"grid": GRID | {"omega": [0.2]}}, "grid is"),
+    ({"grid": GRID | {"tau": [0.2]}}, "grid is"),
     ({"holdout_fraction": 0.2}, r"holdout_fraction is 0.1, expected 0.2"),
     ({"error": "absolute"}, "error is expectile, expected absolute"),
     ({"bins": [0, 1, np.inf]}, r"bins is \[\], expected \[0.0, 1.0, inf\]"),

@@ -98,7 +98,7 @@ JOBS = (
     Job("FactorAnalysis", "fit fa {data}/complete.zarr {model} -k 4"),
     Job(
         "ExpectileMF",
-        f"fit emf {{data}}/skewed.zarr {{model}} -k 3 --omega 0.2 --ridge 0.1 --seed 0 --max-iter 40 {_ALL_ITERATIONS}",
+        f"fit emf {{data}}/skewed.zarr {{model}} -k 3 --tau 0.2 --ridge 0.1 --seed 0 --max-iter 40 {_ALL_ITERATIONS}",
     ),
     Job(
         "ExpectileMF selection",

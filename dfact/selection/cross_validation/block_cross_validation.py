@@ -17,6 +17,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count
 from dfact.progress import Iteration, Reporter, TimeLeft
+from dfact.renames import stored
 from dfact.selection.cross_validation.fold_fits import EstimatorFits, FoldTask, GroupResult, WarmStarts
 from dfact.selection.cross_validation.folds import (
     Folds,
@@ -144,7 +145,11 @@ def block_cross_validate(
     grouped = resolve_groups(groups, shape[0])
     blocks = check_blocks((shape[0] if grouped is None else int(grouped.max()) + 1, shape[1]), n_blocks, n_folds)
     strata = resolve_strata(stratify, dataset.confounders, shape[0])
-    settings: dict[str, Any] = {"grid": [describe_parameters(c) for c in configurations], "n_blocks": blocks, "n_folds": int(n_folds)}
+    settings: dict[str, Any] = {
+        "grid": [describe_parameters(stored(type(model), c)) for c in configurations],
+        "n_blocks": blocks,
+        "n_folds": int(n_folds),
+    }
     settings |= {"repeats": int(repeats), "restarts": int(restarts)}
     settings |= {"strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
     settings |= {} if grouped is None else {"groups": blake2b(grouped.tobytes(), digest_size=8).hexdigest()}
