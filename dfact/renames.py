@@ -26,6 +26,7 @@ NAMES: dict[str, dict[str, str]] = {
     "ExpectileMF": {"omega": "tau", "omegas_": "taus_"},
     "ExpectileMF.fit_each": {"omegas": "taus"},
     "select_each_by_held_out": {"omegas": "taus"},
+    "dfact.selection": {"select_on_path": "select_penalty"},
     "dfact fit gom": {"levels": "max-response"},
     "dfact select gom": {"levels": "max-response"},
     "dfact fit icqf": {"inner": "subproblem-solver"},
@@ -40,9 +41,13 @@ NAMES: dict[str, dict[str, str]] = {
 VALUES: dict[str, dict[str, dict[str, str]]] = {
     "ICQF": {"solver": {"splitless": "mm"}},
     "ElasticCP": {"init": {"nvecs": "svd"}},
+    "SelectionRecord": {"rule": {"lowest": "min", "highest": "max"}},
+    "block_cross_validate": {"rule": {"lowest": "min"}},
+    "select_penalty": {"rule": {"lowest": "min"}},
     "dfact fit icqf": {"solver": {"splitless": "mm"}},
     "dfact fit cp": {"init": {"nvecs": "svd"}},
-    "dfact select cp": {"init": {"nvecs": "svd"}},
+    "dfact select cp": {"init": {"nvecs": "svd"}, "rule": {"lowest": "min"}},
+    "dfact select icqf": {"rule": {"lowest": "min"}},
 }
 """The new value for each old one, by the parameter's new name."""
 

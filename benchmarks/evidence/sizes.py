@@ -94,7 +94,7 @@ def simulate_blocks(condition: str, seed: int) -> Counts:
         selection = dfact.selection.block_cross_validate(
             model, M, {"n_components": CANDIDATES}, (5, 4), 5, repeats, rule="1se", random_state=seed
         )
-        chosen |= {f"lowest{suffix}": choose(selection.table, "lowest")["n_components"]}
+        chosen |= {f"lowest{suffix}": choose(selection.table, "min")["n_components"]}
         chosen |= {f"1se{suffix}": selection.best_params["n_components"]}
         chosen |= {f"1se before, {'one' if repeats == 1 else 'six'} repeat{'' if repeats == 1 else 's'}": _previous_rule(selection)}
         chosen |= {"knee": choose(selection.table, "knee")["n_components"]} if repeats == 1 else {}

@@ -79,7 +79,7 @@ def _select_emf(checkpoint: Any) -> Any:
 
 def _select_cp(checkpoint: Any) -> Any:
     model = dfact.ElasticCP(1, max_iter=3, random_state=0, checkpoint_every=1, executor="inline")
-    return selection.select_on_path(model, _tensor(), lambdas=[0.1, 1.0], holdout_fraction=0.2, checkpoint=checkpoint, **_SEED)
+    return selection.select_penalty(model, _tensor(), lambdas=[0.1, 1.0], holdout_fraction=0.2, checkpoint=checkpoint, **_SEED)
 
 
 def _select_admixture(checkpoint: Any) -> Any:

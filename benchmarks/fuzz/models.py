@@ -73,7 +73,7 @@ def forged_target(name: str) -> Target:
             loadings = np.asarray(model.components_, float)
             model.stability_ = Stability(np.ones((2, len(loadings))), loadings, loadings, loadings, 0.95, np.ones(loadings.shape))
         scores = pd.DataFrame({"error": [1.0, 2.0], "n": [1.0, 2.0]}, index=pd.Index([2, 3], name="n_components"))
-        model.selection_ = SelectionRecord.from_table(scores, 0, "error", "lowest")
+        model.selection_ = SelectionRecord.from_table(scores, 0, "error", "min")
         dfact.save_model(model, folder / "m.model")
 
     def read(folder: Path, out: Path, same: bool) -> None:

@@ -16,6 +16,7 @@ from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
 from dfact.psychometrics.mantel import adjusted
+from dfact.renames import current
 
 _COSINE = 1.0001  # greatest absolute value of a similarity, with its rounding error
 STABLE = 0.9
@@ -37,13 +38,18 @@ class SelectionRecord:
     errors: Annotated[NDArray[np.float64], Shape(("candidates",), finite=False, low=0)]
     """Standard error of each score; NaN where it is unknown."""
     rule: str
-    """Rule that chose the best score: "lowest", "highest", "1se", "knee" or "stable"."""
+    """Rule that chose the best score: "min", "max", "1se", "knee" or "stable"."""
     best: Annotated[int, LessThan("candidates")]
     """Index of the chosen candidate."""
     figure_names: Annotated[list[str], Length(("figures",))]
     """Names of the other columns of the selection's table."""
     figures: Annotated[NDArray[np.float64], Shape(("candidates", "figures"), finite=False)]
     """Values of the other columns (candidates, figures)."""
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of this version: earlier ones had other names for rules."""
+        return current(cls, values, warn=False)
 
     @classmethod
     def from_table(cls, table: pd.DataFrame, best: int, criterion: str, rule: str, error: str | None = None) -> Self:

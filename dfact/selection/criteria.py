@@ -97,7 +97,7 @@ def select_by_criterion(
     """
     check_estimator(model)
     if is_tensor_model(model):
-        remedy = "use select_on_path for ElasticCP, or replicability"
+        remedy = "use select_penalty for ElasticCP, or replicability"
         raise ParameterError(f"model is a {type(model).__name__} of tensors, expected one of matrices; {remedy}")
     if criterion not in _CRITERIA:
         raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, _CRITERIA))}")
@@ -121,7 +121,7 @@ def select_by_criterion(
         if best is None or scores[-1] * chosen.sign > scores[candidates.index(best_k)] * chosen.sign:
             best, best_k = lowest_objective(fits), k
     table = pd.DataFrame({criterion: scores}, index=pd.Index(candidates, name="n_components"))
-    best.selection_ = SelectionRecord.from_table(table, candidates.index(best_k), criterion, "lowest" if chosen.sign < 0 else "highest")
+    best.selection_ = SelectionRecord.from_table(table, candidates.index(best_k), criterion, "min" if chosen.sign < 0 else "max")
     return Selection(table, {"n_components": best_k}, best)
 
 

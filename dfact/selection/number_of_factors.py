@@ -21,8 +21,8 @@ from dfact.selection.running.estimators import require_method, with_parameters
 CRITERIA = {
     "PA": ("excess", "above chance"),
     "PA-factors": ("factor_excess", "above chance"),
-    "MAP": ("MAP", "lowest"),
-    "BIC": ("BIC", "lowest"),
+    "MAP": ("MAP", "min"),
+    "BIC": ("BIC", "min"),
 }
 """Column of the selection's table with the scores of each criterion, and the rule that chooses among them."""
 

@@ -82,7 +82,7 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["select", "cp", str(data), str(path), *options]) == 0
     text, said = capsys.readouterr()
     model = dfact.ElasticCP(4, random_state=0)
-    expected = dfact.selection.select_on_path(model, dfact.open_dataset(data), lambdas=[1, 10, 100, 1000], random_state=0)
+    expected = dfact.selection.select_penalty(model, dfact.open_dataset(data), lambdas=[1, 10, 100, 1000], random_state=0)
     found = dfact.load_model(path)
     assert found.rank_ == 2
     np.testing.assert_array_equal(found.components_, expected.model.components_)
@@ -136,7 +136,7 @@ def test_job_killed_within_select_resumes(data: Path, tmp_path: Path, tmp_path_f
     assert main(["run", str(job)]) == 0
     assert not kept.exists()
     model = dfact.ElasticCP(3, random_state=0)
-    expected = dfact.selection.select_on_path(model, dfact.open_dataset(data), lambdas=[1, 100], random_state=0)
+    expected = dfact.selection.select_penalty(model, dfact.open_dataset(data), lambdas=[1, 100], random_state=0)
     np.testing.assert_array_equal(dfact.load_model(tmp_path / "m.model").components_, expected.model.components_)
 
 

@@ -118,7 +118,7 @@ def test_old_values_warn_and_work(owner: str, name: str, old: str, new: str) -> 
     with pytest.warns(OldNameWarning, match=f"{name}='{old}' is an old name.* use {name}='{new}'"):
         assert current(owner, {name: old}) == {name: new}
     assert (f"`--{name} {old}`" if owner.startswith("dfact ") else f'`{name}="{old}"`') in CHANGELOG
-    if owner in CLASSES:
+    if owner in BY_NAME:
         with pytest.warns(OldNameWarning):
             model = CLASSES[owner](**{name: old})
         assert model.get_params()[name] == new

@@ -30,7 +30,7 @@ from dfact.selection import (
     core_consistency,
     cross_validate_entries,
     select_by_held_out,
-    select_on_path,
+    select_penalty,
 )
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
@@ -135,7 +135,7 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     cp = dfact.ElasticCP(3, init="svd", **few).fit(waves)
     core_consistency(cp, waves)
     for solver in ("bcd", "stochastic"):
-        select_on_path(dfact.ElasticCP(3, solver=solver, **few), waves, lambdas=[0.5, 5.0], random_state=0)
+        select_penalty(dfact.ElasticCP(3, solver=solver, **few), waves, lambdas=[0.5, 5.0], random_state=0)
     select_by_held_out(dfact.ExpectileMF(tau=0.2, **few), skewed(1), {"n_components": [2]}, random_state=0)
     with monkeypatch.context() as small:
         small.setattr(kept_sample, "_ENTRIES", 1)

@@ -338,7 +338,7 @@ def test_what_is_no_seed_is_refused(seed: Any) -> None:
         dfact.ICQF(2, init=np.ones((2, X.shape[1])), random_state=seed).fit,  # which draws no numbers
         dfact.GradeOfMembership(2, random_state=seed).fit,
         dfact.CPALS(2, random_state=seed).fit,
-        lambda X: dfact.selection.select_on_path(dfact.ElasticCP(2), X, lambdas=[0.1], random_state=seed),
+        lambda X: dfact.selection.select_penalty(dfact.ElasticCP(2), X, lambdas=[0.1], random_state=seed),
     ):
         assert "random_state is" in refusal(partial(fit, X))
     if seed != 2**40:

@@ -113,7 +113,7 @@ def npi(folder: Path) -> Path:
 def amino(folder: Path) -> Path:
     X = np.load(real("tensors/amino.npz"))["X"]
     model = dfact.ElasticCP(4, l1_ratio=0, init="svd", max_iter=20)
-    selection = dfact.selection.select_on_path(model, X, lambdas=[1e-6, 1e3, 1e5], rule="knee", random_state=0)
+    selection = dfact.selection.select_penalty(model, X, lambdas=[1e-6, 1e3, 1e5], rule="knee", random_state=0)
     dfact.write_report(selection.model, folder / "r.html", X, solutions=model.path(X, [1e-6, 1e5]))
     return folder / "r.html"
 
@@ -691,9 +691,9 @@ def test_selected_model_records_its_selection(tmp_path: Path) -> None:
         select.select_by_criterion(dfact.ICQF(max_iter=5), M, [1, 2], restarts=0),
         select.select_by_modularity(dfact.GradeOfMembership(random_state=0), M + 1, [2, 3]),
         select.select_by_held_out(dfact.ExpectileMF(ridge=0.1, max_iter=5), M, {"n_components": [1, 2], "tau": [0.2]}),
-        select.select_on_path(dfact.ElasticCP(2, random_state=0), M, lambdas=[1e-3, 1], random_state=0),
+        select.select_penalty(dfact.ElasticCP(2, random_state=0), M, lambdas=[1e-3, 1], random_state=0),
     ]
-    for i, (selection, rule) in enumerate(zip(chosen, ["1se", "lowest", "highest", "lowest", "lowest"], strict=True)):
+    for i, (selection, rule) in enumerate(zip(chosen, ["1se", "min", "max", "min", "min"], strict=True)):
         dfact.save_model(selection.model, tmp_path / f"{i}")
         choice = dfact.load_model(tmp_path / f"{i}").selection_
         assert dict(zip(choice.names, choice.values[choice.best], strict=True)) == selection.best_params

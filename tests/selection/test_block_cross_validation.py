@@ -106,7 +106,7 @@ def table(errors: Any, se_difference: Any = 0.5, k: Any = (2, 3, 4, 5), beta: An
 
 def test_rules() -> None:
     errors = table([[9, 9.1], [5, 5.1], [4.6, 4.5], [4.4, 4.45]])
-    assert choose(errors, "lowest") == {"n_components": 5, "beta": 0.1}
+    assert choose(errors, "min") == {"n_components": 5, "beta": 0.1}
     # Errors up to 4.9 are within one standard error of the difference: four components, and the larger of the two β.
     assert choose(errors, "1se") == {"n_components": 4, "beta": 0.2}
     assert choose(errors, "knee") == {"n_components": 3, "beta": 0.1}

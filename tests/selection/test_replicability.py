@@ -13,7 +13,7 @@ import dfact
 from dfact.errors import DataError, ParameterError
 from dfact.report.presenters.cp.plots import selection_plot
 from dfact.report.selection import selection_text
-from dfact.selection import replicability, select_by_criterion, select_by_held_out, select_on_path
+from dfact.selection import replicability, select_by_criterion, select_by_held_out, select_penalty
 from dfact.selection.tensors.replicability import _largest_replicable
 from dfact.selection.tensors.tensor_selection import select_components
 from tests.cases import exhaustive_after
@@ -154,9 +154,9 @@ def test_two_rows_are_too_few() -> None:
 
 def test_functions_for_matrices_name_those_for_tensors() -> None:
     Z: NDArray[Any] = planted((12, 5, 4), 1, 0)
-    with pytest.raises(ParameterError, match=r"ElasticCP of tensors.*select_on_path"):
+    with pytest.raises(ParameterError, match=r"ElasticCP of tensors.*select_penalty"):
         select_by_criterion(dfact.ElasticCP(), Z)
-    with pytest.raises(ParameterError, match="for tensors use select_on_path or replicability"):
+    with pytest.raises(ParameterError, match="for tensors use select_penalty or replicability"):
         select_by_held_out(dfact.ElasticCP(), Z, {})
     with pytest.raises(ParameterError, match=r"nonnegative is .*True or False, for all modes"):
         dfact.ElasticCP(2, nonnegative=[True, False, False]).fit(Z)  # type: ignore[arg-type]
@@ -170,9 +170,9 @@ def test_functions_for_matrices_name_those_for_tensors() -> None:
 def test_joint_choice_is_the_best_of_the_paths_of_all_ratios(criterion: str, tmp_path: Path) -> None:
     Z, lambdas = planted((24, 9, 8), 2, 0, noise=0.5), [1.0, 10.0, 30.0, 60.0]
     model = dfact.ElasticCP(3, random_state=0)
-    joint = select_on_path(model, Z, criterion, lambdas, l1_ratios=[0.0, 0.5], random_state=0, checkpoint=tmp_path / "c")
+    joint = select_penalty(model, Z, criterion, lambdas, l1_ratios=[0.0, 0.5], random_state=0, checkpoint=tmp_path / "c")
     for ratio in (0.0, 0.5):
-        alone = select_on_path(dfact.ElasticCP(3, random_state=0, l1_ratio=ratio), Z, criterion, lambdas, random_state=0)
+        alone = select_penalty(dfact.ElasticCP(3, random_state=0, l1_ratio=ratio), Z, criterion, lambdas, random_state=0)
         assert joint.table.loc[ratio].equals(alone.table)
     assert joint.model.rank_ == 2
     chosen: Any = joint.model
@@ -181,15 +181,15 @@ def test_joint_choice_is_the_best_of_the_paths_of_all_ratios(criterion: str, tmp
     assert row["rank"] == 2
     if criterion != "split_half":
         assert row[criterion] == joint.table[criterion].min()
-    again = select_on_path(model, Z, criterion, lambdas, l1_ratios=[0.0, 0.5], random_state=0, checkpoint=tmp_path / "c")
+    again = select_penalty(model, Z, criterion, lambdas, l1_ratios=[0.0, 0.5], random_state=0, checkpoint=tmp_path / "c")
     assert again.table.equals(joint.table)
     with pytest.raises(ParameterError, match="l1_ratios are"):
-        select_on_path(model, Z, criterion, lambdas, l1_ratios=[0.2, 1.5])
+        select_penalty(model, Z, criterion, lambdas, l1_ratios=[0.2, 1.5])
 
 
 def test_skipped_ranks_are_named() -> None:
     Z = planted((15, 6, 5), 2, 0, noise=0.5)
-    found = select_on_path(dfact.ElasticCP(4, random_state=0), Z, "bic", [1e-3, 1e4], random_state=0)
+    found = select_penalty(dfact.ElasticCP(4, random_state=0), Z, "bic", [1e-3, 1e4], random_state=0)
     assert found.skipped_ranks == sorted(set(range(1, found.table["rank"].max())) - set(found.table["rank"]))
     assert found.skipped_ranks
     assert f"No step of the path has a rank of {', '.join(map(str, found.skipped_ranks))}: not scored" in selection_text(found)

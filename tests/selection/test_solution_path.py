@@ -17,7 +17,7 @@ from dfact.report.selection import selection_text
 from dfact.selection import core_consistency
 from dfact.selection.cross_validation.masks import EntryMask, masked
 from dfact.selection.result import Selection
-from dfact.selection.tensors.solution_path import CRITERIA, select_on_path, split_half_similarity
+from dfact.selection.tensors.solution_path import CRITERIA, select_penalty, split_half_similarity
 from tests.cases import exhaustive_after
 from tests.conftest import REAL_DATA
 
@@ -42,7 +42,7 @@ def rebuilt(factors: list[Array]) -> Array:
 
 def select(Z: Any, criterion: str = "held_out", *, lambdas: Any = LAMBDAS, rank: int = 6, **settings: Any) -> Selection:
     model = dfact.ElasticCP(rank, random_state=0, executor=settings.pop("executor", None), l1_ratio=settings.pop("l1_ratio", 0.1))
-    return select_on_path(model, Z, criterion, lambdas, **({"random_state": 0} | settings))
+    return select_penalty(model, Z, criterion, lambdas, **({"random_state": 0} | settings))
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
@@ -156,7 +156,7 @@ def test_priors_and_starts_are_restricted_to_the_rows_of_a_half() -> None:
     model = dfact.ElasticCP(
         4, slice_variances=[rng.uniform(0.5, 2, size) for size in Z.shape], init=[rng.standard_normal((size, 4)) for size in Z.shape]
     )
-    assert select_on_path(model, Z, "split_half", LAMBDAS, random_state=0).model.rank_ == 2
+    assert select_penalty(model, Z, "split_half", LAMBDAS, random_state=0).model.rank_ == 2
 
 
 @pytest.mark.parametrize(("shape", "missing"), [((12, 9, 7), 0.0), ((12, 9, 7), 0.2), ((8, 7, 6, 5), 0.1), ((20, 8), 0.0)])
@@ -235,7 +235,7 @@ def test_real_tensors_with_missing_entries() -> None:
     [
         ({"model": dfact.ICQF()}, "model is a ICQF, expected an ElasticCP"),
         ({"criterion": "aic"}, "criterion is 'aic', expected one of 'held_out', 'bic', 'split_half'"),
-        ({"rule": "1se"}, "rule is '1se', expected one of 'lowest', 'knee'"),
+        ({"rule": "1se"}, "rule is '1se', expected one of 'min', 'knee'"),
         ({"holdout_fraction": 0}, "holdout_fraction is 0, expected a number between 0 and 1"),
         ({"holdout_fraction": 1.0}, "holdout_fraction is 1.0, expected"),
         ({"holdout_fraction": 1e-9}, "no entry is held out: holdout_fraction is 1e-09 of 216 entries, expected a larger one"),
@@ -248,14 +248,14 @@ def test_real_tensors_with_missing_entries() -> None:
 def test_errors(settings: dict[str, Any], message: str) -> None:
     arguments = {"model": dfact.ElasticCP(2), "X": np.ones((6, 6, 6)), "lambdas": [1.0, 2.0], "random_state": 0} | settings
     with pytest.raises((dfact.ParameterError, dfact.DataError), match=message):
-        select_on_path(**arguments)
+        select_penalty(**arguments)
 
 
 @pytest.mark.filterwarnings("ignore:.* no observed entry")
 @pytest.mark.parametrize("criterion", ["held_out", "bic", "split_half"])
 def test_data_without_entries_is_an_error(criterion: str) -> None:
     with pytest.raises(dfact.DataError, match=r"no entry is held out|no observed entry|no component is left"):
-        select_on_path(dfact.ElasticCP(2, random_state=0), np.full((6, 5, 4), np.nan), criterion, random_state=0)
+        select_penalty(dfact.ElasticCP(2, random_state=0), np.full((6, 5, 4), np.nan), criterion, random_state=0)
 
 
 def test_core_consistency_errors() -> None:

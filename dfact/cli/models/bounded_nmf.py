@@ -20,7 +20,7 @@ _select_icqf = SelectSpec(
         numbers("--beta", "Candidate weights of the sparsity penalties.", default="0.1"),
         choice(
             "--rule",
-            "lowest 1se knee",
+            "min 1se knee",
             "The lowest error, the fewest factors whose error differs from it by at most one standard error of the difference, or the "
             "number where the error stops falling steeply (the knee).",
         ),

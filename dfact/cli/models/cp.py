@@ -43,7 +43,7 @@ SPECS = (
                 ),
                 choice(
                     "--rule",
-                    "lowest knee",
+                    "min knee",
                     "The lowest score, or the number of components where it stops falling steeply (the knee), which are often too few; "
                     "for held_out and bic.",
                 ),

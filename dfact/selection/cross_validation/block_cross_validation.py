@@ -17,7 +17,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count
 from dfact.progress import Iteration, Reporter, TimeLeft
-from dfact.renames import stored
+from dfact.renames import accept_old_names, stored
 from dfact.selection.cross_validation.fold_fits import EstimatorFits, FoldTask, GroupResult, WarmStarts
 from dfact.selection.cross_validation.folds import (
     Folds,
@@ -33,6 +33,7 @@ from dfact.selection.running.results_store import ResultsStore, describe_model, 
 from dfact.selection.running.scheduler import run_fits
 
 
+@accept_old_names
 def block_cross_validate(
     model: Any,
     X: Any,
@@ -40,7 +41,7 @@ def block_cross_validate(
     n_blocks: tuple[int, int] = (10, 10),
     n_folds: int = 10,
     repeats: int = 1,
-    rule: str = "lowest",
+    rule: str = "min",
     *,
     confounders: Any = None,
     sample_weight: Any = None,
@@ -52,7 +53,7 @@ def block_cross_validate(
     callbacks: Sequence[Callable[[Iteration], None]] = (),
     in_memory: bool | None = None,
 ) -> Selection:
-    """Choose parameters, such as the number of components, by the error on held-out blocks of answers.
+    """Choose parameters, such as the number of components, by the error on held-out blocks of answers: bi-cross-validation.
 
     Rows and columns are shuffled and cut into blocks, and the blocks are assigned to folds. For each
     configuration and fold the model is fitted without the fold's entries, and
@@ -79,7 +80,7 @@ def block_cross_validate(
         Number of folds.
     repeats : int
         Number of times that rows and columns are shuffled and the blocks assigned to folds, at most 1000.
-    rule : "lowest", "1se" or "knee"
+    rule : "min", "1se" or "knee"
         See :func:`dfact.selection.result.choose`.
     confounders : table of n rows, optional
         The confounders passed to ``model.fit``. If the model takes none, they still stratify the rows.
@@ -121,7 +122,7 @@ def block_cross_validate(
 
     References
     ----------
-    Lam et al. (2023), section 3; Kanagal & Sindhwani (2010).
+    Lam et al. (2023), section 3; Kanagal & Sindhwani (2010); Owen & Perry (2009): bi-cross-validation.
 
     Examples
     --------

@@ -37,8 +37,8 @@ def cross_validate_entries(
 ) -> Selection:
     """Choose the number of populations with the lowest cross-validation error, and return the model fitted with it.
 
-    A hash of row, column and seed assigns every observed entry g to a fold. Each number of populations is fitted without the
-    entries of each fold, from its own start, and predicts them by μ = M QP:
+    A hash of row, column and seed assigns every observed entry g to a fold: a speckled hold-out (Wold 1978). Each number of
+    populations is fitted without the entries of each fold, from its own start, and predicts them by μ = M QP:
 
         error = mean over the observed entries of g log(g/μ) + (M − g) log((M − g)/(M − μ)),   0 log 0 = 0.
 

@@ -48,7 +48,7 @@ def select_by_held_out(
 ) -> Selection:
     """Choose the number of components and the ridge by the expectile loss of held-out entries.
 
-    A fraction of the observed entries, drawn at random, is held out. Every configuration is fitted to the
+    A fraction of the observed entries, drawn at random, is held out: a speckled hold-out (Wold 1978). Every configuration is fitted to the
     others and predicts the τ-expectile of the held-out entries b by b̂. The configuration with the lowest mean loss
 
         ρ_τ(b − b̂) = (b − b̂)²·|τ − 1(b < b̂)|
@@ -233,7 +233,7 @@ def _select(model: ExpectileMF, X: Any, grids: Sequence[Mapping[str, Any]], sett
 
 def _check(model: Any, settings: _Settings) -> None:
     holdout_fraction, error, bins = settings.holdout_fraction, settings.error, settings.bins
-    remedies = ("for other models use block_cross_validate", "for tensors use select_on_path or replicability")
+    remedies = ("for other models use block_cross_validate", "for tensors use select_penalty or replicability")
     require_method(model, "held_out_errors", f"an ExpectileMF; {remedies[is_tensor_model(model)]}")
     if not is_in_range(holdout_fraction, 0, 1) or holdout_fraction == 0:
         raise ParameterError(f"holdout_fraction is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")

@@ -12,7 +12,7 @@ import dfact
 from dfact.models.cp.problem import khatri_rao
 from dfact.report.presenters.base import items_plot, model_text, rows_text
 from dfact.selection import core_consistency
-from dfact.selection.tensors.solution_path import select_on_path
+from dfact.selection.tensors.solution_path import select_penalty
 from tests.conftest import REAL_DATA
 from tests.models.cp.test_elastic_cp import Array, model_of, planted, score
 from tests.suites.estimator import EstimatorSuite
@@ -164,7 +164,7 @@ def test_invalid_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(dfact.DataError, match="the slices of X are 6×4"):
         dfact.CPALS(2, random_state=0).fit(Z).transform(Z[:, :, :4])
     with pytest.raises(dfact.ParameterError, match="model is a CPALS, expected an ElasticCP"):
-        select_on_path(dfact.CPALS(2), Z)  # type: ignore[arg-type]
+        select_penalty(dfact.CPALS(2), Z)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "tensorly.decomposition", None)
     with pytest.raises(dfact.DfactError, match=r"CPALS needs TensorLy, .* pip install 'dfact\[tensor\]'"):
         dfact.CPALS(2).fit(Z)
