@@ -165,7 +165,7 @@ def replicable(condition: str, seed: int) -> Counts:
     Z, model = _tensor(_slices(condition), seed), dfact.ElasticCP(lam=1e-8, max_iter=300)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        found = dfact.selection.replicability(model, Z, range(1, START + 1), n_folds=5, starts=2, random_state=seed)
+        found = dfact.selection.replicability(model, Z, range(1, START + 1), n_folds=5, n_starts=2, random_state=seed)
     curve = {statement.name: (float(found.table.at[k, "fms"]), 1.0) for k, statement in CURVE.items()}
     return {REPLICABLE.name: (float(found.best_params["n_components"] == TRUE_RANK), 1.0)} | curve
 

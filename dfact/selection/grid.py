@@ -87,7 +87,7 @@ def plan_fits(
         groups += _make_groups(numbers, [defaults | configurations[i] for i in numbers], problem)
     if not groups:
         if restarts:
-            raise ParameterError(f"restarts is {restarts}, expected 0: a {type(model).__name__} is fitted from its own start alone")
+            raise ParameterError(f"n_restarts is {restarts}, expected 0: a {type(model).__name__} is fitted from its own start alone")
         return EstimatorFits(task, folds, model, tuple(configurations))
     n_covariates = 0 if task.covariates is None else task.covariates.shape[1] - groups[0].problems[0].weighted
     settings = PathSettings(dataset.shape[1], n_covariates, task.dtype, float(model.tol), int(model.max_iter), restarts, seed)

@@ -15,6 +15,7 @@ from dfact.models.provenance import SelectionRecord
 from dfact.parameters import is_count
 from dfact.psychometrics.factor_retention import FactorCount, bic, minimum_average_partial, parallel_analysis
 from dfact.psychometrics.polychoric import grouping_information
+from dfact.renames import accept_old_names
 from dfact.selection.result import Selection
 from dfact.selection.running.estimators import require_method, with_parameters
 
@@ -87,6 +88,7 @@ def number_of_factors(
         return FactorCounts(components, factors, minimum_average_partial(correlation.R), best)
 
 
+@accept_old_names
 def select_number_of_factors(
     model: FactorAnalysis,
     X: Any,
@@ -95,7 +97,7 @@ def select_number_of_factors(
     criterion: str = "PA",
     sample_weight: Any = None,
     quantile: float = 0.95,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> Selection:
     """Choose the number of factors by one of four criteria, and return the factor analysis fitted with it.
 
@@ -112,8 +114,8 @@ def select_number_of_factors(
         partial, or the lowest BIC; see :func:`number_of_factors`.
     sample_weight : numbers (n,), optional
         The weights passed to ``model.fit``; a Dataset or path brings its own.
-    quantile, seed
-        Those of the parallel analyses.
+    quantile, random_state
+        Quantile and seed of the parallel analyses.
 
     Returns
     -------
@@ -147,7 +149,7 @@ def select_number_of_factors(
         raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, CRITERIA))}")
     if not candidates or candidates[0] < 1:
         raise ParameterError(f"n_components is {list(n_components)}, expected numbers of factors of at least 1")
-    counts = number_of_factors(model, X, candidates, sample_weight=sample_weight, quantile=quantile, seed=seed)
+    counts = number_of_factors(model, X, candidates, sample_weight=sample_weight, quantile=quantile, seed=random_state)
     chosen = counts.criteria()[criterion]
     if chosen is None:
         raise DataError("the correlation matrix is singular, so that BIC is not defined; use criterion='PA', or leave out items")

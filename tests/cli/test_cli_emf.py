@@ -96,7 +96,7 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         {"n_components": [1, 2, 6], "ridge": [0.1, 1]},
         holdout_fraction=0.2,
         bins=[0, 0.5, 1, 5],
-        repeats=2,
+        n_repeats=2,
         random_state=0,
     )
     found = dfact.load_model(path)

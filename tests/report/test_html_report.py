@@ -688,7 +688,7 @@ def test_selected_model_records_its_selection(tmp_path: Path) -> None:
     select = dfact.selection
     chosen = [
         select.block_cross_validate(dfact.ICQF(max_iter=5), M, {"n_components": [1, 2]}, n_folds=3, n_blocks=(3, 3), rule="1se"),
-        select.select_by_criterion(dfact.ICQF(max_iter=5), M, [1, 2], restarts=0),
+        select.select_by_criterion(dfact.ICQF(max_iter=5), M, [1, 2], n_restarts=0),
         select.select_by_modularity(dfact.GradeOfMembership(random_state=0), M + 1, [2, 3]),
         select.select_by_held_out(dfact.ExpectileMF(ridge=0.1, max_iter=5), M, {"n_components": [1, 2], "tau": [0.2]}),
         select.select_penalty(dfact.ElasticCP(2, random_state=0), M, lambdas=[1e-3, 1], random_state=0),

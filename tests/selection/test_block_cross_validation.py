@@ -143,7 +143,7 @@ def test_standard_errors_of_folds(seed: int) -> None:
 
 
 def test_table_has_the_standard_errors_of_its_folds(answers: NDArray[np.float64]) -> None:
-    selection = select(answers, {"n_components": [2, 3]}, dfact.ICQF(max_iter=5), repeats=2, rule="1se")
+    selection = select(answers, {"n_components": [2, 3]}, dfact.ICQF(max_iter=5), n_repeats=2, rule="1se")
     assert selection.folds is not None
     paired = selection.folds - selection.folds.loc[selection.table["error"].idxmin()]
     variance = (paired.T.groupby(level="repeat").var() / 4).T.mean(axis=1)
@@ -235,7 +235,7 @@ def test_columns_and_rows_without_answers_are_modelled_as_zero(answers: NDArray[
 
 @pytest.mark.slow
 def test_restarts_lower_the_objective(answers: NDArray[np.float64]) -> None:
-    plain, restarted = (select(answers, {"n_components": [4]}, restarts=restarts) for restarts in (0, 3))
+    plain, restarted = (select(answers, {"n_components": [4]}, n_restarts=restarts) for restarts in (0, 3))
     assert restarted.table["passes"].sum() > plain.table["passes"].sum()
     assert restarted.model.objective_history_[-1] <= plain.model.objective_history_[-1]
 
@@ -466,7 +466,7 @@ def test_criteria_find_the_planted_number(criterion: str) -> None:
 
 def test_bic1_counts_missing_entries_like_observed_ones(answers: NDArray[np.float64]) -> None:
     confounders = {"sex": ["f", "m", "f"] * 50}
-    selection = select_by_criterion(dfact.ICQF(), answers, [3], confounders=confounders, restarts=1)
+    selection = select_by_criterion(dfact.ICQF(), answers, [3], confounders=confounders, n_restarts=1)
     fit = selection.model
     C = fit.confounder_encoding_.encode(pd.DataFrame(confounders))
     R = fit.factors_ @ fit.components_ + C @ fit.confounder_components_
@@ -489,7 +489,7 @@ def test_consensus_of_restarts() -> None:
 
 
 def test_cophenetic_correlation(answers: NDArray[np.float64]) -> None:
-    selection = select_by_criterion(dfact.ICQF(), answers, [2, 3], "ccc", restarts=3, random_state=4)
+    selection = select_by_criterion(dfact.ICQF(), answers, [2, 3], "ccc", n_restarts=3, random_state=4)
     seeds = np.random.SeedSequence(resolve_random_state(4)).generate_state(3) % 2**31
     fits = [dfact.ICQF(3, init="random", random_state=int(seed)).fit(answers) for seed in seeds]
     distances = (1 - consensus(fits))[np.triu_indices(150, 1)]
@@ -500,7 +500,7 @@ def test_criterion_errors(answers: NDArray[np.float64], monkeypatch: pytest.Monk
     with pytest.raises(dfact.ParameterError, match="criterion is 'aic'"):
         select_by_criterion(dfact.ICQF(), answers, [2], "aic")
     with pytest.raises(dfact.ParameterError, match="restarts is 1, expected an integer from 2 to 1000"):
-        select_by_criterion(dfact.ICQF(), answers, [2], "ccc", restarts=1)
+        select_by_criterion(dfact.ICQF(), answers, [2], "ccc", n_restarts=1)
     monkeypatch.setattr("dfact.selection.criteria._MAX_ROWS", 100)
     with pytest.raises(dfact.DataError, match="X has 150 rows, expected at most 100 for 'ccc'"):
         select_by_criterion(dfact.ICQF(), answers, [2], "ccc")

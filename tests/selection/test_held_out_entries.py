@@ -125,7 +125,7 @@ def test_bins_include_their_lower_edges() -> None:
 @pytest.mark.parametrize("observed", [0.2, 0.3])
 def test_the_planted_number_is_found(seed: int, observed: float) -> None:
     X = planted(seed, 400, 120, observed=observed)
-    selection = select(X, {"n_components": [1, 2, 3, 4, 6]}, random_state=seed, repeats=2)
+    selection = select(X, {"n_components": [1, 2, 3, 4, 6]}, random_state=seed, n_repeats=2)
     assert selection.best_params == {"n_components": 3}
     assert selection.model.components_.shape == (3, 120)
     assert selection.table["median"].idxmin() == 3
@@ -134,7 +134,9 @@ def test_the_planted_number_is_found(seed: int, observed: float) -> None:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.slow
 def test_with_many_entries_too_many_components_cost_little(seed: int) -> None:
-    median = select(planted(seed, 400, 120, observed=0.8), {"n_components": [1, 2, 3, 4, 6]}, random_state=seed, repeats=2).table["median"]
+    median = select(planted(seed, 400, 120, observed=0.8), {"n_components": [1, 2, 3, 4, 6]}, random_state=seed, n_repeats=2).table[
+        "median"
+    ]
     assert median[2] > 1.2 * median[3]
     assert median[3] < 1.02 * median.min()
 
@@ -143,13 +145,13 @@ def test_with_many_entries_too_many_components_cost_little(seed: int) -> None:
 def test_each_tau_gets_its_ridge() -> None:
     X = planted(0, 120, 60, observed=0.15, noise=0.3)
     model, grid, taus = dfact.ExpectileMF(5, ridge=0.1), {"ridge": [1e-8, 0.1, 100.0]}, [0.9, 0.1]
-    selections = select_each_by_held_out(model, X, grid, taus, random_state=0, repeats=2)
+    selections = select_each_by_held_out(model, X, grid, taus, random_state=0, n_repeats=2)
     for tau, selection in zip(taus, selections, strict=True):
         assert selection.best_params["ridge"] in (0.1, 100.0)
         assert selection.best_params == {"ridge": selection.table["loss"].idxmin()[0], "tau": tau}
         assert selection.model.get_params()["tau"] == tau
         # The others of the grid do not matter.
-        alone = select_by_held_out(dfact.ExpectileMF(5, tau=tau), X, grid, random_state=0, repeats=2).table
+        alone = select_by_held_out(dfact.ExpectileMF(5, tau=tau), X, grid, random_state=0, n_repeats=2).table
         np.testing.assert_array_equal(alone.to_numpy(), selection.table.to_numpy())
     high, low = (np.asarray(selection.model.row_factors_) @ selection.model.components_ for selection in selections)
     for selection, other in zip(selections, taus[::-1], strict=True):
@@ -240,7 +242,7 @@ def test_held_out_entries_do_not_affect_the_fit(solver: str) -> None:
 @pytest.mark.slow
 def test_errors_of_repeats_are_pooled() -> None:
     X = planted(4)
-    one, three = (select(X, repeats=repeats) for repeats in (1, 3))
+    one, three = (select(X, n_repeats=repeats) for repeats in (1, 3))
     assert 2.7 * one.table["n"].iloc[0] < three.table["n"].iloc[0] < 3.3 * one.table["n"].iloc[0]
     assert select(X, random_state=1).table["median"].iloc[0] != one.table["median"].iloc[0]
     pd.testing.assert_frame_equal(select(X).table, one.table)
@@ -294,7 +296,7 @@ def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.Monk
     one = count({"tau": [0.1]})
     assert one > 10
     assert count({"ridge": [0.1, 0.3, 1]}) == one
-    assert count({"ridge": [0.1, 1]}, repeats=2) == one
+    assert count({"ridge": [0.1, 1]}, n_repeats=2) == one
 
 
 @pytest.mark.slow

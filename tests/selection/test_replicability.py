@@ -31,7 +31,7 @@ def elastic(**settings: Any) -> Any:
 @pytest.mark.parametrize(("rank", "missing", "seed"), [(2, 0.0, 0), (3, 0.2, 1), (4, 0.1, 2)])
 def test_the_score_falls_after_the_planted_number(rank: int, missing: float, seed: int) -> None:
     Z = planted((24, 9, 8), rank, seed, missing=missing, noise=0.5)
-    found = replicability(elastic(), Z, range(rank - 1, rank + 2), n_folds=4, starts=2, random_state=seed)
+    found = replicability(elastic(), Z, range(rank - 1, rank + 2), n_folds=4, n_starts=2, random_state=seed)
     assert found.best_params == {"n_components": rank}
     assert found.model.rank_ == rank
     score, fms = (found.table[name] for name in ("replicability", "fms"))
@@ -49,7 +49,7 @@ def test_tensorlys_fits_choose_alike_and_all_executors_the_same(client: Client, 
     Z = planted((20, 7, 6), 2, 0, noise=0.4)
 
     def choose(model: Any, data: Any, numbers: list[int]) -> Any:
-        return replicability(model, data, numbers, n_folds=3, starts=2, random_state=0)
+        return replicability(model, data, numbers, n_folds=3, n_starts=2, random_state=0)
 
     assert choose(dfact.CPALS(), Z, [1, 2, 3]).best_params == {"n_components": 2}
     expected = choose(elastic(executor="inline", max_iter=15), Z, [2]).table
@@ -62,7 +62,7 @@ def test_tensorlys_fits_choose_alike_and_all_executors_the_same(client: Client, 
 @pytest.mark.slow
 def test_amino_acids_are_three() -> None:
     X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]
-    found = replicability(elastic(max_iter=200), X, [2, 3, 4], starts=2, random_state=0)
+    found = replicability(elastic(max_iter=200), X, [2, 3, 4], n_starts=2, random_state=0)
     assert found.best_params == {"n_components": 3}
     assert found.folds.shape == (3, 5)  # five samples
     assert found.table.at[3, "fms_low"] > 0.99
@@ -79,11 +79,11 @@ def test_the_largest_replicable_number_is_chosen(scores: list[float], best: int)
 @pytest.mark.slow
 def test_lost_components_count_0() -> None:
     Z = planted((24, 9, 8), 2, 0, noise=0.3)
-    table = replicability(elastic(lam=1e6), Z, [1, 2], n_folds=3, starts=1, random_state=0).table  # nothing is left
+    table = replicability(elastic(lam=1e6), Z, [1, 2], n_folds=3, n_starts=1, random_state=0).table  # nothing is left
     assert (table[["replicability", "fms", "fms_low", "fms_full"]] == 0).all(axis=None)
     model = elastic(lam=5.0, l1_ratio=0.0, max_iter=1000, slice_variances=None)
     assert model.set_params(n_components=3, random_state=1).fit(Z).rank_ == 2
-    table = replicability(model, Z, [3], n_folds=3, starts=4, random_state=0).table
+    table = replicability(model, Z, [3], n_folds=3, n_starts=4, random_state=0).table
     assert table.at[3, "replicability"] < 0.01
     assert table.at[3, "fms"] == pytest.approx(2 / 3, abs=0.01)
 
@@ -107,7 +107,7 @@ def test_interrupted_selection_resumes(tmp_path: Path) -> None:
         choose([1, 2], stop)
     resumed = choose([1, 2], lambda iteration: counted.append(iteration.number))
     assert counted == list(range(1, 9))
-    assert resumed.table.equals(replicability(elastic(), Z, [1, 2], n_folds=3, starts=1, random_state=0).table)
+    assert resumed.table.equals(replicability(elastic(), Z, [1, 2], n_folds=3, n_starts=1, random_state=0).table)
     with pytest.raises(ParameterError, match="belongs to another"):
         choose([1, 2], stop, n_folds=4)
 
@@ -116,8 +116,8 @@ def test_interrupted_selection_resumes(tmp_path: Path) -> None:
 def test_result_is_saved_plotted_and_reported(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     Z = planted((20, 7, 6), 2, 0, noise=0.4)
-    found: Any = select_components(dfact.ElasticCP(3, max_iter=300), Z, "replicability", n_folds=3, starts=1, random_state=0)
-    assert found.table.equals(replicability(elastic(), Z, [1, 2, 3], n_folds=3, starts=1, random_state=0).table)
+    found: Any = select_components(dfact.ElasticCP(3, max_iter=300), Z, "replicability", n_folds=3, n_starts=1, random_state=0)
+    assert found.table.equals(replicability(elastic(), Z, [1, 2, 3], n_folds=3, n_starts=1, random_state=0).table)
     figure = selection_plot(found)
     drawn = [line.get_ydata().tolist() for line in figure.axes[0].lines[:2]]
     assert drawn == [found.table[name].tolist() for name in ("fms", "replicability")]

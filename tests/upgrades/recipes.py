@@ -189,7 +189,7 @@ def cross_validation(folder: Path, **settings: Any) -> Arrays:
 
 def held_out(folder: Path, **settings: Any) -> Arrays:
     model, data = dfact.ExpectileMF(tau=0.3, ridge=0.1, max_iter=8), folder / "matrix.zarr"
-    selection = dfact.selection.select_by_held_out(model, data, {"n_components": [1, 2]}, repeats=2, random_state=0, **settings)
+    selection = dfact.selection.select_by_held_out(model, data, {"n_components": [1, 2]}, n_repeats=2, random_state=0, **settings)
     return {"error": selection.table["median"].to_numpy()}
 
 

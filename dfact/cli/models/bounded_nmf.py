@@ -28,8 +28,8 @@ _select_icqf = SelectSpec(
             "--blocks", "n_blocks", default="10x10", metavar="ROWSxCOLUMNS", type=BlockShape(), help="Numbers of row and column blocks."
         ),
         click.option("--folds", "n_folds", default=10, help="Number of folds to which the blocks are assigned."),
-        click.option("--repeats", default=1, help="Number of times the blocks are assigned to folds."),
-        click.option("--restarts", default=0, help="Number of random starts of each fit, beside the default start."),
+        click.option("--repeats", "n_repeats", default=1, help="Number of times the blocks are assigned to folds."),
+        click.option("--restarts", "n_restarts", default=0, help="Number of random starts of each fit, beside the default start."),
         seed("Seed of the folds and of the random starts."),
     ],
     changes={"tol": {"help": "Stop when the relative change of the objective falls below this value."}},

@@ -56,7 +56,7 @@ SPECS = (
                     "depend on tau.",
                 ),
                 numbers("--bins", "Edges of bins of the true value; the table adds the median error of each."),
-                click.option("--repeats", default=1, help="Number of times entries are drawn and held out."),
+                click.option("--repeats", "n_repeats", default=1, help="Number of times entries are drawn and held out."),
                 seed("Seed of the held-out entries."),
             ],
             grid=("n_components", "ridge"),

@@ -40,14 +40,14 @@ def block_cross_validate(
     grid: Mapping[str, Any],
     n_blocks: tuple[int, int] = (10, 10),
     n_folds: int = 10,
-    repeats: int = 1,
+    n_repeats: int = 1,
     rule: str = "min",
     *,
     confounders: Any = None,
     sample_weight: Any = None,
     stratify: Any = None,
     groups: Any = None,
-    restarts: int = 0,
+    n_restarts: int = 0,
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
@@ -78,7 +78,7 @@ def block_cross_validate(
         Number of blocks of the rows and of the columns.
     n_folds : int
         Number of folds.
-    repeats : int
+    n_repeats : int
         Number of times that rows and columns are shuffled and the blocks assigned to folds, at most 1000.
     rule : "min", "1se" or "knee"
         See :func:`dfact.selection.result.choose`.
@@ -93,7 +93,7 @@ def block_cross_validate(
     groups : labels (n,), optional
         Rows with the same label, such as copies of a row or members of a household, are in the same row block, so that none is
         predicted from the others.
-    restarts : int
+    n_restarts : int
         Number of random starts for each number of components, at most 1000, besides the default one; the lowest objective counts.
     random_state : int, RandomState or None
         Seed of the folds and the random starts.
@@ -136,8 +136,8 @@ def block_cross_validate(
     check_estimator(model)
     if rule not in RULES:
         raise ParameterError(f"rule is {rule!r}, expected one of {', '.join(map(repr, RULES))}")
-    check_count("repeats", repeats, 1, 1000)
-    check_count("restarts", restarts, 0, 1000)
+    check_count("n_repeats", n_repeats, 1, 1000)
+    check_count("n_restarts", n_restarts, 0, 1000)
     configurations = expand(model, grid)
     dataset = weighted_dataset(model, as_dataset(X, confounders), sample_weight)
     if len(dataset.shape) != 2:
@@ -151,16 +151,16 @@ def block_cross_validate(
         "n_blocks": blocks,
         "n_folds": int(n_folds),
     }
-    settings |= {"repeats": int(repeats), "restarts": int(restarts)}
+    settings |= {"repeats": int(n_repeats), "restarts": int(n_restarts)}
     settings |= {"strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
     settings |= {} if grouped is None else {"groups": blake2b(grouped.tobytes(), digest_size=8).hexdigest()}
     store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, **settings)
-    folds = assign_all_folds(shape, blocks, n_folds, repeats, store.seed, strata, grouped)
+    folds = assign_all_folds(shape, blocks, n_folds, n_repeats, store.seed, strata, grouped)
     _check_size(most_components(model, configurations), folds)
-    groups = _run(model, dataset, configurations, folds, store, restarts, callbacks, in_memory)
+    groups = _run(model, dataset, configurations, folds, store, n_restarts, callbacks, in_memory)
     table, fold_errors = _tabulate(configurations, groups, store)
     best = choose(table, rule)
-    fitted: Any = best_fit(model, best, X, confounders, sample_weight, restarts, store.seed)
+    fitted: Any = best_fit(model, best, X, confounders, sample_weight, n_restarts, store.seed)
     fitted.selection_ = SelectionRecord.from_table(table, configurations.index(best), "error", rule, "se")
     return Selection(table, best, fitted, fold_errors)
 
@@ -171,12 +171,12 @@ def _run(
     configurations: list[Parameters],
     folds: list[Folds],
     store: ResultsStore,
-    restarts: int,
+    n_restarts: int,
     callbacks: Sequence[Callable[[Iteration], None]],
     in_memory: bool | None,
 ) -> list[tuple[int, ...]]:
     """Compute the results that are not stored yet; return the numbers of the configurations in each group."""
-    fits = plan_fits(model, configurations, dataset, folds, restarts, store.seed)
+    fits = plan_fits(model, configurations, dataset, folds, n_restarts, store.seed)
     groups: list[tuple[int, ...]] = [(i,) for i in range(len(configurations))]
     if isinstance(fits, WarmStarts):
         groups = [group.configurations for group in fits.groups]

@@ -33,6 +33,7 @@ _COMMON = (*RUNTIME_PARAMETERS, "dtype")  # parameters that are the same for all
 _STARTS, _ERRORS = range(2)  # the stages of the fits
 
 
+@accept_old_names
 def select_by_held_out(
     model: ExpectileMF,
     X: Any,
@@ -41,7 +42,7 @@ def select_by_held_out(
     holdout_fraction: float = 0.1,
     error: str = "expectile",
     bins: Sequence[float] | None = None,
-    repeats: int = 1,
+    n_repeats: int = 1,
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
@@ -81,7 +82,7 @@ def select_by_held_out(
         equal to 0 have no relative error: they are excluded from the quantiles and counted.
     bins : increasing numbers, optional
         Edges of bins of the true value, with a median for each bin. A bin includes its lower edge.
-    repeats : int
+    n_repeats : int
         Number of draws of held-out entries, at most 1000. The errors of all repeats are pooled.
     random_state : int, RandomState or None
         Seed of the draws.
@@ -134,7 +135,7 @@ def select_by_held_out(
     if len(taus) > 1:
         found = f"grid has {len(taus)} values of tau, expected one: tau is the target, and losses of different targets do not compare"
         raise ParameterError(f"{found}; call select_each_by_held_out, which chooses for each of them")
-    settings = _Settings(holdout_fraction, error, () if bins is None else tuple(bins), repeats, random_state, checkpoint, callbacks)
+    settings = _Settings(holdout_fraction, error, () if bins is None else tuple(bins), n_repeats, random_state, checkpoint, callbacks)
     return _select(model, X, [grid], settings)[0]
 
 
@@ -148,7 +149,7 @@ def select_each_by_held_out(
     holdout_fraction: float = 0.1,
     error: str = "expectile",
     bins: Sequence[float] | None = None,
-    repeats: int = 1,
+    n_repeats: int = 1,
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
@@ -178,7 +179,7 @@ def select_each_by_held_out(
         raise ParameterError("grid has 'tau', expected other parameters; list the values of tau in taus")
     if np.ndim(taus) != 1 or not len(taus) or len(set(taus)) < len(taus):
         raise ParameterError(f"taus is {taus!r}, expected a list of at least one number between 0 and 1, each once")
-    settings = _Settings(holdout_fraction, error, () if bins is None else tuple(bins), repeats, random_state, checkpoint, callbacks)
+    settings = _Settings(holdout_fraction, error, () if bins is None else tuple(bins), n_repeats, random_state, checkpoint, callbacks)
     selections = _select(model, X, [{**grid, "tau": [tau]} for tau in taus], settings)
     record_crossings([selection.model for selection in selections])
     return selections
@@ -239,7 +240,7 @@ def _check(model: Any, settings: _Settings) -> None:
         raise ParameterError(f"holdout_fraction is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
     if error not in ("expectile", *ERRORS):
         raise ParameterError(f"error is {error!r}, expected one of {', '.join(map(repr, ('expectile', *ERRORS)))}")
-    check_count("repeats", settings.repeats, 1, 1000)
+    check_count("n_repeats", settings.repeats, 1, 1000)
     COUNT.check("checkpoint_every", model.checkpoint_every)
     if bins and (len(bins) < 2 or not all(low < high for low, high in pairwise(bins))):
         raise ParameterError(f"bins are {list(bins)!r}, expected at least two numbers, each larger than the one before")

@@ -24,8 +24,8 @@ def select_components(
     rule: str = "min",
     holdout_fraction: float = 0.1,
     n_folds: int | None = None,
-    repeats: int = 1,
-    starts: int = 3,
+    n_repeats: int = 1,
+    n_starts: int = 3,
     threshold: float = SAME,
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
@@ -33,7 +33,7 @@ def select_components(
     """Choose by :func:`select_penalty`, or for the criterion "replicability" by :func:`replicability`.
 
     The latter compares 1 to ``model.n_components`` components, without shrinkage (λ = 1e-8); ``lambdas``, ``l1_ratios`` and ``rule``
-    do not apply. ``n_folds``, ``repeats``, ``starts`` and ``threshold`` apply to it alone.
+    do not apply. ``n_folds``, ``n_repeats``, ``n_starts`` and ``threshold`` apply to it alone.
 
     Raises
     ------
@@ -50,4 +50,4 @@ def select_components(
     shared: dict[str, Any] = {"random_state": random_state, "checkpoint": checkpoint, "callbacks": model.callbacks}
     least_squares = with_parameters(model, lam=_WITHOUT_SHRINKAGE, callbacks=())
     numbers = range(1, model.n_components + 1)
-    return replicability(least_squares, X, numbers, n_folds=n_folds, repeats=repeats, starts=starts, threshold=threshold, **shared)
+    return replicability(least_squares, X, numbers, n_folds=n_folds, n_repeats=n_repeats, n_starts=n_starts, threshold=threshold, **shared)
