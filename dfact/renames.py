@@ -31,6 +31,7 @@ NAMES: dict[str, dict[str, str]] = {
     "select_by_criterion": {"restarts": "n_restarts"},
     "replicability": {"repeats": "n_repeats", "starts": "n_starts"},
     "select_number_of_factors": {"seed": "random_state"},
+    "describe": {"weights": "sample_weight"},
     "dfact.selection": {"select_on_path": "select_penalty"},
     "dfact fit gom": {"levels": "max-response"},
     "dfact select gom": {"levels": "max-response"},
