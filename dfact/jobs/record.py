@@ -24,7 +24,7 @@ KIND = "job"
 RUNTIME_OPTIONS = (
     "scheduler",
     "executor",
-    "jobs",
+    "n-readers",
     "memory-limit",
     "tls-ca-file",
     "tls-cert",

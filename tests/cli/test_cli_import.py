@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dfact
-from dfact.cli.answer_options import answers_option, levels_option, missing_option, recode_option
+from dfact.cli.answer_options import levels_option, missing_option, not_missing_option, recode_option
 from dfact.cli.main import main
 from tests.data.test_import_table import answers_of
 
@@ -16,7 +16,7 @@ from tests.data.test_import_table import answers_of
 @levels_option
 @recode_option
 @missing_option
-@answers_option
+@not_missing_option
 @click.pass_context
 def echo(context: click.Context, **settings: object) -> None:
     context.obj.update(settings)

@@ -117,7 +117,7 @@ def test_declared_codes_and_ranges_are_missing_and_counted():
 def test_answers_win_over_declared_codes():
     variable = Variable("q", "number", missing=MissingCodes((9.0,), ((95.0, 99.0),)))
     table = DescribedTable({"q": [1, 9, 95, 96, 99]}, variable)
-    np.testing.assert_array_equal(coded(table, ["q"], answers={"q": [9, 95]})[0][:, 0], [1, 9, 95, np.nan, np.nan])
+    np.testing.assert_array_equal(coded(table, ["q"], not_missing={"q": [9, 95]})[0][:, 0], [1, 9, 95, np.nan, np.nan])
 
 
 def test_recoding_comes_before_missing_codes_and_exchanges_codes():
@@ -145,7 +145,7 @@ def test_a_doubtful_code_that_occurs_is_asked():
     with pytest.raises(DataError, match=r"race: 2 answer\(s\) are 6 'Missing', which nothing declares as missing; .*--missing race=6"):
         coded(table, ["race"])
     np.testing.assert_array_equal(coded(table, ["race"], missing={"race": 6})[0][:, 0], [1, np.nan, 2, np.nan])
-    np.testing.assert_array_equal(coded(table, ["race"], answers={"race": 6})[0][:, 0], [1, 6, 2, 6])
+    np.testing.assert_array_equal(coded(table, ["race"], not_missing={"race": 6})[0][:, 0], [1, 6, 2, 6])
     absent = DescribedTable({"race": [1, 2]}, variable)
     np.testing.assert_array_equal(coded(absent, ["race"])[0][:, 0], [1, 2])
 
