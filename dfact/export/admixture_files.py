@@ -56,7 +56,7 @@ def require_memberships(model: "Factorization", path: Any) -> None:
         raise ParameterError(f"{path} ends in {ending!r}, expected a model with memberships; the model is a {kind}")
     if ending == STANDARD_ERRORS and getattr(model, "memberships_se_", None) is None:
         found = f"{path} ends in {ending!r}, expected a model with standard errors of the memberships"
-        raise ParameterError(f"{found}; this {kind} has none: compute those of an admixture with dfact stability --blocks")
+        raise ParameterError(f"{found}; this {kind} has none: compute those of an admixture with dfact stability --snp-blocks")
 
 
 def read_memberships(path: str | PathLike[str]) -> NDArray[np.float64]:

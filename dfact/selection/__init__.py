@@ -9,7 +9,7 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     number_of_factors   parallel analyses, MAP and BIC, for factor analysis
     tensors             the number of components of a tensor
     resampling          refits to resampled rows, for intervals and standard errors
-    group_comparison    congruence of factors between groups, and items that favour one
+    group_comparison    congruence of factors between groups, and items that function differently
     grid, result        the candidates, and the rule that chooses one
     running             run many fits, and keep their results
 """

@@ -381,7 +381,7 @@ def test_nothing_in_hostile_labels_runs(opened: Callable[[Path], Opened], tmp_pa
         pictures(page)
         page.mouse.move(300, 300)
         assert page.locator("script").count() == 1
-        assert ("favour a group" in page.content()) == (path.name == "icqf.html")
+        assert ("differential functioning" in page.content()) == (path.name == "icqf.html")
         if path.name != "admixture.html":  # which shows no labels of single variants
             assert {"{{7*7}}", "${7*7}{% raw %}{#"} <= set(page.locator("th, td, b").all_text_contents())
 

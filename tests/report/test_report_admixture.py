@@ -239,7 +239,7 @@ def test_a_model_keeps_the_populations_and_their_errors(tmp_path: Path, capsys: 
     store(tmp_path, G, [names[i % 3] for i in range(60)])
     data, model = str(tmp_path / "cohort.zarr"), str(tmp_path / "a.model")
     assert main(["fit", "admixture", data, model, "-k", "2"]) == 0
-    assert main(["stability", model, data, "--blocks", "15", "--resamples", "4", "--seed", "0"]) == 0
+    assert main(["stability", model, data, "--snp-blocks", "15", "--resamples", "4", "--seed", "0"]) == 0
     printed = capsys.readouterr().out
     assert "4 refits to resamples of 15 blocks" in printed
     fitted = dfact.load_model(model)
@@ -267,5 +267,5 @@ def test_a_model_keeps_the_populations_and_their_errors(tmp_path: Path, capsys: 
     text = (tmp_path / "a.html").read_text()
     assert "Mean memberships of the people, by the population that the data states" in text
     assert "standard error" in text
-    assert main(["stability", model, data, "--blocks", "15", "--cold-start"]) == 2
+    assert main(["stability", model, data, "--snp-blocks", "15", "--cold-start"]) == 2
     assert "--level, --halves, --reselect and --cold-start concern resampled participants" in capsys.readouterr().err
