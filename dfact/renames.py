@@ -18,8 +18,13 @@ C = TypeVar("C", bound=type[Any])
 F = TypeVar("F", bound=Callable[..., Any])
 
 NAMES: dict[str, dict[str, str]] = {
-    "GradeOfMembership": {"n_levels": "max_response", "n_levels_": "max_response_"},
-    "Admixture": {"n_trials": "ploidy"},
+    "GradeOfMembership": {
+        "n_levels": "max_response",
+        "n_levels_": "max_response_",
+        "history_": "log_likelihood_history_",
+        "n_nonrespondents_": "n_unobserved_",
+    },
+    "Admixture": {"n_trials": "ploidy", "frequencies_": "allele_frequencies_", "history_": "log_likelihood_history_"},
     "ICQF": {"inner": "subproblem_solver"},
     "ElasticCP": {"prior": "slice_variances", "prior_": "slice_variances_", "read_share_": "n_epochs_"},
     "ElasticCP.transform": {"prior": "slice_variances"},

@@ -182,7 +182,7 @@ def check_simplex(model: Any, memberships: Array) -> None:
     np.testing.assert_allclose(known.sum(axis=1), 1, rtol=1e-5)
     assert model.components_.min() >= 0
     assert model.components_.max() <= getattr(model, "max_response_", 1) * (1 + 1e-6)
-    history = getattr(model, "history_", np.zeros(1))
+    history = getattr(model, "log_likelihood_history_", np.zeros(1))
     assert history[-1] >= history[0]
 
 

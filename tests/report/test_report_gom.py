@@ -64,7 +64,7 @@ def small() -> Any:
         row_labels_=np.array(list("ABCDEFG"), dtype=object),
         column_labels_=np.array(["a", "b", "c"], dtype=object),
         max_response_=4.0,
-        n_nonrespondents_=1,
+        n_unobserved_=1,
         modularity_=0.0123456,
         highly_pure_share_=0.5,
         highly_mixed_share_=1 / 3,

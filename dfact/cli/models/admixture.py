@@ -9,16 +9,16 @@ from dfact.models.catalogue import BY_COMMAND
 SPECS = (
     ModelSpec(
         BY_COMMAND["admixture"],
-        """Admixture: memberships of people in populations.
+        """Admixture: ancestry proportions of individuals.
 
-        For genotypes, counts of an allele: each person has memberships in several populations that sum to 1, and each population has
-        frequencies of the alleles, by maximum likelihood. Missing genotypes are left out. Confounders are not used.
+        For genotypes, counts of an allele: each individual has ancestry proportions of several populations that sum to 1, and each
+        population has allele frequencies, by maximum likelihood. Missing genotypes are left out. Confounders are not used.
         """,
         example=["dfact fit admixture cohort.zarr cohort.model -k 3"],
-        plot="the memberships of the people",
+        plot="the ancestry proportions of the individuals",
         changes={
             "n_components": {"help": "Number of populations; dfact select admixture chooses it."},
-            "supervised": {"help": "Fix the memberships of the people whose population the dataset holds."},
+            "supervised": {"help": "Fix the ancestry proportions of the individuals whose population the dataset holds."},
         },
         select=SelectSpec(
             "dfact.selection.cross_validation.entry_cross_validation:cross_validate_entries",

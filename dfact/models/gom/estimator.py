@@ -76,7 +76,7 @@ class GradeOfMembership(Factorization):
 
         ℓ(Π, Θ) = Σ over observed (i, j) of R log f + (M − R) log(1 − f),   f = (ΠΘᵀ)(i, j) / M.
 
-    One read of the data makes a Newton step of all memberships, then one of all items, as in :class:`dfact.Admixture`; ℓ never falls.
+    One pass over the data makes a Newton step of all memberships, then one of all items, as in :class:`dfact.Admixture`; ℓ never falls.
     It predicts held-out answers better where many subjects are mixed. Where most are pure it is no improvement: memberships and
     item parameters then come nearer to the truth without it.
 
@@ -97,9 +97,9 @@ class GradeOfMembership(Factorization):
     likelihood : "none" or "binomial"
         Likelihood to maximize after the spectral estimate, without missing answers; no improvement where most are pure.
     tol : float
-        With a likelihood: stop when it rises by at most this much in a read, relative to its value.
+        With a likelihood: stop when it rises by at most this much in a pass, relative to its value.
     max_iter : int
-        With a likelihood: maximum number of reads after the spectral estimate.
+        With a likelihood: maximum number of passes after the spectral estimate.
     max_response : int, optional
         Highest response M; by default the maximum of the answer range.
     random_state : int, RandomState or None
@@ -119,12 +119,12 @@ class GradeOfMembership(Factorization):
         Fuzzy modularity Q (equation 5) of the memberships: the higher, the better they separate the subjects.
     highly_pure_share_, highly_mixed_share_ : float
         Shares of the subjects whose highest membership is at least 0.9, and at most 0.7 (definition 1).
-    n_nonrespondents_ : int
+    n_unobserved_ : int
         Number of subjects without any response, who are left out of the fit.
     projection_ : array (J, K)
         P of the spectral estimate.
-    log_likelihood_, history_, n_iter_, converged_ : float, array, int, bool
-        With a likelihood: ℓ, that of each accepted read, the number of reads after the spectral estimate, and whether the last one met
+    log_likelihood_, log_likelihood_history_, n_iter_, converged_ : float, array, int, bool
+        With a likelihood: ℓ, that of each accepted pass, the number of passes after the spectral estimate, and whether the last one met
         ``tol``.
     column_labels_, row_labels_, offset_, n_features_in_, max_response_, fingerprint_
         Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
@@ -162,12 +162,12 @@ class GradeOfMembership(Factorization):
     projection_: Annotated[NDArray[Any], Shape(("m", "k"))]
     pure_subjects_: Annotated[NDArray[Any], Shape(("k",), "integers")]
     max_response_: Annotated[float, AtLeast(0, finite=True)]
-    n_nonrespondents_: int
+    n_unobserved_: int
     modularity_: float
     highly_pure_share_: float
     highly_mixed_share_: float
     log_likelihood_: Annotated[float, OPTIONAL]
-    history_: Annotated[NDArray[Any], Shape((None,)), OPTIONAL]
+    log_likelihood_history_: Annotated[NDArray[Any], Shape((None,)), OPTIONAL]
     traits = ModelTraits(
         Vocabulary("class", "classes", "subjects", "items", "Responses of the classes", "expected response"),
         nonnegative=True,
@@ -265,8 +265,8 @@ class GradeOfMembership(Factorization):
             sums, rows = yield from self._refine(task)
             n = dataset.shape[0] - int(sums.nonrespondents)
             best = best.with_score(sums, counts)
-        self.n_nonrespondents_ = dataset.shape[0] - n
-        _warn_nonrespondents(self.n_nonrespondents_, dataset.shape[0])
+        self.n_unobserved_ = dataset.shape[0] - n
+        _warn_nonrespondents(self.n_unobserved_, dataset.shape[0])
         self.memberships_ = task.gather(rows, len(best.pure_subjects))
         self.projection_, self.pure_subjects_ = best.projection, best.pure_subjects
         self.modularity_ = best.with_score(sums, counts).modularity
@@ -289,8 +289,8 @@ class GradeOfMembership(Factorization):
         report = Reporter(self.callbacks, self.max_iter)
         pass_ = StepPass(codes, k, dtype)
         maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
-        self.log_likelihood_, self.history_ = maximum.history[-1], np.asarray(maximum.history)
-        self.n_iter_, self.converged_ = maximum.n_reads, maximum.converged
+        self.log_likelihood_, self.log_likelihood_history_ = maximum.history[-1], np.asarray(maximum.history)
+        self.n_iter_, self.converged_ = maximum.n_passes, maximum.converged
         sums = yield from run(SummaryPass(dtype, problem.responses, maximum.state), None)
         order = np.argsort(-sums.sizes, kind="stable")
         P = yield from read_tiles(maximum.frequencies, dtype)
@@ -350,10 +350,9 @@ class GradeOfMembership(Factorization):
     def _check_loaded(self) -> None:
         super()._check_loaded()
         n = self.memberships_.shape[0]
-        if self.pure_subjects_.min() < 0 or self.pure_subjects_.max() >= n or self.n_nonrespondents_ >= n:
+        if self.pure_subjects_.min() < 0 or self.pure_subjects_.max() >= n or self.n_unobserved_ >= n:
             raise DataError(
-                f"pure_subjects_ is {self.pure_subjects_.tolist()} and n_nonrespondents_ is {self.n_nonrespondents_}, "
-                f"expected some of {n} rows"
+                f"pure_subjects_ is {self.pure_subjects_.tolist()} and n_unobserved_ is {self.n_unobserved_}, expected some of {n} rows"
             )
 
     def _check_parameters(self, n_components: Sequence[int] = ()) -> None:

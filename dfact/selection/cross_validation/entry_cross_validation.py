@@ -68,7 +68,7 @@ def cross_validate_entries(
     Selection
         ``table`` with the ``deviance`` (the error above) of each ``n_components``, its standard error over the folds ``se``, the
         standard error ``se_difference`` of its difference from the lowest (see :func:`dfact.selection.result.fold_errors`), and
-        the ``reads`` of its fits; ``best_params``; and the ``model`` fitted with them to the complete data.
+        the ``passes`` of its fits; ``best_params``; and the ``model`` fitted with them to the complete data.
 
     Raises
     ------
@@ -134,10 +134,10 @@ def _check(model: Any, n_components: Iterable[int], n_folds: Any) -> list[int]:
 
 
 def _tabulate(candidates: list[int], figures: Any) -> pd.DataFrame:
-    """Return the table of the candidates, given deviance, number of entries and reads of each fold and candidate."""
-    totals, counts, reads = np.moveaxis(figures, 2, 0)
+    """Return the table of the candidates, given deviance, number of entries and passes of each fold and candidate."""
+    totals, counts, passes = np.moveaxis(figures, 2, 0)
     if not counts.sum(axis=0).all():
         raise DataError("no fold holds out an entry, expected more data")
     errors = fold_errors(totals.T[:, None], counts.T[:, None])
-    columns = {"deviance": errors.pop("error"), **errors, "reads": reads.sum(axis=0).astype(int)}
+    columns = {"deviance": errors.pop("error"), **errors, "passes": passes.sum(axis=0).astype(int)}
     return pd.DataFrame(columns, index=pd.Index(candidates, name="n_components"))

@@ -114,7 +114,7 @@ def block_bootstrap(
         task = with_parameters(model, callbacks=()).prepare(dataset, **inputs)
     labels = np.full((n, 1), -1.0) if task.covariates is None else task.covariates
     estimate = np.hstack([labels, np.asarray(model.memberships_, np.float64)])
-    described = f"{describe_model(model)}, frequencies {describe_value(np.asarray(model.frequencies_))}"
+    described = f"{describe_model(model)}, frequencies {describe_value(np.asarray(model.allele_frequencies_))}"
     settings = {"labels": describe_value(labels), "n_resamples": int(n_resamples), "blocks": describe_value(edges)}
     store = ResultsStore.of_fits(checkpoint, dataset, described, random_state, **settings)
     reporter, left = Reporter(callbacks, n_resamples), TimeLeft(n_resamples)

@@ -126,7 +126,7 @@ def test_nonrespondents_do_not_affect_the_fit(method: str) -> None:
     full[17] = np.nan
     with pytest.warns(UserWarning, match="3 of 400 subjects have no response"):
         model = fit(full, method=method)
-    assert model.n_nonrespondents_ == 3
+    assert model.n_unobserved_ == 3
     rest = np.delete(np.arange(400), nonrespondents)
     assert np.isnan(model.memberships_[nonrespondents]).all()
     expected = fit(full[rest], method=method)

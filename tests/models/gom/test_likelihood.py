@@ -51,14 +51,14 @@ def deviance(model: GradeOfMembership, X: Array, held_out: Array) -> float:
 def test_the_likelihood_rises_and_is_that_of_the_model(seed: int, method: str) -> None:
     _, _, X = planted(seed)
     model = fit(X, method=method, dtype="float64", tol=1e-9)
-    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(model.history_))
+    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(model.log_likelihood_history_))
     assert log_likelihood(model, X) == pytest.approx(model.log_likelihood_, rel=1e-9)
-    assert model.log_likelihood_ == model.history_[-1]
+    assert model.log_likelihood_ == model.log_likelihood_history_[-1]
     assert (np.diff(model.memberships_.sum(axis=0)) <= 0).all()
     np.testing.assert_allclose(model.memberships_.sum(axis=1), 1)
     assert 0 < model.components_.min() <= model.components_.max() < 4
     spectral = fit(X, "none", method=method)
-    assert not hasattr(spectral, "history_")
+    assert not hasattr(spectral, "log_likelihood_history_")
     np.testing.assert_array_equal(np.sort(model.pure_subjects_), np.sort(spectral.pure_subjects_))
     assert model.highly_pure_share_ == pytest.approx((model.memberships_.max(axis=1) >= 0.9).mean())
 
@@ -109,7 +109,7 @@ def test_missing_answers_are_left_out_and_zeros_are_answers() -> None:
     model, complete = fit(X), fit(np.nan_to_num(X))
     assert np.isnan(model.memberships_[5]).all()
     assert np.isfinite(np.delete(model.memberships_, 5, axis=0)).all(), "zeros are answers"
-    assert model.n_nonrespondents_ == 1
+    assert model.n_unobserved_ == 1
 
     def error(fitted: GradeOfMembership) -> float:
         expected = fitted.inverse_transform(np.nan_to_num(np.asarray(fitted.memberships_, np.float64)))

@@ -38,10 +38,10 @@ class GoMPresenter(Presenter[GradeOfMembership]):
             ("purity", f"{pure} are highly pure (a membership of {PURE} or more), {mixed} highly mixed (none above {MIXED})"),
         ]
         if model.likelihood != "none":
-            refined = f"{model.likelihood}, {convergence_text(model, 'reads')}, log-likelihood {model.log_likelihood_:.3f}"
+            refined = f"{model.likelihood}, {convergence_text(model, 'passes')}, log-likelihood {model.log_likelihood_:.3f}"
             lines.insert(2, ("likelihood", refined))
-        if model.n_nonrespondents_:
-            lines.append(("missing", f"{model.n_nonrespondents_} subjects without any response: their memberships are NaN"))
+        if model.n_unobserved_:
+            lines.append(("missing", f"{model.n_unobserved_} subjects without any response: their memberships are NaN"))
         return lines
 
     def selection_notes(self, record: SelectionRecord) -> list[str]:
