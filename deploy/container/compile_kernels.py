@@ -48,7 +48,7 @@ def fits(data: dict[str, list[dfact.Dataset]]) -> Iterator[tuple[object, dfact.D
         yield from ((dfact.ICQF(3, solver=solver, **_ITERATIONS), dataset) for dataset in data["answers"])
     yield from ((dfact.L1NMF(3, **_ITERATIONS), dataset) for dataset in data["answers"])
     yield from ((dfact.GradeOfMembership(3, random_state=0), dataset) for dataset in data["responses"])
-    yield from ((dfact.Admixture(3, n_trials=2, random_state=0, **_ITERATIONS), dataset) for dataset in data["responses"])
+    yield from ((dfact.Admixture(3, ploidy=2, random_state=0, **_ITERATIONS), dataset) for dataset in data["responses"])
     yield from ((dfact.FactorAnalysis(3), dataset) for dataset in data["measured"])
     for solver in ("exact", "surrogate"):
         model = {"omega": 0.2, "ridge": 0.1, "solver": solver, **_ITERATIONS}
