@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator
 
 import dfact
 from dfact.data.synthetic import icqf_simulation
-from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.requests import Solver, run
 from dfact.progress import Iteration
 from dfact.report.selection import error_plot, selection_text
@@ -405,7 +405,7 @@ def test_first_error_of_fused_fits_is_raised() -> None:
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        drive_together([FusedSolver(solver) for solver in (wait(), fail(), wait())], None, np.dtype("float64"))  # type: ignore[arg-type]
+        run_fused([FusedSolver(solver) for solver in (wait(), fail(), wait())], None, np.dtype("float64"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

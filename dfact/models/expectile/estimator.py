@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dfact.data.coerce import implicit_as_missing
 from dfact.data.dataset import Dataset
 from dfact.data.validation import warn_unobserved_columns, warn_unobserved_rows
-from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
@@ -234,7 +234,7 @@ class ExpectileMF(Factorization):
         task = models[0].prepare(X)
         with task.times(len(models)).open_session() as session:
             solvers = [FusedSolver(model.solve(task)) for model in models]
-            drive_together(solvers, session, task.dtype)
+            run_fused(solvers, session, task.dtype)
         record_crossings(models)
         return models
 

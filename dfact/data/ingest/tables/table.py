@@ -21,7 +21,7 @@ from dfact.data.ingest.coding.rules import Codes, Levels, Range, Statements, Unl
 from dfact.data.ingest.tables.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
 from dfact.data.ingest.tables.chunks import write_spooled
 from dfact.data.ingest.tables.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
-from dfact.data.ingest.tables.items import battery, check_columns, match_columns
+from dfact.data.ingest.tables.items import check_columns, infer_items, match_columns
 from dfact.data.ingest.tables.participants import ParticipantColumns, confounder_kinds, match_names
 from dfact.data.ingest.tables.spool import Progress, Spooled, spool
 from dfact.data.ingest.tables.stack import Stack
@@ -336,7 +336,7 @@ class _DescribedTable:
         turned: list[str] = []
         if items is None:
             default = None if dictionary is None else dictionary.default_items(table.columns)
-            names = [name for name in default or () if name not in text_columns] or battery(table, self.variables, text_columns)
+            names = [name for name in default or () if name not in text_columns] or infer_items(table, self.variables, text_columns)
         else:
             given = [items] if isinstance(items, str) else list(items)
             known = set(table.columns)
