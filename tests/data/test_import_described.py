@@ -221,7 +221,7 @@ def test_negative_codes_are_asked_for_without_a_coding(tmp_path: Path) -> None:
     asked = r"6142-0.0: 1 answer\(s\) are -3; 6142-0.0: 1 answer\(s\) are -7, which nothing declares as missing; say missing="
     with pytest.raises(DataError, match=asked):
         import_table(data, tmp_path / "o.zarr", items="6142-0.0")
-    said: dict[str, Any] = {"missing": {"6142-0.0": -3}, "answers": {"6142-0.0": -7}, "empty_rows": "drop"}
+    said: dict[str, Any] = {"missing": {"6142-0.0": -3}, "not_missing": {"6142-0.0": -7}, "empty_rows": "drop"}
     np.testing.assert_array_equal(values(import_table(data, tmp_path / "o.zarr", items="6142-0.0", **said)), [[-7], [1]])
     dataset = import_table(data, tmp_path / "p.zarr", items="6142-0.0", empty_rows="drop", **biobank(tmp_path))
     np.testing.assert_array_equal(values(dataset), [[-7], [1]])

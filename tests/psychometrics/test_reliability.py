@@ -457,7 +457,7 @@ def test_items_without_answers_and_rows_without_answers() -> None:
         ({"missing": "drop"}, ParameterError, r"missing is 'drop', expected 'pairwise' or 'listwise'"),
         ({"correlation": "rank"}, ParameterError, r"correlation is 'rank', expected"),
         ({"group_factors": 0}, ParameterError, r"group_factors is 0, expected an integer of at least 1"),
-        ({"weights": [1.0]}, DataError, r"sample_weight has shape \(1,\), expected one for each of 50 rows"),
+        ({"sample_weight": [1.0]}, DataError, r"sample_weight has shape \(1,\), expected one for each of 50 rows"),
         ({"memory_limit": "1MiB"}, MemoryPlanError, r"needs at least"),
     ],
 )

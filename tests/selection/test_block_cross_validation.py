@@ -156,7 +156,7 @@ def test_table_has_the_standard_errors_of_its_folds(answers: NDArray[np.float64]
 def memory_and_shared(answers: NDArray[np.float64], tmp_path: Path) -> tuple[Selection, Selection]:
     data = dfact.import_array(answers, tmp_path / "data.zarr")
     confounders = pd.DataFrame({"age": np.random.default_rng(0).uniform(18, 80, len(answers)), "sex": ["f", "m", "f"] * 50})
-    settings = {"confounders": confounders, "repeats": 2}
+    settings = {"confounders": confounders, "n_repeats": 2}
     model = dfact.ICQF(dtype="float64")
     return select(data, None, model, in_memory=True, **settings), select(data, None, model, in_memory=False, **settings)
 
@@ -419,9 +419,9 @@ def test_first_error_of_fused_fits_is_raised() -> None:
         ({"n_folds": 17}, "n_folds is 17, expected from 2 to the number of blocks, 16"),
         ({"n_blocks": (4, 21)}, r"n_blocks is \(4, 21\)"),
         ({"rule": "best"}, "rule is 'best'"),
-        ({"repeats": 0}, "repeats is 0, expected an integer from 1 to 1000"),
-        ({"repeats": 2**31}, "repeats is 2147483648, expected"),  # the folds of so many would fill the memory
-        ({"restarts": 2**63}, "restarts is 9223372036854775808, expected"),
+        ({"n_repeats": 0}, "n_repeats is 0, expected an integer from 1 to 1000"),
+        ({"n_repeats": 2**31}, "n_repeats is 2147483648, expected"),  # the folds of so many would fill the memory
+        ({"n_restarts": 2**63}, "n_restarts is 9223372036854775808, expected"),
         ({"model": dfact.ICQF}, "model is the class ICQF"),
         ({"model": BaseEstimator()}, "a BaseEstimator without fit, inverse_transform"),
         (
@@ -429,7 +429,7 @@ def test_first_error_of_fused_fits_is_raised() -> None:
             "n_components is 16 in the grid, expected at most 15, the rows or columns without a fold",
         ),
         ({"model": dfact.ICQF(w_max=-1)}, "w_max is -1"),
-        ({"model": Means(), "grid": {"power": [1.0]}, "restarts": 2}, "restarts is 2, expected 0: a Means"),
+        ({"model": Means(), "grid": {"power": [1.0]}, "n_restarts": 2}, "n_restarts is 2, expected 0: a Means"),
     ],
 )
 def test_errors(answers: NDArray[np.float64], change: dict[str, Any], message: str) -> None:
@@ -499,7 +499,7 @@ def test_cophenetic_correlation(answers: NDArray[np.float64]) -> None:
 def test_criterion_errors(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(dfact.ParameterError, match="criterion is 'aic'"):
         select_by_criterion(dfact.ICQF(), answers, [2], "aic")
-    with pytest.raises(dfact.ParameterError, match="restarts is 1, expected an integer from 2 to 1000"):
+    with pytest.raises(dfact.ParameterError, match="n_restarts is 1, expected an integer from 2 to 1000"):
         select_by_criterion(dfact.ICQF(), answers, [2], "ccc", n_restarts=1)
     monkeypatch.setattr("dfact.selection.criteria._MAX_ROWS", 100)
     with pytest.raises(dfact.DataError, match="X has 150 rows, expected at most 100 for 'ccc'"):

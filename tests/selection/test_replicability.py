@@ -100,7 +100,7 @@ def test_interrupted_selection_resumes(tmp_path: Path) -> None:
             raise StopError
 
     def choose(number: list[int], callback: Any, **changes: Any) -> Any:
-        settings = {"n_folds": 3, "starts": 1, "random_state": 0, "checkpoint": tmp_path / "c"} | changes
+        settings = {"n_folds": 3, "n_starts": 1, "random_state": 0, "checkpoint": tmp_path / "c"} | changes
         return replicability(elastic(), Z, number, callbacks=[callback], **settings)
 
     with pytest.raises(StopError):
@@ -133,8 +133,8 @@ def test_result_is_saved_plotted_and_reported(tmp_path: Path) -> None:
     [
         ({"n_folds": 1}, "n_folds is 1, expected an integer from 2 to 12"),
         ({"n_folds": 13}, "n_folds is 13"),
-        ({"repeats": 0}, "repeats is 0"),
-        ({"starts": 0}, "starts is 0"),
+        ({"n_repeats": 0}, "n_repeats is 0"),
+        ({"n_starts": 0}, "n_starts is 0"),
         ({"threshold": 2}, "threshold is 2"),
         ({"n_components": [0]}, "n_components is 0"),
         ({"model": dfact.ICQF()}, "model is a ICQF, expected an ElasticCP or CPALS"),
