@@ -37,7 +37,7 @@ def test_options_of_answers(tmp_path: Path) -> None:
     assert settings["missing"] == {"*": ["0", "-9"], "race": ["6", "7"], "sex": ["9"]}
     assert settings["recode"] == {"a": {95: 0, 1: 2}, "b": {95: 0, 1: 2}}
     assert settings["levels"] == {"v*": "a<b", "*": {"no": 0, "yes": 1}}
-    assert settings["answers"] is None
+    assert settings["not_missing"] is None
 
 
 @pytest.mark.parametrize("arguments", [("--recode", "95=0"), ("--recode", "q:a=b"), ("--levels", "no-file.csv")])

@@ -268,7 +268,7 @@ def test_texts_that_stand_for_numbers():
 
 def test_statements_that_name_no_item():
     table = DescribedTable({"q": [1, 2]}, Variable("q", "number"))
-    for said in ({"missing": {"r": 9}}, {"recode": {"r*": {1: 2}}}, {"reverse": "r"}, {"levels": {"r": "a<b"}}, {"answers": {"r": 1}}):
+    for said in ({"missing": {"r": 9}}, {"recode": {"r*": {1: 2}}}, {"reverse": "r"}, {"levels": {"r": "a<b"}}, {"not_missing": {"r": 1}}):
         with pytest.raises(DataError, match=f"{next(iter(said))} names 'r"):
             coded(table, ["q"], **said)
 

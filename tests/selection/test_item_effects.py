@@ -108,7 +108,7 @@ def test_a_factor_of_few_items_or_few_anchors_has_a_warning_by_name() -> None:
     rng = np.random.default_rng(0)
     second = rng.normal(size=(600, 1)) + rng.normal(0, 0.7, (600, 3))
     model = dfact.FactorAnalysis(2, executor="inline").fit(np.hstack([answers, second]))
-    with pytest.warns(UserWarning, match="the anchor of factoranalysis[01] has 3 of its 3 items for group=b, expected at least four"):
+    with pytest.warns(UserWarning, match="the anchor of F[12] has 3 of its 3 items for group=b, expected at least four"):
         compared(model, np.hstack([answers, second]), letters(group))
 
 

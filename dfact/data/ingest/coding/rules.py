@@ -34,7 +34,7 @@ class Statements:
     levels: Levels | Mapping[str, Levels] | None = None
     recode: Mapping[str, Mapping[float, float]] | None = None
     missing: Codes | Mapping[str, Codes] = ()
-    answers: Mapping[str, Codes] | None = None
+    not_missing: Mapping[str, Codes] | None = None
     """Codes that are answers, although the file declares them as missing or their labels sound so."""
     default_missing: bool = True
     reverse: str | Sequence[str] = ()
@@ -81,7 +81,7 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
     missing = {name: parse_codes(codes) for name, codes in _codes_by_item(table, names, by_item, "missing").items()}
     no_codes = ParsedCodes((), ())
     common = (*texts, *set.intersection(*(set(missing.get(name, no_codes).texts) for name in names)))
-    answers = _codes_by_item(table, names, said.answers or {}, "not_missing")
+    answers = _codes_by_item(table, names, said.not_missing or {}, "not_missing")
     recode = _by_item(table, names, said.recode or {}, "recode")
     ranges = _declared_ranges(table, names, said.valid_range)
     turned = set(_reversed_items(table, names, said.reverse))
