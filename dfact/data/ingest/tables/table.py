@@ -238,14 +238,16 @@ def import_table(
     ranges = check_ranges(confounder_ranges or {}, kinds)
     kinds |= dict.fromkeys(ranges, "continuous")
     before = file.signature()
-    said = Statements(levels, recode, missing, not_missing, default_missing, reverse, valid_range, unlabelled)
+    user_rules = Statements(levels, recode, missing, not_missing, default_missing, reverse, valid_range, unlabelled)
     description = find_dictionary(opened, dictionary, codings)
     id_column = default_id(opened, description, kinds) if id_column is None else id_column
     replicates = match_names(opened.columns, replicate_weights, "replicate weights")
     people = ParticipantColumns(
         id_column, kinds, ranges, confounder_missing, default_missing, weight, replicates, replicate_method, fay, replicate_scales
     )
-    described = _DescribedTable(opened, description, people.names, said, third_mode, event, None if instance is None else str(instance))
+    described = _DescribedTable(
+        opened, description, people.names, user_rules, third_mode, event, None if instance is None else str(instance)
+    )
     arranged, unanswered = described.arrange(items), []
     with scratch_store(path) as scratch, open_pool(executor, n_readers, scratch) as pool:
         rows = _spool(arranged, empty_rows, pool, progress)
@@ -311,7 +313,7 @@ class _DescribedTable:
     dictionary: Dictionary | None
     text_columns: Sequence[str]
     """Columns that describe participants, and are no items."""
-    said: Statements
+    user_rules: Statements
     stack: Stack | None
     event: str | None
     instance: str | None
@@ -324,9 +326,9 @@ class _DescribedTable:
     def arrange(self, items: str | Sequence[str] | None) -> Arrangement:
         """Return these items, by default all, and their coding, at one event or instance, or at all of them as a mode."""
         table, events = choose_events(self.table, self.dictionary, self.stack, self.event)
-        names, said = self._select_items(table, items)
+        names, user_rules = self._select_items(table, items)
         columns, layout = choose_instances(table.name, self.dictionary, names, self.stack, self.instance)
-        coding = replace(plan_coding(table, self.variables, list(columns.values()), said), text_columns=tuple(self.text_columns))
+        coding = replace(plan_coding(table, self.variables, list(columns.values()), user_rules), text_columns=tuple(self.text_columns))
         return arrange(table, with_forms(coding, self.dictionary, table), columns, layout, events)
 
     def _select_items(self, table: Table, items: str | Sequence[str] | None) -> tuple[list[str], Statements]:
@@ -348,9 +350,9 @@ class _DescribedTable:
         duplicate = next((name for name in text_columns if text_columns.count(name) > 1 or name in names), None)
         if duplicate is not None:
             raise ParameterError(f"column {duplicate!r} is named twice, expected once: as an item, the id, a confounder or the weight")
-        for name in [self.said.reverse] if isinstance(self.said.reverse, str) else self.said.reverse:
+        for name in [self.user_rules.reverse] if isinstance(self.user_rules.reverse, str) else self.user_rules.reverse:
             turned += reversed_by_keying(dictionary, name[1:], names) if name.startswith("@") else [name]
-        return names, replace(self.said, reverse=turned)
+        return names, replace(self.user_rules, reverse=turned)
 
 
 def _note_decisions(
