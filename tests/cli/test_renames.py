@@ -1,5 +1,7 @@
 """Names that have changed: the table is consistent, each old name warns and works, and stores have names that every version reads."""
 
+import re
+from collections.abc import Iterator
 from importlib import import_module
 from inspect import signature
 from operator import attrgetter
@@ -20,6 +22,7 @@ from dfact.models.catalogue import BY_NAME, CATALOGUE
 from dfact.models.estimator import SAVED_TYPES, Factorization
 from dfact.models.persistence import saved_versions
 from dfact.renames import NAMES, VALUES, OldNameWarning, current, current_arguments, stored
+from tests.documentation.pages import TEXTS
 
 CLASSES: dict[str, Any] = {
     **{entry.name: entry.load() for entry in CATALOGUE},
@@ -161,6 +164,27 @@ def test_stored_names_are_read(owner: str) -> None:
     kind = CLASSES.get(owner, owner)
     assert not {*stored(kind, given)} & {*NAMES.get(owner, {}).values()}
     assert current(kind, stored(kind, given), warn=False) == given
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_pages_use_the_new_names(page: str) -> None:
+    """OldNameWarning is an error in tests, so that an old option or value in a command fails; examples in Python run elsewhere."""
+    for command in re.findall(r"^ *dfact ((?:.*\\\n)*.+)$", TEXTS[page], re.MULTILINE):
+        current_arguments(command.replace("\\\n", " ").split())
+
+
+def test_examples_of_commands_use_the_new_names() -> None:
+    for line in iter_examples(cli):
+        current_arguments(line.split())
+
+
+def iter_examples(command: click.Command) -> Iterator[str]:
+    for line in (command.epilog or "").replace("\\\n", " ").splitlines():
+        if line.strip().startswith("dfact "):
+            yield line.strip().removeprefix("dfact ")
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            yield from iter_examples(each)
 
 
 def write_job(path: Path, step: str) -> None:
