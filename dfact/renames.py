@@ -152,10 +152,9 @@ def add_old_names(kind: C) -> C:
         setattr(kind, old, _OldAttribute(old, name))
     if "__init__" in vars(kind) and (kind.__name__ in NAMES or kind.__name__ in VALUES):
         kind.__init__ = accept_old_names(kind.__init__, kind)
-    for owner in NAMES:
-        if owner.startswith(f"{kind.__name__}."):
-            method = owner.split(".")[1]
-            setattr(kind, method, accept_old_names(vars(kind)[method]))
+    for name, value in list(vars(kind).items()):
+        if f"{kind.__name__}.{name}" in NAMES:
+            setattr(kind, name, accept_old_names(value))
     return kind
 
 

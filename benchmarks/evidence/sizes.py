@@ -152,7 +152,7 @@ def simulate_factors(condition: str, seed: int) -> Counts:
     X = F[:, np.arange(N_ITEMS) % N_FACTORS] * loadings + rng.normal(size=(n, N_ITEMS)) * np.sqrt(1 - loadings**2)
     X = np.digitize(X, [-1.2, -0.2, 0.6, 1.3]).astype(float) if ordinal else X
     X[rng.random(X.shape) < missing] = np.nan
-    counts = number_of_factors(dfact.FactorAnalysis(executor="inline"), X, range(1, 9), seed=seed)
+    counts = number_of_factors(dfact.FactorAnalysis(executor="inline"), X, range(1, 9), random_state=seed)
     chosen = {"parallel analysis": counts.parallel_analysis, "MAP": counts.minimum_average_partial, "BIC": counts.bic}
     return {name: (float(count is not None and count.n_factors == N_FACTORS), 1.0) for name, count in chosen.items()}
 

@@ -342,4 +342,4 @@ def test_what_is_no_seed_is_refused(seed: Any) -> None:
     ):
         assert "random_state is" in refusal(partial(fit, X))
     if seed != 2**40:
-        assert "seed is" in refusal(lambda: dfact.selection.select_number_of_factors(dfact.FactorAnalysis(1), X, seed=seed))
+        assert "random_state is" in refusal(lambda: dfact.selection.select_number_of_factors(dfact.FactorAnalysis(1), X, random_state=seed))
