@@ -137,11 +137,16 @@ def current_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def accept_old_names(function: F, owner: type[Any] | None = None) -> F:
-    """Let a function, or the ``__init__`` of its owner, accept the old names and values of its keywords."""
+    """Let a function, or the ``__init__`` of its owner, accept the old names and values of its arguments."""
+    named: Any = owner or function.__qualname__
+    code = getattr(function, "__code__", None)
+    positional = code.co_varnames[: code.co_argcount] if code is not None and _values(named) else ()
 
     @wraps(function)
     def renamed(*args: Any, **keywords: Any) -> Any:
-        return function(*args, **current(owner or function.__qualname__, keywords))
+        if positional:
+            args = (*current(named, dict(zip(positional, args, strict=False))).values(), *args[len(positional) :])
+        return function(*args, **current(named, keywords))
 
     return cast("F", renamed)
 

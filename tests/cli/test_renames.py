@@ -150,6 +150,13 @@ def test_old_keywords_of_functions_warn(owner: str) -> None:
             function_of(owner)(*[None] * owner.count("."), **{old: 1, name: 1})
 
 
+def test_an_old_value_in_its_place_warns() -> None:
+    with pytest.warns(OldNameWarning, match="use rule='min'"), pytest.raises(dfact.ParameterError, match="grid is empty"):
+        dfact.selection.block_cross_validate(dfact.ICQF(), np.eye(30), {}, (2, 2), 2, 1, "lowest")
+    with pytest.raises(TypeError, match="takes from 3 to 7 positional arguments but 8 were given"):
+        dfact.selection.block_cross_validate(dfact.ICQF(), np.eye(30), {}, (2, 2), 2, 1, "min", "more")  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("owner", [owner for owner in OWNERS if owner.startswith("dfact.")])
 def test_old_functions_warn_and_work(owner: str) -> None:
     for old, name in NAMES[owner].items():
