@@ -25,7 +25,7 @@ SPECS = (
             """Admixture: the number of populations.
 
             Chooses the number of populations that predicts held-out genotypes best. Every genotype belongs to one of several folds,
-            at random. All candidates are fitted without each fold on the same reads of the data. The model with the chosen number is
+            at random. All candidates are fitted without each fold in the same passes over the data. The model with the chosen number is
             fitted to all genotypes and written to MODEL, if that is given.
             """,
             example=["dfact select admixture cohort.zarr cohort.model -k 2-8 --seed 0"],
