@@ -25,8 +25,8 @@ from dfact.storage.location import Location
 @click.command(epilog=example("dfact compare survey.model survey.zarr --by gender --seed 0"))
 @click.argument("model", type=UpdatedLocation())
 @click.argument("data", type=InputLocation())
-@click.option("--by", required=True, metavar="NAME", help="Confounder of DATA with the groups. Its first level is the reference.")
-@list_option("--levels", "Levels of the groups to compare, by default all; participants of others are left out.")
+@click.option("--by", required=True, metavar="NAME", help="Confounder of DATA with the groups.")
+@list_option("--levels", "Levels of the groups to compare, the reference first, by default all, sorted; participants of others are left out.")
 @click.option(
     "--resamples",
     "n_resamples",
