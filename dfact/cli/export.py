@@ -60,9 +60,8 @@ def export(
     errors of the memberships, which dfact stability stores in MODEL, are written alone to a .Q_se file, and as further columns
     of a table of factors.
 
-    Factors are sorted by their contribution to the answers, largest first, or have the model's own order: classes by size,
-    components by singular value or weight, factors of a factor analysis by explained variance. If signs are arbitrary, the
-    largest loading of a factor is positive.
+    Factors have the names, the order and the signs of MODEL, as everywhere else: classes are sorted by size, components by
+    singular value or weight, and factors of a factor analysis by explained variance.
 
     Labels and texts are never formulas. In a .csv, one that begins with =, +, -, @, a tab or a line break, and is no number,
     gets an apostrophe, since a spreadsheet would interpret it; .parquet, .zarr and .xlsx have it unchanged.

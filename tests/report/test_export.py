@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.export.component_order import ComponentOrder
 from dfact.export.files import (
     write_confounder_effects,
     write_confounder_impact,
@@ -21,6 +20,8 @@ from dfact.export.files import (
     write_loadings,
     write_model_factors,
 )
+from dfact.report.apa.loadings import loadings_table
+from dfact.report.presenters.base import model_text
 from tests.conftest import planted_answers
 
 
@@ -42,22 +43,22 @@ def test_loadings_are_those_of_the_model(seed: int, ending: str, tmp_path: Path)
     write_loadings(model, tmp_path / f"t{ending}")
     table = read(tmp_path / f"t{ending}")
     assert list(table.index) == list(model.column_labels_)
-    assert set(table) == set(model.get_feature_names_out())
+    assert list(table) == list(model.get_feature_names_out())
     assert_allclose(table, model.loadings_[list(table)], rtol=1e-6)
-    sizes = np.linalg.norm(model.factors_, axis=0) * np.linalg.norm(model.components_, axis=1)
-    assert (np.diff(sizes[[list(model.get_feature_names_out()).index(name) for name in table]]) <= 0).all()
 
 
-def test_order_of_factors_does_not_depend_on_their_order_in_the_model(tmp_path: Path) -> None:
+def test_all_tables_have_the_order_and_the_names_of_the_model(tmp_path: Path) -> None:
     model, _ = fitted(0)
-    other, _ = fitted(0)
-    turned = [2, 0, 1]
-    other.components_, other.factors_ = model.components_[turned], model.factors_[:, turned]
-    for fit, name in ((model, "a"), (other, "b")):
-        write_loadings(fit, tmp_path / f"{name}.csv")
-        write_model_factors(fit, tmp_path / f"{name}f.csv")
-    for name in ("", "f"):
-        assert_array_equal(read(tmp_path / f"a{name}.csv").to_numpy(), read(tmp_path / f"b{name}.csv").to_numpy())
+    turned = [2, 0, 1]  # so that the factors are not sorted by size
+    model.components_, model.factors_ = model.components_[turned], model.factors_[:, turned]
+    write_loadings(model, tmp_path / "loadings.csv")
+    write_model_factors(model, tmp_path / "factors.csv")
+    names = list(model.get_feature_names_out())
+    for name in ("loadings", "factors"):
+        assert list(read(tmp_path / f"{name}.csv")) == names
+    assert [line.split(":")[0] for line in model_text(model).splitlines() if line.startswith(names[0][:-1])] == names
+    cells = [[float(cell.text) for cell in row[1:4]] for group in loadings_table(model).groups for row in group.rows]
+    assert_allclose(np.max(cells, axis=0), model.loadings_.max(), atol=0.006)
 
 
 def test_small_loadings_are_left_out(tmp_path: Path) -> None:
@@ -70,21 +71,6 @@ def test_small_loadings_are_left_out(tmp_path: Path) -> None:
     assert_allclose(table.stack(), loadings.where(loadings.abs() >= 0.3).stack())
     with pytest.raises(dfact.ParameterError, match="below is -1"):
         write_loadings(model, tmp_path / "t.csv", below=-1, overwrite=True)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_signs_of_a_cp_are_those_of_the_rule_and_leave_the_model(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    A, B, C = (rng.standard_normal((size, 2)) for size in (8, 7, 6))
-    model = dfact.ElasticCP(2, lam=1e-6, random_state=seed).fit(np.einsum("ir,jr,kr->ijk", A, B, C))
-    order = ComponentOrder.of(model)
-    table = order.loadings(model)
-    for mode in (table.iloc[:7], table.iloc[7:]):
-        assert (mode.max() >= -mode.min()).all()
-    rows = order.rows(np.asarray(model.factors_[0]))
-    scale = [np.linalg.norm(factor, axis=0)[order.order] for factor in model.factors_[1:]]
-    B, C = table.iloc[:7].to_numpy() * scale[0], table.iloc[7:].to_numpy() * scale[1]
-    assert_allclose(np.einsum("ir,jr,kr->ijk", rows, B, C), model.reconstruct(), atol=1e-6)
 
 
 def test_loadings_of_a_tensor_name_the_slices_of_all_modes(tmp_path: Path) -> None:

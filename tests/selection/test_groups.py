@@ -383,11 +383,11 @@ def test_groups_that_cannot_be_compared_are_refused_by_name() -> None:
 def test_the_first_level_that_is_named_is_the_reference() -> None:
     M, groups = traits(3)
     model = dfact.FactorAnalysis(2).fit(M)
-    found = {
-        order: compare_groups(model, M, groups, levels=list(order), n_resamples=30, test=False, random_state=0) for order in ("ab", "ba", "bab")
-    }
+    settings: dict[str, Any] = {"n_resamples": 30, "test": False, "random_state": 0}
+    found = {order: compare_groups(model, M, groups, levels=list(order), **settings) for order in ("ab", "ba", "bab")}
     assert {order: comparison.levels for order, comparison in found.items()} == {"ab": ["a", "b"], "ba": ["b", "a"], "bab": ["b", "a"]}
     assert_array_equal(found["ab"].sizes, found["ba"].sizes[::-1])
     forth, back = (found[order].impact(model.get_feature_names_out()) for order in ("ab", "ba"))
-    assert list(forth.index.levels[0]) == ["b − a"] and list(back.index.levels[0]) == ["a − b"]
+    assert list(forth.index.levels[0]) == ["b − a"]
+    assert list(back.index.levels[0]) == ["a − b"]
     assert_allclose(forth["impact"].to_numpy(), -back["impact"].to_numpy(), atol=1e-6)

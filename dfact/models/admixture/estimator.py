@@ -160,7 +160,6 @@ class Admixture(Factorization):
     traits = ModelTraits(
         Vocabulary("population", "populations", "people", "SNPs", "Frequencies in the populations", "frequency"),
         nonnegative=True,
-        ordered=True,
         counts_empty_rows=True,
         original_units=True,
         centred_matching=True,

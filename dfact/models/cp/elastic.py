@@ -142,7 +142,8 @@ class ElasticCP(CPModel):
     Attributes
     ----------
     factors_ : list of arrays (I_n, R)
-        A⁽ⁿ⁾, components in the order of their weights; that of mode 1 is a Zarr array if the data is stored.
+        A⁽ⁿ⁾, components in the order of their weights; that of mode 1 is a Zarr array if the data is stored. The entry of largest
+        magnitude of a vector is positive in each mode from the second on.
     weights_ : array (R,)
         γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing.
     rank_ : int

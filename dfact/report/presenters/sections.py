@@ -152,7 +152,7 @@ def selection(presenter: _Presenter) -> Section | None:
 def distributions(presenter: _Presenter) -> Section:
     """Show the distributions and correlations of the row factors."""
     words, names = presenter.words, presenter.names
-    factors, statistics = presenter.factors, RowStatistics.of(presenter.model.row_factors(), presenter.row_signs())
+    factors, statistics = presenter.factors, RowStatistics.of(presenter.model.row_factors())
     described = f"{factors} of {statistics.n} {words.rows}"
     alt = f"Histograms of the {described}; the table below has their means, ranges and shares at 0."
     drawing = Drawing(lambda: distributions_figure(statistics, names, words.rows), alt, f"Distributions of the {described}.")

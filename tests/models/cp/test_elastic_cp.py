@@ -690,3 +690,18 @@ def test_proposition_2_the_ridge_is_a_penalty_of_the_weights(lam: float, seed: i
     squares = np.square(Z - model.reconstruct()).sum()
     assert model.objective_history_[-1] == pytest.approx(squares / 2 + lam * 3 / 2 * (weights ** (2 / 3)).sum(), rel=1e-6)
     assert model.rank_ == np.count_nonzero(weights > 1e-6)
+
+
+@pytest.mark.parametrize("name", ["bcd", "stochastic", "als"])
+@pytest.mark.parametrize("shape", SHAPES[:2])
+def test_largest_entries_of_the_vectors_are_positive(name: str, shape: tuple[int, ...]) -> None:
+    Z = planted(shape, 3, seed=len(shape))
+    models = {"bcd": dfact.ElasticCP(3, lam=0.1, random_state=1), "als": dfact.CPALS(3, random_state=1)}
+    models["stochastic"] = dfact.ElasticCP(3, lam=0.1, solver="stochastic", max_iter=8, random_state=1)
+    model = models[name].fit(Z)
+    for A in model.factors_[1:]:
+        assert (A[np.abs(A).argmax(axis=0), range(3)] > 0).all()
+    assert np.sign(model.factors_[0]).min() < 0  # mode 1 carries the sign
+    np.testing.assert_allclose(model.transform(Z), model.factors_[0], rtol=1e-6, atol=1e-9)
+    residual = Z - model.reconstruct()
+    assert 1 - (residual**2).sum() / (Z**2).sum() == pytest.approx(model.explained_share_, abs=1e-6)

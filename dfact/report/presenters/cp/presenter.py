@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.export.component_order import ComponentOrder
 from dfact.export.tables import Lines, Texts, elided, fit_line, largest_items, under_headings
 from dfact.models.cp.base import CPModel
 from dfact.models.cp.path import SolutionPath
@@ -71,10 +70,10 @@ class CPPresenter(Presenter[CPModel]):
         return modes_plot(self.model)
 
     def loadings_drawing(self) -> Drawing:
-        model, order = self.model, ComponentOrder.of(self.model)
+        model = self.model
         sizes = " × ".join(str(A.shape[0]) for A in model.factors_)
         alt = f"Vectors of {model.rank_} components in each mode of a tensor {sizes}."
-        return Drawing(lambda: modes_plot(model, [order.row_signs, *order.signs]), alt, "Vectors of each mode, scaled to length 1.")
+        return Drawing(lambda: modes_plot(model), alt, "Vectors of each mode, scaled to length 1.")
 
     def selection_drawing(self, record: SelectionRecord, best: Mapping[str, Any], alt: str) -> Drawing:
         if record.criterion == "replicability":
@@ -89,9 +88,6 @@ class CPPresenter(Presenter[CPModel]):
 
     def item_axis(self, labels: "pd.Index[Any]") -> NDArray[np.float64] | None:
         return axis_values(labels)
-
-    def row_signs(self) -> NDArray[np.float64]:
-        return ComponentOrder.of(self.model).row_signs
 
 
 def solutions_section(path: SolutionPath) -> Section:
