@@ -68,6 +68,12 @@ class CPModel(Factorization):
     def fit_prepared(self, task: FitTask[Any], *, checkpoint: str | PathLike[str] | None = None) -> Self:
         super().fit_prepared(task, checkpoint=checkpoint)
         self._warn_cancelling()
+        if self.rank_ == 0 and not np.isnan(self.explained_share_):  # NaN for data of zeros
+            found = f"the penalty sets all {len(self.weights_)} components to 0, expected one that leaves some"
+            remedy = (
+                "use a smaller lam (--lam), whose size depends on that of the entries, or let dfact select cp (select_on_path) choose it"
+            )
+            warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=3)
         return self
 
     def _warn_cancelling(self) -> None:

@@ -188,7 +188,7 @@ class ElasticCP(CPModel):
     -----
     UserWarning
         Slices, of any mode, without any observed entry: their factors are 0. Two components that cancel each other, with a cosine of at
-        most −0.8: the data may have no best decomposition of this rank (Krijnen et al. 2008).
+        most −0.8: the data may have no best decomposition of this rank (Krijnen et al. 2008). A penalty that sets all components to 0.
 
     References
     ----------

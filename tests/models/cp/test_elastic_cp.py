@@ -80,6 +80,7 @@ def score(truth: list[Array], found: list[Array]) -> float:
 @pytest.mark.parametrize("update", ["fill", "exact"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the penalty sets all")
 def test_the_objective_is_the_documented_one_and_never_increases(shape: tuple[int, ...], update: str, missing: float) -> None:
     Z = planted(shape, 3, seed=len(shape), missing=missing)
     for lam, alpha, nonnegative, init in ((0.0, 0.2, False, "random"), (2.0, 0.2, False, "nvecs"), (30.0, 0.9, True, "random")):
@@ -705,3 +706,13 @@ def test_largest_entries_of_the_vectors_are_positive(name: str, shape: tuple[int
     np.testing.assert_allclose(model.transform(Z), model.factors_[0], rtol=1e-6, atol=1e-9)
     residual = Z - model.reconstruct()
     assert 1 - (residual**2).sum() / (Z**2).sum() == pytest.approx(model.explained_share_, abs=1e-6)
+
+
+def test_a_penalty_that_sets_all_components_to_0_is_reported() -> None:
+    Z = planted((30, 14, 9), 3, seed=0)
+    with pytest.warns(
+        UserWarning, match=r"the penalty sets all 3 components to 0, .*; use a smaller lam \(--lam\), .* or let dfact select cp"
+    ):
+        model = dfact.ElasticCP(3, random_state=0).fit(0.01 * Z)
+    assert model.rank_ == 0
+    assert dfact.ElasticCP(3, lam=1e-4, random_state=0).fit(0.01 * Z).rank_ == 3
