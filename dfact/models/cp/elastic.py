@@ -1,4 +1,5 @@
 """ElasticCP: sparse and low-rank PARAFAC decomposition of tensors with missing entries."""
+# Long because the docstring states the objective and every parameter of both solvers.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
