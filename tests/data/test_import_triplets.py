@@ -293,7 +293,11 @@ SHAPE = {"shape": (3, 4)}
         (HEAD + "0,0,1\nb,0,1\n", "line 3, column 'row' holds the text 'b', expected a number", SHAPE),
         (HEAD + "a,x,1\n", "there is no column 'rows'; the closest are row", {"row": "rows"}),
         (HEAD + "a,x,1\n", "there is no column 'stars'; its columns are row, column, value", {"value": "stars"}),
-        ("row;column;value\na;x;1;2\n", "its entire header is one column, 'row;column;value'; pass delimiter=", {}),
+        (
+            "row;column;value\na;x;1;2\n",
+            "its entire header is one column, 'row;column;value'; name the separator: delimiter= (--delimiter)",
+            {},
+        ),
         ("row,column,value,row\na,x,1,b\n", "t.csv has 2 columns named 'row'", {}),
     ],
 )

@@ -229,7 +229,8 @@ class _Triplets:
         (i, j), (row, column) = (first["row"], first["column"]), (axis.labels for axis in self.axes)
         entry = f"row {i} and column {j}" if row is None or column is None else f"row {row[i]!r} and column {column[j]!r}"
         positions = [self.table.row_position(int(triplet["triplet"])) for triplet in (first, second)]
-        remedy = "remove one, or combine them with duplicates= 'mean', 'first', 'last' or 'sum'"
+        remedy = "remove one, or combine them with duplicates= 'mean', 'first', 'last' or 'sum' (--duplicates)"
+        remedy += "; entries that a further column, such as a visit, tells apart are a tensor: import an array (dfact import-array)"
         return DataError(f"{self.table.name}: {entry} have values at {positions[0]} and {positions[1]}, expected one value; {remedy}")
 
 
