@@ -7,5 +7,6 @@ Imports selection and everything below it; draws nothing.
     spreadsheets      Excel workbooks, and cells of csv files that are no formulas
     tables            tables of fitted models
     effects           impact and effects of confounders as tables and texts
+    statistics        communalities, correlations, figures of the fit, and groups in the factors
     stability         intervals and frequencies of refits, explained
 """

@@ -199,7 +199,7 @@ def write_confounder_impact(model: Factorization, path: str | PathLike[str], *, 
     if path.suffix in WORKBOOKS:
         write_workbook(path, {"impact": table})
         return
-    with _table(path, [str(column) for column in table], np.dtype(np.float64), ("factor",)) as write:
+    with open_table(path, [str(column) for column in table], np.dtype(np.float64), ("factor",)) as write:
         write(0, table.index.to_numpy(dtype=object), table.to_numpy(np.float64))
 
 
@@ -236,7 +236,7 @@ def write_item_tests(model: Factorization, path: str | PathLike[str], *, texts: 
         described = pd.DataFrame(labels).set_index("groups")
         write_workbook(path, {"items": pd.concat([described, pd.DataFrame(values, described.index, table.columns)], axis=1)})
         return
-    with _table(path, list(table), values.dtype, tuple(labels)) as write:
+    with open_table(path, list(table), values.dtype, tuple(labels)) as write:
         write(0, np.array(list(labels.values()), dtype=object).T, values)
 
 
@@ -287,7 +287,7 @@ def _write_items(
         described = pd.DataFrame(labels).set_index("item")
         write_workbook(path, {name: pd.concat([described, pd.DataFrame(values, described.index, columns)], axis=1)})
         return
-    with _table(path, columns, values.dtype, tuple(labels)) as write:
+    with open_table(path, columns, values.dtype, tuple(labels)) as write:
         write(0, np.array(list(labels.values()), dtype=object).T, values)
 
 
@@ -317,7 +317,7 @@ def _open_rows(
         return _group(path, n, columns, dtype, step, overwrite, errors)
     if path.suffix in (MEMBERSHIPS, STANDARD_ERRORS):
         return _numbers(path)
-    return _table(path, [*columns, *(f"{name}_se" for name in columns if errors)], dtype)
+    return open_table(path, [*columns, *(f"{name}_se" for name in columns if errors)], dtype)
 
 
 @contextmanager
@@ -328,7 +328,7 @@ def _numbers(path: Path) -> Iterator[Write]:
 
 
 @contextmanager
-def _table(path: Path, columns: Sequence[str], dtype: Any, label_names: Sequence[str] = ("row",)) -> Iterator[Write]:
+def open_table(path: Path, columns: Sequence[str], dtype: Any, label_names: Sequence[str] = ("row",)) -> Iterator[Write]:
     """Open a csv or parquet file for writing; its first columns hold the labels."""
     is_csv = path.suffix == ".csv"
     if is_csv:

@@ -77,7 +77,7 @@ def test_loadings_of_a_tensor_name_the_slices_of_all_modes(tmp_path: Path) -> No
     rng = np.random.default_rng(0)
     Z = np.einsum("ir,jr,kr->ijk", *(rng.random((size, 2)) for size in (20, 3, 2)))
     data = dfact.import_array(Z, tmp_path / "d.zarr", column_labels=["Q1", "Q2", "Q3"], mode_labels=[["intake", "discharge"]])
-    write_loadings(dfact.ElasticCP(2, max_iter=3, random_state=0).fit(data), tmp_path / "loadings.csv")
+    write_loadings(dfact.ElasticCP(2, lam=0.01, max_iter=3, random_state=0).fit(data), tmp_path / "loadings.csv")
     assert list(pd.read_csv(tmp_path / "loadings.csv")["item"]) == ["Q1", "Q2", "Q3", "mode 3: intake", "mode 3: discharge"]
 
 
@@ -214,3 +214,41 @@ def test_workbooks_need_openpyxl_before_the_work(tmp_path: Path, monkeypatch: py
     with pytest.raises(dfact.DfactError, match=r"need openpyxl.*pip install 'dfact\[tables\]'"):
         write_loadings(fitted(0)[0], tmp_path / "t.xlsx")
     assert not (tmp_path / "t.xlsx").exists()
+
+
+def test_statistics_of_a_factor_analysis_at_full_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(4)
+    M = np.rint(3 + rng.normal(size=(300, 2)) @ rng.normal(size=(2, 9)) + rng.normal(size=(300, 9)))
+    stored = dfact.import_array(M, tmp_path / "d.zarr", column_labels=[f"Q{j}" for j in range(9)])
+    model: Any = dfact.FactorAnalysis(2, rotation="oblimin").fit(stored)
+    groups = np.repeat(["a", "b"], 150)
+    model.comparison_ = dfact.selection.compare_groups(model, M, groups, n_resamples=30, test=False, random_state=0)
+    dfact.save_model(model, tmp_path / "m")
+
+    def exported(table: str) -> pd.DataFrame:
+        assert main(["export", str(tmp_path / "m"), str(tmp_path / f"{table}.csv"), "--table", table]) == 0
+        return pd.read_csv(tmp_path / f"{table}.csv", index_col=0)
+
+    Phi, R = exported("factor-correlations"), exported("item-correlations")
+    assert_allclose(Phi, model.factor_correlations_, rtol=1e-12)
+    assert_allclose(R, np.corrcoef(M.T), rtol=1e-6)
+    table, loadings = exported("communalities"), model.loadings_
+    assert_allclose(table["h2"], np.einsum("jr,rs,js->j", loadings, Phi, loadings), rtol=1e-6)
+    assert_allclose(table["h2"] + table["uniqueness"], 1, atol=1e-4)  # the diagonal of R
+    fit = exported("fit")["value"]
+    assert_allclose(fit[list(model.fit_.index)], model.fit_, rtol=1e-12)
+    assert fit["explained_share"] == pytest.approx(model.explained_share_, rel=1e-12)
+    found, names = exported("groups"), list(model.get_feature_names_out())
+    assert list(found["factor"]) == names
+    assert_allclose(found["congruence"], model.comparison_.factors(names)["congruence"], rtol=1e-12)
+    assert_allclose(found["impact"], model.comparison_.impact(names)["impact"], rtol=1e-12)
+    openpyxl = pytest.importorskip("openpyxl")
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "h.xlsx"), "--table", "communalities"]) == 0
+    sheet = openpyxl.load_workbook(tmp_path / "h.xlsx")["communalities"]
+    assert [cell.value for cell in next(iter(sheet.rows))] == ["item", "h2", "uniqueness"]
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.csv"), "--table", "fit", "--suppress", "0.1"]) == 2
+    dfact.save_model(fitted(0)[0], tmp_path / "icqf")
+    assert main(["export", str(tmp_path / "icqf"), str(tmp_path / "t.csv"), "--table", "communalities"]) == 1
+    assert "the ICQF has no communalities, expected a fitted FactorAnalysis" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "icqf"), str(tmp_path / "t.csv"), "--table", "groups"]) == 1
+    assert main(["export", str(tmp_path / "icqf"), str(tmp_path / "fit.parquet"), "--table", "fit"]) == 0

@@ -68,7 +68,8 @@ def test_long_modes_are_left_out_and_an_empty_model_has_panels() -> None:
     Z = rng.standard_normal((5001, 3, 2))
     long = dfact.ElasticCP(2, max_iter=2, random_state=0).fit(Z)
     assert [axes.get_title() for axes in modes_plot(long).axes] == ["mode 2", "mode 3"]
-    nothing = dfact.ElasticCP(2, lam=1e9, random_state=0).fit(Z[:20])
+    with pytest.warns(UserWarning, match="the penalty sets all 2 components to 0"):
+        nothing = dfact.ElasticCP(2, lam=1e9, random_state=0).fit(Z[:20])
     assert nothing.rank_ == 0
     assert len(modes_plot(nothing).axes) == 3
 
