@@ -366,6 +366,8 @@ def hostile_pages(folder: Path) -> Iterator[Path]:
     ):
         dfact.write_report(model, folder / f"{name}.html", data, **given)
         yield folder / f"{name}.html"
+    dfact.write_report([factors, dfact.L1NMF(2, max_iter=3).fit(plain)], folder / "several.html", texts=texts)
+    yield folder / "several.html"
 
 
 @pytest.mark.slow

@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.data.dataset import Dataset
 from dfact.export.tables import Lines, Texts, elided, fit_line, largest_items, under_headings
 from dfact.models.cp.base import CPModel
+from dfact.models.cp.core_consistency import core_consistency
 from dfact.models.cp.path import SolutionPath
 from dfact.models.provenance import SelectionRecord
-from dfact.report.document import Drawing, Section, make_table
+from dfact.report.document import Drawing, Section, Text, make_table
 from dfact.report.figures import Groups
 from dfact.report.presenters.base import Presenter
 from dfact.report.presenters.cp.plots import axis_values, modes_plot, path_plot, replicability_plot, solutions_plot
@@ -85,6 +87,16 @@ class CPPresenter(Presenter[CPModel]):
         table = record.table.set_index(record.names)[["rank", "zeros", "relative_error", record.criterion]]
         path = Selection(table, dict(best), self.model)
         return Drawing(lambda: path_plot(path), alt, "Rank, zeros and error over λ; the line marks the chosen λ.")
+
+    def errors_section(self, dataset: Dataset) -> Section | None:
+        if self.model.rank_ == 0:
+            return None
+        consistency = core_consistency(self.model, dataset)
+        about = (
+            f"Core consistency {consistency:.1f} %: near 100 if the {self.model.rank_} components suit the structure of the model, far "
+            "below, or negative, if there are too many. A component that follows noise alone is not detected."
+        )
+        return Section("core", "Are there too many components?", [Text(about)])
 
     def item_axis(self, labels: "pd.Index[Any]") -> NDArray[np.float64] | None:
         return axis_values(labels)
