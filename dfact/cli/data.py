@@ -297,6 +297,7 @@ def import_array_command(
     "--missing", "Codes of missing values, such as -9; empty cells are always missing. Repeatable or separated by commas.", metavar="CODES"
 )
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
+@click.option("--decimal", metavar="CHARACTER", help="Decimal mark of a text file.", show_default="a point")
 @overwrite_option
 def import_triplets_command(source: Location, destination: Location, **settings: Any) -> None:
     """Import a table with one entry per line as a dataset.

@@ -10,7 +10,7 @@ from dfact.export.statistics import communalities, factor_correlations
 from dfact.export.tables import Lines, Texts, convergence_text, largest_items, under_headings
 from dfact.models.factor_analysis.estimator import FactorAnalysis
 from dfact.models.provenance import SelectionRecord
-from dfact.report.document import Block, Drawing, Section, make_table
+from dfact.report.document import Block, Drawing, Section, Text, make_table
 from dfact.report.presenters.base import Presenter
 from dfact.report.selection import eigenvalue_plot
 from dfact.text import indented, table_text
@@ -54,7 +54,9 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
     def component_section(self) -> Section:
         table = self.with_texts(communalities(self.model).iloc[self.shown[self.order[0]]])
         caption = "Communality h² and uniqueness of each item: the shares of its variance that the factors explain, and that they do not"
-        return Section("communalities", "Communalities", [make_table(table, caption, formats={"h2": "{:.3f}", "uniqueness": "{:.3f}"})])
+        note = "The explained shares of a report with data are larger, since the scores of a participant are fitted to these answers."
+        shares = make_table(table, caption, formats={"h2": "{:.3f}", "uniqueness": "{:.3f}"})
+        return Section("communalities", "Communalities", [shares, Text(note)])
 
     def row_tables(self) -> list[Block]:
         tables: list[Block] = [make_table(*fit_table(self.model))]
