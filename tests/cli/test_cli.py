@@ -194,8 +194,8 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
         "beta=0.1",
         dfact.open_dataset(data).fingerprint,
         f"numpy {np.__version__}",
-        "icqf0: strong for",
-        "age: impact icqf0",
+        "F1: strong for",
+        "age: impact F1",
     ):
         assert expected in text
 
@@ -217,7 +217,7 @@ def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, cap
     assert model.confounder_encoding_ is None
     assert model.factors_.dtype == np.float64
     assert "stopped before it converged, after 7 iterations" in captured.out
-    assert "icqf1: strong for" in captured.out
+    assert "F2: strong for" in captured.out
     assert "intercept" not in captured.out
     assert "fit: 7 of 7, objective" in captured.err
 

@@ -123,7 +123,7 @@ def test_vectors_of_a_tensor_are_matched_over_all_modes() -> None:
     other.factors_[1][:, 0] *= -1
     other.factors_[0][:, 0] *= -1
     found = tables([model, other])
-    assert found["matched"][0]["model 2"].tolist() == ["elasticcp1", "elasticcp2", "elasticcp0"]
+    assert found["matched"][0]["model 2"].tolist() == ["F2", "F3", "F1"]
     assert found["matched"][0]["congruence with model 2"].tolist() == ["1.000"] * 3
     side_by_side = found["loadings"][0]
     assert (side_by_side.iloc[:, ::2].to_numpy() == side_by_side.iloc[:, 1::2].to_numpy()).all()
