@@ -160,6 +160,10 @@ def test_models_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
         compare_models([model, dfact.FactorAnalysis(2).fit(frame)])
     with pytest.raises(ParameterError, match=r"model 2 is a model of a tensor with slices of \(8, 6\), model 1 one of a matrix"):
         compare_models([model, FITS["ElasticCP"](2)])
+    with pytest.warns(UserWarning, match="the penalty sets all"):
+        nothing = dfact.ElasticCP(2, lam=1e8, random_state=0).fit(tensor())
+    with pytest.raises(ParameterError, match="model 2 has no component left"):
+        compare_models([FITS["ElasticCP"](2), nothing])
     with pytest.raises(ParameterError, match="data is given for several models, expected None"):
         dfact.write_report([model, model], tmp_path / "r.html", ANSWERS)
     assert not (tmp_path / "r.html").exists()
