@@ -71,7 +71,7 @@ class CPModel(Factorization):
         if self.rank_ == 0 and not np.isnan(self.explained_share_):  # NaN for data of zeros
             found = f"the penalty sets all {len(self.weights_)} components to 0, expected one that leaves some"
             remedy = (
-                "use a smaller lam (--lam), whose size depends on that of the entries, or let dfact select cp (select_on_path) choose it"
+                "use a smaller lam (--lam), whose size depends on that of the entries, or let dfact select cp (select_penalty) choose it"
             )
             warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=3)
         return self
