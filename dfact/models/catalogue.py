@@ -42,7 +42,7 @@ CATALOGUE = (
     Entry("Admixture", "dfact.models.admixture.estimator", "admixture", "admixture:AdmixturePresenter"),
     Entry("ExpectileMF", "dfact.models.expectile.estimator", "emf", "expectile:ExpectilePresenter"),
     Entry("ElasticCP", "dfact.models.cp.elastic", "cp", "cp.presenter:CPPresenter"),
-    Entry("CPALS", "dfact.models.cp.als", None, "cp.presenter:CPPresenter"),
+    Entry("CPALS", "dfact.models.cp.als", "cpals", "cp.presenter:CPPresenter"),
 )
 
 BY_NAME = {entry.name: entry for entry in CATALOGUE}
