@@ -36,8 +36,8 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @click.command(
     "import",
     epilog=example(
-        "dfact import survey.csv survey.zarr --items 'Q*' --id-column id --missing 0,-9",
-        "  --confounder age:continuous --confounder sex:categorical",
+        "dfact import survey.csv survey.zarr --items 'Q*' --id-column person --missing 0,-9",
+        "    --confounder age:continuous --confounder sex:categorical",
         "dfact import cohort.bed cohort.zarr",
     ),
 )

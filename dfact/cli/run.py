@@ -27,7 +27,7 @@ from dfact.storage.location import parse_location
 @metrics_option
 @click.pass_context
 def run(context: click.Context, job: Path, dry_run: bool, log_format: str, run_id: str | None) -> None:
-    r"""Run the steps of a job file, JOB.
+    """Run the steps of a job file, JOB.
 
     A job is a TOML file with a table [[step]] for each command. Options have the names they have on the command line.
     Relative paths start from the folder of the file.
@@ -57,7 +57,7 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str, run_i
 
     Exit codes: 0 done; 1 a step failed, or would fail; 2 the job file is invalid; 130 and 143 stopped by SIGINT and SIGTERM,
     with a checkpoint.
-    """
+    """  # noqa: D301  # click reads the escape, which a raw string would print
     commands = context.find_root().command
     assert isinstance(commands, click.Group), "dfact's commands"
     try:

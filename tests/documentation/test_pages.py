@@ -26,10 +26,10 @@ import dfact
 from benchmarks.faults.fits import forked_workers
 from dfact.cli.main import cli, main
 from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
+from dfact.data.examples.genotypes import planted_genotypes, write_bed
 from dfact.data.readers.formats import formats
 from tests.cases import exhaustive_unless
 from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
-from tests.genotypes import planted_genotypes, write_bed
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
 EXAMPLE = ["AS", "SC", "AD", "DO"]

@@ -32,7 +32,13 @@ _select_icqf = SelectSpec(
         click.option("--restarts", default=0, help="Number of random starts of each fit, beside the default start."),
         seed("Seed of the folds and of the random starts."),
     ],
-    changes={"tol": {"help": "Stop when the relative change of the objective falls below this value."}},
+    changes={
+        "tol": {
+            "help": "Stop the final fit when the estimated distance of the objective from its limit, relative to its value, falls below "
+            "this; a fit to a fold stops when the relative change of the objective in a pass falls below five times this, or twice if only "
+            "beta has changed."
+        }
+    },
     grid=("n_components", "beta"),
     plot=("dfact.report.selection:error_plot", "the error over the number of factors"),
     left_out=dict.fromkeys(("penalty", "inner", "rho", "bounds", "max_iter"), "the default serves every candidate")
