@@ -23,7 +23,8 @@ def _help() -> str:
     kinds = "\n".join(f"{kind:<{width}}{demo.title}" for kind, demo in KINDS.items())
     return f"""Write example data, and run the first commands of its guide.
 
-KIND is one of the following, by default the first. The demo prints each command before it runs.
+KIND is one of the following, by default the first. The demo prints each command before it runs, and leaves its files in a folder.
+The examples of all commands use these files.
 
 \b
 {kinds}
@@ -57,10 +58,10 @@ def _check_folder(output: Path) -> None:
     """Raise StoreError for a folder that holds anything but the files of demos."""
     if not output.exists():
         return
-    datasets = {name for demo in KINDS.values() for name in demo.datasets}
+    stores = {name for demo in KINDS.values() for name in demo.results if name.endswith(".zarr")}
     files = {name for demo in KINDS.values() for name in (*demo.files, *demo.companions, *demo.scripts)}
     found = {path.name for path in output.iterdir()} if output.is_dir() else {output.name}
-    if not (output.is_dir() and (found & datasets or found <= files)):
+    if not (output.is_dir() and (found & stores or found <= files)):
         raise StoreError(
             f"{output} contains other files, expected an empty folder or that of an earlier demo; choose another with --output"
         )

@@ -41,9 +41,10 @@ class Demo:
     """Python scripts by the names of their files."""
 
     @property
-    def datasets(self) -> set[str]:
-        """Names of the stores that the commands write."""
-        return {word.removeprefix(f"{FOLDER}/") for step in self.steps for word in step.command.split() if word.endswith(".zarr")}
+    def results(self) -> set[str]:
+        """Names of what the commands write."""
+        words = {word for step in self.steps for word in step.command.split()}
+        return {word.removeprefix(f"{FOLDER}/") for word in words if word.startswith(f"{FOLDER}/")} - {*self.files, *self.scripts}
 
 
 _ANSWERS = {
@@ -166,7 +167,7 @@ KINDS = {
             Step("Import the tensor:", f"dfact import-array {FOLDER}/spectra.npz {FOLDER}/spectra.zarr --key X"),
             Step(
                 "Choose the number of components, from eight:",
-                f"dfact select cp {FOLDER}/spectra.zarr {FOLDER}/spectra.model -k 8 --l1-ratio 0 --seed 0",
+                f"dfact select cp {FOLDER}/spectra.zarr {FOLDER}/spectra.model -k 8 --l1-ratio 0 --criterion bic --seed 0",
             ),
         ),
         f"dfact fit cp {FOLDER}/spectra.zarr three.model -k 3 --lam 1e-6 --init nvecs --seed 0 --plot modes.png",

@@ -34,14 +34,16 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str, run_i
 
     \b
         [job]
-        memory-limit = "8GiB"            # for all steps that accept it; scheduler may stand here too
+        memory-limit = "8GiB"  # for all steps that accept it; scheduler may stand here too
 
     \b
         [[step]]
         run = "import"
-        source = "survey.csv"
+        source = "dfact-demo/survey.csv"
         dest = "survey.zarr"
         items = ["Q*"]
+        id-column = "person"
+        missing = [0, -9]
 
     \b
         [[step]]

@@ -23,7 +23,7 @@ def write_answers(folder: Path) -> None:
 def write_survey(path: Path, rows: slice, letter: str = "Q", scales: int = 4) -> None:
     """Write some of the answers as Q1, Q2, …, with ids, a code -9 of missing answers, and words for the gender."""
     answers = pd.read_csv(ipip_ascado())[rows]
-    items = answers[[name for name in answers if name.startswith(_SCALES[:scales])]]
+    items = answers[[name for name in answers if str(name).startswith(_SCALES[:scales])]]
     frame = items.set_axis([f"{letter}{j + 1}" for j in range(items.shape[1])], axis=1)
     frame = frame[(frame != 0).any(axis=1)]
     frame.iloc[3, 2] = -9
