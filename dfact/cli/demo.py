@@ -94,7 +94,7 @@ def _run(root: click.Context, words: list[str]) -> None:
     """Run a command of dfact or a Python script in this process."""
     program, *arguments = words
     if program == "python":
-        runpy.run_path(arguments[0], run_name="__main__")
+        runpy.run_path(str(Path(arguments[0]).resolve()), run_name="__main__")  # workers import it by its path
         return
     assert isinstance(root.command, click.Group), "dfact's commands"
     debug = ["--debug"] if root.params.get("debug") else []

@@ -27,11 +27,11 @@ class Demo:
     title: str
     """A phrase for the help."""
     summary: str
-    """What the data is."""
+    """A description of the data."""
     write: str
     """Function that writes the files into a folder, such as ``dfact.data.examples.arrays:write_spectra``."""
     files: Mapping[str, str]
-    """What each of the files is, by its name."""
+    """Descriptions of the files, by their names."""
     steps: tuple[Step, ...]
     next: str
     """The next command of the guide."""
@@ -147,7 +147,7 @@ KINDS = {
         {"ratings.csv": "a line for each rating: user, film, stars"},
         (
             Step(
-                "Import the ratings; what nobody rated is missing:",
+                "Import the ratings; films that a user did not rate are missing:",
                 f"dfact import-triplets {FOLDER}/ratings.csv {FOLDER}/ratings.zarr --row user --column film --value stars",
             ),
             Step(

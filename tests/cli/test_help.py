@@ -93,6 +93,20 @@ def test_examples_run(names: tuple[str, ...], tmp_path: Path, monkeypatch: pytes
             assert main(words) == 0, f"{line}: {capsys.readouterr().err}"
 
 
+@pytest.mark.parametrize("command", ["icqf", "cp"])
+def test_tolerances_of_a_selection_state_their_criterion(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fit stops by the estimated distance from its limit; fits that start near their solutions stop by the relative change."""
+    criteria = {}
+    for group in ("fit", "select"):
+        assert main([group, command, "--help"]) == 0
+        text = re.search(r"(?ms)^  --tol FLOAT(.*?)\[default", capsys.readouterr().out)
+        assert text
+        criteria[group] = " ".join(text[1].split())
+    assert "estimated distance of the objective from its limit" in criteria["fit"]
+    assert "relative change of the objective" in criteria["select"]
+    assert "relative change" not in criteria["fit"]
+
+
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
 def test_names_of_a_model_find_its_guide(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
     commands = [f"{beginning}{entry.command}" for beginning in ("", "fit ", "select ")] if entry.command else []
