@@ -35,7 +35,7 @@ SPECS = (
             """,
             example=(
                 "dfact select cp dfact-demo/spectra.zarr spectra.model -k 4",
-                "    --criterion replicability --seed 0 --plot curve.png",
+                "    --criterion replicability --folds 4 --starts 2 --seed 0 --plot curve.png",
             ),
             options=[
                 choice(
