@@ -1,6 +1,7 @@
-"""The demos, each run once in a process, whose files guides and examples of help use."""
+"""The demos, each run once in a process, whose files guides and examples of help use; commands parsed and not run."""
 
 import io
+import shlex
 import shutil
 from contextlib import chdir, redirect_stdout
 from functools import cache
@@ -11,7 +12,7 @@ import click
 
 from benchmarks.faults.fits import forked_workers
 from dfact.cli.demo_kinds import FOLDER, KINDS
-from dfact.cli.main import main
+from dfact.cli.main import cli, main
 
 LEFT = {kind: {*each.files, *each.companions, *each.scripts, *each.results} for kind, each in KINDS.items()}
 """Names of what each demo leaves in its folder."""
@@ -38,3 +39,12 @@ def leave_files(text: str) -> None:
     for kind, names in LEFT.items():
         if any(f"{FOLDER}/{name}" in text and not Path(FOLDER, name).exists() for name in names):
             demo(kind)
+
+
+def parsed(line: str) -> click.Context:
+    """Parse a command of dfact without running it."""
+    _, *words = shlex.split(line)
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        command = command.commands[words.pop(0)]
+    return command.make_context(command.name, words, parent=click.Context(cli))

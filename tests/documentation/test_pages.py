@@ -28,9 +28,10 @@ from dfact.cli.demo_kinds import CLUSTER_SCRIPT, FOLDER, KINDS
 from dfact.cli.main import cli, main
 from dfact.data.examples.questionnaires import write_survey
 from dfact.data.readers.formats import formats
+from dfact.jobs.declarations import OutputLocation
 from dfact.models.catalogue import CATALOGUE
 from tests.cases import exhaustive_after, exhaustive_unless
-from tests.documentation.demos import LEFT, demo, leave_files, run_demo
+from tests.documentation.demos import LEFT, demo, leave_files, parsed, run_demo
 from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
@@ -176,6 +177,21 @@ def test_no_block_is_left_out_without_a_reason() -> None:
 
 def test_long_sections_exist() -> None:
     assert SECTIONS.keys() >= LONG
+
+
+def test_commands_of_a_page_do_not_stop_at_the_results_of_others() -> None:
+    """A reader runs all commands of a page in one folder, so that each writes outputs of its own, or replaces them."""
+    written: dict[tuple[str, str], str] = {}
+    for block in ALL_BLOCKS:
+        for line in block.commands() if block.kind == "sh" else ():
+            context = parsed(line)
+            names = [str(parameter.name) for parameter in context.command.params if isinstance(parameter.type, OutputLocation)]
+            outputs = {str(context.params[name]) for name in names} - {"None"}
+            if not context.params.get("plan_only"):
+                found = {output: written[block.page, output] for output in outputs if (block.page, output) in written}
+                assert not found or context.params["overwrite"], f"{block.where}: {line!r} would be refused, as {found} exist"
+                written |= {(block.page, output): block.where for output in outputs}
+    assert len(written) >= 50
 
 
 # The demos
@@ -338,7 +354,7 @@ def test_readme_installs_what_its_tour_needs() -> None:
     systems = {line.rpartition(":: ")[2] for line in project["classifiers"] if line.startswith("Operating System")}
     assert [system for system in systems if f"You need {system}" not in TEXTS["README"]] == []
     extras = project["optional-dependencies"].keys() - {"test"}
-    assert [extra for extra in extras if f"`{extra}` (" not in TEXTS["README"]] == []
+    assert [extra for extra in extras if f"`{extra}` (" not in " ".join(TEXTS["README"].split())] == []
     assert [kind for kind in KINDS if f"demo {kind}`" not in TEXTS["README"] and f"`{kind}`" not in TEXTS["README"]] == ["questionnaire"]
 
 
