@@ -206,11 +206,8 @@ KINDS = {
         _ANSWERS | {"cluster.py": "the script that starts the cluster"},
         (
             Step("Import the answers:", _IMPORT_ANSWERS),
-            Step("Start the cluster and fit the answers on it:", f"python {FOLDER}/cluster.py", writes=False),
-            Step(
-                "Fit them without a cluster; the result is the same:",
-                f"dfact fit icqf {FOLDER}/answers.zarr {FOLDER}/alone.model --components 4",
-            ),
+            Step("Fit them on this machine:", f"dfact fit icqf {FOLDER}/answers.zarr {FOLDER}/alone.model --components 4"),
+            Step("Start a cluster and fit them there, with the same result:", f"python {FOLDER}/cluster.py", writes=False),
         ),
         "dask scheduler --host 127.0.0.1",
         scripts={"cluster.py": CLUSTER_SCRIPT},

@@ -63,7 +63,7 @@ def test_examples_are_commands(names: tuple[str, ...], capsys: pytest.CaptureFix
             parsed(line)
 
 
-RUN = [("info",), ("transform",), ("import",), ("run",), ("fit", "gom"), ("help",)]
+RUN = [("info",), ("transform",), ("run",), ("fit", "gom"), ("help",)]
 """Commands whose examples the default run starts; they take less than a second each."""
 
 

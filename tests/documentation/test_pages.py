@@ -29,7 +29,7 @@ from dfact.cli.main import cli, main
 from dfact.data.examples.questionnaires import write_survey
 from dfact.data.readers.formats import formats
 from dfact.jobs.declarations import OutputLocation
-from dfact.models.catalogue import CATALOGUE
+from dfact.models.catalogue import BY_COMMAND, CATALOGUE
 from tests.cases import exhaustive_after, exhaustive_unless
 from tests.documentation.demos import LEFT, demo, leave_files, parsed, run_demo
 from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
@@ -368,6 +368,25 @@ def test_lists_of_models_follow_the_catalogue() -> None:
         if entry.command in cli.commands["select"].commands:
             assert any(entry.name in row and f"`dfact select {entry.command}" in row for row in rows), entry.name
         assert entry.command is None or f"`dfact fit {entry.command}`" in TEXTS["README"]
+
+
+def test_guides_name_every_choice_of_a_model() -> None:
+    """The solvers, criteria, rules and other choices of fit and select stand on a model's guide, or on those that it refers to."""
+    missing = []
+    for group in ("fit", "select"):
+        parent = cli.commands[group]
+        assert isinstance(parent, click.Group)
+        for name, command in parent.commands.items():
+            text = "\n".join(TEXTS[page] for page in (BY_COMMAND[name].guide, "selection", "questionnaires"))
+            choices = {
+                (option.opts[0], str(each))
+                for option in command.params
+                if isinstance(option.type, click.Choice)
+                for each in option.type.choices
+            }
+            shared = {(option, each) for option, each in choices if option in ("--dtype", "--executor")}
+            missing += [(group, name, *each) for each in choices - shared if not re.search(rf"(?<![\w-]){each[1]}(?![\w-])", text)]
+    assert missing == []
 
 
 def test_pages_name_every_public_function_and_model() -> None:
