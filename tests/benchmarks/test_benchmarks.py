@@ -27,7 +27,7 @@ from benchmarks.cp import speed as cp_speed
 from benchmarks.cp import starts as cp_starts
 from benchmarks.cp import stochastic as cp_stochastic
 from benchmarks.cp import time_to_objective as cp_time_to_objective
-from benchmarks.engine import cluster_scaling, cost_model, dask_arrays, thousand, threads_and_workers, wide_columns
+from benchmarks.engine import cluster_scaling, columns_between_passes, cost_model, dask_arrays, thousand, threads_and_workers, wide_columns
 from benchmarks.expectile import paper as emf_paper
 from benchmarks.expectile import speed as emf_speed
 from benchmarks.factor_analysis import describe as describe_benchmark
@@ -117,6 +117,19 @@ def test_time_to_convergence_uses_the_fewest_iterations_that_reach_the_target(tm
     assert found == pytest.approx(objectives[-1], rel=1e-6)
     assert objectives[-1] < objectives[0]
     assert seconds > 0
+
+
+def test_columns_between_passes_are_timed_beside_a_pass() -> None:
+    rows = columns_between_passes.shares(100, [50])
+    assert [row["model"].partition("(")[0] for row in rows] == ["ICQF", "ExpectileMF", "ElasticCP"]
+    assert all(row["between_ms"] > 0 and row["share, 16 workers"] == pytest.approx(16 * row["share, 1 workers"]) for row in rows)
+
+
+@pytest.mark.exhaustive
+def test_loadings_between_passes_are_the_same_on_two_processes() -> None:
+    rows, thresholds = columns_between_passes.loadings(100, [300])
+    assert rows[0]["items"] == 300
+    assert thresholds[0][1]
 
 
 def test_reference_results_on_the_simulation(results: Path) -> None:

@@ -41,7 +41,8 @@ def rebuilt(factors: list[Array]) -> Array:
 
 
 def select(Z: Any, criterion: str = "held_out", *, lambdas: Any = LAMBDAS, rank: int = 6, **settings: Any) -> Selection:
-    model = dfact.ElasticCP(rank, random_state=0, executor=settings.pop("executor", None), l1_ratio=settings.pop("l1_ratio", 0.1))
+    settings = {"n_init": 1, "executor": None, "l1_ratio": 0.1} | settings
+    model = dfact.ElasticCP(rank, random_state=0, **{name: settings.pop(name) for name in ("n_init", "executor", "l1_ratio")})
     return select_on_path(model, Z, criterion, lambdas, **({"random_state": 0} | settings))
 
 
@@ -74,7 +75,7 @@ def test_score_is_the_error_on_held_out_entries(seed: int) -> None:
     training, test = (masked(dataset, EntryMask(0.2, number, 0, held_out)).source.read(0, 30) for held_out in (False, True))
     np.testing.assert_array_equal(np.where(np.isnan(training), test, training), Z)
     assert np.isnan(np.where(np.isnan(training), np.nan, test)).all()
-    path = dfact.ElasticCP(6, random_state=0, l1_ratio=0.1).path(training, LAMBDAS)
+    path = dfact.ElasticCP(6, n_init=1, random_state=0, l1_ratio=0.1).path(training, LAMBDAS)
     norm = np.linalg.norm(np.nan_to_num(test))
     for step, score in zip(path.steps, selection.table["held_out"], strict=False):
         error = np.linalg.norm(np.nan_to_num(test - rebuilt(step.refined or step.factors))) / norm
@@ -85,7 +86,7 @@ def test_score_is_the_error_on_held_out_entries(seed: int) -> None:
 def test_bic_agrees_with_its_formula() -> None:
     Z = planted((25, 12, 9), 2, 0, missing=0.1)
     selection = select(Z, "bic", rank=4)
-    path = dfact.ElasticCP(4, random_state=0, l1_ratio=0.1).path(Z, LAMBDAS)
+    path = dfact.ElasticCP(4, n_init=1, random_state=0, l1_ratio=0.1).path(Z, LAMBDAS)
     n = int((~np.isnan(Z)).sum())
     for step, score in zip(path.steps, selection.table["bic"], strict=True):
         factors = step.refined or step.factors

@@ -307,7 +307,14 @@ def test_the_result_depends_on_the_seed_alone(missing: str, client: Client, eigh
     coded = np.where(np.isnan(X), 255, X).astype(np.uint8)
     dataset = dfact.import_array(coded, tmp_path / "d.zarr", missing=255)
     assert Layout.of(X.shape).n_partitions >= 3
-    settings: dict[str, Any] = {"solver": "stochastic", "missing": missing, "max_iter": 4, "lam": 3.0, "batch_sizes": [50, 9, 2]}
+    settings: dict[str, Any] = {
+        "solver": "stochastic",
+        "n_init": 2,
+        "missing": missing,
+        "max_iter": 4,
+        "lam": 3.0,
+        "batch_sizes": [50, 9, 2],
+    }
     reference = dfact.ElasticCP(3, executor="inline", random_state=4, **settings).fit(dataset)
     with Client(eight, set_as_default=False) as many:
         for executor, data in ((ThreadsExecutor(2), dataset), (client, dataset), (many, dataset), (None, X)):
