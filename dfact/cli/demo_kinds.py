@@ -116,15 +116,15 @@ KINDS = {
     ),
     "genotypes": Demo(
         "admixture",
-        "genotypes of 140 people as PLINK files",
-        "Simulated genotypes of 140 people from three populations, some of mixed descent, as PLINK files.",
+        "genotypes of 140 individuals as PLINK files",
+        "Simulated genotypes of 140 individuals from three populations, some of mixed descent, as PLINK files.",
         "dfact.data.examples.genotypes:write_cohort",
         {
             "cohort.bed": "the genotypes",
             "cohort.bim": "the SNPs",
-            "cohort.fam": "the people",
-            "cohort.pop": "the population of each person, or - where it is unknown",
-            "newcomers.bed": "the genotypes of 20 people who came later, with .bim, .fam and .pop",
+            "cohort.fam": "the individuals",
+            "cohort.pop": "the population of each individual, or - where it is unknown",
+            "newcomers.bed": "the genotypes of 20 individuals who came later, with .bim, .fam and .pop",
         },
         (
             Step("Import the genotypes:", f"dfact import {FOLDER}/cohort.bed {FOLDER}/genotypes.zarr"),
@@ -132,7 +132,7 @@ KINDS = {
                 "Choose the number of populations:", f"dfact select admixture {FOLDER}/genotypes.zarr {FOLDER}/best.model -k 1-4 --seed 0"
             ),
             Step(
-                "Write the memberships as ADMIXTURE does, a line for each person:",
+                "Write the ancestry proportions as ADMIXTURE does, a line for each individual:",
                 f"dfact export {FOLDER}/best.model {FOLDER}/cohort.3.Q",
             ),
         ),
@@ -151,11 +151,11 @@ KINDS = {
                 f"dfact import-triplets {FOLDER}/ratings.csv {FOLDER}/ratings.zarr --row user --column film --value stars",
             ),
             Step(
-                "Fit three expectiles on the same reads of the data, from a low prediction to a high one:",
-                f"dfact fit emf {FOLDER}/ratings.zarr {FOLDER}/all.model -k 3 --ridge 0.1 --omega 0.1,0.5,0.9",
+                "Fit three expectiles in the same passes over the data, from a low prediction to a high one:",
+                f"dfact fit emf {FOLDER}/ratings.zarr {FOLDER}/all.model -k 3 --ridge 0.1 --tau 0.1,0.5,0.9",
             ),
         ),
-        f"dfact select emf {FOLDER}/ratings.zarr ratings.model -k 2-5 --ridge 0.1,1 --omega 0.1,0.5 --bins 0,2.5,4,5.5 --seed 0",
+        f"dfact select emf {FOLDER}/ratings.zarr ratings.model -k 2-5 --ridge 0.1,1 --tau 0.1,0.5 --bins 0,2.5,4,5.5 --seed 0",
     ),
     "tensor": Demo(
         "tensors",
@@ -170,7 +170,7 @@ KINDS = {
                 f"dfact select cp {FOLDER}/spectra.zarr {FOLDER}/spectra.model -k 8 --l1-ratio 0 --criterion bic --seed 0",
             ),
         ),
-        f"dfact fit cp {FOLDER}/spectra.zarr three.model -k 3 --lam 1e-6 --init nvecs --seed 0 --plot modes.png",
+        f"dfact fit cp {FOLDER}/spectra.zarr three.model -k 3 --lam 1e-6 --init svd --seed 0 --plot modes.png",
     ),
     "diary": Demo(
         "import",
@@ -192,7 +192,7 @@ KINDS = {
             Step(
                 "Import an export of REDCap as a tensor of records × items × events:",
                 f"dfact import {FOLDER}/records.csv {FOLDER}/visits.zarr --dictionary {FOLDER}/dictionary.csv --confounder age "
-                "--stack events",
+                "--third-mode events",
             ),
         ),
         f"dfact info {FOLDER}/diary.zarr",
