@@ -116,7 +116,7 @@ def compare(block: Block, printed: str) -> None:
     np.testing.assert_allclose([float(figure) for figure in found.groups()], figures, rtol=0.02, atol=0.002, err_msg=block.where)
 
 
-@pytest.mark.filterwarnings("ignore:the anchor of factoranalysis")  # the guide on psychometrics explains it
+@pytest.mark.filterwarnings("ignore:the anchor of F")  # the guide on psychometrics explains it
 @pytest.mark.parametrize(
     "name",
     exhaustive_unless(
