@@ -87,8 +87,8 @@ def serve_metrics(port: int | None = None) -> Iterator[str | None]:
 
     Examples
     --------
-    >>> from dfact.monitoring.server import serve_metrics
-    >>> with serve_metrics(0) as url:
+    >>> import dfact
+    >>> with dfact.serve_metrics(0) as url:
     ...     print(url.rsplit(":", 1)[0])
     http://127.0.0.1
     """
