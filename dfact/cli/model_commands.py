@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from inspect import signature
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +118,7 @@ def fit_command(spec: ModelSpec) -> click.Command:
         executor: str | None,
         scheduler: str | None,
         plan_only: bool,
-        plot: Path | None,
+        plot: Location | None,
         overwrite: bool,
         no_confounders: bool = False,
         weighted: bool | None = None,
@@ -155,7 +154,7 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
         model: Location | None,
         executor: str | None,
         scheduler: str | None,
-        plot: Path | None,
+        plot: Location | None,
         overwrite: bool,
         no_confounders: bool = False,
         weighted: bool | None = None,
@@ -221,7 +220,7 @@ def _read(data: Location, no_confounders: bool, weighted: bool | None, spec: Mod
     return dataset.with_confounders(None) if no_confounders else dataset
 
 
-def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, plot: Path | None, overwrite: bool) -> None:
+def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, plot: Location | None, overwrite: bool) -> None:
     """Fit the model and write it to ``path``; without a path, only print the plan."""
     from dfact.engine.checkpoint import resume_point
     from dfact.models.persistence import is_result_of, load_model
@@ -229,7 +228,7 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
     from dfact.report.plots import save_figure
     from dfact.report.presenters.base import items_plot, model_text
     from dfact.signals import shield
-    from dfact.storage.groups import remove
+    from dfact.storage.groups import exists, remove
 
     task = model.prepare(dataset)
     _check_plan(task.plan(), path)
@@ -240,7 +239,7 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
         if is_result_of(path, task.identity()):
             # An earlier command was killed after it had written the model.
             finished = load_model(path)
-            if plot is not None and not plot.exists():
+            if plot is not None and not exists(plot):
                 save_figure(items_plot(finished), plot)
             remove(checkpoint)
             click.echo(f"{path} is the result of checkpoint {checkpoint} already.", err=True)
@@ -259,7 +258,7 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
 
 
 def run_fits(
-    estimator: Any, dataset: "Dataset", values: Sequence[float], path: Location | None, plot: Path | None, overwrite: bool
+    estimator: Any, dataset: "Dataset", values: Sequence[float], path: Location | None, plot: Location | None, overwrite: bool
 ) -> None:
     """Fit and write a model for each value, on the same reads of the data; without a path, only print the plan."""
     from dfact.progress import Progress
@@ -278,12 +277,12 @@ def run_fits(
     click.echo("\n\n".join(f"{output}\n{model_text(fitted)}" for (output, _), fitted in zip(paths, models, strict=True)))
 
 
-def _outputs(model: Location | None, plot: Path | None, values: Sequence[float]) -> list[tuple[Location | None, Path | None]]:
+def _outputs(model: Location | None, plot: Location | None, values: Sequence[float]) -> list[tuple[Location | None, Location | None]]:
     """Return the locations of the model and the plot for each value; those given if there is one value or none."""
     if len(values) < 2:
         return [(model, plot)]
     return [
-        (None if model is None else with_value(model, value), None if plot is None else Path(with_value(plot, value))) for value in values
+        (None if model is None else with_value(model, value), None if plot is None else with_value(plot, value)) for value in values
     ]
 
 
@@ -295,7 +294,7 @@ def _check_plan(plan: "Plan", path: Location | None) -> None:
 
 
 @contextmanager
-def model_output(model: Location | None, plot: Path | None, *, overwrite: bool) -> Iterator[Callable[..., None]]:
+def model_output(model: Location | None, plot: Location | None, *, overwrite: bool) -> Iterator[Callable[..., None]]:
     """Create the outputs before the work, so that errors in their paths appear at once; yield a function that writes the fitted model.
 
     That function also takes one that draws the plot, by default of the model's items.

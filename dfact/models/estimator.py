@@ -18,6 +18,7 @@ from dfact.data.confounders import ConfounderEncoding, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.sources.array import axis_labels
 from dfact.data.sources.base import RowSource
+from dfact.data.sources.frames import as_arrays, frame_codebook, is_dask_frame
 from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, warn_unobserved_rows
 from dfact.data.weights import effective_number
 from dfact.engine.driver import drive
@@ -173,11 +174,13 @@ class Factorization(TransformerInterface):
 
         Set the number and the names of its columns (``reset``), or check them.
         """
+        if not is_dask_frame(X):  # whose names as_dataset keeps
+            X = as_arrays(X)
         if isinstance(X, (np.ndarray, list, tuple)) or is_data_frame(X) or is_sparse(X):
             dataset = as_dataset(checked_array(self, X, reset=reset, tensor=self.traits.tensor), confounders)
             if is_data_frame(X):
                 columns = np.asarray(X.columns.astype(str), dtype=object)
-                dataset = replace(dataset, column_labels=columns, labels=axis_labels(X, 0))
+                dataset = replace(dataset, column_labels=columns, labels=axis_labels(X, 0), codebook=frame_codebook(X))
         else:
             dataset = as_dataset(X, confounders, self._client(X))
             if reset:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from dfact.export.files import check_destination
@@ -12,6 +11,7 @@ from dfact.report.html.page import render_page
 from dfact.report.plots import new_figure
 from dfact.report.presenters.sections import make_document
 from dfact.storage.files import atomic_file
+from dfact.storage.location import parse_location
 
 FORMATS = (".html", ".htm")
 
@@ -38,8 +38,8 @@ def write_report(
     ----------
     model : fitted estimator, or path of a saved one
         Any factorization; models that are not part of dfact get a plain presentation.
-    path : path ending in .html
-        The file to write.
+    path : path or URL ending in .html
+        The file to write, or the object, such as ``s3://bucket/report.html``.
     data : array of any kind, path or Dataset, optional
         The data the model was fitted to: adds errors and missing rates by item, and for expectile models errors by size.
     texts, groups : dicts from item to text, optional
@@ -68,7 +68,7 @@ def write_report(
     >>> pathlib.Path("report.html").read_text().startswith("<!DOCTYPE html>")
     True
     """
-    path = Path(path)
+    path = parse_location(path)
     check_destination(path, overwrite=overwrite, formats=FORMATS)
     new_figure(1, 1)  # raises an error before the work if Matplotlib is not installed
     document = make_document(model, data, texts, groups, solutions)

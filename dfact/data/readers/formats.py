@@ -17,6 +17,7 @@ from dfact.data.readers.frames import ArrowStream, InputFrame, open_frame
 from dfact.data.readers.genetics.genotypes import GenotypeFile
 from dfact.data.readers.isolation.parsers import parse
 from dfact.data.sources.array import LabelledArray
+from dfact.data.sources.frames import collected
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFolder, open_input
 
@@ -53,6 +54,7 @@ def formats() -> tuple[Format, ...]:
 
 def open_source(source: TableSource) -> Input | InputFrame:
     """Open a data frame, a file or a folder of files, whose content is not read yet; raises StoreError if there is no such file."""
+    source = collected(source)
     return InputFrame(source) if isinstance(source, ArrowStream) else open_input(source)
 
 
