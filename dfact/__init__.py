@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
+from dfact.errors import ConvergenceWarning, DataError, DfactError, MemoryPlanError, ParameterError, StoreError
 from dfact.models.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = [
     "L1NMF",
     "Admixture",
     "Codebook",
+    "ConvergenceWarning",
     "DataError",
     "Dataset",
     "Description",

@@ -33,6 +33,10 @@ class DependencyError(DfactError, ImportError):
     """A release of another library that lacks what dfact uses of it."""
 
 
+class ConvergenceWarning(UserWarning):
+    """A fit that stopped at its limit of iterations. Once scikit-learn is imported, its ConvergenceWarning, too."""
+
+
 class StoppedError(BaseException):
     """A stop requested by a signal.
 

@@ -162,6 +162,16 @@ class Progress:
         self._last = -float("inf")
         self._line = ""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process, or a copy, shows progress with: its own standard stream, and no bar."""
+        return {"name": self.name, "every": self.every, "stdout": self.stream is sys.stdout}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["name"], sys.stdout if state["stdout"] else None, state["every"])  # type: ignore[misc]  # as when created
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Progress":
+        return type(self)(self.name, self.stream, self.every)
+
     def __call__(self, iteration: Iteration) -> None:
         text = iteration.step
         if not text and not isnan(iteration.objective):

@@ -26,6 +26,7 @@ from dfact.models.catalogue import BY_NAME, KIND
 from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.provenance import Comparison, SelectionRecord, Stability, TensorStability
+from dfact.models.row_factors import StoredRows
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import is_count
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, member, reason
@@ -341,7 +342,9 @@ def _read_array(group: zarr.Group, name: str, expected: str, *, lazy: bool) -> A
         raise StoreError(f"{damaged} ({error})") from error
     if digest.value != expected:
         raise StoreError(damaged)
-    return array if values is None else values
+    if values is not None:
+        return values
+    return array if labels else StoredRows(array.async_array)
 
 
 class _Digest:

@@ -7,12 +7,16 @@ output as data frames.
 
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from functools import cache, wraps
 from inspect import signature
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
+import zarr
 from numpy.typing import NDArray
+
+from dfact.models.copies import is_client, picklable_state
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,6 +88,27 @@ class TransformerInterface:
     def _n_features_out(self) -> int:
         raise NotImplementedError  # each model's own
 
+    def __getstate__(self) -> dict[str, Any]:
+        return picklable_state(self)
+
+    def __copy__(self) -> Self:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(vars(self))
+        return copied
+
+    def __sklearn_clone__(self) -> Self:
+        """Return an unfitted copy for ``sklearn.base.clone``; a Dask client is shared, as it cannot be copied."""
+        from sklearn.base import clone
+
+        shared = [name for name, value in self.get_params(deep=False).items() if name == "executor" and is_client(value)]
+        copied = type(self)(
+            **{name: value if name in shared else clone(value, safe=False) for name, value in self.get_params(deep=False).items()}
+        )
+        for name in ("_metadata_request", "_sklearn_output_config"):
+            if name in vars(self):
+                setattr(copied, name, deepcopy(vars(self)[name]))
+        return copied
+
     def set_output(self, *, transform: str | None = None) -> Self:
         """Set the container that ``transform`` returns: "default", "pandas" or "polars"; None changes nothing."""
         if transform is not None:
@@ -119,11 +144,21 @@ def _with_container(method: F) -> F:
         result = method(self, X, *args, **options)
         if "sklearn" not in sys.modules and "_sklearn_output_config" not in vars(self):
             return result
+        if isinstance(result, zarr.Array) and _wants_frame(self):
+            result = np.asarray(result)
         from sklearn.utils._set_output import _wrap_data_with_container
 
         return _wrap_data_with_container("transform", result, X, self)
 
     return cast("F", transformed)
+
+
+def _wants_frame(model: Any) -> bool:
+    """Return whether ``set_output`` or scikit-learn's configuration asks for a data frame."""
+    from sklearn import get_config
+
+    chosen = vars(model).get("_sklearn_output_config", {}).get("transform", get_config()["transform_output"])
+    return bool(chosen != "default")
 
 
 @cache

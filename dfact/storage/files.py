@@ -19,6 +19,8 @@ from dfact.storage.remote_files import describe, file_name, upload
 from dfact.storage.replacement import absent_parents, remove_empty, sync
 
 _PREFIX = "dfact-"
+_folders: set[Path] = set()
+"""The temporary folders of this process that have not been removed."""
 _PRIVATE = 0o600  # for the user alone
 
 
@@ -28,9 +30,11 @@ class TemporaryFolder:
     def __init__(self, purpose: str) -> None:
         _remove_stale()
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-{owner_tag()}."))
+        _folders.add(self.path)
 
     def remove(self) -> None:
         """Delete the folder."""
+        _folders.discard(self.path)
         with shield():  # runs in a finalizer, where an exception of a signal handler would only interrupt the deletion
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -41,6 +45,11 @@ class TemporaryFolder:
     def new_file(self, name: str) -> int:
         """Create a file for its user alone, and return its descriptor for reading and writing."""
         return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
+
+
+def is_temporary(location: Location | None) -> bool:
+    """Return whether a location lies in a temporary folder of this process."""
+    return isinstance(location, Path) and not _folders.isdisjoint(location.parents)
 
 
 def _remove_stale() -> None:
