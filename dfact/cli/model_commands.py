@@ -281,9 +281,7 @@ def _outputs(model: Location | None, plot: Location | None, values: Sequence[flo
     """Return the locations of the model and the plot for each value; those given if there is one value or none."""
     if len(values) < 2:
         return [(model, plot)]
-    return [
-        (None if model is None else with_value(model, value), None if plot is None else with_value(plot, value)) for value in values
-    ]
+    return [(None if model is None else with_value(model, value), None if plot is None else with_value(plot, value)) for value in values]
 
 
 def _check_plan(plan: "Plan", path: Location | None) -> None:

@@ -180,21 +180,22 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
             return InlineExecutor()
         client = active_client()
         return ThreadsExecutor() if client is None else _on_cluster(client)
-    if executor == "inline":
+    named = executor if isinstance(executor, str) else ""
+    if named == "inline":
         return InlineExecutor()
-    if executor == "threads":
+    if named == "threads":
         return ThreadsExecutor()
-    if executor == "distributed":
+    if named == "distributed":
         client = active_client()
         if client is None:
             raise ParameterError("executor is 'distributed', expected an active dask.distributed.Client; create one or pass it as executor")
         return _on_cluster(client)
     if hasattr(executor, "scheduler_info"):
         return _on_cluster(executor)
-    if isinstance(executor, str) and "://" in executor:
+    if "://" in named:
         from dfact.engine.cluster.clients import client_at
 
-        return _on_cluster(client_at(executor))
+        return _on_cluster(client_at(named))
     methods = ("workers", "open", "map") if tasks else ("workers", "open")
     missing = [name for name in methods if not callable(getattr(executor, name, None))]
     if not missing:
@@ -202,7 +203,7 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
         return chosen
     if len(missing) < len(methods):
         raise ParameterError(f"executor is {executor!r} without the method {missing[0]!r}, expected one with {', '.join(methods)}; add it")
-    found = repr(executor) if isinstance(executor, str) else f"a {type(executor).__name__}"
+    found = repr(named) if named else f"a {type(executor).__name__}"
     expected = "None, 'inline', 'threads', 'distributed', an address such as 'tcp://10.0.0.1:8786' or a distributed.Client"
     raise ParameterError(f"executor is {found}, expected {expected}")
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from dfact.errors import DataError, ParameterError
 from dfact.storage.files import atomic_file
-from dfact.storage.location import Location
 from dfact.storage.input_files import open_input_file
+from dfact.storage.location import Location
 
 if TYPE_CHECKING:
     from dfact.models.estimator import Factorization

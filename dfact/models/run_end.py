@@ -24,7 +24,15 @@ def warn_unconverged(model: Any) -> None:
     steps = "" if n_iter is None else f" in {n_iter} iterations"
     remedy = "start from other values (random_state)" if limit is None or n_iter is None or n_iter < limit else "increase max_iter or tol"
     message = f"{type(model).__name__} did not converge{steps}; {remedy}, and compare objective_history_"
-    warnings.warn(message, warning_class(), stacklevel=4)
+    warnings.warn(message, warning_class(), stacklevel=_level_outside())
+
+
+def _level_outside() -> int:
+    """Return the level of the nearest caller that is not dfact, where a warning is of use."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("dfact."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def warning_class() -> type[ConvergenceWarning]:

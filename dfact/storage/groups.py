@@ -222,7 +222,9 @@ def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     except StoreError:
         raise
     except Exception as error:  # damaged metadata makes Zarr raise errors of all kinds
-        raise StoreError(f"{location} is not a Zarr group, expected a dfact {kind} ({f'{error}'[:MAX_REASON]}){_how_to_import(location)}") from error
+        raise StoreError(
+            f"{location} is not a Zarr group, expected a dfact {kind} ({f'{error}'[:MAX_REASON]}){_how_to_import(location)}"
+        ) from error
     stored = group.attrs.get(ATTRIBUTE)
     if not isinstance(stored, Mapping):
         remedy = _how_to_import(location, group) or "; write one with dfact.import_array or dfact.import_table"

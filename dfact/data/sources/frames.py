@@ -88,7 +88,7 @@ def _from_arrow(X: Any) -> pd.DataFrame:
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(f"X is a {type(X).__name__} that cannot be read as a table ({error}); pass a frame of rows and columns") from error
     require_unique([str(name) for name in table.column_names])
-    frame: pd.DataFrame = table.to_pandas(types_mapper=lambda kind: nullable.get(kind))
+    frame: pd.DataFrame = table.to_pandas(types_mapper=nullable.get)
     for name, field in zip(table.column_names, table.schema, strict=True):  # pandas keeps the order that a type alone declares
         if isinstance(frame[name].dtype, pd.CategoricalDtype) and _is_enum(field):
             frame[name] = frame[name].cat.as_ordered()
@@ -165,7 +165,9 @@ def require_unique(names: list[str], name_of_frame: str = "X") -> None:
     known: set[str] = set()
     for name in names:
         if name in known:
-            raise DataError(f"{name_of_frame} has {names.count(name)} columns of the name {name!r}, expected a name of its own for each; rename them")
+            raise DataError(
+                f"{name_of_frame} has {names.count(name)} columns of the name {name!r}, expected a name of its own for each; rename them"
+            )
         known.add(name)
 
 

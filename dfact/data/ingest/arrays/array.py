@@ -127,7 +127,8 @@ def import_array(
     if isinstance(X, (str, PathLike)):
         raise DataError(f"X is the path {str(X)!r}, expected an array; open the file first, such as zarr.open({str(X)!r})")
     if column_labels is None and is_dask_frame(X):
-        column_labels = axis_labels(X, 1)
+        names: Any = axis_labels(X, 1)
+        column_labels = names
     X = as_arrays(X)
     codebook = frame_codebook(X) if codebook is None else codebook
     source = array_source(X)
