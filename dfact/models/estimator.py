@@ -31,6 +31,7 @@ from dfact.lazy import is_data_frame, is_sparse, pd
 from dfact.models.docstrings import with_shared_entries
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
+from dfact.models.notebook import model_html
 from dfact.models.reconstruction import ScoreInterface
 from dfact.models.run_end import end_callbacks, warn_unconverged
 from dfact.models.scikit_learn import TransformerInterface, check_is_fitted, checked_array, set_feature_count
@@ -168,6 +169,9 @@ class Factorization(ScoreInterface, TransformerInterface):
     def loadings_(self) -> pd.DataFrame:
         """Loadings as a table, items × components."""
         return pd.DataFrame(self.components_.T, index=self._items, columns=self.get_feature_names_out())
+
+    def _fitted_html(self) -> str:
+        return model_html(self)
 
     @property
     def _items(self) -> pd.Index[Any]:

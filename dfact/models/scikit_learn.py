@@ -20,7 +20,7 @@ from dfact.models.copies import is_client, picklable_state
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FROM_SCIKIT_LEARN = ("_get_metadata_request", "_repr_html_", "_repr_mimebundle_", "get_metadata_routing")
+_FROM_SCIKIT_LEARN = ("_get_metadata_request", "get_metadata_routing")
 
 
 def check_is_fitted(model: Any) -> None:
@@ -122,6 +122,21 @@ class TransformerInterface:
         from sklearn.base import BaseEstimator
 
         return cast("str", BaseEstimator.__repr__(self._as_base_estimator()))
+
+    def _repr_html_(self) -> str:
+        """Return scikit-learn's diagram, and below it what a fit has found."""
+        from sklearn.utils import estimator_html_repr
+
+        diagram = str(estimator_html_repr(self._as_base_estimator()))
+        return diagram + self._fitted_html() if hasattr(self, "n_features_in_") else diagram
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """Return the model for a notebook, which prefers this to ``_repr_html_``."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _fitted_html(self) -> str:
+        """Return the HTML that describes the fitted model."""
+        return ""
 
     def __getattr__(self, name: str) -> Any:
         if name in _FROM_SCIKIT_LEARN or (name.startswith("set_") and name.endswith("_request")):

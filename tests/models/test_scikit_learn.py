@@ -4,6 +4,7 @@ import io
 import pickle
 import sys
 from copy import copy, deepcopy
+from html.parser import HTMLParser
 from pathlib import Path
 
 import dask.dataframe as dd
@@ -24,6 +25,7 @@ import dfact
 from dfact.data.memory_limit import FreeMemory
 from dfact.models import copies
 from dfact.models.estimator import MODELS
+from dfact.models.provenance import SelectionRecord
 from tests.conftest import planted_answers
 from tests.data.test_frames import Stream
 
@@ -53,6 +55,36 @@ def test_representations_and_tags_are_those_of_scikit_learn() -> None:
     assert "ICQF" in model._repr_html_()
     assert get_tags(model).input_tags.allow_nan
     assert MODELS["ICQF"] is dfact.ICQF  # the class that scikit-learn's bases are added to is no further model
+
+
+def test_notebooks_show_what_was_found(tmp_path: Path) -> None:
+    frame = pd.DataFrame(planted_answers(120, 8, 2, 0), columns=["<b>Q1</b>", *(f"Q{j}" for j in range(2, 9))])
+    model = dfact.ICQF(2, random_state=0).fit(frame)
+    first = model.loadings_.iloc[:, 0]
+    shown = model._repr_mimebundle_()["text/html"]
+    assert f"<td>{first.abs().idxmax()} {first.abs().max():.2f}" in shown
+    tensor = dfact.ElasticCP(2, random_state=0).fit(np.random.default_rng(0).random((9, 5, 4)))
+    record = SelectionRecord.from_table(pd.DataFrame({"error": [2.0, 1.0]}, pd.Index([1, 2], name="n_components")), 1, "error", "lowest")
+    selection = dfact.selection.Selection(
+        pd.DataFrame({"error": [2.0, 1.0]}, pd.Index([1, 2], name="n_components")), {"n_components": 2}, model
+    )
+    views = [
+        model,
+        dfact.plan(model, frame),
+        dfact.describe(frame),
+        dfact.import_array(frame, tmp_path / "x.zarr"),
+        record,
+        selection,
+        tensor,
+    ]
+    for view in views:
+        html = view._repr_html_()
+        assert "<b>Q1" not in html
+        HTMLParser().feed(html)
+        assert len(html) < 60_000
+    for chosen in (record, selection):
+        assert chosen._repr_html_().count("✓") == 1
+    assert repr(record) == "<SelectionRecord of 2 candidates by error (lowest): n_components=2>"
 
 
 def test_invalid_names_and_unfitted_models_are_refused() -> None:
