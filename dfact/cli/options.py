@@ -77,7 +77,7 @@ json_option = click.option(
     is_flag=True,
     callback=_store_json,
     expose_value=False,
-    help="Print the result, or the memory plan, as a JSON document; dfact help failures describes it.",
+    help="Print the result, or the memory plan, as a JSON document; dfact help programs describes it.",
 )
 
 

@@ -1,4 +1,4 @@
-"""Results as JSON documents: what the commands print with ``--json``. The guide ``failures`` describes them, and the exit codes.
+"""Results as JSON documents: what the commands print with ``--json``. The guide ``programs`` describes them, and the exit codes.
 
 A table is a list of objects, one for each row, with its labels under their names. NaN, infinity and missing values are null.
 """
@@ -103,8 +103,7 @@ def model_document(model: Any) -> dict[str, Any]:
         for name, value in vars(model).items()
         if name.endswith("_") and isinstance(value, (bool, int, float, np.generic))
     }
-    records = {"selection": selection_record_document, "comparison": lambda each: comparison_document(each, model)}
-    found = {name: getattr(model, f"{name}_", None) for name in records}
+    selection, comparison = getattr(model, "selection_", None), getattr(model, "comparison_", None)
     return {
         "class": type(model).__name__,
         "parameters": parameters,
@@ -112,7 +111,8 @@ def model_document(model: Any) -> dict[str, Any]:
         "components": list(model.get_feature_names_out()),
         "fingerprint": model.fingerprint_,
         "loadings": model.loadings_,
-        **{name: None if value is None else records[name](value) for name, value in found.items()},
+        "selection": None if selection is None else selection_record_document(selection),
+        "comparison": None if comparison is None else comparison_document(comparison, model),
         "stability": stability_document(model) if hasattr(model, "stability_") else None,
     }
 

@@ -11,6 +11,8 @@ import pytest
 
 import dfact
 from dfact.cli.main import cli, main
+from dfact.data.readers.formats import open_table
+from dfact.errors import DependencyError
 
 GUIDES = {path.stem: path.read_text() for path in (Path(dfact.__file__).parent / "guides").glob("*.md")}
 
@@ -76,3 +78,27 @@ def test_an_unknown_topic_is_refused_with_the_closest_and_the_list(capsys: pytes
     assert main(["help", "memroy"]) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert f"TOPIC is 'memroy', expected one of {', '.join(sorted(GUIDES))}; did you mean 'memory'?" in error
+
+
+def test_extensions_are_listed_without_an_import_and_errors_name_their_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed = tmp_path / "other_words-2.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: other-words\nVersion: 2.0\n")
+    names = "words = no_such_module:words\nfit.words = dfact.errors:DataError\n"
+    (installed / "entry_points.txt").write_text(f"[dfact.commands]\n{names}[dfact.readers]\nwords = no_such_module:FORMATS\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for arguments in (["--help"], ["fit", "--help"], ["select", "--help"]):
+        assert main(arguments) == 0
+        assert re.search(r"Commands of other packages:\n +words +other-words 2\.0", capsys.readouterr().out)
+    assert main(["words"]) == 1
+    assert "'words' (no_such_module:words) cannot be loaded: No module named" in capsys.readouterr().err
+    assert main(["fit", "words"]) == 1
+    assert "is a type, expected a dfact ModelSpec; correct its entry point" in capsys.readouterr().err
+    assert main(["verbs"]) == 2
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    assert open_table(tmp_path / "a.csv").columns == ["a", "b"]  # a format of dfact's own needs no other
+    (tmp_path / "a.words").write_text("")
+    with pytest.raises(DependencyError, match=r"'words'.*repair or uninstall other-words"):
+        open_table(tmp_path / "a.words")

@@ -53,7 +53,8 @@ def collected(X: Any) -> Any:
 def as_pandas(X: Any) -> Any:
     """Return a frame of another library, or a lazy frame of polars, as one of pandas; anything else unchanged."""
     X = collected(X)
-    is_foreign = hasattr(X, "__arrow_c_stream__") and not hasattr(X, "dims")  # which an array of xarray has
+    # A series has a stream, too, and so has an array of xarray.
+    is_foreign = hasattr(X, "__arrow_c_stream__") and not hasattr(X, "dims") and len(getattr(X, "shape", ())) != 1
     return _from_arrow(X) if is_foreign and not is_data_frame(X) else X
 
 
