@@ -1,4 +1,4 @@
-"""What copies of a model hold: pickled ones, deep copies and clones."""
+"""The state of a model in its copies: pickled ones, deep copies and clones."""
 
 from typing import Any
 

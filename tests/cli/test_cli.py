@@ -230,13 +230,16 @@ def test_json_documents_hold_what_the_tables_hold(data: Path, model: Path, tmp_p
     described = printed("describe", str(data))
     assert len(described["items"]) == M
     assert described["sphericity"]["df"] == M * (M - 1) / 2
-    chosen = printed("select", "icqf", str(data), "-k", "1,2", "--seed", "0", "--max-iter", "5")
+    chosen = printed("select", "icqf", str(data), "-k", "1,2", "--seed", "0")
     assert chosen["best"]["n_components"] in (1, 2)
     assert [row["n_components"] for row in chosen["candidates"]] == [1, 2]
     stability = printed("stability", str(copied), str(data), "--resamples", "3", "--seed", "0")
     assert len(stability["loadings"]) == M * len(stability["components"])
     assert {type(row["low"]) for row in stability["loadings"]} <= {float, type(None)}
-    compared = printed("compare", str(copied), str(data), "--by", "sex", "--resamples", "30", "--no-test", "--seed", "0")
+    even = dfact.import_array(planted_answers(2 * N, M, 2, 0), tmp_path / "even.zarr", confounders={"sex": ["f", "m"] * N})
+    dfact.save_model(dfact.ICQF(2, random_state=0).fit(even.with_confounders(None)), tmp_path / "even.model")
+    arguments = ["--by", "sex", "--resamples", "30", "--no-test", "--seed", "0"]
+    compared = printed("compare", str(tmp_path / "even.model"), str(tmp_path / "even.zarr"), *arguments)
     assert [group["level"] for group in compared["groups"]] == ["f", "m"]
     assert compared["factors_untested"] == "not asked for"
 
