@@ -112,7 +112,7 @@ def remaining_tail(history: Sequence[float]) -> float:
     """Estimate as :func:`remaining_change` does, and at least as much as a power of the number of iterations would have left.
 
     Swamps and nearly collinear components make histories that fall as C t^−p. The last two quarters of the history give p. The history
-    must never rise.
+    must never rise. A pause near a saddle looks like the end: no estimate from a history sees what comes after it.
     """
     estimate, width = remaining_change(history), len(history) // 4
     if isnan(estimate):

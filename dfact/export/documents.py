@@ -178,9 +178,9 @@ def comparison_document(comparison: Comparison, model: Any) -> dict[str, Any]:
         "impact": comparison.impact(names),
         "items": comparison.effects,
         "untested": comparison.untested,
-        "mantel": comparison.screen,
+        "mantel_tests": comparison.mantel_tests,
         "unscreened": comparison.unscreened,
-        "findings": comparison.findings,
+        "dif_items": comparison.dif_items,
     }
 
 

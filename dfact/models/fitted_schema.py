@@ -86,13 +86,13 @@ class Length(_Check):
 
 @dataclass(frozen=True)
 class UniformColumns(_Check):
-    """Lists of equal length whose entries at each index are all finite numbers, or all texts."""
+    """Lists of equal length whose entries at each index are all numbers, or all texts. Numbers above 1e300 cannot be drawn."""
 
     def __call__(self, value: Any, sizes: _Sizes) -> None:
         for entries in zip(*value, strict=True):
             texts = all(isinstance(entry, str) for entry in entries)
-            numbers = not any(isinstance(entry, str) for entry in entries) and bool(np.isfinite(entries).all())
-            _expect(texts or numbers, "either finite numbers or texts", list(entries))
+            numbers = not any(isinstance(entry, str) for entry in entries) and bool((np.abs(entries) <= 1e300).all())
+            _expect(texts or numbers, "either numbers from -1e300 to 1e300 or texts", list(entries))
 
 
 @dataclass(frozen=True)

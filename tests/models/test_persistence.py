@@ -24,6 +24,7 @@ import dfact
 from dfact.models import persistence
 from dfact.models.bounded_nmf.effects import AdjustedDifferences
 from dfact.models.catalogue import CATALOGUE
+from dfact.models.fitted_schema import UniformColumns
 from dfact.models.persistence import annotate_model, saved_versions
 from dfact.models.provenance import Stability
 from tests.conftest import planted_answers
@@ -295,6 +296,14 @@ def test_a_fill_value_that_its_type_cannot_hold_is_refused(saved: Path) -> None:
         warnings.simplefilter("ignore")
         with pytest.raises(dfact.StoreError, match=r"'components_' of .* is damaged.*overflow"):
             dfact.load_model(saved)
+
+
+def test_values_of_a_selection_are_numbers_that_can_be_drawn_or_texts() -> None:
+    check = UniformColumns()
+    check([[2, "bic"], [1e300, "held_out"]], {})
+    for values in ([[2], ["x"]], [[2], [1e308]], [[2], [float("nan")]]):
+        with pytest.raises(dfact.DataError, match="either numbers from -1e300 to 1e300 or texts"):
+            check(values, {})
 
 
 def test_paths_without_a_model_are_refused(tmp_path: Path, dataset: dfact.Dataset) -> None:

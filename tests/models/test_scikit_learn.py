@@ -44,9 +44,9 @@ def test_metadata_is_routed_through_a_pipeline() -> None:
 def test_a_clone_keeps_its_container() -> None:
     X = np.random.default_rng(0).random((30, 5))
     out = clone(dfact.ICQF(2, random_state=0, max_iter=3).set_output(transform="pandas")).fit_transform(X)
-    assert list(out.columns) == ["icqf0", "icqf1"]
+    assert list(out.columns) == ["F1", "F2"]
     with sklearn.config_context(transform_output="pandas"):
-        assert list(dfact.ICQF(2, random_state=0, max_iter=3).fit(X).transform(X)) == ["icqf0", "icqf1"]
+        assert list(dfact.ICQF(2, random_state=0, max_iter=3).fit(X).transform(X)) == ["F1", "F2"]
 
 
 def test_representations_and_tags_are_those_of_scikit_learn() -> None:
@@ -64,7 +64,7 @@ def test_notebooks_show_what_was_found(tmp_path: Path) -> None:
     shown = model._repr_mimebundle_()["text/html"]
     assert f"<td>{first.abs().idxmax()} {first.abs().max():.2f}" in shown
     tensor = dfact.ElasticCP(2, random_state=0).fit(np.random.default_rng(0).random((9, 5, 4)))
-    record = SelectionRecord.from_table(pd.DataFrame({"error": [2.0, 1.0]}, pd.Index([1, 2], name="n_components")), 1, "error", "lowest")
+    record = SelectionRecord.from_table(pd.DataFrame({"error": [2.0, 1.0]}, pd.Index([1, 2], name="n_components")), 1, "error", "min")
     selection = dfact.selection.Selection(
         pd.DataFrame({"error": [2.0, 1.0]}, pd.Index([1, 2], name="n_components")), {"n_components": 2}, model
     )
@@ -84,7 +84,7 @@ def test_notebooks_show_what_was_found(tmp_path: Path) -> None:
         assert len(html) < 60_000
     for chosen in (record, selection):
         assert chosen._repr_html_().count("✓") == 1
-    assert repr(record) == "<SelectionRecord of 2 candidates by error (lowest): n_components=2>"
+    assert repr(record) == "<SelectionRecord of 2 candidates by error (min): n_components=2>"
 
 
 def test_invalid_names_and_unfitted_models_are_refused() -> None:
@@ -226,7 +226,7 @@ def test_results_of_stored_data_become_frames_and_pickles(tmp_path: Path) -> Non
     data = dfact.import_array(X, tmp_path / "x.zarr")
     model = dfact.ICQF(2, random_state=0).set_output(transform="pandas").fit(data)
     np.testing.assert_array_equal(pd.DataFrame(model.factors_), model.factors_[:])
-    assert list(model.transform(data)) == ["icqf0", "icqf1"]
+    assert list(model.transform(data)) == ["F1", "F2"]
     dfact.save_model(model, tmp_path / "x.model")
     np.testing.assert_array_equal(pd.DataFrame(dfact.load_model(tmp_path / "x.model").factors_), model.factors_[:])
     expected, pickled, copied = model.factors_[:], pickle.dumps(model), deepcopy(model)
@@ -234,7 +234,7 @@ def test_results_of_stored_data_become_frames_and_pickles(tmp_path: Path) -> Non
     del model  # and its temporary folder
     for restored in (pickle.loads(pickled), copied):
         np.testing.assert_array_equal(restored.factors_, expected)
-        assert list(restored.transform(data)) == ["icqf0", "icqf1"]
+        assert list(restored.transform(data)) == ["F1", "F2"]
 
 
 def test_factors_too_large_to_pickle_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
