@@ -6,6 +6,7 @@ output as data frames.
 """
 
 import sys
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, wraps
@@ -132,7 +133,9 @@ class TransformerInterface:
         """Return scikit-learn's diagram, and below it what a fit has found."""
         from sklearn.utils import estimator_html_repr
 
-        diagram = str(estimator_html_repr(self._as_base_estimator()))
+        with warnings.catch_warnings():  # scikit-learn reads all attributes, old names too
+            warnings.simplefilter("ignore", DeprecationWarning)
+            diagram = str(estimator_html_repr(self._as_base_estimator()))
         return diagram + self._fitted_html() if hasattr(self, "n_features_in_") else diagram
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
