@@ -57,6 +57,7 @@ def test_representations_and_tags_are_those_of_scikit_learn() -> None:
     assert MODELS["ICQF"] is dfact.ICQF  # the class that scikit-learn's bases are added to is no further model
 
 
+@pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale is negative")
 def test_notebooks_show_what_was_found(tmp_path: Path) -> None:
     frame = pd.DataFrame(planted_answers(120, 8, 2, 0), columns=["<b>Q1</b>", *(f"Q{j}" for j in range(2, 9))])
     model = dfact.ICQF(2, random_state=0).fit(frame)
