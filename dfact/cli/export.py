@@ -28,12 +28,13 @@ def _formats(context: click.Context) -> str:
 @click.option(
     "--table",
     type=click.Choice(["loadings", "factors", *_OF_CONFOUNDERS, *_STATISTICS, "items", "stability"]),
+    metavar="TABLE",
     show_default="factors for .Q and .Q_se, else loadings",
     is_eager=True,  # the endings that OUT may have depend on it
-    help="Loadings of the items; factors, memberships or scores of the fitted participants; effects of confounders on the items, or their "
-    "impact on the factors; the raw loadings of the items on confounders; communalities, correlations of the factors or of the items, "
-    "of a factor analysis; figures of the fit; the factors in groups, or the tests of items, of dfact compare; or the loadings with "
-    "the intervals and selection frequencies that dfact stability stored in MODEL.",
+    help="loadings of the items; factors, memberships or scores of the fitted participants (factors); effects of confounders on the "
+    "items, or their impact on the factors; the raw loadings of the items on confounders (confounders); communalities, "
+    "factor-correlations or item-correlations of a factor analysis; fit, its figures; groups or items, the factors in groups or the "
+    "tests of items of dfact compare; stability, the loadings with the intervals and selection frequencies of dfact stability.",
 )
 @items_option("text, scale or both, in place of the wording and the scales in MODEL.")
 @apa_option

@@ -31,9 +31,9 @@ def test_invalid_urls_are_refused(url: str | Path, function: Callable[[Any], Any
         function(url)
 
 
-@pytest.mark.parametrize("path", ["", None, 3, "a\0b"])
-def test_values_that_are_no_path_are_refused(path: Any) -> None:
-    with pytest.raises(ParameterError, match=re.escape(f"the location is {path!r}, expected a path or a URL such as s3://bucket/prefix")):
+@pytest.mark.parametrize(("path", "found"), [("", "''"), (None, "a NoneType"), (3, "a int"), ("a\0b", r"'a\x00b'")])
+def test_values_that_are_no_path_are_refused(path: Any, found: str) -> None:
+    with pytest.raises(ParameterError, match=re.escape(f"the location is {found}, expected a path or a URL such as s3://bucket/prefix")):
         parse_location(path)
 
 
