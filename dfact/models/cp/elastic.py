@@ -170,7 +170,7 @@ class ElasticCP(CPModel):
         Variances of the other modes, and the rule for those of mode 1.
     column_labels_, row_labels_, mode_labels_, offset_, n_features_in_, slice_shape_, fingerprint_
         Description of the fitted data: labels of modes 2 and 1 (row labels are those of stored data, or None), a list of those
-        of modes 3 to N (None for a mode without), and the shape of a slice of mode 1. n_features_in_ is I_2. The fingerprint
+        of modes 3 to N (None for a mode without), and the shape of a slice of mode 1. ``n_features_in_`` is I_2. The fingerprint
         is that of a stored dataset, else None.
 
     Raises
