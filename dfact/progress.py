@@ -170,7 +170,15 @@ class Progress:
         self.update(iteration.number, iteration.limit, text)
 
     def update(self, done: int, total: int, text: str = "") -> None:
-        """Show that ``done`` of ``total`` steps are done. Another total begins the next stage of the work."""
+        """Show that ``done`` of ``total`` steps are done. Another total begins the next stage of the work.
+
+        Parameters
+        ----------
+        done, total : int
+            Numbers of steps.
+        text : str
+            A word about the current stage.
+        """
         if self.stream.isatty():
             if self._bar is None:
                 from tqdm import tqdm  # takes long to import, and a log needs no bar

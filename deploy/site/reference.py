@@ -3,6 +3,8 @@
 import inspect
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from pkgutil import resolve_name
 from types import ModuleType
@@ -18,22 +20,8 @@ from dfact.progress import Iteration
 RESULTS = (Plan, Iteration, Stability, TensorStability, Comparison, SolutionPath, ReplicateWeights)
 """Classes of what public functions and attributes return. A user meets them without importing them."""
 
-DETAILS = (
-    "dfact.data.confounders",
-    "dfact.data.replicate_weights",
-    "dfact.engine.checkpoint",
-    "dfact.engine.executors.resolve_executor",
-    "dfact.progress.remaining_change",
-    "dfact.progress.remaining_tail",
-    "dfact.psychometrics.anchor.anchor",
-    "dfact.psychometrics.dif.anchored_dif",
-    "dfact.psychometrics.factor_retention.parallel_analysis",
-    "dfact.psychometrics.polychoric.grouping_information",
-    "dfact.selection.number_of_factors.number_of_factors",
-    "dfact.selection.result.choose",
-    "dfact.selection.result.fold_errors",
-)
-"""Functions and modules that docstrings cite for a rule or a definition. They are no part of the public interface."""
+CITATION = re.compile(r":(?:func|class|mod):`~?(dfact\.[\w.]+)`")
+"""A function, class or module that a docstring cites for a rule or a definition."""
 
 
 def public_modules() -> list[ModuleType]:
@@ -72,8 +60,11 @@ def _directive(kind: str, name: str, *options: str) -> list[str]:
 
 
 def class_lines(name: str, owner: type) -> Iterator[str]:
-    """Yield the directives of a class: its docstring, then those of its methods and properties."""
+    """Yield the directives of a class: its docstring, the fields of a record, methods and properties."""
     yield from _directive("autoexception" if issubclass(owner, BaseException) else "autoclass", name)
+    for attribute in fields(owner) if is_dataclass(owner) else ():
+        if not attribute.name.startswith("_"):
+            yield from _directive("autoattribute", f"{name}.{attribute.name}", ":no-value:")
     for member, value in members(owner).items():
         kind = "autoproperty" if isinstance(value, property | cached_property) else "automethod"
         yield from _directive(kind, f"{name}.{member}")
@@ -100,6 +91,27 @@ def _contents(module: ModuleType) -> Iterator[str]:
     yield from (".. toctree::", "   :hidden:", "", *(f"   {module.__name__}.{name}" for name in names), "")
 
 
+def _docstrings(value: Any) -> Iterator[str]:
+    """Yield the docstrings of a value, of a class with those of its methods and properties."""
+    for each in (value, *(members(value).values() if inspect.isclass(value) else ())):
+        yield inspect.getdoc(getattr(each, "__func__", each)) or ""
+
+
+def _cited(pages: dict[str, str]) -> list[tuple[str, Any]]:
+    """Return what docstrings cite and no page has, in the order of the names: directly, or in another cited docstring."""
+    pending = [value for module in public_modules() for value in public_names(module).values()] + list(RESULTS)
+    known = {*pages, *(module.__name__ for module in public_modules()), *(f"{owner.__module__}.{owner.__qualname__}" for owner in RESULTS)}
+    found: dict[str, Any] = {}
+    while pending:
+        text = "\n".join(_docstrings(pending.pop()))
+        for path in set(CITATION.findall(text)) - known:
+            known.add(path)
+            with suppress(ImportError, AttributeError):  # Sphinx reports it where it is cited
+                found[path] = resolve_name(path)
+                pending.append(found[path])
+    return sorted(found.items())
+
+
 def reference() -> dict[str, str]:
     """Return the pages of the reference by the names of their files."""
     pages: dict[str, str] = {}
@@ -109,9 +121,11 @@ def reference() -> dict[str, str]:
     for owner in RESULTS:
         results += [*_title(owner.__name__, "-"), *class_lines(f"{owner.__module__}.{owner.__qualname__}", owner)]
     details = [*_title("Details that docstrings cite", "="), "These have no public name. They state rules in more detail.", ""]
-    for path in DETAILS:
-        found = resolve_name(path)
-        details += _directive("automodule" if inspect.ismodule(found) else "autofunction", path)
+    for path, found in _cited(pages):
+        if inspect.isclass(found):
+            details += class_lines(path, found)
+        else:
+            details += _directive("automodule" if inspect.ismodule(found) else "autofunction", path)
     index = [*_title("Reference of the Python library", "=")]
     for module in public_modules():
         index += _contents(module)

@@ -371,8 +371,19 @@ def _with_shared_entries(cls: type[Factorization]) -> str | None:
 def plan(model: Factorization, data: Any, memory_limit: int | str | None = None) -> Plan:
     """Plan the memory and disk space of a fit of the model to the data; nothing is run.
 
-    ``print(dfact.plan(model, data))`` prints the plan as a table. ``plan.fits`` is True if the fit would start.
-    ``memory_limit`` replaces that of the model.
+    Parameters
+    ----------
+    model : estimator
+        It need not be fitted.
+    data : array, path or Dataset
+        The data of the fit.
+    memory_limit : int or str, optional
+        Bytes that a process may use ("4GiB"), in place of the model's.
+
+    Returns
+    -------
+    Plan
+        ``print`` shows it as a table, and ``fits`` is True if the fit would start.
 
     Examples
     --------

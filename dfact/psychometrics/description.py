@@ -73,7 +73,13 @@ class Description:
     """Kind of the intervals of alpha: "jackknife" or "feldt"."""
 
     def summary(self) -> list[tuple[str, str]]:
-        """Return what is said of all items together, as named lines."""
+        """Return what is said of all items together, as named lines.
+
+        Returns
+        -------
+        list of (str, str)
+            Names and values.
+        """
         chi_square, df, p = self.bartlett
         level = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
         lines = [

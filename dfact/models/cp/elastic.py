@@ -297,6 +297,22 @@ class ElasticCP(CPModel):
         default 1e-10, 1e-9, …, 1, then 10, 20, …, 90, 100, 200, …, 1e10. The rows are those of the
         last iteration; for stored data they are written to disk for every step. ``checkpoint`` overrides the parameter;
         it also holds the factors of every step.
+
+        Parameters
+        ----------
+        X : array (I_1, …, I_N), path or Dataset
+            NaN is missing.
+        lambdas : increasing numbers, optional
+            Values of λ.
+        refine : bool
+            Whether to compute the refined solutions.
+        checkpoint : path, optional
+            Store (folder or URL) for the progress, in place of the parameter of this name.
+
+        Returns
+        -------
+        SolutionPath
+            A table of the solutions, and each as a model.
         """
         grid = checked_lambdas(lambdas)
         self._check_parameters()
