@@ -61,7 +61,7 @@ def defer_stop() -> Iterator[None]:
 
 
 @contextmanager
-def shield() -> Iterator[None]:
+def finish_before_stop() -> Iterator[None]:
     """Complete a section that is almost done: a signal within it stops later fits instead. A second signal stops at once."""
     main = threading.current_thread() is threading.main_thread()  # only the main thread receives signals
     _request.deferring += main

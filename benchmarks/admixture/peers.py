@@ -122,7 +122,7 @@ def _scope(program: str, cohort: str, k: int) -> list[Command]:
 
 def _read_model(folder: Path) -> tuple[Floats, Floats]:
     model = dfact.load_model(folder / "data.model")
-    return np.asarray(model.memberships_[:], np.float64), np.asarray(model.frequencies_, np.float64)
+    return np.asarray(model.memberships_[:], np.float64), np.asarray(model.allele_frequencies_, np.float64)
 
 
 def _read_numbers(folder: Path) -> tuple[Floats, Floats]:

@@ -86,7 +86,7 @@ def table_1(n_sets: int, ks: Sequence[int] = range(2, 21), restarts: int = 0) ->
         found = []
         for seed in range(n_sets):
             model, M = dfact.ICQF(bounds=(0, 100)), icqf_simulation(noise, seed).M
-            selection = block_cross_validate(model, M, {"n_components": ks}, BLOCKS, 10, restarts=restarts, random_state=seed)
+            selection = block_cross_validate(model, M, {"n_components": ks}, BLOCKS, 10, n_restarts=restarts, random_state=seed)
             found.append(selection.best_params["n_components"])
         off = np.abs(np.array(found) - 10)
         seconds = (time.perf_counter() - began) / n_sets

@@ -1,6 +1,6 @@
 """Tables of the elastic-net PARAFAC paper: a solution path (1), recovery of planted factors (2, 3), clustering of images (4).
 
-    python -m benchmarks.cp.paper [--tables 1 2 3 4] [--starts random nvecs] [--repetitions N]
+    python -m benchmarks.cp.paper [--tables 1 2 3 4] [--starts random svd] [--repetitions N]
 
 By default all tables are computed, with 50, 50 and 30 simulations, and with images clustered from 5 starts.
 CP-ALS needs TensorLy (pip install 'dfact[tensor]') and is omitted without it. The paper's images, COIL-20, are not
@@ -142,7 +142,7 @@ def cp_als(init: str) -> Method:
 
 
 def _cp_als(Z: NDArray[Any], rank: int, seed: int, init: str = "random") -> dfact.CPALS:
-    return dfact.CPALS(rank, init="svd" if init == "nvecs" else init, max_iter=200, random_state=seed).fit(Z)
+    return dfact.CPALS(rank, init=init, max_iter=200, random_state=seed).fit(Z)
 
 
 def recovery(
@@ -359,7 +359,7 @@ TABLES: dict[int, tuple[Callable[..., Thresholds], int]] = {  # with their repet
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", nargs="*", type=int, choices=list(TABLES), default=list(TABLES))
-    parser.add_argument("--starts", nargs="*", choices=["random", "nvecs"], default=["random", "nvecs"], help="halves of tables 2 and 3")
+    parser.add_argument("--starts", nargs="*", choices=["random", "svd"], default=["random", "svd"], help="halves of tables 2 and 3")
     parser.add_argument("--repetitions", type=int, help="of every table that is asked for")
     options = parser.parse_args()
     thresholds: Thresholds = []

@@ -24,7 +24,7 @@ MODELS = {"elastic": lambda: dfact.ElasticCP(lam=1e-8, max_iter=300), "als": dfa
 
 def curve(X: NDArray[Any], model: Any, starts: int, largest: int = 6) -> dict[int, dict[str, float]]:
     """Return the row of the selection's table for each number of components, and the chosen number as ``chosen``."""
-    found = dfact.selection.replicability(model, X, range(1, largest + 1), starts=starts, random_state=0)
+    found = dfact.selection.replicability(model, X, range(1, largest + 1), n_starts=starts, random_state=0)
     chosen = found.best_params["n_components"]
     return {int(k): {**row, "chosen": float(k == chosen)} for k, row in found.table.to_dict("index").items()}
 

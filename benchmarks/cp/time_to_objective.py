@@ -67,8 +67,8 @@ def exact_objective(model: dfact.ElasticCP, dataset: Dataset, others: Factors) -
     """Return the objective with all slices at their optimum given these vectors."""
     task, net = model.prepare(dataset), model.elastic_net()
     with task.open_session() as session:
-        sums = drive(run_pass(RowsPass(net, model.prior_.rows, task.dtype), khatri_rao(others)), session)
-    sizes = sums.sizes + sum(penalty_norms(A, v) for A, v in zip(others, model.prior_.others, strict=True))
+        sums = drive(run_pass(RowsPass(net, model.slice_variances_.rows, task.dtype), khatri_rao(others)), session)
+    sizes = sums.sizes + sum(penalty_norms(A, v) for A, v in zip(others, model.slice_variances_.others, strict=True))
     return 0.5 * float(sums.squares) + net.penalty(sizes)
 
 

@@ -134,10 +134,10 @@ def main() -> int:
             return dfact.ICQF(20, q_max=3, bounds=(0, 3), **known, **kept)
 
         def emf(**kept: Any) -> dfact.ExpectileMF:
-            return dfact.ExpectileMF(10, omega=0.1, **known, **kept)
+            return dfact.ExpectileMF(10, tau=0.1, **known, **kept)
 
         rows = [
-            cost(f"ICQF splitless, {options.rows}×{options.columns}, k = 20", icqf, answers, Path(temporary), options.repeats),
+            cost(f"ICQF mm, {options.rows}×{options.columns}, k = 20", icqf, answers, Path(temporary), options.repeats),
             cost(f"ExpectileMF, {n}×{m}, k = 10", emf, measured, Path(temporary), options.repeats),
         ]
     # The time of versions within a fit is measured more exactly than the difference of two fits.

@@ -114,8 +114,8 @@ def latency(size: Size) -> Thresholds:
     with IdleCluster() as cluster:
         for workers in size.tree:
             cluster.grow(workers, processes=8)
-            for shape in (session_module.tree, chain):
-                with patch.object(session_module, "tree", shape), cluster.session(workers) as session:
+            for shape in (session_module.build_call_tree, chain):
+                with patch.object(session_module, "build_call_tree", shape), cluster.session(workers) as session:
                     for sums in (8_000, _SUMS, 10 * _SUMS):
                         pass_ = Waiting(size.wait, sums)
                         _seconds(session, pass_, _WARM_UP, noise(8))
@@ -142,7 +142,7 @@ def _caller(cluster: IdleCluster, passes: int) -> Caller:
     """Measure the cost of calls for the calling worker, when one worker calls all others, each in its own process."""
     found = []
     for sums, broadcast in ((8_000, 8), (10 * _SUMS, 8), (8_000, 10 * _SUMS)):
-        with patch.object(session_module, "tree", star), cluster.session(cluster.workers) as session:
+        with patch.object(session_module, "build_call_tree", star), cluster.session(cluster.workers) as session:
             _seconds(session, Idle(sums), _WARM_UP, noise(broadcast))
             before = cluster.each()
             _seconds(session, Idle(sums), passes, noise(broadcast))

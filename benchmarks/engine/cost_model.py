@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 
 import dfact
 from dfact.data.layout import Layout
-from dfact.engine.cluster.placement import Tree, split, tree
+from dfact.engine.cluster.placement import Tree, build_call_tree, split_runs
 from dfact.engine.passes import PartialSums
 from dfact.engine.reduction import TreeSum
 
@@ -48,9 +48,9 @@ def star(items: Sequence[Any], firsts: Sequence[int]) -> Tree[Any]:
 
 
 @cache
-def counted(workers: int, partitions: int, shape: Any = tree) -> Nodes:
+def counted(workers: int, partitions: int, shape: Any = build_call_tree) -> Nodes:
     """Return the partitions and sums of each worker in a pass, in the engine's tree or another."""
-    shares = [share for share in split([range(partitions)], [1.0] * workers) if share]
+    shares = [share for share in split_runs([range(partitions)], [1.0] * workers) if share]
 
     def count(here: Tree[list[range]]) -> tuple[Nodes, TreeSum[Any]]:
         runs, below = here

@@ -72,7 +72,7 @@ def _answers(condition: str, seed: int) -> tuple[NDArray[np.float64], NDArray[np
 
 
 def _model() -> dfact.GradeOfMembership:
-    return dfact.GradeOfMembership(random_state=0, n_levels=LEVELS, executor="inline")
+    return dfact.GradeOfMembership(random_state=0, max_response=LEVELS, executor="inline")
 
 
 def simulate_classes(condition: str, seed: int) -> Counts:

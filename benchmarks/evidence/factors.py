@@ -12,7 +12,7 @@ from benchmarks.evidence.calibration import COVERAGE, LEVEL_OF_TESTS, Counts, Ex
 from dfact.data.coerce import as_dataset
 from dfact.selection.group_comparison.congruence_tests import congruences
 from dfact.selection.group_comparison.factor_congruences import FactorComparison, FactorCongruences
-from dfact.selection.group_comparison.item_screens import Groups
+from dfact.selection.group_comparison.mantel_test import Groups
 from dfact.selection.running.results_store import ResultsStore
 
 Array = NDArray[np.float64]

@@ -149,13 +149,13 @@ def letters(group: NDArray[np.int64]) -> pd.Series:
 def tests(comparison: Comparison, null: NDArray[np.bool_]) -> dict[str, tuple[float, float]]:
     """Return the rejections of the tests of items without any effect, and their flags."""
     counts = {}
-    effects, screen = comparison.effects, comparison.screen
+    effects, screen = comparison.effects, comparison.mantel_tests
     assert effects is not None, comparison.untested
     counts[ANCHORED.name] = (float((effects["p"][null] < 0.05).sum()), float(null.sum()))
     if screen is not None:
         p = screen["p"][null].dropna()
         counts[MANTEL.name] = (float((p < 0.05).sum()), float(len(p)))
-    flagged = effects.index.isin(comparison.findings.index)
+    flagged = effects.index.isin(comparison.dif_items.index)
     counts[FINDING.name] = (float(flagged[null].sum()), float(null.sum()))
     return counts
 
@@ -187,7 +187,7 @@ def simulate_planted(name: str, seed: int) -> Counts:
     comparison = compare(model, answers, letters(group))
     null = np.arange(c.items) >= 2
     counts = tests(comparison, null)
-    found = comparison.effects.index.isin(comparison.findings.index)[:2]  # type: ignore[union-attr]
+    found = comparison.effects.index.isin(comparison.dif_items.index)[:2]  # type: ignore[union-attr]
     return {FOUND.name: (float(found.sum()), 2.0), FALSE.name: counts[FINDING.name]}
 
 

@@ -89,7 +89,7 @@ def alphas(condition: str, seed: int) -> Counts:
     scales, counts = {f"scale {s}": [str(j) for j in range(6 * s, 6 * s + 6)] for s in range(3)}, {}
     for statement, interval in ((ALPHA, "jackknife"), (FELDT, "feldt")):
         table = dfact.describe(X, scales=scales, interval=interval, group_factors=1, executor="inline").scales
-        counts[statement.name] = (float(((table["low"] <= _alpha(kind)) & (_alpha(kind) <= table["high"])).sum()), 3.0)
+        counts[statement.name] = (float(((table["ci_low"] <= _alpha(kind)) & (_alpha(kind) <= table["ci_high"])).sum()), 3.0)
     return counts
 
 

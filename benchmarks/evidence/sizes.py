@@ -94,11 +94,11 @@ def simulate_blocks(condition: str, seed: int) -> Counts:
         selection = dfact.selection.block_cross_validate(
             model, M, {"n_components": CANDIDATES}, (5, 4), 5, repeats, rule="1se", random_state=seed
         )
-        chosen |= {f"lowest{suffix}": choose(selection.table, "lowest")["n_components"]}
+        chosen |= {f"lowest{suffix}": choose(selection.table, "min")["n_components"]}
         chosen |= {f"1se{suffix}": selection.best_params["n_components"]}
         chosen |= {f"1se before, {'one' if repeats == 1 else 'six'} repeat{'' if repeats == 1 else 's'}": _previous_rule(selection)}
         chosen |= {"knee": choose(selection.table, "knee")["n_components"]} if repeats == 1 else {}
-    chosen["bic1"] = dfact.selection.select_by_criterion(model, M, CANDIDATES, restarts=0).best_params["n_components"]
+    chosen["bic1"] = dfact.selection.select_by_criterion(model, M, CANDIDATES, n_restarts=0).best_params["n_components"]
     counts = {name: (float(k == N_FACTORS), 1.0) for name, k in chosen.items()}
     for name, before, suffix in (
         ("1se", "1se before, one repeat", ""),
@@ -124,7 +124,7 @@ def simulate_consensus(condition: str, seed: int) -> Counts:
     model = dfact.ICQF(max_iter=50, executor="inline")
     counts: dict[str, tuple[float, float]] = {}
     for criterion in ("ccc", "dispersion"):
-        found = dfact.selection.select_by_criterion(model, M, CANDIDATES, criterion, restarts=5, random_state=seed).best_params
+        found = dfact.selection.select_by_criterion(model, M, CANDIDATES, criterion, n_restarts=5, random_state=seed).best_params
         counts[criterion] = (float(found["n_components"] == N_FACTORS), 1.0)
     return counts
 
@@ -152,7 +152,7 @@ def simulate_factors(condition: str, seed: int) -> Counts:
     X = F[:, np.arange(N_ITEMS) % N_FACTORS] * loadings + rng.normal(size=(n, N_ITEMS)) * np.sqrt(1 - loadings**2)
     X = np.digitize(X, [-1.2, -0.2, 0.6, 1.3]).astype(float) if ordinal else X
     X[rng.random(X.shape) < missing] = np.nan
-    counts = number_of_factors(dfact.FactorAnalysis(executor="inline"), X, range(1, 9), seed=seed)
+    counts = number_of_factors(dfact.FactorAnalysis(executor="inline"), X, range(1, 9), random_state=seed)
     chosen = {"parallel analysis": counts.parallel_analysis, "MAP": counts.minimum_average_partial, "BIC": counts.bic}
     return {name: (float(count is not None and count.n_factors == N_FACTORS), 1.0) for name, count in chosen.items()}
 
@@ -203,7 +203,7 @@ def simulate_expectiles(condition: str, seed: int) -> Counts:
     model, grid = dfact.ExpectileMF(max_iter=60, executor="inline"), {"n_components": range(1, 6), "ridge": [0.1, 0.5, 2.0]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of entries that run away for a candidate
-        selections = dfact.selection.select_each_by_held_out(model, data, grid, OMEGAS, repeats=2, random_state=seed)
+        selections = dfact.selection.select_each_by_held_out(model, data, grid, OMEGAS, n_repeats=2, random_state=seed)
     counts: dict[str, tuple[float, float]] = {}
     for omega, selection in zip(OMEGAS, selections, strict=True):
         by_error = selection.table["median"].idxmin()[0]

@@ -108,7 +108,7 @@ def _model(name: str, **settings: Any) -> Any:
         "ICQF": lambda: dfact.ICQF(4, bounds=(0, 4), executor="inline", **settings),
         "FactorAnalysis": lambda: dfact.FactorAnalysis(4, executor="inline"),
         "GradeOfMembership": lambda: dfact.GradeOfMembership(3, random_state=0, executor="inline"),
-        "ExpectileMF": lambda: dfact.ExpectileMF(3, omega=0.7, executor="inline", **settings),
+        "ExpectileMF": lambda: dfact.ExpectileMF(3, tau=0.7, executor="inline", **settings),
     }
     return kinds[name]()
 

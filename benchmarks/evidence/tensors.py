@@ -112,25 +112,23 @@ def least_squares(condition: str, seed: int) -> Counts:
 def elastic_net(condition: str, seed: int) -> Counts:
     """Cover loadings of ElasticCP, whose model is shrunken and sparse."""
     planted = plant(_slices(condition), seed, noise=1.0, sparse=True)
-    model = dfact.ElasticCP(RANK, lam=2.0, l1_ratio=0.5, init="nvecs", random_state=0, max_iter=2000).fit(planted.Z)
+    model = dfact.ElasticCP(RANK, lam=2.0, l1_ratio=0.5, init="svd", random_state=0, max_iter=2000).fit(planted.Z)
     if model.rank_ < RANK:
         return {}
     return _cover(dfact.selection.bootstrap(model, planted.Z, REFITS, random_state=seed), planted, SPARSE_LOADING)
 
 
 TRUE_RANK, START = 3, 6
-RULES = (("held_out", "lowest"), ("bic", "lowest"), ("split_half", "stable"), ("held_out", "knee"), ("bic", "knee"))
+RULES = (("held_out", "min"), ("bic", "min"), ("split_half", "stable"), ("held_out", "knee"), ("bic", "knee"))
 GOOD = (0.8, 1.0)
 
 
 def _rule_name(criterion: str, rule: str) -> str:
-    return criterion if rule == "stable" else f"{criterion}, {rule}"
+    return criterion if rule == "stable" else f"{criterion}, {'lowest' if rule == 'min' else rule}"
 
 
 PATH_RULES = {
-    key: Statement(
-        f"Number of components: {_rule_name(*key)}", "The planted rank.", "correct sizes", bar=GOOD if key[1] == "lowest" else None
-    )
+    key: Statement(f"Number of components: {_rule_name(*key)}", "The planted rank.", "correct sizes", bar=GOOD if key[1] == "min" else None)
     for key in RULES
 }
 REPLICABLE = Statement("Number of components: replicability", "The planted rank.", "correct sizes", bar=GOOD)
@@ -157,7 +155,7 @@ def rules(condition: str, seed: int) -> Counts:
     for (criterion, rule), statement in PATH_RULES.items():
         model = dfact.ElasticCP(START, l1_ratio=0.1, random_state=seed)
         settings = {} if rule == "stable" else {"rule": rule}
-        chosen: Any = dfact.selection.select_on_path(model, Z, criterion, lambdas, random_state=seed, **settings)
+        chosen: Any = dfact.selection.select_penalty(model, Z, criterion, lambdas, random_state=seed, **settings)
         counts[statement.name] = (float(chosen.model.rank_ == TRUE_RANK), 1.0)
     return counts
 
@@ -167,7 +165,7 @@ def replicable(condition: str, seed: int) -> Counts:
     Z, model = _tensor(_slices(condition), seed), dfact.ElasticCP(lam=1e-8, max_iter=300)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        found = dfact.selection.replicability(model, Z, range(1, START + 1), n_folds=5, starts=2, random_state=seed)
+        found = dfact.selection.replicability(model, Z, range(1, START + 1), n_folds=5, n_starts=2, random_state=seed)
     curve = {statement.name: (float(found.table.at[k, "fms"]), 1.0) for k, statement in CURVE.items()}
     return {REPLICABLE.name: (float(found.best_params["n_components"] == TRUE_RANK), 1.0)} | curve
 

@@ -38,7 +38,7 @@ PROTOTYPE = {0.1: (0.33, 0.60, 0.95), 0.05: (0.43, 0.64, 0.86)}
 PROTOTYPE_HERE = {0.1: (0.3305, 0.6017, 0.9540), 0.05: (0.4267, 0.6337, 0.8507)}
 SKEWED_RIDGE = 1e-3
 
-OMEGAS = (0.1, 0.25, 0.5, 0.75, 0.9)  # Fig. 5 and 6
+TAUS = (0.1, 0.25, 0.5, 0.75, 0.9)  # Fig. 5 and 6
 EDGES = (0.0, 0.3, 3.1, 20.0)  # seconds
 LATENCY_RIDGE = 1.0
 GRID = {"n_components": [2, 5, 10, 20], "ridge": [1, 2, 4, 8, 16]}
@@ -46,10 +46,10 @@ CHOSEN_OMEGAS = (0.1, 0.5, 0.9)
 ALL = "all"
 
 Curves = dict[tuple[float, float], NDArray[np.float64]]
-"""Of a rate and an ω the errors at SHARES of the entries."""
+"""Of a rate and an τ the errors at SHARES of the entries."""
 SHARES = np.linspace(0, 1, 401)
 Distributions = dict[tuple[str, float, float, str], NDArray[np.float64]]
-"""Of the kind of model, a rate, an ω and a bin the errors at SHARES of its entries, averaged over splits."""
+"""Of the kind of model, a rate, an τ and a bin the errors at SHARES of its entries, averaged over splits."""
 
 
 def skewed(repetitions: int, size: int = 1000) -> tuple[Thresholds, Curves]:
@@ -57,7 +57,7 @@ def skewed(repetitions: int, size: int = 1000) -> tuple[Thresholds, Curves]:
     rows: list[dict[str, Any]] = []
     curves: Curves = {}
     for rate in RATES:
-        found: dict[float, list[NDArray[np.float64]]] = {omega: [] for omega in SKEWED_OMEGAS}
+        found: dict[float, list[NDArray[np.float64]]] = {tau: [] for tau in SKEWED_OMEGAS}
         for seed in range(repetitions):
             rng = np.random.default_rng(seed)
             planted = rng.random((size, COMPONENTS)) @ rng.random((size, COMPONENTS)).T
@@ -67,12 +67,12 @@ def skewed(repetitions: int, size: int = 1000) -> tuple[Thresholds, Curves]:
             X = sp.csr_array((planted[positions] + noise, positions), shape=planted.shape)
             for model in _fixed(SKEWED_RIDGE).fit_each(X, SKEWED_OMEGAS):
                 errors = np.abs(model.row_factors_ @ model.components_ / planted - 1)[~observed]
-                found[model.omega].append(np.quantile(errors, SHARES))
-        for position, (omega, each) in enumerate(found.items()):
-            curves[rate, omega] = np.mean(each, axis=0)
-            median, q25, q75 = (curves[rate, omega][round(share * (len(SHARES) - 1))] for share in (0.5, 0.25, 0.75))
+                found[model.tau].append(np.quantile(errors, SHARES))
+        for position, (tau, each) in enumerate(found.items()):
+            curves[rate, tau] = np.mean(each, axis=0)
+            median, q25, q75 = (curves[rate, tau][round(share * (len(SHARES) - 1))] for share in (0.5, 0.25, 0.75))
             spread = np.std([one[len(SHARES) // 2] for one in each])
-            row = {"R": rate, "omega": omega, "median": median, "sd": spread, "q25": q25, "q75": q75}
+            row = {"R": rate, "tau": tau, "median": median, "sd": spread, "q25": q25, "q75": q75}
             rows.append(row | {"prototype": PROTOTYPE[rate][position], "prototype here": PROTOTYPE_HERE[rate][position]})
     thresholds = _skewed_bars(rows)
     report("emf_paper_skewed", rows, thresholds)
@@ -88,7 +88,7 @@ def _skewed_bars(rows: Sequence[dict[str, Any]]) -> Thresholds:
     for rate in RATES:
         medians = [row["median"] for row in rows if row["R"] == rate]
         text = ", ".join(f"{median:.3f}" for median in medians)
-        thresholds.append((f"R = {rate}: the lower ω the better, {text}", sorted(medians) == medians))
+        thresholds.append((f"R = {rate}: the lower τ the better, {text}", sorted(medians) == medians))
         ratio = max(median / prototype for median, prototype in zip(medians, PROTOTYPE_HERE[rate], strict=True))
         thresholds.append(
             (f"R = {rate}: medians of at most {ratio:.4f} × the prototype's on the same data (threshold 1.01)", ratio <= 1.01)
@@ -118,39 +118,39 @@ def latency(V: NDArray[np.float64], splits: int, grid: dict[str, Any] | None = N
             for split in range(splits):
                 train = np.random.default_rng(split).random(V.shape) < rate
                 X, test = np.where(train, V, np.nan), np.where(train, np.nan, V)
-                models = {"fixed": _fixed(LATENCY_RIDGE).fit_each(X, OMEGAS), "chosen": _chosen(X, split, grid or GRID)}
+                models = {"fixed": _fixed(LATENCY_RIDGE).fit_each(X, TAUS), "chosen": _chosen(X, split, grid or GRID)}
                 for kind, of in models.items():
                     for model in of:
                         errors = _errors(model, test)
                         rows.append({"R": rate, "split": split, "k, ridge": kind} | _error_row(model, errors))
                         for name, each in errors.items():
-                            quantiles.setdefault((kind, rate, model.omega, name), []).append(np.quantile(each, SHARES))
+                            quantiles.setdefault((kind, rate, model.tau, name), []).append(np.quantile(each, SHARES))
     each = pd.DataFrame(rows)
-    table = each.drop(columns="split").groupby(["k, ridge", "R", "omega"], sort=False).mean().reset_index()
+    table = each.drop(columns="split").groupby(["k, ridge", "R", "tau"], sort=False).mean().reset_index()
     distributions = {key: np.mean(each, axis=0) for key, each in quantiles.items()}
     thresholds = _latency_bars(table)
     report("emf_paper_latency", table.to_dict("records"), thresholds)
     report("emf_paper_distributions", distribution_rows(distributions))
-    print("Chosen: a large ridge draws the model to 0, at ω = 0.5 to the lower side too; overall that may do as well as ω = 0.1.")
+    print("Chosen: a large ridge draws the model to 0, at τ = 0.5 to the lower side too; overall that may do as well as τ = 0.1.")
     return thresholds, table, distributions
 
 
 def distribution_rows(distributions: Distributions) -> list[dict[str, Any]]:
-    """Return Fig. 4-6 as a table: quantiles of the errors, and the share of the distribution at which ω has the lowest error of all.
+    """Return Fig. 4-6 as a table: quantiles of the errors, and the share of the distribution at which τ has the lowest error of all.
 
-    An ω whose share is 1 is the best at every quantile: its distribution function lies above those of the others.
+    An τ whose share is 1 is the best at every quantile: its distribution function lies above those of the others.
     """
     rows = []
     inner = (SHARES > 0.01) & (SHARES < 0.99)
-    for (kind, rate, omega, name), errors in distributions.items():
-        rivals = np.min([other for (k, r, w, n), other in distributions.items() if (k, r, n) == (kind, rate, name) and w != omega], axis=0)
-        row = {"bin": name, "R": rate, "k, ridge": kind, "omega": omega, "best at": float((errors <= rivals)[inner].mean())}
+    for (kind, rate, tau, name), errors in distributions.items():
+        rivals = np.min([other for (k, r, w, n), other in distributions.items() if (k, r, n) == (kind, rate, name) and w != tau], axis=0)
+        row = {"bin": name, "R": rate, "k, ridge": kind, "tau": tau, "best at": float((errors <= rivals)[inner].mean())}
         rows.append(row | {f"{share:.0%}": float(np.interp(share, SHARES, errors)) for share in (0.1, 0.25, 0.5, 0.75, 0.9)})
-    return sorted(rows, key=lambda row: (row["bin"], row["R"], row["k, ridge"], row["omega"]))
+    return sorted(rows, key=lambda row: (row["bin"], row["R"], row["k, ridge"], row["tau"]))
 
 
 def _chosen(X: NDArray[np.float64], seed: int, grid: dict[str, Any]) -> list[dfact.ExpectileMF]:
-    """Return the model for each ω with the number of components and the ridge of the lowest median relative error, which is drawn."""
+    """Return the model for each τ with the number of components and the ridge of the lowest median relative error, which is drawn."""
     model = dfact.ExpectileMF(max_iter=SWEEPS)
     return [selection.model for selection in select_each_by_held_out(model, X, grid, CHOSEN_OMEGAS, error="relative", random_state=seed)]
 
@@ -165,7 +165,7 @@ def _errors(model: dfact.ExpectileMF, test: NDArray[np.float64]) -> dict[str, ND
 
 def _error_row(model: dfact.ExpectileMF, errors: dict[str, NDArray[np.float64]]) -> dict[str, float]:
     """Return median and interquartile range of the errors, for all entries and by bins of the true value."""
-    row: dict[str, float] = {"omega": model.omega, "k": model.n_components, "ridge": model.ridge}
+    row: dict[str, float] = {"tau": model.tau, "k": model.n_components, "ridge": model.ridge}
     for name, each in errors.items():
         q25, median, q75 = np.quantile(each, [0.25, 0.5, 0.75])
         row |= {f"{name}: median": median, f"{name}: IQR": q75 - q25}
@@ -176,13 +176,13 @@ def _latency_bars(table: pd.DataFrame) -> Thresholds:
     thresholds: Thresholds = []
     low, high = (f"{EDGES[i]:g}-{EDGES[i + 1]:g} s: median" for i in (0, -2))
     for rate in RATES:
-        rows = {kind: of.set_index("omega") for kind, of in table[table["R"] == rate].groupby("k, ridge")}
+        rows = {kind: of.set_index("tau") for kind, of in table[table["R"] == rate].groupby("k, ridge")}
         chosen = rows["chosen"]
-        fixed = rows["fixed"].loc[chosen.index]  # the ω of both
-        thresholds.append((f"R = {rate}, fixed: ω = 0.1 is the best overall", fixed["all: median"].idxmin() == 0.1))
+        fixed = rows["fixed"].loc[chosen.index]  # the τ of both
+        thresholds.append((f"R = {rate}, fixed: τ = 0.1 is the best overall", fixed["all: median"].idxmin() == 0.1))
         for kind, of in (("fixed", fixed), ("chosen", chosen)):
-            thresholds.append((f"R = {rate}, {kind}: ω = 0.1 is the best of 0-0.3 s, {of[low].min():.3f}", of[low].idxmin() == 0.1))
-            thresholds.append((f"R = {rate}, {kind}: ω = 0.9 is the best of 3.1-20 s, {of[high].min():.3f}", of[high].idxmin() == 0.9))
+            thresholds.append((f"R = {rate}, {kind}: τ = 0.1 is the best of 0-0.3 s, {of[low].min():.3f}", of[low].idxmin() == 0.1))
+            thresholds.append((f"R = {rate}, {kind}: τ = 0.9 is the best of 3.1-20 s, {of[high].min():.3f}", of[high].idxmin() == 0.9))
         ratio = float((chosen["all: median"] / fixed["all: median"]).max())
         thresholds.append((f"R = {rate}: chosen has at most {ratio:.2f} of the median of fixed (threshold 0.95)", ratio <= 0.95))
     return thresholds
@@ -193,8 +193,8 @@ def draw_skewed(curves: Curves, folder: Path) -> None:
     figure = new_figure(9, 4)
     for panel, rate in enumerate(RATES):
         axes = figure.add_subplot(1, len(RATES), panel + 1, title=f"R = {rate}", xlabel="relative error", ylabel="share", xlim=(0, 3))
-        for omega in SKEWED_OMEGAS:
-            axes.plot(curves[rate, omega], SHARES, label=f"EMF-{omega}")
+        for tau in SKEWED_OMEGAS:
+            axes.plot(curves[rate, tau], SHARES, label=f"EMF-{tau}")
         axes.legend()
     save_figure(figure, folder / "emf_paper_skewed.png")
 
@@ -214,25 +214,25 @@ def draw_distributions(distributions: Distributions, folder: Path) -> None:
                     xlabel="relative error",
                     ylabel="share",
                 )
-                each = {omega: q for (k, r, omega, n), q in distributions.items() if (k, r, n) == (kind, rate, name)}
-                for omega, errors in each.items():
-                    axes.plot(errors, SHARES, label=f"EMF-{omega}")
+                each = {tau: q for (k, r, tau, n), q in distributions.items() if (k, r, n) == (kind, rate, name)}
+                for tau, errors in each.items():
+                    axes.plot(errors, SHARES, label=f"EMF-{tau}")
                 axes.set_xlim(0, max(float(np.interp(0.9, SHARES, errors)) for errors in each.values()))
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
         save_figure(figure, folder / f"emf_paper_distributions_{kind}.png")
 
 
 def draw_latency(table: pd.DataFrame, folder: Path) -> None:
-    """Draw Fig. 4-6: medians and interquartile ranges over ω, for all entries and by bins."""
+    """Draw Fig. 4-6: medians and interquartile ranges over τ, for all entries and by bins."""
     names = [str(name).removesuffix(": median") for name in table if str(name).endswith(": median")]
     figure = new_figure(4 * len(names), 7)
     for row, what in enumerate(("median", "IQR")):
         for column, name in enumerate(names):
             axes = figure.add_subplot(
-                2, len(names), row * len(names) + column + 1, title=name, xlabel="ω", ylabel=f"{what} of relative errors"
+                2, len(names), row * len(names) + column + 1, title=name, xlabel="τ", ylabel=f"{what} of relative errors"
             )
             for (kind, rate), of in table.groupby(["k, ridge", "R"], sort=False):
-                axes.plot(of["omega"], of[f"{name}: {what}"], "o-" if kind == "fixed" else "s--", label=f"R = {rate}, {kind}")
+                axes.plot(of["tau"], of[f"{name}: {what}"], "o-" if kind == "fixed" else "s--", label=f"R = {rate}, {kind}")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     save_figure(figure, folder / "emf_paper_latency.png")
 

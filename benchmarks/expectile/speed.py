@@ -48,12 +48,12 @@ def skewed(n: int, m: int, observed: float, seed: int = 0) -> Any:
     return sp.csr_array((data, indices, indptr), shape=(n, m))
 
 
-def fit(A: Any, omega: float, sweeps: int) -> Callable[[], object]:
-    model = dfact.ExpectileMF(K, omega=omega, ridge=RIDGE, max_iter=sweeps, tol=0, executor="inline")
+def fit(A: Any, tau: float, sweeps: int) -> Callable[[], object]:
+    model = dfact.ExpectileMF(K, tau=tau, ridge=RIDGE, max_iter=sweeps, tol=0, executor="inline")
     return lambda: model.fit(A)
 
 
-def numpy_sweep(A: Any, omega: float) -> Callable[[], object]:
+def numpy_sweep(A: Any, tau: float) -> Callable[[], object]:
     """Minimize over every row by Newton's method on the signs, and take one Newton step for every column."""
     rng = np.random.default_rng(0)
     columns = A.T.tocsr()
@@ -61,7 +61,7 @@ def numpy_sweep(A: Any, omega: float) -> Callable[[], object]:
 
     def step(F: NDArray[np.float64], b: NDArray[np.float64], x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         signs = b >= F @ x
-        w = np.where(signs, omega, 1 - omega)[:, None]
+        w = np.where(signs, tau, 1 - tau)[:, None]
         return np.linalg.solve(F.T @ (w * F) + RIDGE * np.eye(K), F.T @ (w[:, 0] * b)), signs
 
     def sweep() -> None:
@@ -92,16 +92,16 @@ def cmfrec_fit(A: Any, sweeps: int) -> Callable[[], object]:
 def sweeps_side_by_side(n: int, m: int, repeats: int) -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
     A = skewed(n, m, 0.1)
     few, many = 2, SWEEPS + 2
-    functions = {f"{what} {omega}": fit(A, omega, sweeps) for omega in (0.1, 0.5) for what, sweeps in (("few", few), ("many", many))}
-    functions |= {f"NumPy {omega}": numpy_sweep(A, omega) for omega in (0.1, 0.5)}
+    functions = {f"{what} {tau}": fit(A, tau, sweeps) for tau in (0.1, 0.5) for what, sweeps in (("few", few), ("many", many))}
+    functions |= {f"NumPy {tau}": numpy_sweep(A, tau) for tau in (0.1, 0.5)}
     functions["whole"] = fit(A, 0.1, SWEEPS)
     peer = find_spec("cmfrec") is not None
     if peer:
         functions |= {"cmfrec few": cmfrec_fit(A, few), "cmfrec many": cmfrec_fit(A, many)}
     times = side_by_side(functions, repeats)
-    ours = {omega: (times[f"many {omega}"] - times[f"few {omega}"]) / SWEEPS for omega in (0.1, 0.5)}
-    rows = [{"what": f"dfact, omega {omega}", "ms_per_sweep": s * 1e3, "ns_per_entry": s * 1e9 / A.nnz} for omega, s in ours.items()]
-    rows += [{"what": f"NumPy loop, omega {o}", "ms_per_sweep": times[f"NumPy {o}"] * 1e3} for o in (0.1, 0.5)]
+    ours = {tau: (times[f"many {tau}"] - times[f"few {tau}"]) / SWEEPS for tau in (0.1, 0.5)}
+    rows = [{"what": f"dfact, tau {tau}", "ms_per_sweep": s * 1e3, "ns_per_entry": s * 1e9 / A.nnz} for tau, s in ours.items()]
+    rows += [{"what": f"NumPy loop, tau {o}", "ms_per_sweep": times[f"NumPy {o}"] * 1e3} for o in (0.1, 0.5)]
     ratio = times["NumPy 0.1"] / ours[0.1]
     thresholds = [
         (f"{SWEEPS} sweeps with start and end take {times['whole']:.2f} s (threshold 1)", times["whole"] <= 1),
@@ -111,8 +111,7 @@ def sweeps_side_by_side(n: int, m: int, repeats: int) -> tuple[list[dict[str, An
         theirs = (times["cmfrec many"] - times["cmfrec few"]) / SWEEPS
         rows.append({"what": "cmfrec, two threads", "ms_per_sweep": theirs * 1e3})
         thresholds += [
-            (f"omega {omega}: {ours[omega] / theirs:.2f} × cmfrec's time (threshold 0.2)", ours[omega] <= 0.2 * theirs)
-            for omega in (0.5, 0.1)
+            (f"tau {tau}: {ours[tau] / theirs:.2f} × cmfrec's time (threshold 0.2)", ours[tau] <= 0.2 * theirs) for tau in (0.5, 0.1)
         ]
     else:
         print("cmfrec is not installed: not measured")
@@ -163,7 +162,7 @@ def make(path: Path, n: int, m: int) -> None:
 def out_of_core(path: str, limit: str) -> dict[str, Any]:
     dataset = dfact.open_dataset(path)
     clock = Clock([])
-    model = dfact.ExpectileMF(K, omega=0.1, max_iter=PASSES, tol=0, memory_limit=limit, callbacks=[clock])
+    model = dfact.ExpectileMF(K, tau=0.1, max_iter=PASSES, tol=0, memory_limit=limit, callbacks=[clock])
     plan = dfact.plan(model, dataset)
     began = time.perf_counter()
     with Peak() as peak:

@@ -149,10 +149,10 @@ class StoredAdmixture(Stored):
     _MAX_ITER = 20
 
     def _found(self) -> Any:
-        return dfact.Admixture(3, n_trials=3, max_iter=self._MAX_ITER, tol=0, executor="inline").fit(self.data)
+        return dfact.Admixture(3, ploidy=3, max_iter=self._MAX_ITER, tol=0, executor="inline").fit(self.data)
 
     def _arguments(self) -> list[str | Path]:
-        fit = ["fit", "admixture", self.data, self.model, "-k", "3", "--trials", "3", "--max-iter", str(self._MAX_ITER), "--tol", "0"]
+        fit = ["fit", "admixture", self.data, self.model, "-k", "3", "--ploidy", "3", "--max-iter", str(self._MAX_ITER), "--tol", "0"]
         return [*fit, "--checkpoint-every", "4", "--overwrite"]
 
 

@@ -110,13 +110,13 @@ class Solver:
 
 _ITERATES = {"max_iter": 8, "tol": 0}
 _RANDOM_START = _ITERATES | {"init": "random"}  # no passes over a sample before the first iteration
-_EXPECTILE = _ITERATES | {"omega": 0.2, "ridge": 0.1}
+_EXPECTILE = _ITERATES | {"tau": 0.2, "ridge": 0.1}
 SOLVERS = {
-    "ICQF splitless": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "splitless"}),
+    "ICQF mm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "mm"}),
     "ICQF admm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "admm"}),
     "L1NMF": Solver(dfact.L1NMF, answers, _RANDOM_START),
     "GradeOfMembership crsc": Solver(dfact.GradeOfMembership, memberships, {"method": "crsc"}, last=4),
-    "Admixture": Solver(dfact.Admixture, memberships, _ITERATES | {"n_trials": 4}),
+    "Admixture": Solver(dfact.Admixture, memberships, _ITERATES | {"ploidy": 4}),
     "ExpectileMF exact": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "exact"}),
     "ExpectileMF surrogate": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "surrogate"}),
     "ElasticCP bcd, fill": Solver(dfact.ElasticCP, tensor, _ITERATES | {"lam": 0.5, "missing": "fill"}),

@@ -51,7 +51,7 @@ def _fitted_icqf() -> Any:
 
 @cache
 def _fitted_admixture() -> Any:
-    return dfact.Admixture(2, n_trials=2, max_iter=3, random_state=0, checkpoint_every=1, executor="inline").fit(_calls())
+    return dfact.Admixture(2, ploidy=2, max_iter=3, random_state=0, checkpoint_every=1, executor="inline").fit(_calls())
 
 
 @cache
@@ -79,11 +79,11 @@ def _select_emf(checkpoint: Any) -> Any:
 
 def _select_cp(checkpoint: Any) -> Any:
     model = dfact.ElasticCP(1, max_iter=3, random_state=0, checkpoint_every=1, executor="inline")
-    return selection.select_on_path(model, _tensor(), lambdas=[0.1, 1.0], holdout_fraction=0.2, checkpoint=checkpoint, **_SEED)
+    return selection.select_penalty(model, _tensor(), lambdas=[0.1, 1.0], holdout_fraction=0.2, checkpoint=checkpoint, **_SEED)
 
 
 def _select_admixture(checkpoint: Any) -> Any:
-    model = dfact.Admixture(2, n_trials=2, max_iter=3, random_state=0, executor="inline")
+    model = dfact.Admixture(2, ploidy=2, max_iter=3, random_state=0, executor="inline")
     return selection.cross_validate_entries(model, _calls(), n_components=[1, 2], n_folds=2, checkpoint=checkpoint, **_SEED)
 
 
@@ -97,7 +97,7 @@ CHECKPOINTS: dict[str, Callable[[Any], Any]] = {
     "icqf admm": _fit(lambda: dfact.ICQF(2, max_iter=4, solver="admm", rho="adaptive", random_state=0), _ratings),
     "l1nmf": _fit(lambda: dfact.L1NMF(2, max_iter=4, init="random", random_state=0), _ratings),
     "gom": _fit(lambda: dfact.GradeOfMembership(2, random_state=0), _ratings),
-    "admixture": _fit(lambda: dfact.Admixture(2, n_trials=2, max_iter=3, random_state=0), _calls),
+    "admixture": _fit(lambda: dfact.Admixture(2, ploidy=2, max_iter=3, random_state=0), _calls),
     "emf": _fit(lambda: dfact.ExpectileMF(2, max_iter=4, random_state=0), _ratings),
     "cp": _fit(lambda: dfact.ElasticCP(2, max_iter=4, random_state=0), _tensor),
     "select icqf": _select_icqf,

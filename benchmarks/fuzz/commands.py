@@ -70,12 +70,12 @@ EFFORT: dict[str, str] = {
     "max_iter": "2",
     "n_resamples": "3",
     "n_folds": "2",
-    "repeats": "1",
-    "restarts": "0",
+    "n_repeats": "1",
+    "n_restarts": "0",
     "random_state": "0",
-    "n_jobs": "1",
+    "n_readers": "1",
     "workers": "1",
-    "n_trials": "2",
+    "ploidy": "2",
     "lambdas": "0.1,1",
     "seed": "0",
     "n_blocks": "",
@@ -121,7 +121,7 @@ def _write_inputs(folder: Path) -> None:
     (folder / "items.csv").write_text("item,text,scale,key\n" + "".join(f"Q{j},Item {j},s{j % 2},{1 - 2 * (j % 2)}\n" for j in range(M)))
     np.save(folder / "x.npy", np.random.default_rng(7).random((n, M)))
     bed_target().make(folder)
-    dfact.import_genotypes(folder / "c.bed", folder / "g.zarr", n_jobs=1)
+    dfact.import_genotypes(folder / "c.bed", folder / "g.zarr", n_readers=1)
     values = table.filter(like="Q").astype(np.int16).to_numpy()
     settings: dict[str, Any] = {"confounders": table[["age", "sex"]], "empty_rows": "drop", "missing": -9}
     dfact.import_array(values, folder / "d.zarr", row_labels=table["id"], column_labels=[f"Q{j}" for j in range(M)], **settings)

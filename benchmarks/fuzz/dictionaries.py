@@ -147,12 +147,12 @@ def csv_of(path: Path) -> list[list[str]]:
 
 
 DICTIONARY_TARGETS = {
-    "REDCap": dictionary_target(redcap_tables(), "export.csv", "fields.csv", "events.csv", stack="events"),
+    "REDCap": dictionary_target(redcap_tables(), "export.csv", "fields.csv", "events.csv", third_mode="events"),
     "REDCap event": dictionary_target(
         redcap_tables(), "export.csv", "fields.csv", items=["mood", "pain", "meds"], confounders=["height"], event="v0_arm_1"
     ),
     "UK Biobank": dictionary_target(
-        biobank_tables(), "ukb.tsv", "fields.tsv", "codings.tsv", items=["20510", "21059", "4080"], stack="instances"
+        biobank_tables(), "ukb.tsv", "fields.tsv", "codings.tsv", items=["20510", "21059", "4080"], third_mode="instances"
     ),
     "codebook": codebook_target(),
 }

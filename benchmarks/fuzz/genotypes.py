@@ -28,7 +28,7 @@ def _write_tables(folder: Path) -> None:
 
 
 def _import(source: Path, out: Path) -> dfact.Dataset:
-    dataset = dfact.import_genotypes(source, out / "d.zarr", empty_variants="drop", multiallelic="drop", n_jobs=1)
+    dataset = dfact.import_genotypes(source, out / "d.zarr", empty_variants="drop", multiallelic="drop", n_readers=1)
     values = read_values(dataset)
     expect(np.isin(values[~np.isnan(values)], (0, 1, 2)).all(), "values that are no genotypes")
     assert dataset.genotypes.variants is not None

@@ -56,7 +56,7 @@ FORGED: dict[str, tuple[str, Callable[[], Any]]] = {
     "gom": ("dense", lambda: dfact.GradeOfMembership(2, random_state=0)),
     "emf": ("sparse", lambda: dfact.ExpectileMF(2, max_iter=2)),
     "cp": ("tensor", lambda: dfact.ElasticCP(2, max_iter=2, random_state=0)),
-    "cp given": ("tensor", lambda: dfact.ElasticCP(2, max_iter=2, random_state=0, prior=[np.ones(N), np.ones(M), np.ones(3)])),
+    "cp given": ("tensor", lambda: dfact.ElasticCP(2, max_iter=2, random_state=0, slice_variances=[np.ones(N), np.ones(M), np.ones(3)])),
 }
 """Models whose documents are forged, with the kind of their data."""
 
@@ -73,7 +73,7 @@ def forged_target(name: str) -> Target:
             loadings = np.asarray(model.components_, float)
             model.stability_ = Stability(np.ones((2, len(loadings))), loadings, loadings, loadings, 0.95, np.ones(loadings.shape))
         scores = pd.DataFrame({"error": [1.0, 2.0], "n": [1.0, 2.0]}, index=pd.Index([2, 3], name="n_components"))
-        model.selection_ = SelectionRecord.from_table(scores, 0, "error", "lowest")
+        model.selection_ = SelectionRecord.from_table(scores, 0, "error", "min")
         dfact.save_model(model, folder / "m.model")
 
     def read(folder: Path, out: Path, same: bool) -> None:

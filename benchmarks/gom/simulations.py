@@ -78,7 +78,7 @@ def averages(
                 planted.memberships.shape[1],
                 **GOM_ALGORITHMS[name],
                 tau=None if tau is None else tau(planted.R.shape),
-                n_levels=levels,
+                max_response=levels,
                 random_state=seed,
             )
             found.append(outcome(model, planted, candidates or CANDIDATES))
@@ -185,7 +185,7 @@ def noiseless() -> Thresholds:
     for n in (200, 800):
         planted = gom_simulation(1, n, 0)
         for name, parameters in GOM_ALGORITHMS.items():
-            model = dfact.GradeOfMembership(3, **parameters, n_levels=LEVELS, random_state=0).fit(planted.expected)
+            model = dfact.GradeOfMembership(3, **parameters, max_response=LEVELS, random_state=0).fit(planted.expected)
             errors = hamming(model.memberships_, planted.memberships), relative(model.components_.T, planted.item_parameters)
             rows.append({"N": n, "algorithm": name, "hamming": errors[0], "relative": errors[1]})
     worst = max(max(row["hamming"], row["relative"]) for row in rows)

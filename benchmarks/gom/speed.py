@@ -50,7 +50,7 @@ def simulation(n: int, repeats: int) -> Thresholds:
     fits = {}
     for name, parameters in GOM_ALGORITHMS.items():
         for precision, X in inputs.items():
-            model = dfact.GradeOfMembership(3, **parameters, n_levels=4, random_state=0)
+            model = dfact.GradeOfMembership(3, **parameters, max_response=4, random_state=0)
             fits[name, precision] = lambda model=model, X=X: model.fit(X)
     with lone_pure_subjects():
         times = side_by_side({f"{name}; {precision}": fit for (name, precision), fit in fits.items()}, repeats)
@@ -160,7 +160,7 @@ def make(folder: Path, n: int, m: int, k: int, levels: int) -> Path:
 def fit(path: str, algorithm: str, candidates: list[int]) -> dict[str, Any]:
     """Return seconds and peak memory of the selection among the candidates, or of a fit with a single one."""
     dataset = dfact.open_dataset(path)
-    model = dfact.GradeOfMembership(**GOM_ALGORITHMS[algorithm], n_levels=4, random_state=0)
+    model = dfact.GradeOfMembership(**GOM_ALGORITHMS[algorithm], max_response=4, random_state=0)
     steps: dict[str, float] = {}
     model.callbacks = [lambda step: steps.update({step.step: step.seconds - sum(steps.values())})]
     began = time.perf_counter()

@@ -90,7 +90,7 @@ def inputs(name: str, folder: Path) -> dict[str, Any]:
 
 
 def model(name: str, method: str, n_components: int = 2) -> dfact.GradeOfMembership:
-    return dfact.GradeOfMembership(n_components, method=method, n_levels=PAPER[name].levels, random_state=0)
+    return dfact.GradeOfMembership(n_components, method=method, max_response=PAPER[name].levels, random_state=0)
 
 
 def table_4(largest: int) -> Thresholds:
@@ -188,7 +188,7 @@ def ratings(n: int, m: int, repeats: int) -> Thresholds:
     compressed = sp.csr_array(dense)
     rows: list[dict[str, Any]] = []
     for method in ("srsc", "crsc", "ssc", "srm"):
-        models = {kind: dfact.GradeOfMembership(3, method=method, n_levels=5, random_state=0) for kind in ("dense", "sparse")}
+        models = {kind: dfact.GradeOfMembership(3, method=method, max_response=5, random_state=0) for kind in ("dense", "sparse")}
         with lone_pure_subjects():
             times = side_by_side(
                 {

@@ -68,8 +68,7 @@ CASES = {
     for name, k in _COMPONENTS.items()
 }
 CASES |= {
-    f"emf latency, {omega}": Case(response_times, "ExpectileMF", {"n_components": 10, "omega": omega, "ridge": 0.1})
-    for omega in (0.1, 0.5, 0.9)
+    f"emf latency, {tau}": Case(response_times, "ExpectileMF", {"n_components": 10, "tau": tau, "ridge": 0.1}) for tau in (0.1, 0.5, 0.9)
 }
 CASES |= {f"cp {name}": Case(_tensor(name), "ElasticCP", {"n_components": 3, "lam": 0.1}) for name in ("amino", "il2", "kinetic")}
 

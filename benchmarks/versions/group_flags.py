@@ -37,7 +37,7 @@ def flagged(frame):
         return []
     items = frame.index[frame["flagged"]] if "flagged" in frame else frame.index
     return [table.columns[int(item)] for item in items.get_level_values("item")]
-print(json.dumps([flagged(found.effects), flagged(found.screen), flagged(found.findings)]))
+print(json.dumps([flagged(found.effects), flagged(found.mantel_tests), flagged(found.dif_items)]))
 """
 
 

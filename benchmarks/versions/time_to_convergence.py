@@ -115,7 +115,7 @@ CASES = {
     "icqf ecr": Case(_real("ecr"), "ICQF", {"n_components": 4}, 0.5),
     "icqf sd3": Case(_real("sd3"), "ICQF", {"n_components": 3}, 0.5),
     "icqf npi": Case(_real("npi"), "ICQF", {"n_components": 5}, 0.5),
-    "emf skewed 1000000x300": Case(_skewed, "ExpectileMF", {"n_components": 10, "omega": 0.1, "ridge": 0.1}, 0.6, 100),
+    "emf skewed 1000000x300": Case(_skewed, "ExpectileMF", {"n_components": 10, "tau": 0.1, "ridge": 0.1}, 0.6, 100),
     "cp 200000x300x5": Case(_tensor, "ElasticCP", {"n_components": 5, "lam": 1.0, "random_state": 0}, 0.6, 200),
 }
 

@@ -44,14 +44,14 @@ def _stored(name: str, arrays: list[NDArray[np.float64]], folder: Path) -> Itera
 
 def fits(data: dict[str, list[dfact.Dataset]]) -> Iterator[tuple[object, dfact.Dataset]]:
     """Yield estimators and their data."""
-    for solver in ("splitless", "admm"):
+    for solver in ("mm", "admm"):
         yield from ((dfact.ICQF(3, solver=solver, **_ITERATIONS), dataset) for dataset in data["answers"])
     yield from ((dfact.L1NMF(3, **_ITERATIONS), dataset) for dataset in data["answers"])
     yield from ((dfact.GradeOfMembership(3, random_state=0), dataset) for dataset in data["responses"])
-    yield from ((dfact.Admixture(3, n_trials=2, random_state=0, **_ITERATIONS), dataset) for dataset in data["responses"])
+    yield from ((dfact.Admixture(3, ploidy=2, random_state=0, **_ITERATIONS), dataset) for dataset in data["responses"])
     yield from ((dfact.FactorAnalysis(3), dataset) for dataset in data["measured"])
     for solver in ("exact", "surrogate"):
-        model = {"omega": 0.2, "ridge": 0.1, "solver": solver, **_ITERATIONS}
+        model = {"tau": 0.2, "ridge": 0.1, "solver": solver, **_ITERATIONS}
         yield from ((dfact.ExpectileMF(3, **model), dataset) for dataset in data["measured"])
     for solver in ("bcd", "stochastic"):
         yield from ((dfact.ElasticCP(2, lam=0.1, solver=solver, random_state=0, **_ITERATIONS), dataset) for dataset in data["tensor"])

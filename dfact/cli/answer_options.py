@@ -87,8 +87,8 @@ missing_option = click.option(
     help="Codes of missing answers, such as -9 or race=6; empty cells and codes that the file declares are always missing. Repeatable or "
     "separated by commas.",
 )
-answers_option = click.option(
-    "--answers",
+not_missing_option = click.option(
+    "--not-missing",
     multiple=True,
     metavar="[ITEM=]CODES",
     callback=_each(_codes),

@@ -26,7 +26,7 @@ from dfact.storage.location import Location
 @click.argument("model", type=UpdatedLocation())
 @click.argument("data", type=InputLocation())
 @click.option("--by", required=True, metavar="NAME", help="Confounder of DATA with the groups. Its first level is the reference.")
-@list_option("--levels", "Levels of the groups to compare, by default all; participants of others are left out.")
+@list_option("--groups", "Groups to compare, by default all; participants of others are left out.")
 @click.option(
     "--resamples",
     "n_resamples",
@@ -47,7 +47,7 @@ def compare(
     model: Location,
     data: Location,
     by: str,
-    levels: list[str],
+    groups: list[str],
     n_resamples: int | None,
     test: bool,
     n_permutations: int | None,
@@ -66,8 +66,8 @@ def compare(
     the reference, where 1 is identical, before and after rotation to the same factors; the congruence of the two populations
     with its interval; and a p value of equal loadings, adjusted by Holm. Other means, variances or missing answers do not count.
 
-    The second table has the difference of the groups in each factor, in standard deviations. The third lists the items that favour a
-    group, although its members agree with those of the other in the factors. It has those flagged by a test that takes the factors'
+    The second table has the difference of the groups in each factor, in standard deviations. The third lists the items with
+    differential functioning (DIF): the groups differ in them at equal factors. It has those flagged by a test that takes the factors'
     difference from most items and, for ordered answers within scales, also by Mantel's test (classes B and C of ETS). Confounders of
     MODEL are held equal. The results are stored in MODEL and appear in its report. Weights are used if MODEL was fitted with them.
     """
@@ -86,7 +86,7 @@ def compare(
             template,
             dataset,
             by,
-            levels=levels or None,
+            groups=groups or None,
             n_resamples=n_resamples,
             test=test,
             level=level,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.answer_options import answers_option, levels_option, missing_option, recode_option
+from dfact.cli.answer_options import levels_option, missing_option, not_missing_option, recode_option
 from dfact.cli.genotype_options import genotype_options, select_settings
 from dfact.cli.options import choice, cluster, example, list_option, metrics_server, overwrite_option, read_dataset, scheduler_option
 from dfact.cli.types import MatrixShape
@@ -63,7 +63,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @levels_option
 @recode_option
 @missing_option
-@answers_option
+@not_missing_option
 @click.option("--no-default-missing", is_flag=True, help="Do not take texts such as NA, N/A and null as missing.")
 @list_option(
     "--reverse",
@@ -142,15 +142,17 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     help="Codings of UK Biobank; project information (missing data codes) or list of events of REDCap. Repeatable.",
 )
 @choice(
-    "--stack", "events instances", "Third mode: events of REDCap, or instances of UK Biobank.", show_default="asked where there are several"
+    "--third-mode",
+    "events instances",
+    "Third mode: events of REDCap, or instances of UK Biobank.",
+    show_default="asked where there are several",
 )
 @click.option("--event", metavar="NAME", help="The only event of REDCap to import.", show_default="asked where there are several")
 @click.option(
     "--instance", metavar="NUMBER", help="The only instance of UK Biobank to import.", show_default="asked where there are several"
 )
 @click.option(
-    "--jobs",
-    "n_jobs",
+    "--n-readers",
     type=click.IntRange(min=1),
     metavar="NUMBER",
     help="Number of parts of the file that are read side by side.",
@@ -222,7 +224,7 @@ def _import_table(
     "--column-labels", metavar="NAME", help="Array of the file with the labels of the second mode.", show_default="as in the file"
 )
 @click.option("--transpose", is_flag=True, help="Reverse the order of the modes, such as of a matrix of genes × cells.")
-@choice("--absent", "zero missing", "Meaning of the entries that a sparse matrix does not store.")
+@choice("--implicit", "zero missing", "Meaning of the entries that a sparse matrix does not store.")
 @list_option(
     "--missing", "Codes of missing entries, such as -9; NaN is always missing. Repeatable or separated by commas.", metavar="CODES"
 )
@@ -233,7 +235,7 @@ def import_array_command(
     destination: Location,
     array: str | None,
     transpose: bool,
-    absent: Any,
+    implicit: Any,
     missing: list[str],
     overwrite: bool,
     empty_rows: Any,
@@ -264,7 +266,7 @@ def import_array_command(
             destination,
             missing=codes or None,
             empty_rows=empty_rows,
-            implicit=absent,
+            implicit=implicit,
             overwrite=overwrite,
             progress=progress.update,
             **labels,

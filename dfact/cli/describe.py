@@ -71,7 +71,7 @@ def describe(
 
     Prints for each item of the dataset DATA its missing answers, mean, standard deviation, skewness, floor and ceiling, its
     correlation with the rest of its scale, alpha without it, and its sampling adequacy; for each scale alpha with its 95 %
-    interval, the standardised alpha, lambda 6, omega, omega total and omega hierarchical; and KMO and Bartlett's test of all items.
+    interval, the standardized alpha, lambda 6, omega, omega total and omega hierarchical; and KMO and Bartlett's test of all items.
 
     OUT gets the same tables: a .csv one of them, an .xlsx (needs openpyxl) or an .html all. With --style apa, an .html
     or .md gets tables for a paper.

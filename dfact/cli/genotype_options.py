@@ -8,7 +8,7 @@ from dfact.cli.options import choice, option_group
 from dfact.jobs.declarations import InputPath
 
 _GENOTYPES_ONLY = ("population", "population_column", "empty_variants", "multiallelic")
-_GENOTYPES_TOO = ("id_column", "n_jobs", "overwrite", "memory_limit")
+_GENOTYPES_TOO = ("id_column", "n_readers", "overwrite", "memory_limit")
 _OF_THE_RUN = ("scheduler", "memory_limit")
 """Settings that a job states for all its steps, ignored by an import that does not use them."""
 

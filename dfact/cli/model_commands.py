@@ -228,7 +228,7 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
     from dfact.progress import Progress
     from dfact.report.plots import save_figure
     from dfact.report.presenters.base import items_plot, model_text
-    from dfact.signals import shield
+    from dfact.signals import finish_before_stop
     from dfact.storage.groups import remove
 
     task = model.prepare(dataset)
@@ -251,7 +251,7 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
         with model_output(path, plot, overwrite=overwrite) as write:
             with closing(Progress("fit")) as progress:
                 model.set_params(callbacks=[progress]).fit_prepared(task)
-            stack.enter_context(shield())  # a command stopped after the model exists would be refused when it is run again
+            stack.enter_context(finish_before_stop())  # a command stopped after the model exists would be refused when it is run again
             write(model, identity=task.identity())
         if checkpoint is not None:
             remove(checkpoint)

@@ -39,7 +39,7 @@ from dfact.storage.location import Location
 @click.option("--reselect-folds", type=click.IntRange(2), default=5, help="Number of folds of a repeated cross-validation.")
 @click.option("--cold-start", is_flag=True, help="Start each refit from the model's own start, not from its loadings; takes longer.")
 @click.option(
-    "--blocks",
+    "--snp-blocks",
     "n_blocks",
     type=int,
     help="Resample this number of blocks of consecutive SNPs instead of participants, for standard errors of the memberships of an "
@@ -87,7 +87,7 @@ def stability(
     also has the weights of the components with their intervals. Write the intervals of all entries with dfact export --table
     stability.
 
-    With --blocks, refits an admixture to resamples of its SNPs. The standard errors of the memberships are stored in MODEL, and
+    With --snp-blocks, refits an admixture to resamples of its SNPs. The standard errors of the memberships are stored in MODEL, and
     the table lists their mean for each population.
     """
     from dfact.export.stability import remarks, resamples_text
@@ -101,7 +101,9 @@ def stability(
         raise click.UsageError("--reselect repeats the selection in bootstrap samples, not --halves; remove one of them.")
     given = click.get_current_context().get_parameter_source
     if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in map(given, ("level", "cold_start", "halves", "reselect")):
-        raise click.UsageError("--level, --halves, --reselect and --cold-start concern resampled participants, not --blocks; remove them.")
+        raise click.UsageError(
+            "--level, --halves, --reselect and --cold-start concern resampled participants; remove them, or --snp-blocks."
+        )
     estimator = load_model(model)
     dataset = choose_fitted_weights(read_dataset(data), weighted, estimator, model)
     with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:

@@ -13,19 +13,19 @@ from dfact.storage.location import Location
 @click.command(epilog=example("dfact structure plot.png cohort2.model cohort3.model other.4.Q --data cohort.zarr"))
 @click.argument("out", metavar="PLOT", type=OutputLocation("dfact.report.plots:FORMATS"))
 @click.argument("runs", metavar="RUN...", type=InputLocation(), nargs=-1, required=True)
-@click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset with the populations of the people.")
-@click.option("--population", type=InputPath(), metavar="FILE", help="Text file with the populations: a line for each person.")
-@click.option("--means", is_flag=True, help="Draw the mean of each population instead of its people.")
+@click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset with the populations of the individuals.")
+@click.option("--population", type=InputPath(), metavar="FILE", help="Text file with the populations: a line for each individual.")
+@click.option("--means", is_flag=True, help="Draw the mean of each population instead of its individuals.")
 @overwrite_option
 def structure(
     out: Path, runs: tuple[Location, ...], data: Location | None, population: Location | None, means: bool, overwrite: bool
 ) -> None:
     """Plot memberships as stacked bars.
 
-    Each RUN is a model with memberships (admixture or gom), or a .Q file of another admixture program, all of the same people.
+    Each RUN is a model with memberships (admixture or gom), or a .Q file of another admixture program, all of the same individuals.
     Runs are stacked by their number of components; matching components have one colour. Runs that agree are drawn once.
 
-    People are sorted by population, and within it by their leading component. Above 2000 people a bar is the mean of several.
+    Individuals are sorted by population, and within it by their leading component. Above 2000 individuals a bar is the mean of several.
     Populations are those of --data or --population, else those that a model has kept from its dataset. PLOT ends in .png, .pdf
     or .svg. Needs Matplotlib.
     """
@@ -44,4 +44,4 @@ def structure(
     if data is not None:
         populations = dataset_populations(read_dataset(data))
     save_figure(structure_figure(memberships, populations, means=means), out)
-    click.echo(f"{out}: {len(runs)} run{'s' * (len(runs) > 1)} of {len(memberships[0])} people")
+    click.echo(f"{out}: {len(runs)} run{'s' * (len(runs) > 1)} of {len(memberships[0])} individuals")

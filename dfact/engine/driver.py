@@ -110,7 +110,7 @@ class FusedPass(Pass[BlockState, Sequence[Any], FusedSums]):
         return BlockState(others=arrays), FusedSums(parts)
 
 
-def drive_together(
+def run_fused(
     solvers: Sequence[FusedSolver[T]],
     session: Session,
     dtype: np.dtype[Any],

@@ -46,7 +46,7 @@ class Workspace:
         array: NDArray[Any] = buffer[:size].view(dtype).reshape(shape)
         return array
 
-    def lasting(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    def until_next_block(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Return an uninitialized array whose memory is not reused until ``next_block``, for the sums of a block.
 
         In a fused pass the sums of one member wait until all members have processed the block.
@@ -56,7 +56,7 @@ class Workspace:
 
     def zeros(self, shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
         """Return an array of zeros that lasts until ``next_block``."""
-        out = self.lasting(shape, dtype)
+        out = self.until_next_block(shape, dtype)
         out.fill(0)
         return out
 
@@ -64,7 +64,7 @@ class Workspace:
         """Release the lasting arrays, once the sums of the previous block have been added up."""
         self._lasting = 0
 
-    def once(self, name: str, broadcast: Any, make: Callable[[], T]) -> T:
+    def cached(self, name: str, broadcast: Any, make: Callable[[], T]) -> T:
         """Return the result of ``make``, which depends on this broadcast alone and is called again only for another broadcast.
 
         So each thread calls it once in a pass.
@@ -80,7 +80,7 @@ class Workspace:
         if not isinstance(A, np.ndarray):
             return np.asarray(A @ B)
         shape, dtype = (A.shape[0], B.shape[1]), np.result_type(A, B)
-        out = self.lasting(shape, dtype) if name is None else self.array(name, shape, dtype)
+        out = self.until_next_block(shape, dtype) if name is None else self.array(name, shape, dtype)
         np.matmul(A, B, out=out)
         return out
 

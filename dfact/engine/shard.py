@@ -147,7 +147,7 @@ class Shard:
             self._done.pop(partition, None)
             self._states.drop(partition)
 
-    def lags(self, pass_number: int) -> bool:
+    def has_pending(self, pass_number: int) -> bool:
         """Return whether the pass with this number is still to run on any partition."""
         return any(done == pass_number - 1 for done in self._done.values())
 
@@ -269,7 +269,7 @@ class Shard:
 
     def _finish_pass(self, pass_number: int, todo: Sequence[_WorkItem], began: float) -> None:
         self._split_loaded()
-        if self._interrupted.is_set() and self.lags(pass_number):  # its continuation counts
+        if self._interrupted.is_set() and self.has_pending(pass_number):  # its continuation counts
             return
         rows = sum(item.partitions.source.shape[0] for item in todo)
         metrics.add(passes=1)

@@ -41,9 +41,9 @@ def number_file(path: Path) -> Iterator[Callable[[NDArray[Any]], None]]:
 
 def write_frequencies(model: "Factorization", path: Path) -> None:
     """Write the frequencies of an admixture (K, m) as a .P file, a line for each SNP."""
-    if not hasattr(model, "frequencies_"):
+    if not hasattr(model, "allele_frequencies_"):
         raise ParameterError(f"{path} ends in {FREQUENCIES!r}, expected a model with frequencies; the model is a {type(model).__name__}")
-    P = model.frequencies_
+    P = model.allele_frequencies_
     with number_file(path) as write:
         for start in range(0, P.shape[1], _MAX_ROWS):
             write(P[:, start : start + _MAX_ROWS].T)
@@ -56,7 +56,7 @@ def require_memberships(model: "Factorization", path: Any) -> None:
         raise ParameterError(f"{path} ends in {ending!r}, expected a model with memberships; the model is a {kind}")
     if ending == STANDARD_ERRORS and getattr(model, "memberships_se_", None) is None:
         found = f"{path} ends in {ending!r}, expected a model with standard errors of the memberships"
-        raise ParameterError(f"{found}; this {kind} has none: compute those of an admixture with dfact stability --blocks")
+        raise ParameterError(f"{found}; this {kind} has none: compute those of an admixture with dfact stability --snp-blocks")
 
 
 def read_memberships(path: str | PathLike[str]) -> NDArray[np.float64]:
@@ -109,7 +109,7 @@ def read_frequencies(path: str | PathLike[str]) -> NDArray[np.float64]:
     Returns
     -------
     array (K, m)
-        The frequencies as in ``frequencies_`` of :class:`dfact.Admixture`; SNPs are in the order of the file.
+        The frequencies as in ``allele_frequencies_`` of :class:`dfact.Admixture`; SNPs are in the order of the file.
 
     Examples
     --------

@@ -225,16 +225,16 @@ def write_item_tests(model: Factorization, path: str | PathLike[str], *, texts: 
     path, comparison = Path(path), getattr(model, "comparison_", None)
     if comparison is None:
         raise DataError("the model has no comparison of groups, expected one; run dfact compare (compare_groups) first")
-    if comparison.effects is None and comparison.screen is None:
+    if comparison.effects is None and comparison.mantel_tests is None:
         raise DataError(f"the comparison has no tests of items, because {comparison.untested}")
     check_destination(path, overwrite=overwrite, formats=LABELLED_FORMATS)
     require_own_items(model, texts=texts or {})
-    screen = None if comparison.screen is None else comparison.screen.add_prefix("mantel_")
-    table = pd.concat([part for part in (comparison.effects, screen) if part is not None], axis=1)
+    mantel = None if comparison.mantel_tests is None else comparison.mantel_tests.add_prefix("mantel_")
+    table = pd.concat([part for part in (comparison.effects, mantel) if part is not None], axis=1)
     items, known = table.index.get_level_values("item"), item_texts(model, texts or {})
     labels = {"groups": list(table.index.get_level_values(0)), "item": list(items)}
     labels |= {"text": [known.get(item, "") for item in items]} if known else {}
-    labels |= {name: list(table.pop(f"mantel_{name}")) for name in ("scale", "class") if screen is not None}
+    labels |= {name: list(table.pop(f"mantel_{name}")) for name in ("scale", "class") if mantel is not None}
     values = table.to_numpy(np.float64)
     if path.suffix in WORKBOOKS:
         described = pd.DataFrame(labels).set_index("groups")

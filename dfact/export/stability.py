@@ -138,7 +138,7 @@ def written_stability(model: Any) -> TensorStability:
 def tensor_stability_table(model: Any) -> pd.DataFrame:
     """Return the loadings of the refits as a table, slices of modes 2 to N × (estimate, low, high, selected) of each component.
 
-    The columns are named after the component, such as ``cpals0``, ``cpals0_low``, ``cpals0_high`` and ``cpals0_selected``.
+    The columns are named after the component, such as ``F1``, ``F1_low``, ``F1_high`` and ``F1_selected``.
     """
     result, columns = written_stability(model), {}
     for i, name in enumerate(model.get_feature_names_out()[: len(result.weight)]):

@@ -93,7 +93,7 @@ def with_texts(table: pd.DataFrame, model: Factorization, texts: Texts) -> pd.Da
 
 
 def convergence_text(model: Factorization, steps: str = "iterations") -> str:
-    """Describe the iterations, or reads, of a fit."""
+    """Describe the iterations, or passes, of a fit."""
     return f"{'converged' if model.converged_ else 'stopped before it converged,'} after {model.n_iter_} {steps}"
 
 

@@ -77,7 +77,7 @@ def largest_estimator(step: Step) -> "tuple[Factorization, int]":
     candidates = {name: value for name, value in arguments.items() if isinstance(value, list)}
     arguments |= {name: max(values) if name == "n_components" else values[0] for name, values in candidates.items()}
     n_fits = 1 if command.one_fit else prod(len(values) for values in candidates.values())
-    return model(**arguments), n_fits * parameters.get("n_folds", 1) * parameters.get("repeats", 1)
+    return model(**arguments), n_fits * parameters.get("n_folds", 1) * parameters.get("n_repeats", 1)
 
 
 def estimate_seconds(model: "Factorization", dataset: "Dataset") -> float:

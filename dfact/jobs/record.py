@@ -16,6 +16,7 @@ from dfact.errors import StoreError
 from dfact.jobs.job_file import Step, job_path
 from dfact.monitoring.logs import utc_now
 from dfact.monitoring.run_id import run_id
+from dfact.renames import stored
 from dfact.storage.digests import sealed
 from dfact.storage.location import Location, is_web, parse_location
 
@@ -23,7 +24,7 @@ KIND = "job"
 RUNTIME_OPTIONS = (
     "scheduler",
     "executor",
-    "jobs",
+    "n-readers",
     "memory-limit",
     "tls-ca-file",
     "tls-cert",
@@ -141,7 +142,7 @@ class Record:
 
     def _input_digest(self, step: Step) -> str:
         """Digest of the settings and the inputs. A fit without a seed is identified by its output: it differs each time."""
-        settings = {name: value for name, value in step.settings.items() if name not in RUNTIME_OPTIONS}
+        settings = stored(step.owner, {name: value for name, value in step.settings.items() if name not in RUNTIME_OPTIONS})
         return _hash(settings, {name: self._written.get(name) or _identity(path) for name, path in _by_name(step.inputs).items()})
 
     def wrote(self, location: Location) -> bool:

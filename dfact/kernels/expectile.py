@@ -1,6 +1,6 @@
 """Expectile regression, exact: every row has observed entries of its own.
 
-n rows, m columns, k components; ρ_ω(t) = w(t)·t² with w(t) = ω for t ≥ 0 and 1 − ω for t < 0.
+n rows, m columns, k components; ρ_τ(t) = w(t)·t² with w(t) = τ for t ≥ 0 and 1 − τ for t < 0.
 """
 
 from typing import NamedTuple
@@ -48,9 +48,9 @@ class Rows(NamedTuple):
 
 
 @subroutine
-def weight(residual: float, omega: float) -> float:
+def weight(residual: float, tau: float) -> float:
     """Return w(residual)."""
-    return omega if residual >= 0 else 1 - omega
+    return tau if residual >= 0 else 1 - tau
 
 
 @subroutine
@@ -75,8 +75,8 @@ def load_row(
 
 
 @subroutine
-def residuals(p: int, x: NDArray[np.float64], omega: float, rows: Rows, lane: int) -> float:
-    """Set r = b − xᵀY. Returns Σ ρ_ω(r)."""
+def residuals(p: int, x: NDArray[np.float64], tau: float, rows: Rows, lane: int) -> float:
+    """Set r = b − xᵀY. Returns Σ ρ_τ(r)."""
     b, Y, r = rows.b[lane], rows.Y[lane], rows.r[lane]
     for i in range(p):
         r[i] = b[i]
@@ -85,16 +85,16 @@ def residuals(p: int, x: NDArray[np.float64], omega: float, rows: Rows, lane: in
             r[i] -= x[a] * Y[a, i]
     loss = 0.0
     for i in range(p):
-        loss += r[i] * r[i] * (omega if r[i] >= 0 else 1 - omega)
+        loss += r[i] * r[i] * (tau if r[i] >= 0 else 1 - tau)
     return loss
 
 
 @subroutine
-def quadratic(p: int, k: int, omega: float, rows: Rows, lane: int) -> None:
+def quadratic(p: int, k: int, tau: float, rows: Rows, lane: int) -> None:
     """Set w, G and h for the signs of r."""
     b, Y, r, w, wy = rows.b[lane], rows.Y[lane], rows.r[lane], rows.w[lane], rows.wy
     for i in range(p):
-        w[i] = omega if r[i] >= 0 else 1 - omega
+        w[i] = tau if r[i] >= 0 else 1 - tau
     for a in range(k):
         for i in range(p):
             wy[i] = w[i] * Y[a, i]
@@ -110,12 +110,12 @@ def quadratic(p: int, k: int, omega: float, rows: Rows, lane: int) -> None:
 
 
 @subroutine
-def update_signs(p: int, k: int, omega: float, rows: Rows, lane: int) -> int:
+def update_signs(p: int, k: int, tau: float, rows: Rows, lane: int) -> int:
     """Update w, G and h to the signs of r, in time proportional to the number of entries whose sign has changed; returns it."""
     b, Y, r, w = rows.b[lane], rows.Y[lane], rows.r[lane], rows.w[lane]
     count = 0
     for i in range(p):
-        change = weight(r[i], omega) - w[i]
+        change = weight(r[i], tau) - w[i]
         if change != 0:
             count += 1
             w[i] += change
@@ -171,28 +171,28 @@ def solve(ridge: float, systems: Systems) -> None:
 
 @subroutine
 def newton_step(
-    p: int, omega: float, ridge: float, rows: Rows, lane: int, x: NDArray[np.float64], new: NDArray[np.float64], loss: float
+    p: int, tau: float, ridge: float, rows: Rows, lane: int, x: NDArray[np.float64], new: NDArray[np.float64], loss: float
 ) -> tuple[float, bool]:
     """Move x, which has this loss, to the minimum for the signs of its residuals; ``rows.systems`` holds that in the row's lane.
 
-    Returns Σ ρ_ω at the new x and whether it is the row's minimum; r holds the new residuals. A step that does not lower the
+    Returns Σ ρ_τ at the new x and whether it is the row's minimum; r holds the new residuals. A step that does not lower the
     objective is halved.
     """
     k, objective = len(x), loss + ridge * squared_norm(x)
     for a in range(k):
         new[a] = rows.systems.x[a, lane]
-    loss = residuals(p, new, omega, rows, lane)
+    loss = residuals(p, new, tau, rows, lane)
     halvings = 0
     while not loss + ridge * squared_norm(new) <= objective * (1 + _ROUNDING) and halvings < _HALVINGS:  # NaN is no descent
         halvings += 1
         for a in range(k):
             new[a] = 0.5 * (x[a] + new[a])
-        loss = residuals(p, new, omega, rows, lane)
+        loss = residuals(p, new, tau, rows, lane)
     if halvings == _HALVINGS:  # any further gain is below rounding
-        return residuals(p, x, omega, rows, lane), True
+        return residuals(p, x, tau, rows, lane), True
     for a in range(k):
         x[a] = new[a]
-    converged = update_signs(p, k, omega, rows, lane) == 0 and halvings == 0  # x is the minimum for the signs of its own residuals
+    converged = update_signs(p, k, tau, rows, lane) == 0 and halvings == 0  # x is the minimum for the signs of its own residuals
     return loss, converged
 
 
@@ -217,7 +217,7 @@ def allocate_rows(k: int, room: int) -> Rows:
 @subroutine
 def add_to_columns(
     indices: NDArray[np.integer],
-    omega: float,
+    tau: float,
     x: NDArray[np.float64],
     residuals: NDArray[np.float64],
     square: NDArray[np.float64],
@@ -232,7 +232,7 @@ def add_to_columns(
             square[t] = x[a] * x[c]
             t += 1
     for e in range(len(indices)):
-        j, w, r = indices[e], weight(residuals[e], omega), residuals[e]
+        j, w, r = indices[e], weight(residuals[e], tau), residuals[e]
         after[j] += w * r * r
         if len(curvature) == 0:
             continue
@@ -249,7 +249,7 @@ def expectile_rows(
     indices: NDArray[np.integer],
     values: NDArray[np.floating],
     Y: NDArray[np.float64],
-    omega: float,
+    tau: float,
     ridge: float,
     X: NDArray[np.float64],
     before: NDArray[np.float64],
@@ -257,11 +257,11 @@ def expectile_rows(
     gradient: NDArray[np.float64],
     curvature: NDArray[np.float64],
 ) -> None:
-    """Solve X (k, n) ← argmin Σ_j ρ_ω(b_ij − x_iᵀy_j) + ridge‖x_i‖² exactly for every row i, over its stored entries.
+    """Solve X (k, n) ← argmin Σ_j ρ_τ(b_ij − x_iᵀy_j) + ridge‖x_i‖² exactly for every row i, over its stored entries.
 
     Newton's method on the signs solves for the minimum at the current signs of the residuals until these no longer change.
 
-    For each column j, with factors Y (m, k), these sums are added: Σ_i ρ_ω with the old X to before (m) and with the new one to
+    For each column j, with factors Y (m, k), these sums are added: Σ_i ρ_τ with the old X to before (m) and with the new one to
     after (m), Σ_i w r x to gradient (m, k), and Σ_i w x xᵀ to curvature (m, k(k+1)/2), the lower triangle row by row, both at
     the new X. The last two are skipped if curvature has the shape (0, …).
     """
@@ -280,18 +280,18 @@ def expectile_rows(
             load_row(indices, values, start, p, Y, rows, lane)
             for a in range(k):
                 x[a] = X[a, i]
-            losses[lane], converged[lane] = residuals(p, x, omega, rows, lane), False
+            losses[lane], converged[lane] = residuals(p, x, tau, rows, lane), False
             for e in range(p):
                 r = rows.r[lane, e]
-                before[indices[start + e]] += r * r * weight(r, omega)
-            quadratic(p, k, omega, rows, lane)
+                before[indices[start + e]] += r * r * weight(r, tau)
+            quadratic(p, k, tau, rows, lane)
         for _ in range(_ROUNDS):
             solve(ridge, rows.systems)
             left = 0
             for lane in range(count):
                 if not converged[lane]:
                     p = indptr[first + lane + 1] - indptr[first + lane]
-                    losses[lane], converged[lane] = newton_step(p, omega, ridge, rows, lane, xs[lane], new, losses[lane])
+                    losses[lane], converged[lane] = newton_step(p, tau, ridge, rows, lane, xs[lane], new, losses[lane])
                     left += not converged[lane]
             if left == 0:
                 break
@@ -299,7 +299,7 @@ def expectile_rows(
             i, x = first + lane, xs[lane]
             for a in range(k):
                 X[a, i] = x[a]
-            add_to_columns(indices[indptr[i] : indptr[i + 1]], omega, x, rows.r[lane], square, after, gradient, curvature)
+            add_to_columns(indices[indptr[i] : indptr[i + 1]], tau, x, rows.r[lane], square, after, gradient, curvature)
 
 
 @kernel

@@ -1,6 +1,6 @@
 """Expectile regression of rows with few missing entries: all rows share one curvature matrix, up to a factor per row.
 
-n rows, m columns, k components; ρ_ω(t) = w(t)·t² with w(t) = ω for t ≥ 0 and 1 − ω for t < 0.
+n rows, m columns, k components; ρ_τ(t) = w(t)·t² with w(t) = τ for t ≥ 0 and 1 − τ for t < 0.
 """
 
 import numpy as np
@@ -40,9 +40,9 @@ def residuals(v: NDArray[np.floating], x: NDArray[np.floating], Y: NDArray[np.fl
 
 
 @inlined
-def weigh(omega: float, r: NDArray[np.floating], w: NDArray[np.floating], s: NDArray[np.floating]) -> float:
-    """Set the weights w and s = w·r; w, s and r become 0 where r is NaN. Returns Σ ρ_ω."""
-    zero, high = r.dtype.type(0), r.dtype.type(omega)
+def weigh(tau: float, r: NDArray[np.floating], w: NDArray[np.floating], s: NDArray[np.floating]) -> float:
+    """Set the weights w and s = w·r; w, s and r become 0 where r is NaN. Returns Σ ρ_τ."""
+    zero, high = r.dtype.type(0), r.dtype.type(tau)
     low = r.dtype.type(1) - high
     for j in range(len(r)):
         error = r[j]
@@ -88,7 +88,7 @@ def surrogate_rows(
     Y: NDArray[np.floating],
     U: NDArray[np.float64],
     values: NDArray[np.float64],
-    omega: float,
+    tau: float,
     ridge: float,
     rounding: float,
     steps: int,
@@ -107,7 +107,7 @@ def surrogate_rows(
     U (k, k) and ``values`` are the eigenvectors and eigenvalues of YYᵀ, Y (k, m). A step that does not lower its row's objective
     is halved. A row takes up to ``steps`` steps, until one lowers its loss by less than the fraction ``gain``.
 
-    For each column these sums are added: Σ ρ_ω with the old X to before (m) and with the new one to after (m), Σ w to
+    For each column these sums are added: Σ ρ_τ with the old X to before (m) and with the new one to after (m), Σ w to
     weights (m), and Σ w r x to gradient (k, m).
     """
     n, (k, m) = len(V), Y.shape
@@ -126,7 +126,7 @@ def surrogate_rows(
         for a in range(k):
             x[a] = X[a, i]
         residuals(v, x, Y, r)
-        loss = weigh(omega, r, w, s)
+        loss = weigh(tau, r, w, s)
         for j in range(m):
             before[j] += s[j] * r[j]
         for _ in range(steps):
@@ -163,7 +163,7 @@ def surrogate_rows(
                 for a in range(k):
                     size += float(x[a]) * float(x[a])
                 residuals(v, x, Y, r)
-                loss = weigh(omega, r, w, s)
+                loss = weigh(tau, r, w, s)
                 if loss + ridge * size <= allowed:  # NaN is no descent
                     break
                 length *= 0.5

@@ -1,4 +1,5 @@
 """Base class of all factorizations: scikit-learn's contract, checks of the data, memory plan, executor, row factors."""
+# Long because it documents what all estimators share.
 
 from __future__ import annotations
 
@@ -34,6 +35,7 @@ from dfact.models.scikit_learn import TransformerInterface, check_is_fitted, che
 from dfact.models.traits import ModelTraits
 from dfact.parameters import check_magnitudes, check_parameters, random_generator
 from dfact.progress import Iteration
+from dfact.renames import add_old_names
 from dfact.text import add_entries, section_entries
 
 MODELS: dict[str, type[Factorization]] = {}
@@ -43,6 +45,7 @@ SAVED_TYPES: dict[str, type[Any]] = {Environment.__name__: Environment}
 """Dataclasses by name that fitted attributes may hold."""
 
 
+@add_old_names
 class Factorization(TransformerInterface):
     """Base of the estimators.
 
@@ -104,6 +107,7 @@ class Factorization(TransformerInterface):
 
     def __init_subclass__(cls, *, registered: bool = True, **settings: Any) -> None:
         super().__init_subclass__(**settings)
+        add_old_names(cls)
         if not registered:
             return
         MODELS[cls.__name__] = cls
@@ -233,7 +237,7 @@ class Factorization(TransformerInterface):
 
     def _copy_for_transform(self) -> Self:
         """Copy the model without attributes that have a value for each fitted row, for workers that transform chunks of rows."""
-        omitted = {*RUNTIME_PARAMETERS, "prior"}  # a worker has limits of its own
+        omitted = {*RUNTIME_PARAMETERS, "slice_variances"}  # a worker has limits of its own
         parameters = {
             name: value
             for name, value in self.get_params(deep=False).items()

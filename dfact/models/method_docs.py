@@ -1,6 +1,6 @@
-"""What the methods of all estimators document alike: their arguments, what they return, and what they raise.
+"""Sections of docstrings that the methods of all estimators share: arguments, results and errors.
 
-An estimator's docstring says what is its own. The sections of this table are added to it, so that ``help`` and the reference show both.
+A method's own docstring says what it does. These sections are added to it, so that ``help`` and the reference show both.
 """
 
 from inspect import cleandoc, isfunction, signature
@@ -19,7 +19,6 @@ _PARAMETERS = {
     "sample_weight": "array (n,), optional\n    Weights of the rows, at least 0, in place of those of the data.",
     "populations": "array (n,), optional\n    Names of the populations of the rows, in place of those of the data.",
     "out": "path, optional\n    Folder or URL of a Zarr array to which the result is written.",
-    "prior": "array (n,), optional\n    Variances of the slices.",
     "slice_variances": "array (n,), optional\n    Variances of the slices.",
     "task": _TASK,
     "W": _FACTORS,

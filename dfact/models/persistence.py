@@ -28,6 +28,7 @@ from dfact.models.fitted_schema import check_fitted
 from dfact.models.provenance import Comparison, SelectionRecord, Stability, TensorStability
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import is_count
+from dfact.renames import current, stored
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, member, reason
 from dfact.storage.digests import json_digest
 from dfact.storage.groups import (
@@ -136,10 +137,10 @@ def write_model(group: zarr.Group, model: Factorization) -> None:
     if MODELS.get(name) is not type(model):
         raise ParameterError(f"a {name} cannot be saved; expected one of {', '.join(_names())}")
     check_is_fitted(model)
-    parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in _NOT_SAVED}
+    parameters = {key: value for key, value in stored(type(model), model.get_params(deep=False)).items() if key not in _NOT_SAVED}
     if isinstance(parameters.get("random_state"), np.random.RandomState):
         parameters["random_state"] = None
-    fitted = {key: value for key, value in vars(model).items() if key.endswith("_") and not key.startswith("_")}
+    fitted = stored(type(model), {key: value for key, value in vars(model).items() if key.endswith("_") and not key.startswith("_")})
     document = {
         "class": name,
         "versions": running_versions(),
@@ -203,8 +204,8 @@ def load_model(path: str | PathLike[str]) -> Any:
     try:
         json.dumps(document, ensure_ascii=False).encode()  # JSON may hold lone surrogates, which cannot be encoded
         parameters = {key: _decode(group, value) for key, value in document["parameters"].items() if key not in _NOT_SAVED}
-        model = MODELS[name](**parameters)
-        for key, value in document["fitted"].items():
+        model = MODELS[name](**current(MODELS[name], parameters, warn=False))
+        for key, value in current(MODELS[name], document["fitted"], warn=False).items():
             if not key.isidentifier() or not key.endswith("_") or key.startswith("_"):
                 raise KeyError(key)
             setattr(model, key, _decode(group, value))

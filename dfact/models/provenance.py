@@ -16,6 +16,7 @@ from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
 from dfact.psychometrics.mantel import adjusted
+from dfact.renames import add_old_names, current
 
 _COSINE = 1.0001  # greatest absolute value of a similarity, with its rounding error
 STABLE = 0.9
@@ -37,13 +38,18 @@ class SelectionRecord:
     errors: Annotated[NDArray[np.float64], Shape(("candidates",), finite=False, low=0)]
     """Standard error of each score; NaN where it is unknown."""
     rule: str
-    """Rule that chose the best score: "lowest", "highest", "1se", "knee" or "stable"."""
+    """Rule that chose the best score: "min", "max", "1se", "knee" or "stable"."""
     best: Annotated[int, LessThan("candidates")]
     """Index of the chosen candidate."""
     figure_names: Annotated[list[str], Length(("figures",))]
     """Names of the other columns of the selection's table."""
     figures: Annotated[NDArray[np.float64], Shape(("candidates", "figures"), finite=False)]
     """Values of the other columns (candidates, figures)."""
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of this version: earlier ones had other names for rules."""
+        return current(cls, values, warn=False)
 
     @classmethod
     def from_table(cls, table: pd.DataFrame, best: int, criterion: str, rule: str, error: str | None = None) -> Self:
@@ -291,6 +297,7 @@ FORMER_TEST = "the comparison was stored by an earlier version, whose test has b
 _FORMER = "the comparison was stored by an earlier version, whose tests of items have been replaced; run dfact compare again"
 
 
+@add_old_names
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """Comparison of groups of participants: the attribute ``comparison_`` of a fitted model.
@@ -425,7 +432,7 @@ class Comparison:
         return self._table(columns | {"p_adjusted": adjusted(tests.p), "flagged": tests.flagged, "anchor": anchors})
 
     @property
-    def screen(self) -> pd.DataFrame | None:
+    def mantel_tests(self) -> pd.DataFrame | None:
         """Mantel's tests of equal answers at equal totals of the scales as a table, groups × items; None without any.
 
         Equal totals are not equal factors, so that ``p`` is no test of the latter: see the guide ``evidence`` for how often it rejects.
@@ -446,14 +453,14 @@ class Comparison:
         return self._table({name: table[name] for name in [*order, "first_chi_square", "first_smd"]}).astype({"in_total": bool})
 
     @property
-    def findings(self) -> pd.DataFrame:
-        """Items that favour a group as a table, groups × items: flagged at equal factors, and by Mantel's test where there is one."""
+    def dif_items(self) -> pd.DataFrame:
+        """Items with differential functioning as a table, groups × items: flagged at equal factors, and by Mantel's test if possible."""
         if self.effects is None:
             return pd.DataFrame(index=self._index[:0])
         flagged, tables = self.effects["flagged"], [self.effects[["effect", "size"]]]
-        if self.screen is not None:
-            flagged = flagged & (self.screen["flagged"] | self.screen["p"].isna())
-            tables.append(self.screen[["smd", "class"]])
+        if self.mantel_tests is not None:
+            flagged = flagged & (self.mantel_tests["flagged"] | self.mantel_tests["p"].isna())
+            tables.append(self.mantel_tests[["smd", "class"]])
         return pd.concat(tables, axis=1)[flagged]
 
     @property

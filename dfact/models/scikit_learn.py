@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.models.method_docs import document_methods
+from dfact.renames import current
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +29,11 @@ def check_is_fitted(model: Any) -> None:
 
         found = f"This {type(model).__name__} instance is not fitted yet"
         raise NotFittedError(f"{found}. Call 'fit' with appropriate arguments before using this estimator.")
+
+
+def component_labels(count: int, word: str = "F") -> list[str]:
+    """Return the labels of components, numbered from 1: F1, F2, …, or with another word than F. All tables and plots have them."""
+    return [f"{word}{number}" for number in range(1, count + 1)]
 
 
 def set_feature_count(model: Any, count: int) -> None:
@@ -89,14 +95,14 @@ class TransformerInterface:
             The model has no parameter of a name.
         """
         known = self.get_params()
-        for name, value in params.items():
+        for name, value in current(type(self), params).items():
             if name not in known:
                 raise ValueError(f"Invalid parameter {name!r} for estimator {self}. Valid parameters are: {sorted(known)!r}.")
             setattr(self, name, value)
         return self
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the names of the components: that of the class in lower case, with a number.
+        """Return the labels of the components: F1, F2, ….
 
         Parameters
         ----------
@@ -112,9 +118,8 @@ class TransformerInterface:
         if input_features is not None:
             from sklearn.base import ClassNamePrefixFeaturesOutMixin
 
-            return cast("NDArray[Any]", ClassNamePrefixFeaturesOutMixin.get_feature_names_out(self, input_features))
-        prefix = type(self).__name__.lower()
-        return np.asarray([f"{prefix}{i}" for i in range(self._n_features_out)], dtype=object)
+            ClassNamePrefixFeaturesOutMixin.get_feature_names_out(self, input_features)  # raises ValueError for other features
+        return np.asarray(component_labels(self._n_features_out), dtype=object)
 
     @property
     def _n_features_out(self) -> int:

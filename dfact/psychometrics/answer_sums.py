@@ -11,7 +11,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.scales import Scale, Scales
 from dfact.data.validation import largest_magnitude, magnitude_limits, require_magnitude
-from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, make_plan
 from dfact.engine.partitions import partitions
@@ -134,7 +134,7 @@ class SumsTask:
             tables = tabulate(group.levels, tiles, dataset.shape[0], dtype, **settings)
             solvers.append(FusedSolver(tables, _view(group.varying, m)))
         with self.executor.open(partitions(dataset.source, dataset.missing_code, _scaled_weights(dataset)), self.plan) as session:
-            items, *found = drive_together(solvers, session, dtype)
+            items, *found = run_fused(solvers, session, dtype)
         moments, alphas = zip(*found[: len(self.groups)], strict=True)
         found_tables = dict(zip(tabulated, found[len(self.groups) :], strict=True))
         correlations = [_filled(dataset, group, found_tables.get(i)) for i, group in enumerate(self.groups) if group.levels is not None]

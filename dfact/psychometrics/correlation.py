@@ -136,7 +136,7 @@ class MomentsPass(Pass[BlockState, NDArray[Any], Moments]):
         m = M.shape[1]
         if not missing.any():
             n = np.asarray(len(M), np.float64)
-            counts, sums, squares = (work.lasting((m, m), np.float64) for _ in range(3))
+            counts, sums, squares = (work.until_next_block((m, m), np.float64) for _ in range(3))
             counts[:] = n
             sums[:] = M.sum(axis=0, dtype=np.float64)[:, None]
             squares[:] = np.einsum("ij,ij->j", M, M, dtype=np.float64)[:, None]

@@ -25,6 +25,7 @@ from dfact.progress import Iteration, Reporter
 from dfact.psychometrics.answer_sums import AnswerSums, SumsTask, SurveyFigures
 from dfact.psychometrics.item_sums import ItemRange, ItemSums
 from dfact.psychometrics.scale_statistics import Associations, adequacy, describe_scale, quoted
+from dfact.renames import accept_old_names
 from dfact.text import align_columns, table_text
 
 Array = NDArray[np.float64]
@@ -54,10 +55,10 @@ class Description:
 
     Reversed items are described as they count in the scale: reversed within their range."""
     scales: pd.DataFrame
-    """By scale: the number of ``items``, the number ``n`` of participants, the number ``n_lowest`` who answered both items of a pair,
-    at least, Cronbach's ``alpha`` with its standard error ``se`` and the ends ``low`` and ``high`` of its 95 % interval, the
-    ``standardised`` alpha, Guttman's ``lambda6``, McDonald's ``omega`` of one factor, ``omega_total`` of a general factor and group
-    factors, ``omega_hierarchical`` and ``ecv`` of the general factor, the average correlation ``average_r``, and ``note``."""
+    """By scale: the number of ``items``, the number ``n`` of participants, the least number ``n_pairwise_min`` who answered both items of a
+    pair, Cronbach's ``alpha`` with its standard error ``se`` and the ends ``ci_low`` and ``ci_high`` of its 95 % interval, the standardized
+    alpha ``std_alpha``, Guttman's ``lambda6``, McDonald's ``omega`` of one factor, ``omega_total`` of a general factor and group factors,
+    ``omega_hierarchical`` and ``ecv`` of the general factor, the average correlation ``average_r``, and ``note``."""
     kmo: float
     """Kaiser-Meyer-Olkin measure of sampling adequacy of all items; of smoothed correlations if they are indefinite."""
     bartlett: "pd.Series[float]"
@@ -96,13 +97,14 @@ class Description:
         return "\n\n".join([align_columns(self.summary()), _printed(self.scales), _printed(self.items)])
 
 
+@accept_old_names
 def describe(
     data: Any,
     *,
     scales: Mapping[str, Sequence[str]] | str | PathLike[str] | None = None,
     keys: Mapping[str, int] | None = None,
     correlation: str = "pearson",
-    weights: Any = None,
+    sample_weight: Any = None,
     missing: str = "pairwise",
     group_factors: int = 3,
     interval: str | None = None,
@@ -117,7 +119,7 @@ def describe(
     - alpha = m/(m − 1)·(1 − tr C/ΣC) with its standard error ``se`` by the jackknife (Maydeu-Olivares et al. 2007 have the
       same to first order), which holds whatever the distribution of the answers and with answers missing completely at random, or
       with the interval of Feldt et al. (1987), which does not: its coverage at 95 % falls to 70 to 80 % for skewed items;
-      standardised: the same of R;
+      std_alpha, the standardized alpha: the same of R;
     - λ6 = 1 − Σ 1/(R⁻¹)_ii / ΣR (Guttman 1945);
     - omega = (Σλ)²/((Σλ)² + Σψ) of one minres factor (McDonald 1999), the ω of a scale with one dimension. Programs that fit the
       covariances by maximum likelihood give other values;
@@ -143,9 +145,9 @@ def describe(
         By default the keys of the csv file or the codebook, else 1. Nothing is reversed unasked.
     correlation : "pearson" or "polychoric"
         Correlations R. Alpha, its interval, r_drop and alpha if dropped are of the answers' covariances in either case; with
-        polychoric correlations, which take answers for ordered categories, the standardised alpha is the ordinal alpha, and
+        polychoric correlations, which take answers for ordered categories, the standardized alpha is the ordinal alpha, and
         Bartlett's test is descriptive.
-    weights : array (n,), optional
+    sample_weight : array (n,), optional
         Weights of the participants, such as survey weights; by default those of the dataset. Means, shares and covariances are
         weighted, and Kish's effective number takes the place of n in variances, Feldt's interval and Bartlett's test. It knows no
         strata and no clusters: for a sample of schools or households these are too narrow. Standard errors of such a sample need
@@ -198,7 +200,7 @@ def describe(
     (['calm', 'open'], True)
     """
     COUNT.check("group_factors", group_factors)
-    dataset = _answers(data, weights, executor)
+    dataset = _answers(data, sample_weight, executor)
     replicates = dataset.replicate_weights
     if interval is None:
         interval = "jackknife" if replicates is None else "replicates"
@@ -223,18 +225,19 @@ def describe(
     return result
 
 
+@accept_old_names
 def plan_description(
     data: Any,
     *,
     scales: Mapping[str, Sequence[str]] | str | PathLike[str] | None = None,
     correlation: str = "pearson",
-    weights: Any = None,
+    sample_weight: Any = None,
     missing: str = "pairwise",
     executor: Any = None,
     memory_limit: int | str | None = None,
 ) -> Plan:
     """Return the memory plan of :func:`describe` with these arguments; nothing runs."""
-    return _prepare(_answers(data, weights, executor), scales, None, correlation, missing, executor, memory_limit)[1].plan
+    return _prepare(_answers(data, sample_weight, executor), scales, None, correlation, missing, executor, memory_limit)[1].plan
 
 
 def _answers(data: Any, weights: Any, executor: Any) -> Dataset:
@@ -292,7 +295,7 @@ def _with_survey_errors(
     alphas, means = (np.stack(parts) for parts in zip(*((figures.alphas, figures.means) for figures in repeated), strict=True))
     scales["se"] = replicates.standard_error(alphas, scales["alpha"].to_numpy())
     half = float(stdtrit(replicates.df, 0.975)) * scales["se"]
-    scales["low"], scales["high"] = scales["alpha"] - half, scales["alpha"] + half
+    scales["ci_low"], scales["ci_high"] = scales["alpha"] - half, scales["alpha"] + half
     items.insert(list(items).index("mean") + 1, "mean_se", replicates.standard_error(means, item_means))
     return replace(description, scales=scales, items=items)
 

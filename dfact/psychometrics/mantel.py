@@ -93,7 +93,7 @@ class StrataPass(Pass[BlockState, Strata, StrataCounts]):
     def step(self, block: Block, state: BlockState, broadcast: Strata) -> tuple[BlockState, StrataCounts]:
         assert block.covariates is not None, "the first covariate is the group"
         s, values, groups = broadcast, block.values, np.ascontiguousarray(block.covariates[:, 0], np.int64)
-        offsets, size = block.work.once("tables", broadcast, lambda: (s.offsets, s.size))
+        offsets, size = block.work.cached("tables", broadcast, lambda: (s.offsets, s.size))
         counts, fractions = block.work.zeros((size,), np.int64), block.work.zeros((values.shape[1],), np.int64)
         count_fractions(values, fractions)
         if not fractions.any():

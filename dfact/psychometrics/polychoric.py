@@ -270,7 +270,7 @@ class TablesPass(Pass[BlockState, Levels, PairTables]):
         assert block.covariates is not None, "the last covariate holds the weights"
         unit = weight_unit(self.n_rows)
         weights = np.rint(block.covariates[:, -1].astype(np.float64) / unit).astype(np.int64)
-        slots = block.work.lasting((n, last), slot_dtype(broadcast.n_slots))
+        slots = block.work.until_next_block((n, last), slot_dtype(broadcast.n_slots))
         rows = np.asarray(find_slots(*arguments, weights, slots, fractions), np.int64)
         row_weights = np.array([weights.sum(), squared(weights, unit).sum()], np.float64)
         settings = np.empty((2, 0, 0)), row_weights, np.asarray(first), np.asarray(unit)

@@ -18,7 +18,7 @@ _TOLERANCE = 1e-10  # of the gradient of an extraction, so that figures are righ
 
 
 def alpha(C: Array) -> float:
-    """Return Cronbach's alpha m/(m − 1)·(1 − tr C/ΣC); of R, the standardised alpha. NaN for one item."""
+    """Return Cronbach's alpha m/(m − 1)·(1 − tr C/ΣC); of R, the standardized alpha. NaN for one item."""
     m = len(C)
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.divide(m, m - 1) * (1 - np.divide(np.trace(C), C.sum()))) if m > 1 else np.nan

@@ -31,7 +31,7 @@ from dfact.psychometrics.reliability import (
 Array = NDArray[np.float64]
 _LISTED = 8
 """Number of items that a message names."""
-_FIGURES = ("alpha", "se", "low", "high", "standardised", "lambda6", "omega", "omega_total", "omega_hierarchical", "ecv", "average_r")
+_FIGURES = ("alpha", "se", "ci_low", "ci_high", "std_alpha", "lambda6", "omega", "omega_total", "omega_hierarchical", "ecv", "average_r")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def describe_scale(
     notes = [f"without {quoted(np.array(names)[scale.columns[~varying]])}: no variance"] if not varying.all() else []
     C, R, m = chosen.C, chosen.R, len(columns)
     lowest = int(chosen.counts.min()) if m else 0
-    row: dict[str, Any] = {"items": m, "n": chosen.n, "n_lowest": lowest} | dict.fromkeys(_FIGURES, np.nan)
+    row: dict[str, Any] = {"items": m, "n": chosen.n, "n_pairwise_min": lowest} | dict.fromkeys(_FIGURES, np.nan)
     if m < 2:
         notes.append("one item" if m else "no item")
     elif np.isnan(R).any():
@@ -101,10 +101,10 @@ def describe_scale(
         row["alpha"] = alpha(C)
         row["se"] = alpha_se
         if interval == "feldt":
-            row["low"], row["high"] = alpha_interval(row["alpha"], chosen.n_of_pairs, m)
+            row["ci_low"], row["ci_high"] = alpha_interval(row["alpha"], chosen.n_of_pairs, m)
         else:
-            row["low"], row["high"] = jackknife_interval(row["alpha"], alpha_se, chosen.n)
-        row["standardised"], row["average_r"] = alpha(R), average_correlation(R)
+            row["ci_low"], row["ci_high"] = jackknife_interval(row["alpha"], alpha_se, chosen.n)
+        row["std_alpha"], row["average_r"] = alpha(R), average_correlation(R)
         reason = _irregular(chosen, labels)
         if reason:
             notes.append(f"lambda6: {reason}")

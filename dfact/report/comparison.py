@@ -69,16 +69,16 @@ def _describe_draws(comparison: Comparison) -> str:
     return "; ".join(texts)
 
 
-def describe_screens(comparison: Comparison) -> str:
-    """Return how many items favour a group and which tests looked for them, or why no test was possible."""
-    effects, screen, tests = comparison.effects, comparison.screen, comparison.item_tests
+def describe_dif(comparison: Comparison) -> str:
+    """Return how many items have differential functioning and which tests looked for them, or why no test was possible."""
+    effects, mantel_tests, tests = comparison.effects, comparison.mantel_tests, comparison.item_tests
     mantel = f"Mantel's test was not possible, because {comparison.unscreened}"
-    if screen is not None:
-        mantel = f"Mantel's test within scales flags {int(screen['flagged'].sum())}"
+    if mantel_tests is not None:
+        mantel = f"Mantel's test within scales flags {int(mantel_tests['flagged'].sum())}"
     if effects is None or tests is None:
-        which = "" if screen is None else " at equal factors"
+        which = "" if mantel_tests is None else " at equal factors"
         return f"No test of items{which} was possible, because {comparison.untested}; {mantel}."
-    found = f"Of {len(comparison.items)} items, {len(comparison.findings)} favour a group"
+    found = f"Of {len(comparison.items)} items, {len(comparison.dif_items)} have differential functioning (DIF)"
     anchors = f"{int(tests.anchors.sum())} of {tests.anchors.size} differences are anchors"
     return f"{found}: the test at equal factors flags {int(effects['flagged'].sum())}, {anchors}; {mantel}."
 
@@ -89,9 +89,9 @@ def comparison_text(comparison: Comparison, names: Sequence[str]) -> str:
     impact = comparison.impact(names)
     if impact is not None:
         parts += ["Differences of the groups in the factors, in standard deviations within the groups:", _text(impact)]
-    parts.append(describe_screens(comparison))
-    if len(comparison.findings):
-        parts.append(_text(comparison.findings))
+    parts.append(describe_dif(comparison))
+    if len(comparison.dif_items):
+        parts.append(_text(comparison.dif_items))
     return escape_lines("\n\n".join(parts))
 
 

@@ -16,12 +16,12 @@ from dfact.report.html.page import render_page
 from dfact.storage.files import atomic_file
 
 FORMATS = (".csv", ".xlsx", ".html")
-_FORMATS = dict.fromkeys(("key", "n", "items", "n_lowest"), "{:.0f}") | dict.fromkeys(("missing", "floor", "ceiling"), "{:.1%}")
+_FORMATS = dict.fromkeys(("key", "n", "items", "n_pairwise_min"), "{:.0f}") | dict.fromkeys(("missing", "floor", "ceiling"), "{:.1%}")
 _HEADINGS = {
     "text": "wording",
-    "n_lowest": "min. n",
+    "n_pairwise_min": "min. n",
     "alpha": "α",
-    "standardised": "std. α",
+    "std_alpha": "std. α",
     "lambda6": "λ6",
     "omega": "ω",
     "omega_total": "ωₜ",

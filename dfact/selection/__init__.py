@@ -9,12 +9,15 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     number_of_factors   parallel analyses, MAP and BIC, for factor analysis
     tensors             the number of components of a tensor
     resampling          refits to resampled rows, for intervals and standard errors
-    group_comparison    congruence of factors between groups, and items that favour one
+    group_comparison    congruence of factors between groups, and items that function differently
     grid, result        the candidates, and the rule that chooses one
     running             run many fits, and keep their results
 """
 
+from typing import Any
+
 from dfact.models.cp.core_consistency import core_consistency
+from dfact.renames import current_name
 from dfact.selection.criteria import select_by_criterion
 from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
 from dfact.selection.cross_validation.entry_cross_validation import cross_validate_entries
@@ -26,7 +29,7 @@ from dfact.selection.resampling.block_bootstrap import block_bootstrap
 from dfact.selection.resampling.bootstrap import bootstrap
 from dfact.selection.result import Selection
 from dfact.selection.tensors.replicability import replicability
-from dfact.selection.tensors.solution_path import select_on_path
+from dfact.selection.tensors.solution_path import select_penalty
 
 __all__ = [
     "Selection",
@@ -42,5 +45,9 @@ __all__ = [
     "select_by_modularity",
     "select_each_by_held_out",
     "select_number_of_factors",
-    "select_on_path",
+    "select_penalty",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return globals()[current_name(__name__, name)]

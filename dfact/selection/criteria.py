@@ -18,6 +18,7 @@ from dfact.data.statistics import as_float
 from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count, random_generator
+from dfact.renames import accept_old_names
 from dfact.selection.cross_validation.squared_errors import sum_squared_errors
 from dfact.selection.grid import expand
 from dfact.selection.result import Selection
@@ -28,13 +29,14 @@ _MAX_ROWS = 5000  # a consensus matrix n × n in double precision takes 200 MB
 _RESTARTS = 10
 
 
+@accept_old_names
 def select_by_criterion(
     model: Any,
     X: Any,
     n_components: Iterable[int] = range(2, 11),
     criterion: str = "bic1",
     *,
-    restarts: int | None = None,
+    n_restarts: int | None = None,
     confounders: Any = None,
     random_state: Any = None,
 ) -> Selection:
@@ -62,7 +64,7 @@ def select_by_criterion(
         Candidates.
     criterion : "bic1", "ccc" or "dispersion"
         The criterion. Among candidates with equal scores the first is chosen.
-    restarts : int, optional
+    n_restarts : int, optional
         Number of random starts of each candidate: by default 10 for ``ccc`` and ``dispersion``, and 5 for ``bic1``, besides
         the model's own start. The lowest objective counts, so that a local optimum does not disqualify a candidate.
     confounders : table of n rows, optional
@@ -97,13 +99,13 @@ def select_by_criterion(
     """
     check_estimator(model)
     if is_tensor_model(model):
-        remedy = "use select_on_path for ElasticCP, or replicability"
+        remedy = "use select_penalty for ElasticCP, or replicability"
         raise ParameterError(f"model is a {type(model).__name__} of tensors, expected one of matrices; {remedy}")
     if criterion not in _CRITERIA:
         raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, _CRITERIA))}")
     chosen = _CRITERIA[criterion]
-    restarts = chosen.restarts if restarts is None else restarts
-    check_count("restarts", restarts, chosen.least_restarts, 1000)
+    n_restarts = chosen.restarts if n_restarts is None else n_restarts
+    check_count("n_restarts", n_restarts, chosen.least_restarts, 1000)
     candidates = [c["n_components"] for c in expand(model, {"n_components": list(n_components)})]
     dataset = as_dataset(X, confounders)
     if chosen.least_restarts and dataset.shape[0] > _MAX_ROWS:
@@ -115,13 +117,13 @@ def select_by_criterion(
     best: Any = None
     best_k = candidates[0]
     for k in candidates:
-        seeds = np.random.SeedSequence(int(random_generator(random_state).randint(2**31))).generate_state(restarts)
+        seeds = np.random.SeedSequence(int(random_generator(random_state).randint(2**31))).generate_state(n_restarts)
         fits = fit_starts(model, {"n_components": k}, seeds, X, confounders, own=not chosen.least_restarts)
         scores.append(chosen.score(fits, dataset))
         if best is None or scores[-1] * chosen.sign > scores[candidates.index(best_k)] * chosen.sign:
             best, best_k = lowest_objective(fits), k
     table = pd.DataFrame({criterion: scores}, index=pd.Index(candidates, name="n_components"))
-    best.selection_ = SelectionRecord.from_table(table, candidates.index(best_k), criterion, "lowest" if chosen.sign < 0 else "highest")
+    best.selection_ = SelectionRecord.from_table(table, candidates.index(best_k), criterion, "min" if chosen.sign < 0 else "max")
     return Selection(table, {"n_components": best_k}, best)
 
 

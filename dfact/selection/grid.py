@@ -15,6 +15,7 @@ from dfact.errors import ParameterError
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
+from dfact.renames import current
 from dfact.selection.cross_validation.fold_fits import EstimatorFits, GridGroup, PathSettings, WarmStarts, from_the_middle
 from dfact.selection.cross_validation.folds import Folds
 from dfact.selection.running.estimators import with_parameters
@@ -29,7 +30,7 @@ def expand(model: Any, grid: Mapping[str, Any]) -> list[Parameters]:
     if not grid:
         raise ParameterError("grid is empty, expected values to try, such as {'n_components': [2, 3, 4]}")
     values: dict[str, list[Any]] = {}
-    for name, candidates in grid.items():
+    for name, candidates in current(type(model), grid).items():
         if name not in names:
             raise ParameterError(f"grid has {name!r}, which is no parameter of {type(model).__name__}; expected some of {', '.join(names)}")
         single = isinstance(candidates, str) or not np.iterable(candidates)
@@ -86,7 +87,7 @@ def plan_fits(
         groups += _make_groups(numbers, [defaults | configurations[i] for i in numbers], problem)
     if not groups:
         if restarts:
-            raise ParameterError(f"restarts is {restarts}, expected 0: a {type(model).__name__} is fitted from its own start alone")
+            raise ParameterError(f"n_restarts is {restarts}, expected 0: a {type(model).__name__} is fitted from its own start alone")
         return EstimatorFits(task, folds, model, tuple(configurations))
     n_covariates = 0 if task.covariates is None else task.covariates.shape[1] - groups[0].problems[0].weighted
     settings = PathSettings(dataset.shape[1], n_covariates, task.dtype, float(model.tol), int(model.max_iter), restarts, seed)

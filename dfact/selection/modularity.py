@@ -114,7 +114,7 @@ def select_by_modularity(
         table["modularity"] = fitted.fit_candidates(X, candidates, checkpoint=checkpoint)
     best = len(fitted.components_)
     chosen: Any = fitted.set_params(n_components=best)
-    chosen.selection_ = SelectionRecord.from_table(table, candidates.index(best), "modularity", "highest")
+    chosen.selection_ = SelectionRecord.from_table(table, candidates.index(best), "modularity", "max")
     return Selection(table, {"n_components": best}, fitted)
 
 

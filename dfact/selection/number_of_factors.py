@@ -15,14 +15,15 @@ from dfact.models.provenance import SelectionRecord
 from dfact.parameters import is_count
 from dfact.psychometrics.factor_retention import FactorCount, bic, minimum_average_partial, parallel_analysis
 from dfact.psychometrics.polychoric import grouping_information
+from dfact.renames import accept_old_names
 from dfact.selection.result import Selection
 from dfact.selection.running.estimators import require_method, with_parameters
 
 CRITERIA = {
     "PA": ("excess", "above chance"),
     "PA-factors": ("factor_excess", "above chance"),
-    "MAP": ("MAP", "lowest"),
-    "BIC": ("BIC", "lowest"),
+    "MAP": ("MAP", "min"),
+    "BIC": ("BIC", "min"),
 }
 """Column of the selection's table with the scores of each criterion, and the rule that chooses among them."""
 
@@ -59,19 +60,19 @@ def number_of_factors(
     *,
     sample_weight: Any = None,
     quantile: float | None = 0.95,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> FactorCounts:
     """Estimate the number of factors of the answers X (n, m) from one pass over them.
 
-    The criteria are Horn's parallel analysis of components, that of common factors (``quantile`` and ``seed`` as in
+    The criteria are Horn's parallel analysis of components, that of common factors (``quantile`` and ``random_state`` as in
     :func:`dfact.psychometrics.factor_retention.parallel_analysis`), Velicer's MAP, and the lowest BIC of the factor
     models with ``n_components``. ``model`` determines the kind of correlations, the treatment of missing answers and the executor.
     For polychoric correlations, the random eigenvalues of the parallel analysis are those of unrelated answers in these categories.
     ``sample_weight`` and its default are those of ``fit``; with weights, n is Kish's effective number of rows.
     """
     copied = with_parameters(model)  # the model is not changed
-    if not is_count(seed) and seed != 0:
-        raise ParameterError(f"seed is {seed!r}, expected an integer of at least 0")
+    if not is_count(random_state) and random_state != 0:
+        raise ParameterError(f"random_state is {random_state!r}, expected an integer of at least 0")
     correlation = copied.correlate(X, sample_weight=sample_weight)
     n = round(correlation.n_effective)
     with single_threaded():
@@ -81,12 +82,13 @@ def number_of_factors(
             best = None
         information = None if correlation.thresholds is None else grouping_information(correlation.thresholds)
         components, factors = (
-            parallel_analysis(correlation.R, n, factors=kind, quantile=quantile, seed=seed, information=information)
+            parallel_analysis(correlation.R, n, factors=kind, quantile=quantile, seed=random_state, information=information)
             for kind in (False, True)
         )
         return FactorCounts(components, factors, minimum_average_partial(correlation.R), best)
 
 
+@accept_old_names
 def select_number_of_factors(
     model: FactorAnalysis,
     X: Any,
@@ -95,7 +97,7 @@ def select_number_of_factors(
     criterion: str = "PA",
     sample_weight: Any = None,
     quantile: float = 0.95,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> Selection:
     """Choose the number of factors by one of four criteria, and return the factor analysis fitted with it.
 
@@ -112,8 +114,8 @@ def select_number_of_factors(
         partial, or the lowest BIC; see :func:`dfact.selection.number_of_factors.number_of_factors`.
     sample_weight : numbers (n,), optional
         The weights passed to ``model.fit``; a Dataset or path brings its own.
-    quantile, seed
-        Those of the parallel analyses.
+    quantile, random_state
+        Quantile and seed of the parallel analyses.
 
     Returns
     -------
@@ -147,7 +149,7 @@ def select_number_of_factors(
         raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, CRITERIA))}")
     if not candidates or candidates[0] < 1:
         raise ParameterError(f"n_components is {list(n_components)}, expected numbers of factors of at least 1")
-    counts = number_of_factors(model, X, candidates, sample_weight=sample_weight, quantile=quantile, seed=seed)
+    counts = number_of_factors(model, X, candidates, sample_weight=sample_weight, quantile=quantile, random_state=random_state)
     chosen = counts.criteria()[criterion]
     if chosen is None:
         raise DataError("the correlation matrix is singular, so that BIC is not defined; use criterion='PA', or leave out items")

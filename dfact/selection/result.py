@@ -90,7 +90,7 @@ def choose(table: pd.DataFrame, rule: str) -> dict[str, Any]:
     """Return the parameters that the rule chooses from a table with one row per configuration.
 
     Its columns are ``error`` and, for ``1se``, ``se_difference`` (see :func:`fold_errors`).
-    ``lowest`` chooses the lowest error. ``1se`` considers the configurations whose error exceeds the lowest by at most one
+    ``min`` chooses the lowest error. ``1se`` considers the configurations whose error exceeds the lowest by at most one
     standard error of that difference, and chooses among them the fewest components, then the largest β, then the lowest error.
     ``knee`` keeps the other parameters of the lowest error. It chooses the number of components at which the
     curve of the error lies furthest below the straight line from the fewest components to those with
@@ -128,4 +128,4 @@ def _knee(frame: pd.DataFrame) -> Any:
     return curve.index[int(below.argmax())] if below.max() > 1e-12 * abs(error[0]) else lowest
 
 
-RULES: dict[str, Callable[[pd.DataFrame], Any]] = {"lowest": _lowest, "1se": _one_standard_error, "knee": _knee}
+RULES: dict[str, Callable[[pd.DataFrame], Any]] = {"min": _lowest, "1se": _one_standard_error, "knee": _knee}

@@ -11,7 +11,7 @@ from stat import S_ISDIR
 from typing import Any
 
 from dfact.errors import StoreError
-from dfact.signals import shield
+from dfact.signals import finish_before_stop
 from dfact.storage.folder_owners import is_stale, owner_tag
 from dfact.storage.groups import partial_path
 from dfact.storage.replacement import absent_parents, remove_empty, sync
@@ -29,7 +29,7 @@ class TemporaryFolder:
 
     def remove(self) -> None:
         """Delete the folder."""
-        with shield():  # runs in a finalizer, where an exception of a signal handler would only interrupt the deletion
+        with finish_before_stop():  # runs in a finalizer, where an exception of a signal handler would only interrupt the deletion
             shutil.rmtree(self.path, ignore_errors=True)
 
     def remove_with(self, owner: Any) -> None:

@@ -260,8 +260,8 @@ def test_tables_of_the_elastic_net_parafac_paper(results: Path, monkeypatch: pyt
     assert [row["method"] for row in rows] == ["LRTI", "SPML(0)", "SPMS(0)", "SPML(0.8)", "SPMS(0.8)"]
     assert rows[4]["true zeros"] > 0.5
     assert rows[4]["false zeros"] == 0
-    cp_paper.table_2(1, 10, 2, init="nvecs")
-    halves = load(results, "elastic_cp_table_2")["rows"], load(results, "elastic_cp_table_2_nvecs")["rows"]
+    cp_paper.table_2(1, 10, 2, init="svd")
+    halves = load(results, "elastic_cp_table_2")["rows"], load(results, "elastic_cp_table_2_svd")["rows"]
     assert [row["method"] for row in halves[0]] == [row["method"] for row in halves[1]]
     assert halves[1][-1]["paper score"] == 0.909
 
@@ -364,7 +364,7 @@ def test_skewed_noise_of_the_expectile_paper(results: Path, tmp_path: Path, monk
     monkeypatch.setattr(emf_paper, "COMPONENTS", 3)
     thresholds, curves = emf_paper.skewed(2, 200)
     assert all(held for text, held in thresholds if "the lower" in text)
-    assert [row["omega"] for row in load(results, "emf_paper_skewed")["rows"]] == [0.1, 0.5, 0.9] * 2
+    assert [row["tau"] for row in load(results, "emf_paper_skewed")["rows"]] == [0.1, 0.5, 0.9] * 2
     emf_paper.draw_skewed(curves, tmp_path)
     assert (tmp_path / "emf_paper_skewed.png").exists()
 
@@ -377,16 +377,16 @@ def test_response_times_of_the_expectile_paper(results: Path, tmp_path: Path, mo
     monkeypatch.setattr(emf_paper, "CHOSEN_OMEGAS", (0.1, 0.9))
     thresholds, table, distributions = emf_paper.latency(V, 2, {"n_components": [1, 2], "ridge": [1, 4]})
     assert all(held for text, held in thresholds if "best" in text)
-    assert len(load(results, "emf_paper_latency")["rows"]) == len(emf_paper.OMEGAS) + 2
+    assert len(load(results, "emf_paper_latency")["rows"]) == len(emf_paper.TAUS) + 2
     assert table["all: median"].between(0, 5).all()
     rows = load(results, "emf_paper_distributions")["rows"]
-    medians = {(row["bin"], row["k, ridge"], row["omega"]): row["50%"] for row in rows}
+    medians = {(row["bin"], row["k, ridge"], row["tau"]): row["50%"] for row in rows}
     for row in table.to_dict("records"):
         for name in ("all", "0-0.3 s"):
-            assert medians[name, row["k, ridge"], row["omega"]] == pytest.approx(row[f"{name}: median"])
+            assert medians[name, row["k, ridge"], row["tau"]] == pytest.approx(row[f"{name}: median"])
     assert all((np.diff(errors) >= 0).all() for errors in distributions.values())
     shares = [row["best at"] for row in rows if (row["bin"], row["k, ridge"]) == ("all", "chosen")]
-    assert sum(shares) == pytest.approx(1, abs=0.02)  # one of two ω is the best at each quantile
+    assert sum(shares) == pytest.approx(1, abs=0.02)  # one of two τ is the best at each quantile
     emf_paper.draw_distributions(distributions, tmp_path)
     assert (tmp_path / "emf_paper_distributions_chosen.png").exists()
     emf_paper.draw_latency(table, tmp_path)

@@ -194,8 +194,8 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
         "beta=0.1",
         dfact.open_dataset(data).fingerprint,
         f"numpy {np.__version__}",
-        "icqf0: strong for",
-        "age: impact icqf0",
+        "F1: strong for",
+        "age: impact F1",
     ):
         assert expected in text
 
@@ -217,7 +217,7 @@ def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, cap
     assert model.confounder_encoding_ is None
     assert model.factors_.dtype == np.float64
     assert "stopped before it converged, after 7 iterations" in captured.out
-    assert "icqf1: strong for" in captured.out
+    assert "F2: strong for" in captured.out
     assert "intercept" not in captured.out
     assert "fit: 7 of 7, objective" in captured.err
 
@@ -252,13 +252,13 @@ def test_transform(model: Path, data: Path, tmp_path: Path, ending: str, capsys:
     if ending == "zarr":
         found = xr.open_zarr(out)
         names = list(found["component"].values)  # in the order of exported tables, not of the model
-        assert sorted(names) == ["icqf0", "icqf1", "icqf2"]
-        np.testing.assert_array_equal(found["factors"].values, expected[:, [int(name[-1]) for name in names]])
+        assert sorted(names) == ["F1", "F2", "F3"]
+        np.testing.assert_array_equal(found["factors"].values, expected[:, [int(name[-1]) - 1 for name in names]])
         assert list(found["row"].values[:2]) == ["p0", "p1"]
     else:
         table = pd.read_csv(out) if ending == "csv" else pd.read_parquet(out)
         assert list(table["row"]) == [f"p{i}" for i in range(N)]
-        np.testing.assert_allclose(table[["icqf0", "icqf1", "icqf2"]], expected, rtol=1e-6)
+        np.testing.assert_allclose(table[["F1", "F2", "F3"]], expected, rtol=1e-6)
     assert main(["transform", str(model), str(data), str(out)]) == 1
     assert main(["transform", str(model), str(data), str(out), "--overwrite", "--memory-limit", "9GiB"]) == 0
 

@@ -65,10 +65,10 @@ def test_fit_equals_the_library(data: Path, model: Path) -> None:
 @pytest.mark.slow
 def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "modes.png"
-    options = "-k 3 --lam 2 --l1-ratio 0.5 --nonnegative --prior none --init nvecs --missing exact --max-iter 4 --tol 0 --seed 1"
+    options = "-k 3 --lam 2 --l1-ratio 0.5 --nonnegative --slice-variances none --init svd --missing exact --max-iter 4 --tol 0 --seed 1"
     assert main(["fit", "cp", str(data), str(path), *options.split(), "--plot", str(plot)]) == 0
     found = dfact.load_model(path).get_params()
-    expected: dict[str, Any] = {"n_components": 3, "lam": 2.0, "l1_ratio": 0.5, "nonnegative": True, "prior": None, "init": "nvecs"}
+    expected: dict[str, Any] = {"n_components": 3, "lam": 2.0, "l1_ratio": 0.5, "nonnegative": True, "slice_variances": None, "init": "svd"}
     expected |= {"missing": "exact", "max_iter": 4, "tol": 0.0, "random_state": 1, "solver": "bcd"}
     assert {name: found[name] for name in expected} == expected
     assert "stopped before it converged, after 4 iterations" in capsys.readouterr().out
@@ -82,7 +82,7 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["select", "cp", str(data), str(path), *options]) == 0
     text, said = capsys.readouterr()
     model = dfact.ElasticCP(4, random_state=0)
-    expected = dfact.selection.select_on_path(model, dfact.open_dataset(data), lambdas=[1, 10, 100, 1000], random_state=0)
+    expected = dfact.selection.select_penalty(model, dfact.open_dataset(data), lambdas=[1, 10, 100, 1000], random_state=0)
     found = dfact.load_model(path)
     assert found.rank_ == 2
     np.testing.assert_array_equal(found.components_, expected.model.components_)
@@ -136,7 +136,7 @@ def test_job_killed_within_select_resumes(data: Path, tmp_path: Path, tmp_path_f
     assert main(["run", str(job)]) == 0
     assert not kept.exists()
     model = dfact.ElasticCP(3, random_state=0)
-    expected = dfact.selection.select_on_path(model, dfact.open_dataset(data), lambdas=[1, 100], random_state=0)
+    expected = dfact.selection.select_penalty(model, dfact.open_dataset(data), lambdas=[1, 100], random_state=0)
     np.testing.assert_array_equal(dfact.load_model(tmp_path / "m.model").components_, expected.model.components_)
 
 
@@ -147,14 +147,14 @@ def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pyt
         assert expected in text
     assert main(["info", str(model), "--top", "2"]) == 0
     text = capsys.readouterr().out
-    for expected in ("ElasticCP, 2 of 2 components left, of a tensor 40×12×9", "elasticcp1: weight ", "  band"):
+    for expected in ("ElasticCP, 2 of 2 components left, of a tensor 40×12×9", "F2: weight ", "  band"):
         assert expected in text
     out = tmp_path / "weights.csv"
     assert main(["transform", str(model), str(data), str(out)]) == 0
     assert f"{out}: weights of 40 slices in 2 components" in capsys.readouterr().out
     table = pd.read_csv(out)
     assert list(table["row"][:2]) == ["s0", "s1"]
-    found, expected = table[["elasticcp0", "elasticcp1"]].to_numpy(), dfact.load_model(model).factors_[0][:]
+    found, expected = table[["F1", "F2"]].to_numpy(), dfact.load_model(model).factors_[0][:]
     np.testing.assert_allclose(found, expected * np.sign(found[0] * expected[0]), rtol=1e-9)  # exported tables choose their own signs
 
 

@@ -61,7 +61,7 @@ def test_numbers_and_ranges(value: str, found: list[int]) -> None:
         (["fit", "gom", "{data}", "new.model", "--method", "best"], 2, "'best' is not one of 'crsc', 'srsc', 'ssc', 'srm'"),
         (["fit", "gom", "{data}", "new.model", "--vertex-hunting", "best"], 2, "'best' is not one of 'kmeans', 'svm-cone'"),
         (["fit", "gom", "{data}", "new.model", "--tau", "-1"], 1, "tau is -1.0, expected a number of at least 0"),
-        (["fit", "gom", "{data}", "new.model", "--levels", "3"], 1, "expected 0 to 3"),
+        (["fit", "gom", "{data}", "new.model", "--max-response", "3"], 1, "expected 0 to 3"),
         (["fit", "gom", "{data}", "new.model", "--memory-limit", "1MB"], 1, "needs at least"),
         (["fit", "gom", "{data}", "new.model", "--scheduler", "a:1", "--executor", "inline"], 2, "--executor applies to this machine"),
         (["fit", "gom", "{data}", "new.model", "--plot", "items.txt"], 1, "items.txt ends in '.txt', expected one of .png, .pdf, .svg"),
@@ -150,13 +150,12 @@ def test_select_without_a_model(data: Path, tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.slow
 def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "items.png"
-    options = (
-        "-k 3 --method crsc --vertex-hunting svm-cone --tau 2000 --levels 6 --seed 3 --dtype float64 --memory-limit 9GiB --executor threads"
-    )
+    options = "-k 3 --method crsc --vertex-hunting svm-cone --tau 2000 --max-response 6 --seed 3"
+    options += " --dtype float64 --memory-limit 9GiB --executor threads"
     assert main(["fit", "gom", str(data), str(path), *options.split(), "--plot", str(plot)]) == 0
     captured = capsys.readouterr()
     found = dfact.load_model(path)
-    expected = {"n_components": 3, "method": "crsc", "vertex_hunting": "svm-cone", "tau": 2000.0, "n_levels": 6.0, "random_state": 3}
+    expected = {"n_components": 3, "method": "crsc", "vertex_hunting": "svm-cone", "tau": 2000.0, "max_response": 6.0, "random_state": 3}
     expected |= {"dtype": "float64", "memory_limit": "9GiB"}
     assert found.get_params() == dfact.GradeOfMembership(**expected).get_params()  # type: ignore[arg-type]
     assert "responses 0 to 6" in captured.out

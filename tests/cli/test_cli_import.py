@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dfact
-from dfact.cli.answer_options import answers_option, levels_option, missing_option, recode_option
+from dfact.cli.answer_options import levels_option, missing_option, not_missing_option, recode_option
 from dfact.cli.main import main
 from tests.data.test_import_table import answers_of
 
@@ -16,7 +16,7 @@ from tests.data.test_import_table import answers_of
 @levels_option
 @recode_option
 @missing_option
-@answers_option
+@not_missing_option
 @click.pass_context
 def echo(context: click.Context, **settings: object) -> None:
     context.obj.update(settings)
@@ -37,7 +37,7 @@ def test_options_of_answers(tmp_path: Path) -> None:
     assert settings["missing"] == {"*": ["0", "-9"], "race": ["6", "7"], "sex": ["9"]}
     assert settings["recode"] == {"a": {95: 0, 1: 2}, "b": {95: 0, 1: 2}}
     assert settings["levels"] == {"v*": "a<b", "*": {"no": 0, "yes": 1}}
-    assert settings["answers"] is None
+    assert settings["not_missing"] is None
 
 
 @pytest.mark.parametrize("arguments", [("--recode", "95=0"), ("--recode", "q:a=b"), ("--levels", "no-file.csv")])

@@ -39,10 +39,10 @@ def peaks_of_tables(folder: str) -> list[tuple[int, str, float]]:
     delimited._BLOCK_BYTES = 1 << 17
     target = f"{folder}/d.zarr"
     for name in ("small.csv", "small.parquet"):
-        dfact.import_table(f"{folder}/{name}", target, items="*", overwrite=True, n_jobs=2)
+        dfact.import_table(f"{folder}/{name}", target, items="*", overwrite=True, n_readers=2)
     before, found = peak_memory(), []
     for name in ("big.csv", "big.parquet"):
-        dataset = dfact.import_table(f"{folder}/{name}", target, items="*", overwrite=True, n_jobs=2)
+        dataset = dfact.import_table(f"{folder}/{name}", target, items="*", overwrite=True, n_readers=2)
         found.append((dataset.shape[0], dataset.fingerprint, peak_memory() - before))
     return found
 

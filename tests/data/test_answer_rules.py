@@ -13,7 +13,7 @@ import dfact
 from dfact import DataError, ParameterError
 from dfact.data.ingest.coding.answers import AnswerCoding, sounds_like_no_answer
 from dfact.data.ingest.coding.rules import Statements, parse_levels, plan_coding
-from dfact.data.ingest.tables.items import battery
+from dfact.data.ingest.tables.items import infer_items
 from dfact.data.readers.base import MissingCodes, Table, Variable
 from dfact.data.readers.columnar.columns import read_cells
 from tests.data.test_import_table import answers_of
@@ -57,9 +57,9 @@ def coded(table: DescribedTable, names: Sequence[str], **said: object) -> tuple[
 
 def test_columns_with_the_same_levels_are_a_battery():
     table = DescribedTable({key: [1] for key in ["id", "a", "b", "c", "age"]}, *map(likert, "abc"), Variable("age", "number"))
-    assert battery(table, table.variables, []) == ["a", "b", "c"]
+    assert infer_items(table, table.variables, []) == ["a", "b", "c"]
     with pytest.raises(DataError, match=r"which of its 5 columns are items"):
-        battery(table, table.variables, ["a"])
+        infer_items(table, table.variables, ["a"])
 
 
 def test_ordinal_columns_whose_names_begin_alike_are_a_battery():
@@ -67,11 +67,11 @@ def test_ordinal_columns_whose_names_begin_alike_are_a_battery():
     items = [Variable(f"bdi{j}", "number", labels=labels, measure="ordinal") for j, labels in enumerate(levels)]
     other = Variable("sex", "number", labels={1.0: "m", 2.0: "f"}, measure="nominal")
     table = DescribedTable({key: [1] for key in ["sex", "bdi0", "bdi1", "bdi2"]}, other, *items)
-    assert battery(table, table.variables, []) == ["bdi0", "bdi1", "bdi2"]
+    assert infer_items(table, table.variables, []) == ["bdi0", "bdi1", "bdi2"]
     apart = [replace(item, name=name) for item, name in zip(items, ["agecat", "drivefreq", "opinion"], strict=True)]
     table = DescribedTable({key: [1] for key in ["agecat", "drivefreq", "opinion"]}, *apart)
     with pytest.raises(DataError, match="which of its 3 columns"):
-        battery(table, table.variables, [])
+        infer_items(table, table.variables, [])
 
 
 def test_the_question_names_the_groups_with_a_line_to_copy():
@@ -79,7 +79,7 @@ def test_the_question_names_the_groups_with_a_line_to_copy():
     sex = Variable("SEX", "number", labels={1.0: "Male", 2.0: "Female"})
     table = DescribedTable({key: [1] for key in ["SEX", "VITANY", "VITMUL", "HERB"]}, sex, *yes)
     with pytest.raises(DataError) as caught:
-        battery(table, table.variables, [])
+        infer_items(table, table.variables, [])
     message = str(caught.value)
     assert "With the same answers: VITANY, VITMUL, HERB (1 Yes, 2 No). Others with labels: SEX" in message
     assert '--items "VITANY,VITMUL,HERB"' in message
@@ -117,7 +117,7 @@ def test_declared_codes_and_ranges_are_missing_and_counted():
 def test_answers_win_over_declared_codes():
     variable = Variable("q", "number", missing=MissingCodes((9.0,), ((95.0, 99.0),)))
     table = DescribedTable({"q": [1, 9, 95, 96, 99]}, variable)
-    np.testing.assert_array_equal(coded(table, ["q"], answers={"q": [9, 95]})[0][:, 0], [1, 9, 95, np.nan, np.nan])
+    np.testing.assert_array_equal(coded(table, ["q"], not_missing={"q": [9, 95]})[0][:, 0], [1, 9, 95, np.nan, np.nan])
 
 
 def test_recoding_comes_before_missing_codes_and_exchanges_codes():
@@ -145,7 +145,7 @@ def test_a_doubtful_code_that_occurs_is_asked():
     with pytest.raises(DataError, match=r"race: 2 answer\(s\) are 6 'Missing', which nothing declares as missing; .*--missing race=6"):
         coded(table, ["race"])
     np.testing.assert_array_equal(coded(table, ["race"], missing={"race": 6})[0][:, 0], [1, np.nan, 2, np.nan])
-    np.testing.assert_array_equal(coded(table, ["race"], answers={"race": 6})[0][:, 0], [1, 6, 2, 6])
+    np.testing.assert_array_equal(coded(table, ["race"], not_missing={"race": 6})[0][:, 0], [1, 6, 2, 6])
     absent = DescribedTable({"race": [1, 2]}, variable)
     np.testing.assert_array_equal(coded(absent, ["race"])[0][:, 0], [1, 2])
 
@@ -268,7 +268,7 @@ def test_texts_that_stand_for_numbers():
 
 def test_statements_that_name_no_item():
     table = DescribedTable({"q": [1, 2]}, Variable("q", "number"))
-    for said in ({"missing": {"r": 9}}, {"recode": {"r*": {1: 2}}}, {"reverse": "r"}, {"levels": {"r": "a<b"}}, {"answers": {"r": 1}}):
+    for said in ({"missing": {"r": 9}}, {"recode": {"r*": {1: 2}}}, {"reverse": "r"}, {"levels": {"r": "a<b"}}, {"not_missing": {"r": 1}}):
         with pytest.raises(DataError, match=f"{next(iter(said))} names 'r"):
             coded(table, ["q"], **said)
 

@@ -291,7 +291,7 @@ def test_models_show_the_wording_of_their_items(tmp_path: Path, capsys: pytest.C
     assert main(["export", str(tmp_path / "m"), str(tmp_path / "l.csv")]) == 0
     assert main(["export", str(tmp_path / "m"), str(tmp_path / "l.parquet")]) == 0
     for table in (pd.read_csv(tmp_path / "l.csv"), pd.read_parquet(tmp_path / "l.parquet")):
-        assert list(table) == ["item", "text", "icqf0"]
+        assert list(table) == ["item", "text", "F1"]
         assert table["text"][0] == "I worry a lot (reversed)"
     assert main(["info", str(tmp_path / "m"), "--items", "Q1"]) == 2
     assert "--items applies to datasets" in capsys.readouterr().err

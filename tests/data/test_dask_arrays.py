@@ -312,14 +312,16 @@ CASES: dict[str, Case] = {
     "ICQF with confounders": (lambda: dfact.ICQF(3, max_iter=3), answers, {"confounders": groups()}),
     "L1NMF": (lambda: dfact.L1NMF(3, max_iter=3), answers, {}),
     "GradeOfMembership": (lambda: dfact.GradeOfMembership(2, random_state=0), complete, {}),
-    "ExpectileMF": (lambda: dfact.ExpectileMF(3, omega=0.3, max_iter=3), answers, {}),
+    "ExpectileMF": (lambda: dfact.ExpectileMF(3, tau=0.3, max_iter=3), answers, {}),
     "FactorAnalysis": (lambda: dfact.FactorAnalysis(2), answers, {}),
     "ElasticCP": (lambda: dfact.ElasticCP(3, lam=0.1, random_state=0, max_iter=3), tensor, {}),
     "CPALS": (lambda: dfact.CPALS(2, random_state=0, max_iter=3), lambda: tensor()[:, :, :, 0], {}),
-    "ElasticCP with a prior": (
-        lambda: dfact.ElasticCP(3, lam=0.1, prior=[np.linspace(1, 2, N), np.ones(4), np.ones(3), np.ones(2)], random_state=0, max_iter=3),
+    "ElasticCP with variances": (
+        lambda: dfact.ElasticCP(
+            3, lam=0.1, slice_variances=[np.linspace(1, 2, N), np.ones(4), np.ones(3), np.ones(2)], random_state=0, max_iter=3
+        ),
         tensor,
-        {"prior": np.linspace(0.5, 3, N)},
+        {"slice_variances": np.linspace(0.5, 3, N)},
     ),
 }
 pytestmark = pytest.mark.filterwarnings(
@@ -381,7 +383,7 @@ def test_pickled_model_holds_no_rows(fitted: Fitted, name: str) -> None:
     assert model.row_factors().shape[0] == N  # the model has them still
 
 
-@pytest.mark.parametrize("name", ["L1NMF", "ElasticCP with a prior"])
+@pytest.mark.parametrize("name", ["L1NMF", "ElasticCP with variances"])
 @pytest.mark.parametrize("origin", ["here", "active", "given"])
 def test_transform_to_a_store(client: Client, fitted: Fitted, tmp_path: Path, name: str, origin: str) -> None:
     model, X, inputs, expected = fitted(name)
@@ -431,8 +433,8 @@ def test_errors_of_shape_are_raised_at_once(fitted: Fitted) -> None:
     for data, given, message in refused:
         with pytest.raises(dfact.DataError, match=message):
             model.transform(data, **given)
-    with pytest.raises(TypeError, match="'prior'"):
-        model.transform(lazy, prior=3)
+    with pytest.raises(TypeError, match="'slice_variances'"):
+        model.transform(lazy, slice_variances=3)
     named, names = pd.DataFrame(X[:, :3], columns=["a", "b", "c"]), {"item": ["a", "c", "b"]}
     model = dfact.L1NMF(2, max_iter=2).fit(named)
     with pytest.raises(dfact.DataError, match="column 1 of X is 'c', of the fitted data 'b'"):
@@ -440,8 +442,8 @@ def test_errors_of_shape_are_raised_at_once(fitted: Fitted) -> None:
     model = fitted("ElasticCP")[0]
     with pytest.raises(dfact.DataError, match="slices of X are 4×3×5, those the model was fitted on 4×3×2"):
         model.transform(da.zeros((10, 4, 3, 5)))
-    with pytest.raises(dfact.ParameterError, match="prior only"):
-        model.transform(da.zeros((10, 4, 3, 2)), prior=np.ones(10))
+    with pytest.raises(dfact.ParameterError, match="slice_variances only"):
+        model.transform(da.zeros((10, 4, 3, 2)), slice_variances=np.ones(10))
     with pytest.raises(ValueError, match="not fitted"):
         dfact.L1NMF().transform(lazy)
 

@@ -116,8 +116,8 @@ def test_panels_and_threads_change_nothing_but_the_chunks(tmp_path: Path, monkey
     source = write_bed(tmp_path / "a.bed", G)
     steps: list[tuple[int, int]] = []
     options: dict[str, Any] = {"empty_variants": "drop"}
-    whole = dfact.import_genotypes(source, tmp_path / "whole.zarr", n_jobs=1, progress=lambda *step: steps.append(step), **options)
-    panels = dfact.import_genotypes(source, tmp_path / "panels.zarr", n_jobs=2, memory_limit=2 * 300 * 84, **options)
+    whole = dfact.import_genotypes(source, tmp_path / "whole.zarr", n_readers=1, progress=lambda *step: steps.append(step), **options)
+    panels = dfact.import_genotypes(source, tmp_path / "panels.zarr", n_readers=2, memory_limit=2 * 300 * 84, **options)
     assert [array.chunks[1] for array in (whole.source.array, panels.source.array)] == [699, 256]  # type: ignore[attr-defined]  # stored
     assert whole.fingerprint == panels.fingerprint
     kept = np.delete(G, 650, axis=1)
@@ -366,7 +366,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     G[:, 3] = 9
     bed = write_bed(tmp_path / "a.bed", G)
     (tmp_path / "people.csv").write_text("id,pop\n" + "".join(f"p{i},{'AB'[i % 2]}\n" for i in range(6)))
-    options = ["--empty-variants", "drop", "--population", str(tmp_path / "people.csv"), "--jobs", "1", "--memory-limit", "1GiB"]
+    options = ["--empty-variants", "drop", "--population", str(tmp_path / "people.csv"), "--n-readers", "1", "--memory-limit", "1GiB"]
     assert main(["import", str(bed), str(tmp_path / "a.zarr"), *options]) == 0
     printed = capsys.readouterr().out
     assert "dropped 1 variant(s) with no genotype of any person: 'rs3'" in printed

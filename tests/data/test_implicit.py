@@ -179,8 +179,8 @@ def test_rows_and_columns_without_any_entry_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("X", "options", "match"),
     [
-        (np.eye(3), {"implicit": "missing"}, r"implicit \(--absent\) is 'missing' and X is dense, expected a sparse X"),
-        (sp.eye_array(3), {"implicit": "nan"}, r"implicit \(--absent\) is 'nan', expected 'zero' or 'missing'"),
+        (np.eye(3), {"implicit": "missing"}, r"implicit \(--implicit\) is 'missing' and X is dense, expected a sparse X"),
+        (sp.eye_array(3), {"implicit": "nan"}, r"implicit \(--implicit\) is 'nan', expected 'zero' or 'missing'"),
         (sp.eye_array(3), {"implicit": "missing", "empty_rows": "keep"}, "empty_rows is 'keep'"),
     ],
 )
@@ -193,7 +193,7 @@ def test_invalid_arguments_are_refused(tmp_path: Path, X: Any, options: dict[str
 # ---------------------------------------------------------------- models
 
 
-@pytest.mark.parametrize("solver", ["admm", "splitless"])
+@pytest.mark.parametrize("solver", ["admm", "mm"])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.slow
 def test_icqf_treats_implicit_entries_as_missing(tmp_path: Path, seed: int, solver: str) -> None:

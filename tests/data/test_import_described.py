@@ -104,7 +104,7 @@ def events(folder: Path) -> Path:
 @pytest.mark.slow
 def test_events_become_a_mode(redcap: Path, tmp_path: Path) -> None:
     data = events(tmp_path)
-    said: dict[str, Any] = {"dictionary": redcap, "items": ["mood", "sex"], "stack": "events"}
+    said: dict[str, Any] = {"dictionary": redcap, "items": ["mood", "sex"], "third_mode": "events"}
     notes: list[str] = []
     dataset = import_table(data, tmp_path / "o.zarr", confounders=["age"], note=notes.append, **said)
     assert decisions(notes) == ["long.csv: left out, as none of the items has an answer there: v3"]
@@ -119,7 +119,7 @@ def test_events_become_a_mode(redcap: Path, tmp_path: Path) -> None:
         ("mood", 1, (0, "Bad, or worse")),
         ("sex", 2, (0, "Female")),
     ]
-    again = import_table(data, tmp_path / "p.zarr", confounders=["age"], n_jobs=1, **said)
+    again = import_table(data, tmp_path / "p.zarr", confounders=["age"], n_readers=1, **said)
     assert again.fingerprint == dfact.open_dataset(tmp_path / "o.zarr").fingerprint
     header = ["record_id", "redcap_event_name", "mood", "redcap_event_name"]
     with pytest.raises(DataError, match=r"has 2 columns named 'redcap_event_name', expected one"):
@@ -144,11 +144,11 @@ def test_errors_in_events_name_the_record_and_the_event(redcap: Path, tmp_path: 
     header = ["record_id", "redcap_event_name", "mood"]
     data = write(tmp_path / "long.csv", [header, ["a", "v1", 1], ["b", "v1", 0], ["a", "v2", 7]])
     with pytest.raises(DataError, match=r"long.csv: record 'a', column 'mood at v2' holds 7, which has no label"):
-        import_table(data, tmp_path / "o.zarr", dictionary=redcap, items="mood", stack="events")
+        import_table(data, tmp_path / "o.zarr", dictionary=redcap, items="mood", third_mode="events")
     data = write(tmp_path / "long.csv", [header, ["a", "v1", 1], ["b", "v1", ""], ["b", "v2", ""]])
     with pytest.raises(DataError, match=r"record 'b' has no answer"):
-        import_table(data, tmp_path / "o.zarr", dictionary=redcap, items="mood", stack="events")
-    dataset = import_table(data, tmp_path / "o.zarr", dictionary=redcap, items="mood", stack="events", empty_rows="drop")
+        import_table(data, tmp_path / "o.zarr", dictionary=redcap, items="mood", third_mode="events")
+    dataset = import_table(data, tmp_path / "o.zarr", dictionary=redcap, items="mood", third_mode="events", empty_rows="drop")
     assert dataset.shape == (1, 1, 1)
 
 
@@ -162,7 +162,7 @@ def test_the_order_of_rows_does_not_matter_but_for_that_of_records(seed: int, by
     if by_event:
         rows = [row for k in range(3) for row in rows if row[1] == f"v{k}"]
     data = write(tmp_path / "long.csv", [["record_id", "redcap_event_name", "mood", "sex"], *rows])
-    dataset = import_table(data, tmp_path / "o.zarr", dictionary=redcap, stack="events")
+    dataset = import_table(data, tmp_path / "o.zarr", dictionary=redcap, third_mode="events")
     np.testing.assert_array_equal(values(dataset), np.stack([answers[:, 0], answers[:, 1] > 0], axis=1))
 
 
@@ -184,7 +184,9 @@ BIOBANK = [
 def test_instances_become_a_mode(tmp_path: Path) -> None:
     data = write(tmp_path / "ukb.tsv", BIOBANK)
     notes: list[str] = []
-    dataset = import_table(data, tmp_path / "o.zarr", items=["20510", "p21059"], stack="instances", note=notes.append, **biobank(tmp_path))
+    dataset = import_table(
+        data, tmp_path / "o.zarr", items=["20510", "p21059"], third_mode="instances", note=notes.append, **biobank(tmp_path)
+    )
     assert (list(dataset.row_labels), list(dataset.column_labels)) == (["11", "12", "13"], ["20510", "21059"])
     assert [list(labels) for labels in dataset.mode_labels if labels is not None] == [["0", "1"]]
     expected = [[[1, 4], [-600, -602]], [[np.nan, 1], [np.nan, np.nan]], [[4, 4], [-602, -600]]]
@@ -209,8 +211,8 @@ def test_one_instance_becomes_a_table_of_fields(tmp_path: Path) -> None:
         import_table(data, tmp_path / "p.zarr", items=["20510", "21059"])
     with pytest.raises(ParameterError, match=r"instance is '3', expected one of 0"):
         import_table(data, tmp_path / "p.zarr", items=["20510", "21059"], instance=3)
-    with pytest.raises(ParameterError, match=r"stack is 'instances' for a.csv, whose items have no instances"):
-        import_table(write(tmp_path / "a.csv", [["q"], [1]]), tmp_path / "p.zarr", items="q", stack="instances")
+    with pytest.raises(ParameterError, match=r"third_mode is 'instances' for a.csv, whose items have no instances"):
+        import_table(write(tmp_path / "a.csv", [["q"], [1]]), tmp_path / "p.zarr", items="q", third_mode="instances")
 
 
 @pytest.mark.slow
@@ -219,7 +221,7 @@ def test_negative_codes_are_asked_for_without_a_coding(tmp_path: Path) -> None:
     asked = r"6142-0.0: 1 answer\(s\) are -3; 6142-0.0: 1 answer\(s\) are -7, which nothing declares as missing; say missing="
     with pytest.raises(DataError, match=asked):
         import_table(data, tmp_path / "o.zarr", items="6142-0.0")
-    said: dict[str, Any] = {"missing": {"6142-0.0": -3}, "answers": {"6142-0.0": -7}, "empty_rows": "drop"}
+    said: dict[str, Any] = {"missing": {"6142-0.0": -3}, "not_missing": {"6142-0.0": -7}, "empty_rows": "drop"}
     np.testing.assert_array_equal(values(import_table(data, tmp_path / "o.zarr", items="6142-0.0", **said)), [[-7], [1]])
     dataset = import_table(data, tmp_path / "p.zarr", items="6142-0.0", empty_rows="drop", **biobank(tmp_path))
     np.testing.assert_array_equal(values(dataset), [[-7], [1]])
@@ -247,8 +249,8 @@ def test_a_codebook_gives_levels_missing_codes_and_keying(tmp_path: Path) -> Non
 def test_events_and_instances_from_the_command_line(redcap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = ["import", str(events(tmp_path)), str(tmp_path / "o.zarr"), "--items", "mood,sex", "--dictionary", str(redcap)]
     assert main(said) != 0
-    assert "--stack events, --event v1" in capsys.readouterr().err
-    assert main([*said, "--stack", "events"]) == 0
+    assert "--third-mode events, --event v1" in capsys.readouterr().err
+    assert main([*said, "--third-mode", "events"]) == 0
     assert dfact.open_dataset(tmp_path / "o.zarr").shape == (2, 2, 2)
     capsys.readouterr()
     files = [text for option, path in biobank(tmp_path).items() for text in (f"--{option}", str(path))]
@@ -263,7 +265,7 @@ def test_events_and_instances_from_the_command_line(redcap: Path, tmp_path: Path
 def test_columns_without_answers_are_left_out_unless_they_are_named(stacked: bool, redcap: Path, tmp_path: Path) -> None:
     header = ["record_id", "redcap_event_name", "mood", "sex", "smoker", "pain"]
     data = write(tmp_path / "long.csv", [header, ["a", "v1", 2, "", "", 5], ["b", "v1", 0, "", "", ""], ["a", "v2", "", "", 1, ""]])
-    said: dict[str, Any] = {"dictionary": redcap} | ({"stack": "events"} if stacked else {"event": "v1"})
+    said: dict[str, Any] = {"dictionary": redcap} | ({"third_mode": "events"} if stacked else {"event": "v1"})
     notes: list[str] = []
     dataset = import_table(data, tmp_path / "o.zarr", note=notes.append, **said)
     unanswered, items = ("sex", ["mood", "smoker", "pain"]) if stacked else ("sex, smoker", ["mood", "pain"])
@@ -289,11 +291,11 @@ def test_the_shared_projects(tmp_path: Path) -> None:
     dataset = import_table(path=tmp_path / "a.zarr", missing={"race": 6, "ethnicity": 2}, **trial)
     assert dataset.shape == (500, 3)
     long = {"source": folder / "longitudinal/data.csv", "dictionary": folder / "longitudinal/dictionary.csv"}
-    dataset = import_table(path=tmp_path / "b.zarr", items="pmq*", stack="events", codings=folder / "longitudinal/event.csv", **long)
+    dataset = import_table(path=tmp_path / "b.zarr", items="pmq*", third_mode="events", codings=folder / "longitudinal/event.csv", **long)
     assert dataset.shape == (3, 4, 6)
     np.testing.assert_array_equal(values(dataset)[0, 0], [2, 1, 3, 0, np.nan, np.nan])
     repeated = {name: folder / f"repeating-instruments/{file}.csv" for name, file in (("source", "data"), ("dictionary", "dictionary"))}
-    dataset = import_table(path=tmp_path / "c.zarr", items=["bp_systolic"], stack="events", **repeated)
+    dataset = import_table(path=tmp_path / "c.zarr", items=["bp_systolic"], third_mode="events", **repeated)
     np.testing.assert_array_equal(values(dataset), [[[110, 111, 112]], [[114, np.nan, np.nan]]])
     height = {"source": folder / "decimal-comma/data.csv", "dictionary": folder / "decimal-comma/dictionay.csv"}
     dataset = import_table(path=tmp_path / "d.zarr", items=["height", "bmi"], **height)

@@ -122,8 +122,8 @@ def test_invalid_items_are_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "new.zarr").exists()
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
-def test_rows_of_zeros_are_counted_at_import(n_jobs: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_readers", [1, 2])
+def test_rows_of_zeros_are_counted_at_import(n_readers: int, tmp_path: Path) -> None:
     """The import reports them, and a fit of classes warns of them unless 0 is a category."""
     rng = np.random.default_rng(0)
     M = rng.integers(1, 4, (90, 6)) * (rng.random((90, 6)) < 0.8)
@@ -131,7 +131,7 @@ def test_rows_of_zeros_are_counted_at_import(n_jobs: int, tmp_path: Path) -> Non
     rows = ["0,,0,0,,0" if i == 17 else ",".join(map(str, row)) for i, row in enumerate(M)]
     (tmp_path / "a.csv").write_text("\n".join(["a,b,c,d,e,f", *rows]) + "\n")
     notes: list[str] = []
-    source = dfact.import_table(tmp_path / "a.csv", tmp_path / "a.zarr", items=list("abcdef"), note=notes.append, n_jobs=n_jobs)
+    source = dfact.import_table(tmp_path / "a.csv", tmp_path / "a.zarr", items=list("abcdef"), note=notes.append, n_readers=n_readers)
     expected = (M == 0).all(axis=1).sum()
     assert any(f"a.csv: {expected} of 90 participants answered 0 to all items; if 0 is no answer" in note for note in notes)
     with pytest.warns(UserWarning, match=f"{expected} of 90 subjects have no response, as 0 counts as none; .*dfact indicators"):

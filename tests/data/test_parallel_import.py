@@ -166,7 +166,7 @@ def test_every_division_into_parts_gives_the_same_bytes(
     expected = values.astype(np.float32) if kind in ("single", "mixed") else values
     tolerance = {"rtol": 1e-6, "atol": 0.2} if kind == "mixed" else {"rtol": 1e-6, "atol": 1e-6}
     np.testing.assert_allclose(stored, expected, **tolerance)
-    dataset = imported(monkeypatch, tmp_path / "d.zarr", cut(values, n_parts, rng), n_jobs=3, shift=shift)
+    dataset = imported(monkeypatch, tmp_path / "d.zarr", cut(values, n_parts, rng), n_readers=3, shift=shift)
     assert dataset.fingerprint == serial.fingerprint == serial.with_confounders(None).fingerprint
     assert content(tmp_path / "d.zarr") == content(tmp_path / "serial.zarr")
     assert len(content(tmp_path / "serial.zarr" / "values")) > 5
@@ -222,7 +222,7 @@ def test_first_error_of_the_table_is_raised(tmp_path: Path, monkeypatch: pytest.
     parts[3].values[0, 0] = np.inf  # reported first, but later in the table
     parts[3].done = parts[2].wait_for = threading.Event()
     with pytest.raises(DataError, match=match):
-        imported(monkeypatch, tmp_path / "d.zarr", parts, n_jobs=2, valid_range=(0, 5))
+        imported(monkeypatch, tmp_path / "d.zarr", parts, n_readers=2, valid_range=(0, 5))
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
@@ -286,7 +286,7 @@ def dataset_path(dataset: Dataset) -> Path:
     return dataset.path
 
 
-@pytest.mark.parametrize("options", [{"n_jobs": 0}, {"n_jobs": 1.5}, {"executor": "distributed"}])
+@pytest.mark.parametrize("options", [{"n_readers": 0}, {"n_readers": 1.5}, {"executor": "distributed"}])
 def test_invalid_executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="expected"):
         imported(monkeypatch, tmp_path / "d.zarr", [Part(values_of("answers", 0), ids_of(N), [N])], **options)

@@ -145,13 +145,13 @@ def test_description_has_the_standard_errors_of_the_survey(missing: str) -> None
     X, w, halves = frame.filter(like="Q").astype(float), frame["w"].to_numpy(), frame.filter(like="RW").to_numpy()
     dataset = as_dataset(X).with_weights(w).with_replicate_weights(halves, method="fay", fay=0.5)
     found = dfact.describe(dataset, missing=missing, keys={"Q0": -1, "Q1": -1, "Q2": -1, "Q3": -1, "Q4": -1})
-    by_replicate = [dfact.describe(X, weights=column, missing=missing) for column in halves.T]
-    plain = dfact.describe(X, weights=w, missing=missing)
+    by_replicate = [dfact.describe(X, sample_weight=column, missing=missing) for column in halves.T]
+    plain = dfact.describe(X, sample_weight=w, missing=missing)
     squares = sum((r.scales["alpha"] - plain.scales["alpha"]) ** 2 for r in by_replicate) / (8 * 0.25)
     assert_allclose(found.scales["se"], np.sqrt(squares))
     assert_allclose(found.items["mean_se"], np.sqrt(sum((r.items["mean"] - plain.items["mean"]) ** 2 for r in by_replicate) / 2))
     assert (found.interval, plain.interval) == ("replicates", "jackknife")
-    assert_allclose(found.scales["high"] - found.scales["alpha"], 2.364624 * found.scales["se"], rtol=1e-6)  # t of 7 degrees of freedom
+    assert_allclose(found.scales["ci_high"] - found.scales["alpha"], 2.364624 * found.scales["se"], rtol=1e-6)  # t of 7 degrees of freedom
     with pytest.raises(ParameterError, match=r"expected one of 'jackknife', 'feldt'$"):
         dfact.describe(X, interval="replicates")
 

@@ -197,7 +197,7 @@ def test_several_slices_are_asked_for_with_their_counts() -> None:
     counts = arrange(["1", "1", "2"], ["a", "b", "a"]).counts
     message = str(which_slice("t.csv", "events", counts))
     assert message.startswith("t.csv has 2 events, a (2 row(s)), b (1 row(s)), expected a third mode of them or one of them; ")
-    assert "--stack events, --event a" in message
+    assert "--third-mode events, --event a" in message
 
 
 @needs_inputs

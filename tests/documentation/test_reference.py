@@ -75,7 +75,7 @@ def lacks(path: str, value: Any) -> Iterator[str]:
     taken = [name for name, each in signature.parameters.items() if name not in {"self", "cls", "y"} and each.kind is not each.VAR_KEYWORD]
     entries = section_entries(docstring, "Parameters")
     for name in re.findall(r"arguments\s+are\s+those\s+of\s+:func:`(\w+)`", docstring):
-        entries |= section_entries(inspect.getdoc(function.__globals__[name]) or "", "Parameters")
+        entries |= section_entries(inspect.getdoc(inspect.unwrap(function).__globals__[name]) or "", "Parameters")
         entries |= dict.fromkeys(re.findall(r"``(\w+)``", docstring), "named in the text")
     documented = {name for names in entries for name in names.split(", ")}
     yield from (f"{path}: the parameter {name}" for name in taken if name not in documented)

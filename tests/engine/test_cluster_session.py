@@ -37,7 +37,7 @@ from dfact.engine.cluster import workers as workers_module
 from dfact.engine.cluster.certificate_names import require_names_checked
 from dfact.engine.cluster.heartbeats import METRICS
 from dfact.engine.cluster.journal import Journal
-from dfact.engine.cluster.placement import overlaps, split, tree, without
+from dfact.engine.cluster.placement import build_call_tree, overlaps, split_runs, subtract_runs
 from dfact.engine.cluster.rows import WrittenRows
 from dfact.engine.cluster.session import ClusterSession, DistributedExecutor
 from dfact.engine.cluster.transport import packed
@@ -332,7 +332,7 @@ def test_shares_are_proportional_consecutive_and_cover_everything(seed: int) -> 
     rng = np.random.default_rng(seed)
     runs = [range(10 * i, 10 * i + int(rng.integers(1, 11))) for i in range(int(rng.integers(1, 5)))]
     weights = rng.uniform(0.1, 5, int(rng.integers(1, 12)))
-    shares = split(runs, weights.tolist())
+    shares = split_runs(runs, weights.tolist())
     numbers = [number for share in shares for run in share for number in run]
     assert numbers == [number for run in runs for number in run]
     exact, loads = weights / weights.sum() * len(numbers), [sum(map(len, share)) for share in shares]
@@ -345,16 +345,16 @@ def test_shares_are_proportional_consecutive_and_cover_everything(seed: int) -> 
 
 
 def test_with_fewer_partitions_than_workers_some_get_none() -> None:
-    shares = split([range(3)], [1.0] * 7)
+    shares = split_runs([range(3)], [1.0] * 7)
     assert sorted(sum(map(len, share)) for share in shares) == [0, 0, 0, 0, 1, 1, 1]
-    assert split([], [1.0, 2.0]) == [[], []]
-    assert split([range(5)], [3.0]) == [[range(5)]]
+    assert split_runs([], [1.0, 2.0]) == [[], []]
+    assert split_runs([range(5)], [3.0]) == [[range(5)]]
 
 
 def test_runs_without_excluded_partitions() -> None:
-    assert without([range(10)], [range(2, 4), range(3, 5), range(9, 12)]) == [range(2), range(5, 9)]
-    assert without([range(3), range(5, 7)], []) == [range(3), range(5, 7)]
-    assert without([range(3)], [range(3)]) == []
+    assert subtract_runs([range(10)], [range(2, 4), range(3, 5), range(9, 12)]) == [range(2), range(5, 9)]
+    assert subtract_runs([range(3), range(5, 7)], []) == [range(3), range(5, 7)]
+    assert subtract_runs([range(3)], [range(3)]) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -383,7 +383,7 @@ def test_the_tree_calls_each_worker_once_and_neighbours_together(n: int, seed: i
         return 1 + max(map(check, node[1]), default=0)
 
     firsts = np.sort(np.random.default_rng(seed).choice(np.arange(1, 5 * n), n - 1, replace=False))
-    found = tree(list(range(n)), [0, *firsts.tolist()])
+    found = build_call_tree(list(range(n)), [0, *firsts.tolist()])
     assert sorted(flat(found)) == list(range(n))
     assert check(found) <= 1 + int(5 * n).bit_length()
 
@@ -391,7 +391,7 @@ def test_the_tree_calls_each_worker_once_and_neighbours_together(n: int, seed: i
 @pytest.mark.parametrize(("n", "workers"), [(489, 64), (15625, 512), (1954, 128)])
 def test_aligned_shares_have_the_sums_of_one_node(n: int, workers: int) -> None:
     """The alignment costs no worker more than a few percent of its time."""
-    shares = [share for share in split([range(n)], [1.0] * workers) if share]
+    shares = [share for share in split_runs([range(n)], [1.0] * workers) if share]
     assert max(sum(map(len, share)) for share in shares) <= 1.05 * -(-n // workers)
     for [run] in shares:
         sums = TreeSum[Any](n)
@@ -559,7 +559,7 @@ class TestLosses:
         # Six workers of four partitions each: the first calls all but the last, the fifth calls that.
         pass_ = Walk(str(tmp_path), (Kill(2, 23), Kill(4, 17), Kill(6, 0)))
         with workers(processes, 6) as client, on(client) as session:
-            assert tree(list(range(6)), list(range(0, 24, 4))) == (0, [(4, [(5, [])]), (1, []), (2, []), (3, [])])
+            assert build_call_tree(list(range(6)), list(range(0, 24, 4))) == (0, [(4, [(5, [])]), (1, []), (2, []), (3, [])])
             assert course_of(session, pass_, 7) == inline(7)
             assert kills_done(tmp_path) == 3
             assert len(session._workers.all) == 3  # not the owners: a worker that others delay may get no partition
@@ -904,7 +904,7 @@ def test_a_worker_that_is_closed_while_it_calls_others(call: str, monkeypatch: p
             soon_balanced(session)
         sums += take(session, Walk(), [3])
         assert closing
-        assert not session._workers.star
+        assert not session._workers.direct_calls
         assert (sums, rows_of(session)) == inline(3)
 
 
@@ -1000,7 +1000,7 @@ def test_workers_that_cannot_reach_each_other(victim: int, monkeypatch: pytest.M
         sums = take(session, Walk(str(tmp_path)), [1])
         cut.append(session._workers.owners[victim].address)
         sums += take(session, Walk(str(tmp_path)), [2, 3])
-        assert session._workers.star
+        assert session._workers.direct_calls
         assert (sums, rows_of(session)) == inline(3)
         assert not again(tmp_path)
 

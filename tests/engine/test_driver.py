@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dfact.data.sources.dense import ArraySource
 from dfact.engine.block_state import BlockState
 from dfact.engine.checkpoint import CheckpointedSession
-from dfact.engine.driver import FusedSolver, drive, drive_together
+from dfact.engine.driver import FusedSolver, drive, run_fused
 from dfact.engine.executors import ThreadsExecutor, resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
@@ -115,7 +115,7 @@ def test_fused_solvers_equal_those_driven_alone(executor: str, seed: int) -> Non
     with opened(X, executor) as session:
         solvers = [(0.5, 4, 1.0), (0.9, 2, 2.0), (0.1, 7, 2.0)]
         # The view of the last pass replaces that of the solver: three times the data itself.
-        fused = drive_together(
+        fused = run_fused(
             [FusedSolver(keeping(solver(decay, steps)), Scaled(factor)) for decay, steps, factor in solvers], session, X.dtype
         )
     for one, other, (_, _, factor) in zip(alone, fused, solvers, strict=True):
@@ -140,7 +140,7 @@ def test_sampled_passes_run_before_the_others_continue() -> None:
     with opened(X, "inline") as session:
         alone = drive(two(), session)
     with opened(X, "inline") as session:
-        fused = drive_together([FusedSolver(one()), FusedSolver(two())], session, X.dtype)
+        fused = run_fused([FusedSolver(one()), FusedSolver(two())], session, X.dtype)
     assert fused[1] == alone
     np.testing.assert_allclose(fused[0], X.sum(), rtol=1e-12)
 
@@ -153,7 +153,7 @@ def test_replay_reads_no_data(together: bool, every: int, tmp_path: Path) -> Non
     def work(session: Any, *, fails: bool = False) -> list[Result]:
         if not together:
             return [drive(solver(0.5, fails=fails), session)]
-        return drive_together([FusedSolver(solver(0.5, fails=fails)), FusedSolver(solver(0.2, 6))], session, X.dtype)
+        return run_fused([FusedSolver(solver(0.5, fails=fails)), FusedSolver(solver(0.2, 6))], session, X.dtype)
 
     with opened(X, "inline") as session:
         expected = work(session)
@@ -187,7 +187,7 @@ def test_a_solver_that_diverges_from_its_record_is_refused(tmp_path: Path) -> No
 
 def test_the_first_error_of_fused_solvers_is_raised() -> None:
     with opened(values(5), "inline") as session, pytest.raises(KeyError, match="mine"):
-        drive_together([FusedSolver(solver(0.5)), FusedSolver(solver(0.5, fails=True))], session, np.dtype("float64"))
+        run_fused([FusedSolver(solver(0.5)), FusedSolver(solver(0.5, fails=True))], session, np.dtype("float64"))
 
 
 def test_an_error_ends_the_other_tasks_at_their_next_pass() -> None:
@@ -230,7 +230,7 @@ def test_an_interrupted_pass_counts_once_with_its_continuation(monkeypatch: pyte
         with monkeypatch.context() as patch:
             patch.setattr(shard, "_end_partition", end_and_interrupt)
             shard.run(1, RunPass(DecayPass(np.dtype("float64")), 0.5))
-        assert shard.lags(1)
+        assert shard.has_pending(1)
         assert metrics.values()["passes"] == before["passes"]
         shard.allow_passes()
         shard.run(1, RunPass(DecayPass(np.dtype("float64")), 0.5))

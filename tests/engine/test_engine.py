@@ -584,7 +584,7 @@ def test_lasting_arrays_are_released_with_the_next_block() -> None:
     first, second = work.zeros((3, 2)), work.matmul(np.eye(3), np.eye(3))
     assert not np.shares_memory(first, second)
     work.next_block()
-    assert np.shares_memory(first, work.lasting((3, 2), np.float64))
+    assert np.shares_memory(first, work.until_next_block((3, 2), np.float64))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import dfact
 from dfact.cli.main import main
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
 from dfact.errors import StoppedError
-from dfact.signals import defer_stop, handle_signals, requested_signal, shield
+from dfact.signals import defer_stop, finish_before_stop, handle_signals, requested_signal
 from dfact.storage import groups as store
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import same
@@ -54,10 +54,10 @@ def test_a_signal_after_the_last_pass_stops_the_fit_and_is_cleared(tmp_path: Pat
 
 def test_a_signal_within_a_shielded_section_stops_later_fits() -> None:
     with handle_signals():
-        with shield():
+        with finish_before_stop():
             send(signal.SIGTERM)
         assert requested_signal() == signal.SIGTERM  # which a fit that follows obeys
-        with shield(), pytest.raises(StoppedError):
+        with finish_before_stop(), pytest.raises(StoppedError):
             send(signal.SIGTERM)
 
 

@@ -65,14 +65,14 @@ def waves() -> Any:
 MAKERS: dict[str, Callable[[], Any]] = {made.__name__: made for made in (answers, measurements, ratings, memberships, genotypes, waves)}
 SHORT: dict[str, Any] = {"max_iter": 3, "tol": 0}
 MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
-    "ICQF splitless": ("answers", lambda: dfact.ICQF(8, solver="splitless", **SHORT)),
+    "ICQF mm": ("answers", lambda: dfact.ICQF(8, solver="mm", **SHORT)),
     "ICQF admm": ("answers", lambda: dfact.ICQF(8, solver="admm", **SHORT)),
     "L1NMF": ("answers", lambda: dfact.L1NMF(8, **SHORT)),
     "FactorAnalysis": ("answers", lambda: dfact.FactorAnalysis(3)),
     "GradeOfMembership": ("memberships", lambda: dfact.GradeOfMembership(3)),
     "Admixture": ("genotypes", lambda: dfact.Admixture(8, **SHORT)),
-    "ExpectileMF surrogate": ("measurements", lambda: dfact.ExpectileMF(5, omega=0.2, ridge=0.1, solver="surrogate", **SHORT)),
-    "ExpectileMF exact": ("ratings", lambda: dfact.ExpectileMF(5, omega=0.2, ridge=0.1, solver="exact", **SHORT)),
+    "ExpectileMF surrogate": ("measurements", lambda: dfact.ExpectileMF(5, tau=0.2, ridge=0.1, solver="surrogate", **SHORT)),
+    "ExpectileMF exact": ("ratings", lambda: dfact.ExpectileMF(5, tau=0.2, ridge=0.1, solver="exact", **SHORT)),
     "ElasticCP fill": ("waves", lambda: dfact.ElasticCP(5, lam=0.5, missing="fill", **SHORT)),
     "ElasticCP exact": ("waves", lambda: dfact.ElasticCP(5, lam=0.5, missing="exact", **SHORT)),
     "ElasticCP stochastic": ("waves", lambda: dfact.ElasticCP(5, lam=0.5, solver="stochastic", **SHORT)),

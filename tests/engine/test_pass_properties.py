@@ -30,7 +30,7 @@ from dfact.selection import (
     core_consistency,
     cross_validate_entries,
     select_by_held_out,
-    select_on_path,
+    select_penalty,
 )
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
@@ -125,18 +125,18 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     dfact.GradeOfMembership(3, likelihood="binomial", max_iter=5, **inline).fit(responses)
     rng = np.random.default_rng(0)
     dfact.GradeOfMembership(3, **inline).fit(np.vstack([np.eye(3)] * 40 + [rng.dirichlet([1, 1, 1], 100)]) @ rng.uniform(0.1, 0.9, (3, 20)))
-    populations = dfact.Admixture(3, n_trials=4, max_iter=3, **inline).fit(responses)
+    populations = dfact.Admixture(3, ploidy=4, max_iter=3, **inline).fit(responses)
     cross_validate_entries(populations, responses, [2], n_folds=2, random_state=0)
     block_bootstrap(populations, responses, 2, n_blocks=3, random_state=0)
     labels = np.array(["a", "b", "c"])[responses[:, 0].astype(int) % 3]
-    dfact.Admixture(3, n_trials=4, max_iter=3, supervised=True, **inline).fit(responses, populations=labels)
+    dfact.Admixture(3, ploidy=4, max_iter=3, supervised=True, **inline).fit(responses, populations=labels)
 
     waves = tensor(1)
-    cp = dfact.ElasticCP(3, init="nvecs", **few).fit(waves)
+    cp = dfact.ElasticCP(3, init="svd", **few).fit(waves)
     core_consistency(cp, waves)
     for solver in ("bcd", "stochastic"):
-        select_on_path(dfact.ElasticCP(3, solver=solver, **few), waves, lambdas=[0.5, 5.0], random_state=0)
-    select_by_held_out(dfact.ExpectileMF(omega=0.2, **few), skewed(1), {"n_components": [2]}, random_state=0)
+        select_penalty(dfact.ElasticCP(3, solver=solver, **few), waves, lambdas=[0.5, 5.0], random_state=0)
+    select_by_held_out(dfact.ExpectileMF(tau=0.2, **few), skewed(1), {"n_components": [2]}, random_state=0)
     with monkeypatch.context() as small:
         small.setattr(kept_sample, "_ENTRIES", 1)
         small.setattr(kept_sample, "_OBSERVATIONS", 1)

@@ -72,8 +72,8 @@ def test_a_stopped_fit_is_near_its_limit(seed: int, tol: float, noisy: bool) -> 
 
 SKEWED: dict[str, Any] = {
     # rows, columns, components, share observed, noise; parameters; least and most iterations
-    "slow": ((400, 100, 4, 0.35, 0.5), {"n_components": 6, "omega": 0.1, "ridge": 1.0}, (30, 100)),
-    "fast": ((1500, 60, 3, 0.7, 0.05), {"n_components": 3, "omega": 0.2, "ridge": 0.1}, (11, 11)),
+    "slow": ((400, 100, 4, 0.35, 0.5), {"n_components": 6, "tau": 0.1, "ridge": 1.0}, (30, 100)),
+    "fast": ((1500, 60, 3, 0.7, 0.05), {"n_components": 3, "tau": 0.2, "ridge": 0.1}, (11, 11)),
 }
 
 
@@ -96,7 +96,7 @@ def test_measurements_are_fitted_close_to_convergence(seed: int) -> None:
     rng = np.random.default_rng(seed)
     A = rng.standard_normal((400, 14, 11))
     b = np.einsum("pij,ij->p", A, rng.standard_normal((14, 2)) @ rng.standard_normal((2, 11))) + rng.exponential(3, 400)
-    found, end = (dfact.ExpectileMF(2, omega=0.1, **p).fit_measurements(A, b, (14, 11)) for p in ({}, {"tol": 0, "max_iter": 1000}))
+    found, end = (dfact.ExpectileMF(2, tau=0.1, **p).fit_measurements(A, b, (14, 11)) for p in ({}, {"tol": 0, "max_iter": 1000}))
     assert found.converged_
     assert found.remaining_ < found.tol
     assert found.objective_history_[-1] <= (1 + 2 * found.tol) * end.objective_history_[-1]

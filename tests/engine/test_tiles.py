@@ -25,7 +25,7 @@ from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.cluster import watchdog as watch
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.cluster.worker_shard import WorkerShard
-from dfact.engine.driver import FusedSolver, drive, drive_together
+from dfact.engine.driver import FusedSolver, drive, run_fused
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
@@ -176,7 +176,7 @@ def test_fused_fits_equal_lone_ones_but_for_rounding() -> None:
     X = values(3)
     source = ArraySource(X)
     with opened(ThreadsExecutor(2), source) as session:
-        results = drive_together([FusedSolver(fit(25, passes)) for passes in (4, 2)], session, FLOAT32)
+        results = run_fused([FusedSolver(fit(25, passes)) for passes in (4, 2)], session, FLOAT32)
     for (p, history), passes in zip(results, (4, 2), strict=True):
         expected = reference(X, passes)
         np.testing.assert_allclose(p, expected[0], rtol=1e-9)

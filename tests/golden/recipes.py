@@ -48,22 +48,22 @@ def factor_analysis() -> Any:
 
 
 def expectile_dense() -> Any:
-    return dfact.ExpectileMF(4, omega=0.2, ridge=0.1, max_iter=40).fit(_skewed(5, missing=0.0))
+    return dfact.ExpectileMF(4, tau=0.2, ridge=0.1, max_iter=40).fit(_skewed(5, missing=0.0))
 
 
 def expectile_missing() -> Any:
-    return dfact.ExpectileMF(3, omega=0.8, ridge=0.1, max_iter=40).fit(_skewed(6, missing=0.6))
+    return dfact.ExpectileMF(3, tau=0.8, ridge=0.1, max_iter=40).fit(_skewed(6, missing=0.6))
 
 
 def expectile_sparse() -> Any:
-    return dfact.ExpectileMF(3, omega=0.3, ridge=0.1, max_iter=40).fit(sp.csr_array(np.nan_to_num(_skewed(7, missing=0.8))))
+    return dfact.ExpectileMF(3, tau=0.3, ridge=0.1, max_iter=40).fit(sp.csr_array(np.nan_to_num(_skewed(7, missing=0.8))))
 
 
 def expectile_measurements() -> Any:
     rng = np.random.default_rng(8)
     Y = rng.random((12, 2)) @ rng.random((2, 10))
     A = rng.normal(size=(90, Y.size))
-    return dfact.ExpectileMF(2, omega=0.4, ridge=0.01, max_iter=30).fit_measurements(A, A @ Y.ravel(), Y.shape)
+    return dfact.ExpectileMF(2, tau=0.4, ridge=0.01, max_iter=30).fit_measurements(A, A @ Y.ravel(), Y.shape)
 
 
 def membership_crsc() -> Any:

@@ -12,11 +12,11 @@ from scipy.stats import expectile
 from dfact.kernels.expectile import count_observed, expectile_rows, take_observed
 from dfact.kernels.expectile_dense import surrogate_rows
 
-OMEGAS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
+TAUS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
 
 
-def losses(r: NDArray[np.float64], omega: float) -> NDArray[np.float64]:
-    return r**2 * np.abs(omega - (r < 0))
+def losses(r: NDArray[np.float64], tau: float) -> NDArray[np.float64]:
+    return r**2 * np.abs(tau - (r < 0))
 
 
 def problem(seed: int, n: int = 12, m: int = 60, k: int = 4, observed: float = 0.6) -> tuple[Any, NDArray[np.float64]]:
@@ -28,60 +28,60 @@ def problem(seed: int, n: int = 12, m: int = 60, k: int = 4, observed: float = 0
     return sp.csr_array((V[positions], positions), shape=(n, m)), Y
 
 
-def solve(A: Any, Y: NDArray[np.float64], omega: float, ridge: float, X: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+def solve(A: Any, Y: NDArray[np.float64], tau: float, ridge: float, X: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
     """X, and the columns' sums."""
     m, k = Y.shape
     sums = np.zeros(m), np.zeros(m), np.zeros((m, k)), np.zeros((m, k * (k + 1) // 2))
     for array in (A.indptr, A.indices, A.data, Y):
         array.flags.writeable = False  # as they come from a store
     solution = X.copy()
-    expectile_rows(A.indptr, A.indices, A.data, Y, omega, ridge, solution, *sums)
+    expectile_rows(A.indptr, A.indices, A.data, Y, tau, ridge, solution, *sums)
     return solution, *sums
 
 
-def quadratic_program(b: NDArray[np.float64], Y: NDArray[np.float64], omega: float, ridge: float) -> NDArray[np.float64]:
-    """The x of min ω‖r⁺‖² + (1−ω)‖r⁻‖² + ridge‖x‖², b − Yx = r⁺ − r⁻, r± ≥ 0, as the paper writes it, from its dual by an active set.
+def quadratic_program(b: NDArray[np.float64], Y: NDArray[np.float64], tau: float, ridge: float) -> NDArray[np.float64]:
+    """The x of min τ‖r⁺‖² + (1−τ)‖r⁻‖² + ridge‖x‖², b − Yx = r⁺ − r⁻, r± ≥ 0, as the paper writes it, from its dual by an active set.
 
-    The multipliers ν = ν⁺ − ν⁻ of the equations minimise ‖ν⁺‖²/4ω + ‖ν⁻‖²/4(1−ω) + ‖Yᵀν‖²/4·ridge − νᵀb over ν± ≥ 0; x = Yᵀν/2·ridge.
+    The multipliers ν = ν⁺ − ν⁻ of the equations minimise ‖ν⁺‖²/4τ + ‖ν⁻‖²/4(1−τ) + ‖Yᵀν‖²/4·ridge − νᵀb over ν± ≥ 0; x = Yᵀν/2·ridge.
     """
     p = len(b)
     signed = np.hstack([np.eye(p), -np.eye(p)])
-    H = np.diag(np.repeat([0.25 / omega, 0.25 / (1 - omega)], p)) + signed.T @ Y @ Y.T @ signed / (4 * ridge)
+    H = np.diag(np.repeat([0.25 / tau, 0.25 / (1 - tau)], p)) + signed.T @ Y @ Y.T @ signed / (4 * ridge)
     L = np.linalg.cholesky(H)
     multipliers, _ = nnls(L.T, np.linalg.solve(L, signed.T @ b / 2), maxiter=100 * p)
     x: NDArray[np.float64] = Y.T @ signed @ multipliers / (2 * ridge)
     return x
 
 
-@pytest.mark.parametrize("omega", OMEGAS)
+@pytest.mark.parametrize("tau", TAUS)
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_are_at_the_minimum_of_the_quadratic_program(omega: float, seed: int) -> None:
+def test_rows_are_at_the_minimum_of_the_quadratic_program(tau: float, seed: int) -> None:
     A, Y = problem(seed)
     ridge = 0.1
-    X = solve(A, Y, omega, ridge, np.random.default_rng(seed).standard_normal((Y.shape[1], A.shape[0])))[0]
+    X = solve(A, Y, tau, ridge, np.random.default_rng(seed).standard_normal((Y.shape[1], A.shape[0])))[0]
     for i in range(A.shape[0]):
         J, b = A.indices[A.indptr[i] : A.indptr[i + 1]], A.data[A.indptr[i] : A.indptr[i + 1]]
-        np.testing.assert_allclose(X[:, i], quadratic_program(b, Y[J], omega, ridge), atol=1e-8)
+        np.testing.assert_allclose(X[:, i], quadratic_program(b, Y[J], tau, ridge), atol=1e-8)
 
 
-@pytest.mark.parametrize("omega", OMEGAS)
-def test_one_component_of_ones_is_the_expectile(omega: float) -> None:
+@pytest.mark.parametrize("tau", TAUS)
+def test_one_component_of_ones_is_the_expectile(tau: float) -> None:
     b = np.random.default_rng(3).exponential(1, 50)
     A = sp.csr_array(b[None])
-    x = solve(A, np.ones((50, 1)), omega, 1e-13, np.zeros((1, 1)))[0]
-    np.testing.assert_allclose(x[0, 0], expectile(b, omega), rtol=1e-8)
+    x = solve(A, np.ones((50, 1)), tau, 1e-13, np.zeros((1, 1)))[0]
+    np.testing.assert_allclose(x[0, 0], expectile(b, tau), rtol=1e-8)
 
 
-@pytest.mark.parametrize("omega", OMEGAS)
-def test_sums_over_columns(omega: float) -> None:
+@pytest.mark.parametrize("tau", TAUS)
+def test_sums_over_columns(tau: float) -> None:
     A, Y = problem(7)
     old = np.random.default_rng(1).standard_normal((Y.shape[1], A.shape[0]))
-    X, before, after, gradient, curvature = solve(A, Y, omega, 1e-6, old)
+    X, before, after, gradient, curvature = solve(A, Y, tau, 1e-6, old)
     V, seen = A.toarray(), A.astype(bool).toarray()
     for R, total in ((old.T @ Y.T, before), (X.T @ Y.T, after)):
-        np.testing.assert_allclose(total, (losses(V - R, omega) * seen).sum(axis=0))
+        np.testing.assert_allclose(total, (losses(V - R, tau) * seen).sum(axis=0))
     r = V - X.T @ Y.T
-    w = np.abs(omega - (r < 0)) * seen
+    w = np.abs(tau - (r < 0)) * seen
     np.testing.assert_allclose(gradient, (w * r).T @ X.T, atol=1e-10)
     lower = np.tril_indices(Y.shape[1])
     np.testing.assert_allclose(curvature, np.einsum("ij,ai,bi->jab", w, X, X)[:, *lower], atol=1e-10)
@@ -119,13 +119,13 @@ def test_rows_never_rise_where_the_ridge_is_below_rounding(scale: float) -> None
 
 
 def surrogate_row(
-    v: NDArray[np.float64], x: NDArray[np.float64], Y: NDArray[np.float64], omega: float, ridge: float, steps: int, gain: float
+    v: NDArray[np.float64], x: NDArray[np.float64], Y: NDArray[np.float64], tau: float, ridge: float, steps: int, gain: float
 ) -> NDArray[np.float64]:
     """The row's factors after its steps, Y (k, m)."""
 
     def entries(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         r = np.where(np.isnan(v), 0, v - x @ Y)
-        w = np.abs(omega - (r < 0)) * ~np.isnan(v)
+        w = np.abs(tau - (r < 0)) * ~np.isnan(v)
         return r, w, float(w @ r**2)
 
     for _ in range(steps):
@@ -142,9 +142,9 @@ def surrogate_row(
 
 
 @pytest.mark.parametrize("steps", [1, 6])
-@pytest.mark.parametrize(("k", "omega"), [(1, 0.1), (2, 0.5), (3, 0.02), (4, 0.8), (7, 0.98), (10, 0.1)])
+@pytest.mark.parametrize(("k", "tau"), [(1, 0.1), (2, 0.5), (3, 0.02), (4, 0.8), (7, 0.98), (10, 0.1)])
 @pytest.mark.parametrize("seed", range(2))
-def test_surrogate_steps(k: int, omega: float, steps: int, seed: int) -> None:
+def test_surrogate_steps(k: int, tau: float, steps: int, seed: int) -> None:
     """With fewer columns than vectors hold, and with columns of 0 that fill them; some rows have no entry."""
     rng = np.random.default_rng([seed, k])
     n, m, ridge, gain = 30, 45, 0.01, 0.01
@@ -152,7 +152,7 @@ def test_surrogate_steps(k: int, omega: float, steps: int, seed: int) -> None:
     V = rng.standard_normal((n, k)) @ Y + rng.exponential(2, (n, m))
     V[rng.random(V.shape) < 0.4], V[5] = np.nan, np.nan
     start = rng.standard_normal((k, n))
-    expected = np.stack([surrogate_row(v, x, Y, omega, ridge, steps, gain) for v, x in zip(V, start.T, strict=True)], axis=1)
+    expected = np.stack([surrogate_row(v, x, Y, tau, ridge, steps, gain) for v, x in zip(V, start.T, strict=True)], axis=1)
     values, U = np.linalg.eigh(Y @ Y.T)
     for dtype, room in ((np.float64, m), (np.float64, 64), (np.float32, 64)):
         padded = np.zeros((k, room), dtype)
@@ -162,7 +162,7 @@ def test_surrogate_steps(k: int, omega: float, steps: int, seed: int) -> None:
         rounding = 1e-13 if dtype == np.float64 else 1e-5
         given = V.astype(dtype)
         given.flags.writeable = False
-        surrogate_rows(given, padded, U, values, omega, ridge, rounding, steps, gain, X, before, after, weights, gradient)
+        surrogate_rows(given, padded, U, values, tau, ridge, rounding, steps, gain, X, before, after, weights, gradient)
         if dtype == np.float64:
             np.testing.assert_allclose(X, expected, atol=1e-10)
         elif steps == 1:
@@ -170,9 +170,9 @@ def test_surrogate_steps(k: int, omega: float, steps: int, seed: int) -> None:
         seen = ~np.isnan(V)
         tolerance = {"rtol": 1e-9, "atol": 1e-9} if dtype == np.float64 else {"rtol": 1e-3, "atol": 1e-3 * n * np.nanmax(V)}
         for factors, total in ((start, before), (X, after)):
-            np.testing.assert_allclose(total[:m], np.nansum(losses(V - factors.T @ Y, omega), axis=0), **tolerance)
+            np.testing.assert_allclose(total[:m], np.nansum(losses(V - factors.T @ Y, tau), axis=0), **tolerance)
         r = np.nan_to_num(V - X.T @ Y)
-        w = np.abs(omega - (r < 0)) * seen
+        w = np.abs(tau - (r < 0)) * seen
         np.testing.assert_allclose(weights[:m], w.sum(axis=0), rtol=1e-5, atol=1 if dtype == np.float32 else 0)
         np.testing.assert_allclose(gradient[:, :m], X @ (w * r), **tolerance)
         assert not any(array[..., m:].any() for array in (before, after, weights, gradient))

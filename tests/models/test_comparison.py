@@ -1,4 +1,4 @@
-"""Comparisons of groups as records: the classes of ETS, the findings, and those of earlier versions."""
+"""Comparisons of groups as records: the classes of ETS, the items with DIF, and those of earlier versions."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import dfact
 from dfact.cli.main import main
 from dfact.models.item_tests import ItemTests
 from dfact.models.provenance import MANTEL, Comparison, ets_classes
-from dfact.report.comparison import describe_screens
+from dfact.report.comparison import describe_dif
 
 
 def test_classes_are_those_of_ets() -> None:
@@ -35,12 +35,12 @@ def comparison(effect: Any, smd: Any) -> Comparison:
     return Comparison("g", ["a", "b"], np.array([100, 100]), *[factors] * 4, 0.95, 30, factors, None, factors, "", *of_items)
 
 
-def test_findings_are_flagged_by_both_tests_where_both_are_possible() -> None:
+def test_dif_items_are_flagged_by_both_tests_where_both_are_possible() -> None:
     found = comparison([0.3, 0.3, 0.3], [0.3, 0.1, np.nan])
-    assert list(found.findings.index.get_level_values("item")) == ["x", "z"]
-    assert len(comparison([0.1, 0.16, 0.0], [0.3, 0.3, 0.3]).findings) == 0  # below 0.17 standard deviations
-    assert found.screen is not None
-    assert list(found.screen["class"]) == ["C", "A", ""]
+    assert list(found.dif_items.index.get_level_values("item")) == ["x", "z"]
+    assert len(comparison([0.1, 0.16, 0.0], [0.3, 0.3, 0.3]).dif_items) == 0  # below 0.17 standard deviations
+    assert found.mantel_tests is not None
+    assert list(found.mantel_tests["class"]) == ["C", "A", ""]
 
 
 def test_comparisons_of_earlier_versions_load_and_say_that_their_items_were_tested_otherwise() -> None:
@@ -51,14 +51,12 @@ def test_comparisons_of_earlier_versions_load_and_say_that_their_items_were_test
     for mantel in (today["mantel"][: len(MANTEL) - 2], None):
         loaded = Comparison(**Comparison.upgrade({**former, "mantel": mantel}))
         assert loaded.effects is None
-        assert len(loaded.findings) == 0
-        assert "was stored by an earlier version, whose tests of items have been replaced; run dfact compare again" in describe_screens(
-            loaded
-        )
+        assert len(loaded.dif_items) == 0
+        assert "was stored by an earlier version, whose tests of items have been replaced; run dfact compare again" in describe_dif(loaded)
         if mantel is not None:
-            assert loaded.screen is not None
-            assert_array_equal(loaded.screen["smd"], [0.3, 0.1, np.nan])
-            assert list(loaded.screen["class"]) == ["", "", ""]  # without a standard deviation
+            assert loaded.mantel_tests is not None
+            assert_array_equal(loaded.mantel_tests["smd"], [0.3, 0.1, np.nan])
+            assert list(loaded.mantel_tests["class"]) == ["", "", ""]  # without a standard deviation
     assert Comparison.upgrade(dict(today)) == today
 
 
@@ -70,7 +68,7 @@ def test_a_comparison_is_saved_loaded_and_exported(tmp_path: Path, capsys: pytes
     dfact.save_model(model, tmp_path / "m.model")
     loaded = dfact.load_model(tmp_path / "m.model").comparison_
     pd.testing.assert_frame_equal(loaded.effects, model.comparison_.effects)
-    pd.testing.assert_frame_equal(loaded.screen, model.comparison_.screen)
+    pd.testing.assert_frame_equal(loaded.mantel_tests, model.comparison_.mantel_tests)
     for ending in ("csv", "parquet"):
         assert main(["export", str(tmp_path / "m.model"), str(tmp_path / f"items.{ending}"), "--table", "items"]) == 0
     csv, parquet = pd.read_csv(tmp_path / "items.csv", keep_default_na=False), pd.read_parquet(tmp_path / "items.parquet")

@@ -51,7 +51,7 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
 ESTIMATORS = [
     dfact.ICQF(n_components=2, max_iter=30),
     dfact.GradeOfMembership(n_components=2),
-    dfact.Admixture(n_components=1, n_trials=254),
+    dfact.Admixture(n_components=1, ploidy=254),
     dfact.ExpectileMF(n_components=2, max_iter=30),
     dfact.L1NMF(n_components=2, max_iter=30),
     dfact.FactorAnalysis(n_components=1),

@@ -93,19 +93,19 @@ SOLVERS = {
     "ICQF": Solver(dfact.ICQF, **bounded()),
     "ICQF, confounders": Solver(dfact.ICQF, **bounded(), inputs=("confounders",)),
     "ICQF, weights": Solver(dfact.ICQF, **bounded(), inputs=("weights",)),
-    "ICQF, l2, FISTA": Solver(dfact.ICQF, **bounded(penalty="l2", inner="fista")),
+    "ICQF, l2, FISTA": Solver(dfact.ICQF, **bounded(penalty="l2", subproblem_solver="fista")),
     "ICQF, unbounded": Solver(dfact.ICQF, **bounded(beta=0, w_max=np.inf, q_max=np.inf, bounds=(0, np.inf))),
     "ICQF, ADMM": Solver(dfact.ICQF, **bounded(solver="admm")),
     "ICQF, ADMM, adaptive": Solver(dfact.ICQF, **bounded(solver="admm", rho="adaptive"), inputs=("confounders", "weights")),
     "L1NMF": Solver(dfact.L1NMF, **bounded()),
     "L1NMF, weights": Solver(dfact.L1NMF, **bounded(), inputs=("weights",)),
     "ExpectileMF": Solver(dfact.ExpectileMF),
-    "ExpectileMF, exact": Solver(dfact.ExpectileMF, {"solver": "exact", "omega": 0.8}),
-    "ExpectileMF, surrogate": Solver(dfact.ExpectileMF, {"solver": "surrogate", "omega": 0.2}),
+    "ExpectileMF, exact": Solver(dfact.ExpectileMF, {"solver": "exact", "tau": 0.8}),
+    "ExpectileMF, surrogate": Solver(dfact.ExpectileMF, {"solver": "surrogate", "tau": 0.2}),
     "ExpectileMF, sparse": Solver(dfact.ExpectileMF, {}, {"zeros": "no observed entry"}, ("sparse",)),
     "ElasticCP": Solver(dfact.ElasticCP, **cp()),
     "ElasticCP, matrix": Solver(dfact.ElasticCP, {"random_state": 0, "lam": 0.1}),
-    "ElasticCP, without prior": Solver(dfact.ElasticCP, **cp(prior=None)),
+    "ElasticCP, without prior": Solver(dfact.ElasticCP, **cp(slice_variances=None)),
     "ElasticCP, not negative": Solver(dfact.ElasticCP, **cp(nonnegative=True)),
     "ElasticCP, exact": Solver(dfact.ElasticCP, **cp(missing="exact")),
     "ElasticCP, least squares": Solver(dfact.ElasticCP, **cp(lam=0.0)),
@@ -181,8 +181,8 @@ def check_simplex(model: Any, memberships: Array) -> None:
     assert known.min(initial=0) >= 0
     np.testing.assert_allclose(known.sum(axis=1), 1, rtol=1e-5)
     assert model.components_.min() >= 0
-    assert model.components_.max() <= getattr(model, "n_levels_", 1) * (1 + 1e-6)
-    history = getattr(model, "history_", np.zeros(1))
+    assert model.components_.max() <= getattr(model, "max_response_", 1) * (1 + 1e-6)
+    history = getattr(model, "log_likelihood_history_", np.zeros(1))
     assert history[-1] >= history[0]
 
 
@@ -248,7 +248,7 @@ def test_entries_beyond_the_range_of_the_precision_are_refused(dtype: str) -> No
 def test_parameters_of_any_size_are_fitted_or_refused(name: str) -> None:
     solver = SOLVERS[name]
     X, model = solver.shaped(answers(0)), solver.model(2, **solver.parameters)
-    given = {"bounds", "w_max", "q_max", "beta", "rho", "omega", "ridge", "lam", "l1_ratio", "tau", "n_levels", "tol", "step_size"}
+    given = {"bounds", "w_max", "q_max", "beta", "rho", "tau", "ridge", "lam", "l1_ratio", "max_response", "tol", "step_size"}
     for parameter in sorted(given & set(model.get_params())):
         for size in (1e300, 1e30, 1e-300, np.inf):
             value = (0.0, size) if parameter == "bounds" else size
@@ -271,7 +271,7 @@ def test_bounds_are_kept_whatever_the_unit_of_the_answers(seed: int, exponent: i
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
 def test_more_components_than_columns_do_not_amplify_rounding(solver: str) -> None:
     X = answers(8) * 10.0**SIZES
-    model = dfact.ExpectileMF(8, omega=0.8, solver=solver, max_iter=30).fit(X)
+    model = dfact.ExpectileMF(8, tau=0.8, solver=solver, max_iter=30).fit(X)
     error = np.abs(model.inverse_transform(model.row_factors_) - X).max()
     assert error <= 1e-12 * X.max()
 
@@ -338,8 +338,8 @@ def test_what_is_no_seed_is_refused(seed: Any) -> None:
         dfact.ICQF(2, init=np.ones((2, X.shape[1])), random_state=seed).fit,  # which draws no numbers
         dfact.GradeOfMembership(2, random_state=seed).fit,
         dfact.CPALS(2, random_state=seed).fit,
-        lambda X: dfact.selection.select_on_path(dfact.ElasticCP(2), X, lambdas=[0.1], random_state=seed),
+        lambda X: dfact.selection.select_penalty(dfact.ElasticCP(2), X, lambdas=[0.1], random_state=seed),
     ):
         assert "random_state is" in refusal(partial(fit, X))
     if seed != 2**40:
-        assert "seed is" in refusal(lambda: dfact.selection.select_number_of_factors(dfact.FactorAnalysis(1), X, seed=seed))
+        assert "random_state is" in refusal(lambda: dfact.selection.select_number_of_factors(dfact.FactorAnalysis(1), X, random_state=seed))

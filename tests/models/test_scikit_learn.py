@@ -26,9 +26,9 @@ def test_metadata_is_routed_through_a_pipeline() -> None:
 def test_a_clone_keeps_its_container() -> None:
     X = np.random.default_rng(0).random((30, 5))
     out = clone(dfact.ICQF(2, random_state=0, max_iter=3).set_output(transform="pandas")).fit_transform(X)
-    assert list(out.columns) == ["icqf0", "icqf1"]
+    assert list(out.columns) == ["F1", "F2"]
     with sklearn.config_context(transform_output="pandas"):
-        assert list(dfact.ICQF(2, random_state=0, max_iter=3).fit(X).transform(X)) == ["icqf0", "icqf1"]
+        assert list(dfact.ICQF(2, random_state=0, max_iter=3).fit(X).transform(X)) == ["F1", "F2"]
 
 
 def test_representations_and_tags_are_those_of_scikit_learn() -> None:

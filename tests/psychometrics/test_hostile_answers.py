@@ -21,7 +21,7 @@ def test_hostile_answers_are_described_or_refused(correlation: str, missing: str
     for seed, case in enumerate(DATA):
         X = DATA[case](seed).astype(dtype)
         weights = None if seed % 2 or len(X) < N else np.where(np.arange(N) % 3 == 1, 0.0, 1e9 ** (np.arange(N) % 2))
-        describe = partial(dfact.describe, X, correlation=correlation, missing=missing, weights=weights)
+        describe = partial(dfact.describe, X, correlation=correlation, missing=missing, sample_weight=weights)
         if message := refusal(lambda: descriptions.update({case: describe()})):  # noqa: B023  (called at once)
             refused[case] = message
             continue

@@ -18,7 +18,7 @@ from dfact.psychometrics.correlation import smoothed
 from dfact.psychometrics.reliability import alpha, alpha_interval, bartlett, lambda6, omega, sampling_adequacy, steiger
 from tests.conftest import REAL_DATA
 
-FIGURES = ("alpha", "low", "high", "standardised", "lambda6", "omega", "omega_total", "omega_hierarchical", "ecv", "average_r")
+FIGURES = ("alpha", "ci_low", "ci_high", "std_alpha", "lambda6", "omega", "omega_total", "omega_hierarchical", "ecv", "average_r")
 
 
 def questionnaire(n: int, m: int, seed: int, missing: float = 0.02, scales: int = 2) -> NDArray[np.float64]:
@@ -68,7 +68,7 @@ def assert_as_in_r(description: dfact.Description, data: pd.DataFrame, rows: str
         row, items = description.scales.loc[scale], description.items[description.items["scale"] == scale]
         names = {
             "alpha": "raw_alpha",
-            "standardised": "std_alpha",
+            "std_alpha": "std_alpha",
             "lambda6": "guttman_lambda6",
             "average_r": "average_r",
             "omega": "omega_total_minres_1",
@@ -115,7 +115,7 @@ def test_complete_rows_of_bfi_are_as_in_r(bfi: pd.DataFrame) -> None:
     assert_as_in_r(complete, bfi.dropna(), "listwise")
     oracles = expected("reliability")["listwise"]
     for scale, row in complete.scales.iterrows():
-        assert [row["low"], row["high"]] == pytest.approx(oracles[scale]["feldt95"], abs=1e-6)
+        assert [row["ci_low"], row["ci_high"]] == pytest.approx(oracles[scale]["feldt95"], abs=1e-6)
     listwise = dfact.describe(bfi, scales=BFI_ITEMS, missing="listwise")
     adequacy = expected("adequacy")["listwise"]
     assert (listwise.n, listwise.kmo) == (2436, pytest.approx(adequacy["kmo"], abs=1e-6))
@@ -131,7 +131,7 @@ def test_general_factor_of_all_items_is_as_in_r(bfi: pd.DataFrame, rows: str) ->
     assert row["omega_hierarchical"] == pytest.approx(0.461708 if rows == "pairwise" else oracle["omega_h"], abs=1e-5)
     assert row["omega_total"] == pytest.approx(0.874810 if rows == "pairwise" else oracle["omega_total"], abs=1e-5)
     assert row["ecv"] == pytest.approx(oracle["ECV"], abs=1e-4)
-    assert row["standardised"] == pytest.approx(oracle["alpha_std"], abs=1e-6)
+    assert row["std_alpha"] == pytest.approx(oracle["alpha_std"], abs=1e-6)
     assert row["lambda6"] == pytest.approx(oracle["lambda6"], abs=1e-6)
 
 
@@ -141,18 +141,18 @@ def test_standard_error_of_alpha_is_that_of_leaving_out_each_row(missing: str, w
     X = questionnaire(90, 5, seed, missing=0.15)
     X[:, 1], X[3] = 6 - X[:, 1], np.nan
     weights = None if weight is None else np.full(90, weight)
-    row = dfact.describe(X, keys={"1": -1}, missing=missing, weights=weights).scales.loc["all"]
+    row = dfact.describe(X, keys={"1": -1}, missing=missing, sample_weight=weights).scales.loc["all"]
     turned = pd.DataFrame(X).assign(**{"1": 6 - X[:, 1]}).drop(columns=[1]).dropna(how="all" if missing == "pairwise" else "any")
     without = np.array([alpha(turned.drop(index=i).cov().to_numpy()) for i in turned.index])
     n = len(without)
     assert row["se"] == pytest.approx(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()), rel=1e-9)
-    assert (row["high"] - row["low"]) / 2 == pytest.approx(scipy.stats.t.ppf(0.975, n - 1) * row["se"])
+    assert (row["ci_high"] - row["ci_low"]) / 2 == pytest.approx(scipy.stats.t.ppf(0.975, n - 1) * row["se"])
 
 
 def test_items_without_variance_do_not_change_the_interval_of_alpha() -> None:
     X = questionnaire(80, 4, 5)
     with_constant = np.column_stack([X, np.full(80, 3.0)])
-    for column in ("alpha", "se", "low"):
+    for column in ("alpha", "se", "ci_low"):
         assert dfact.describe(with_constant).scales.loc["all", column] == dfact.describe(X).scales.loc["all", column]
 
 
@@ -218,7 +218,7 @@ def test_weights_enter_means_covariances_and_the_effective_number(seed: int, mis
     rng = np.random.default_rng(seed)
     X, w = questionnaire(400, 6, seed, missing=0), rng.uniform(0.2, 3, 400)
     w[:40] = 0
-    description = dfact.describe(X, weights=w, missing=missing)
+    description = dfact.describe(X, sample_weight=w, missing=missing)
     n_effective = w.sum() ** 2 / (w**2).sum()
     mean = np.average(X, axis=0, weights=w)
     C = (X - mean).T @ ((X - mean) * w[:, None]) / w.sum() * n_effective / (n_effective - 1)
@@ -230,8 +230,8 @@ def test_weights_enter_means_covariances_and_the_effective_number(seed: int, mis
     assert (items["n"] == 360).all()
     assert (items["missing"] == 0).all()  # participants of weight 0 are left out
     assert row["alpha"] == pytest.approx(alpha(C), abs=1e-10)
-    feldt = dfact.describe(X, weights=w, missing=missing, interval="feldt").scales.loc["all"]
-    assert (feldt["low"], feldt["high"]) == pytest.approx(alpha_interval(alpha(C), n_effective, 6), abs=1e-10)
+    feldt = dfact.describe(X, sample_weight=w, missing=missing, interval="feldt").scales.loc["all"]
+    assert (feldt["ci_low"], feldt["ci_high"]) == pytest.approx(alpha_interval(alpha(C), n_effective, 6), abs=1e-10)
     R = C / np.sqrt(np.outer(C.diagonal(), C.diagonal()))
     assert description.bartlett["chi_square"] == pytest.approx(bartlett(R, n_effective).chi_square)
     assert description.kmo == pytest.approx(sampling_adequacy(R)[0])
@@ -241,7 +241,7 @@ def test_weights_enter_means_covariances_and_the_effective_number(seed: int, mis
 def test_equal_weights_change_nothing(missing: str) -> None:
     X = questionnaire(300, 6, 0, missing=0.05)
     plain = dfact.describe(X, scales=halves(6), missing=missing)
-    equal = dfact.describe(X, scales=halves(6), missing=missing, weights=np.full(300, 2.5))
+    equal = dfact.describe(X, scales=halves(6), missing=missing, sample_weight=np.full(300, 2.5))
     numbers = plain.items.select_dtypes("number").columns
     np.testing.assert_allclose(equal.items[numbers], plain.items[numbers], atol=1e-12)
     np.testing.assert_allclose(equal.scales[list(FIGURES)], plain.scales[list(FIGURES)], atol=1e-8)
@@ -257,7 +257,7 @@ def test_polychoric_figures_are_those_of_the_published_correlations(bfi: pd.Data
     for i, scale in enumerate(description.scales.index):
         own = keyed[5 * i : 5 * i + 5, 5 * i : 5 * i + 5]
         row = description.scales.loc[scale]
-        assert row["standardised"] == pytest.approx(alpha(own), abs=1e-6)
+        assert row["std_alpha"] == pytest.approx(alpha(own), abs=1e-6)
         assert row["lambda6"] == pytest.approx(lambda6(own), abs=1e-6)
         assert row["omega"] == pytest.approx(omega(own), abs=1e-6)
         assert row["alpha"] == pearson.scales.loc[scale, "alpha"]
@@ -277,7 +277,7 @@ def test_polychoric_figures_exclude_constant_items_and_are_the_same_on_threads(m
     assert_same(dfact.describe(X, executor="threads", **settings), inline)
     assert inline.items.loc["2", "note"] == "no variance"
     without = dfact.describe(X[:, [0, 1, 3]], correlation="polychoric", missing=missing).scales.loc["all"]
-    assert inline.scales.loc["first", "standardised"] == pytest.approx(without["standardised"], abs=1e-9)
+    assert inline.scales.loc["first", "std_alpha"] == pytest.approx(without["std_alpha"], abs=1e-9)
 
 
 def test_polychoric_correlations_need_categories() -> None:
@@ -323,7 +323,7 @@ def test_weighted_bits_are_those_of_a_cluster(client: Client, correlation: str, 
     settings: dict[str, Any] = {"scales": halves(6), "correlation": correlation, "group_factors": 2}
     inline = dfact.describe(dataset, executor="inline", **settings)
     assert_same(dfact.describe(dataset, executor=client, **settings), inline)
-    assert_same(dfact.describe(X, weights=w, executor="threads", **settings), inline)
+    assert_same(dfact.describe(X, sample_weight=w, executor="threads", **settings), inline)
 
 
 @pytest.mark.parametrize("missing", ["pairwise", "listwise"])
@@ -331,7 +331,7 @@ def test_weighted_bits_are_those_of_a_cluster(client: Client, correlation: str, 
 def test_weighted_polychoric_figures_are_those_of_the_factor_analysis(missing: str) -> None:
     X, w = questionnaire(500, 6, 1, missing=0.02), np.random.default_rng(1).gamma(2, 1, 500)
     model = dfact.FactorAnalysis(1, correlation="polychoric", missing=missing).fit(X, sample_weight=w)
-    description = dfact.describe(X, correlation="polychoric", missing=missing, weights=w)
+    description = dfact.describe(X, correlation="polychoric", missing=missing, sample_weight=w)
     assert description.kmo == pytest.approx(sampling_adequacy(model.correlations_)[0], abs=1e-9)
     seen = ~np.isnan(X)
     effective = (seen.T @ (w[:, None] * seen)) ** 2 / (seen.T @ (w[:, None] ** 2 * seen))
@@ -368,7 +368,7 @@ def test_negative_alpha_is_shown() -> None:
     with pytest.warns(UserWarning, match="negative for '0', '1'"):
         row = dfact.describe(X).scales.loc["all"]
     assert row["alpha"] < 0
-    assert row["low"] < row["alpha"] < row["high"]
+    assert row["ci_low"] < row["alpha"] < row["ci_high"]
 
 
 def test_what_has_no_figure_has_a_reason() -> None:
@@ -457,7 +457,7 @@ def test_items_without_answers_and_rows_without_answers() -> None:
         ({"missing": "drop"}, ParameterError, r"missing is 'drop', expected 'pairwise' or 'listwise'"),
         ({"correlation": "rank"}, ParameterError, r"correlation is 'rank', expected"),
         ({"group_factors": 0}, ParameterError, r"group_factors is 0, expected an integer of at least 1"),
-        ({"weights": [1.0]}, DataError, r"sample_weight has shape \(1,\), expected one for each of 50 rows"),
+        ({"sample_weight": [1.0]}, DataError, r"sample_weight has shape \(1,\), expected one for each of 50 rows"),
         ({"memory_limit": "1MiB"}, MemoryPlanError, r"needs at least"),
     ],
 )
@@ -533,7 +533,7 @@ def test_command_prints_and_writes_the_tables(survey: Path, capsys: pytest.Captu
 def test_command_uses_the_weights_of_the_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X, w = questionnaire(200, 4, 0), np.random.default_rng(0).gamma(2, 1, 200)
     dataset, table = dfact.import_array(X, tmp_path / "d.zarr", weights=w), str(tmp_path / "t.csv")
-    for flags, expected in ((["--weights"], dfact.describe(X, weights=w)), ([], dfact.describe(X, weights=w))):
+    for flags, expected in ((["--weights"], dfact.describe(X, sample_weight=w)), ([], dfact.describe(X, sample_weight=w))):
         assert main(["describe", str(dataset.path), table, "--overwrite", *flags]) == 0
         assert "Weighted by" in capsys.readouterr().err
         np.testing.assert_allclose(pd.read_csv(table)[["mean", "r_drop"]], expected.items[["mean", "r_drop"]])
@@ -541,7 +541,7 @@ def test_command_uses_the_weights_of_the_dataset(tmp_path: Path, capsys: pytest.
     assert "Weighted" not in capsys.readouterr().err
     np.testing.assert_allclose(pd.read_csv(table)["mean"], dfact.describe(X).items["mean"])
     assert main(["describe", str(dataset.path), table, "--overwrite", "--correlation", "polychoric"]) == 0
-    weighted = dfact.describe(X, weights=w, correlation="polychoric")
+    weighted = dfact.describe(X, sample_weight=w, correlation="polychoric")
     np.testing.assert_allclose(pd.read_csv(table)["msa"], weighted.items["msa"])
     assert not np.allclose(weighted.items["msa"], dfact.describe(X, correlation="polychoric").items["msa"], atol=1e-4)
 

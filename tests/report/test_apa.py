@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 
 import dfact
 from dfact.cli.main import main
+from dfact.export.component_order import ComponentOrder
 from dfact.report.apa.loadings import loadings_table
 from dfact.report.apa.table import ApaTable, number
 from dfact.report.apa.write import as_markdown
@@ -46,7 +47,7 @@ def test_loadings_of_a_factor_analysis(seed: int, rotation: str | None) -> None:
     loadings, seen = model.loadings_.to_numpy(), []
     for a in range(3):
         sizes = []
-        for name, *cells in next((one.rows for one in table.groups if one.heading == f"Factor {a + 1}"), []):
+        for name, *cells in next((one.rows for one in table.groups if one.heading == f"F{a + 1}"), []):
             j = int(name.text[1:])
             seen.append(j)
             assert np.abs(loadings[j]).argmax() == a
@@ -113,7 +114,7 @@ def test_other_factors_have_no_communalities() -> None:
         PoissonMF(3).fit(counts(0, 80, 12)),
     ):
         table = loadings_table(model)
-        assert table.headings == ["Item", "1", "2", "3"]
+        assert table.headings == ["Item", *ComponentOrder.of(model).names(model)]
         assert sum(len(one.rows) for one in table.groups) == 12
         for one in table.groups:
             for _, *cells in one.rows:
@@ -123,7 +124,7 @@ def test_other_factors_have_no_communalities() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [dfact.GradeOfMembership(2, method="srsc", random_state=0), dfact.ExpectileMF(2), dfact.Admixture(2, n_trials=6)]
+    "model", [dfact.GradeOfMembership(2, method="srsc", random_state=0), dfact.ExpectileMF(2), dfact.Admixture(2, ploidy=6)]
 )
 def test_components_that_are_no_factors_of_items_are_refused(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.save_model(model.fit(np.rint(planted_answers(60, 8, 2, 0) + 1)), tmp_path / "m")

@@ -114,7 +114,7 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     dfact.save_model(model, tmp_path / "m")
     for what in ("loadings", "factors", "confounders", "effects", "impact"):
         assert main(["export", str(tmp_path / "m"), str(tmp_path / f"{what}.csv"), "--table", what]) == 0
-    assert set(read(tmp_path / "loadings.csv")) == {"icqf0", "icqf1"}
+    assert set(read(tmp_path / "loadings.csv")) == {"F1", "F2"}
     assert len(read(tmp_path / "factors.csv")) == 60
     assert list(read(tmp_path / "confounders.csv")) == ["age", "1-age", "intercept"]
     assert_allclose(read(tmp_path / "effects.csv")["age"], model.confounder_effects_["age"])

@@ -112,8 +112,8 @@ def npi(folder: Path) -> Path:
 
 def amino(folder: Path) -> Path:
     X = np.load(real("tensors/amino.npz"))["X"]
-    model = dfact.ElasticCP(4, l1_ratio=0, init="nvecs", max_iter=20)
-    selection = dfact.selection.select_on_path(model, X, lambdas=[1e-6, 1e3, 1e5], rule="knee", random_state=0)
+    model = dfact.ElasticCP(4, l1_ratio=0, init="svd", max_iter=20)
+    selection = dfact.selection.select_penalty(model, X, lambdas=[1e-6, 1e3, 1e5], rule="knee", random_state=0)
     dfact.write_report(selection.model, folder / "r.html", X, solutions=model.path(X, [1e-6, 1e5]))
     return folder / "r.html"
 
@@ -381,7 +381,7 @@ def test_nothing_in_hostile_labels_runs(opened: Callable[[Path], Opened], tmp_pa
         pictures(page)
         page.mouse.move(300, 300)
         assert page.locator("script").count() == 1
-        assert ("favour a group" in page.content()) == (path.name == "icqf.html")
+        assert ("differential functioning" in page.content()) == (path.name == "icqf.html")
         if path.name != "admixture.html":  # which shows no labels of single variants
             assert {"{{7*7}}", "${7*7}{% raw %}{#"} <= set(page.locator("th, td, b").all_text_contents())
 
@@ -506,7 +506,7 @@ def fits() -> dict[str, tuple[Any, Any]]:
         (dfact.FactorAnalysis(2), N),
         (dfact.GradeOfMembership(2, random_state=0), np.nan_to_num(M)),
         (dfact.ExpectileMF(2, ridge=0.1), M),
-        (dfact.Admixture(2, n_trials=5), np.rint(M)),
+        (dfact.Admixture(2, ploidy=5), np.rint(M)),
         (dfact.ElasticCP(2, lam=0.1, random_state=0), Z),
         (dfact.CPALS(2), Z),
         (PoissonMF(2, max_iter=5), counts(0, 80, 10)),
@@ -688,12 +688,12 @@ def test_selected_model_records_its_selection(tmp_path: Path) -> None:
     select = dfact.selection
     chosen = [
         select.block_cross_validate(dfact.ICQF(max_iter=5), M, {"n_components": [1, 2]}, n_folds=3, n_blocks=(3, 3), rule="1se"),
-        select.select_by_criterion(dfact.ICQF(max_iter=5), M, [1, 2], restarts=0),
+        select.select_by_criterion(dfact.ICQF(max_iter=5), M, [1, 2], n_restarts=0),
         select.select_by_modularity(dfact.GradeOfMembership(random_state=0), M + 1, [2, 3]),
-        select.select_by_held_out(dfact.ExpectileMF(ridge=0.1, max_iter=5), M, {"n_components": [1, 2], "omega": [0.2]}),
-        select.select_on_path(dfact.ElasticCP(2, random_state=0), M, lambdas=[1e-3, 1], random_state=0),
+        select.select_by_held_out(dfact.ExpectileMF(ridge=0.1, max_iter=5), M, {"n_components": [1, 2], "tau": [0.2]}),
+        select.select_penalty(dfact.ElasticCP(2, random_state=0), M, lambdas=[1e-3, 1], random_state=0),
     ]
-    for i, (selection, rule) in enumerate(zip(chosen, ["1se", "lowest", "highest", "lowest", "lowest"], strict=True)):
+    for i, (selection, rule) in enumerate(zip(chosen, ["1se", "min", "max", "min", "min"], strict=True)):
         dfact.save_model(selection.model, tmp_path / f"{i}")
         choice = dfact.load_model(tmp_path / f"{i}").selection_
         assert dict(zip(choice.names, choice.values[choice.best], strict=True)) == selection.best_params

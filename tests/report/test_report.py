@@ -20,7 +20,7 @@ from dfact.text import table_text
 from tests.conftest import planted_answers
 
 N, M, K = 300, 24, 3
-FACTORS = ["icqf0", "icqf1", "icqf2"]
+FACTORS = ["F1", "F2", "F3"]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_confounder_effects(model: dfact.ICQF) -> None:
     expected = {"confounder": ["age"] * 3, "item": list(effects.index[order]), "effect": list(effects.iloc[order])}
     assert confounder_effects(model, 3).to_dict("list") == expected
     heading, *items = confounders_text(model).splitlines()
-    impact = ", ".join(f"icqf{f} {value:+.2f}" for f, value in enumerate(model.confounder_impact_["age"]))
+    impact = ", ".join(f"F{f} {value:+.2f}" for f, value in enumerate(model.confounder_impact_["age"], 1))
     assert model.differences_ is not None
     loaded = model.components_.max(axis=0) > 0  # other items belong to no factor
     anchors = int((loaded & (effects.abs() < 0.17 * model.differences_.item_sd)).sum())

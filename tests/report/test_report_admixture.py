@@ -53,7 +53,7 @@ def test_files_are_read_back(model: dfact.Admixture, tmp_path: Path) -> None:
     write_loadings(model, tmp_path / "x.P")
     Q, P = dfact.report.read_memberships(tmp_path / "x.Q"), dfact.report.read_frequencies(tmp_path / "x.P")
     assert_allclose(Q, model.memberships_, atol=5.1e-7)
-    assert_allclose(P, model.frequencies_, atol=5.1e-7)
+    assert_allclose(P, model.allele_frequencies_, atol=5.1e-7)
     lines = (tmp_path / "x.Q").read_text().split("\n")
     assert len(lines) == 91
     assert lines[-1] == ""
@@ -82,7 +82,7 @@ def test_commands_write_and_refuse_files(model: dfact.Admixture, tmp_path: Path,
     for name in ("m.Q", "m.P"):
         assert main(["export", fitted, str(tmp_path / name)]) == 0
     assert main(["structure", str(tmp_path / "s.png"), fitted, str(tmp_path / "m.Q")]) == 0
-    assert capsys.readouterr().out.endswith("s.png: 2 runs of 90 people\n")
+    assert capsys.readouterr().out.endswith("s.png: 2 runs of 90 individuals\n")
     refused = {
         ("m2.Q", "--table", "loadings"): "ends in '.Q', expected one of .csv, .parquet, .xlsx, .P",
         ("m2.P", "--table", "factors"): "ends in '.P', expected one of .csv, .parquet, .zarr, .Q, .Q_se",
@@ -161,7 +161,7 @@ def test_sizes(model: dfact.Admixture) -> None:
     Q = np.asarray(model.memberships_)[:-1]
     assert_allclose(table["size"], Q.sum(axis=0), rtol=1e-5)
     assert table["share"].sum() == pytest.approx(1)
-    assert table["people"].tolist() == (Q >= 0.9).sum(axis=0).tolist()
+    assert table["individuals"].tolist() == (Q >= 0.9).sum(axis=0).tolist()
     assert table["size"].is_monotonic_decreasing
 
 
@@ -183,7 +183,7 @@ def test_mean_memberships_of_populations() -> None:
     Q = np.array([[1, 0], [0.5, 0.5], [0.2, 0.8], [np.nan, np.nan]])
     table = mean_memberships(Q, ["a", "a", "-", "b"], ["p", "q"])
     assert table.index.tolist() == ["a", "unknown"]
-    assert table["people"].tolist() == [2, 1]
+    assert table["individuals"].tolist() == [2, 1]
     assert_allclose(table[["p", "q"]], [[0.75, 0.25], [0.2, 0.8]])
 
 
@@ -192,11 +192,11 @@ def test_mean_memberships_of_populations() -> None:
 
 def test_text(model: dfact.Admixture) -> None:
     text = model_text(model, top=2)
-    k = len(model.frequencies_)
-    assert text.startswith(f"model    Admixture, {k} populations of 90 people × 150 SNPs")
-    assert f"reads, log-likelihood {model.log_likelihood_:.3f}" in text
-    assert "1 people without any genotype" in text
-    P = model.frequencies_.astype(np.float64)
+    k = len(model.allele_frequencies_)
+    assert text.startswith(f"model    Admixture, {k} populations of 90 individuals × 150 SNPs")
+    assert f"passes, log-likelihood {model.log_likelihood_:.3f}" in text
+    assert "1 individuals without any genotype" in text
+    P = model.allele_frequencies_.astype(np.float64)
     difference = P[0] - P[1:].mean(axis=0)
     best = int(np.abs(difference).argmax())
     assert f"population1: rs{best} {P[0, best]:.2f} ({difference[best]:+.2f}), rs" in text
@@ -212,13 +212,13 @@ def test_one_population_has_no_distances() -> None:
 
 def test_plot_of_a_model(model: dfact.Admixture, tmp_path: Path) -> None:
     figure = items_plot(model)
-    assert len(figure.axes[0].patches) == len(model.frequencies_)
+    assert len(figure.axes[0].patches) == len(model.allele_frequencies_)
     save_figure(figure, tmp_path / "structure.png")
 
 
 @pytest.mark.slow
 def test_report_shows_populations_of_the_data(model: dfact.Admixture, tmp_path: Path) -> None:
-    k = len(model.frequencies_)
+    k = len(model.allele_frequencies_)
     G = genotypes(90, 150, k, k)
     without: Any = AdmixturePresenter(model, dfact.open_dataset(store(tmp_path, G).path))
     assert "by population" not in str(without.component_section().blocks)
@@ -226,7 +226,7 @@ def test_report_shows_populations_of_the_data(model: dfact.Admixture, tmp_path: 
     populated: Any = AdmixturePresenter(model, store(tmp_path / "with", G, ["north"] * 30 + ["south"] * 30 + ["-"] * 30))
     section = populated.component_section()
     captions = [block.caption for block in section.blocks if hasattr(block, "caption")]
-    assert "Mean memberships of the people, by the population that the data states" in captions
+    assert "Mean ancestry proportions of the individuals, by the population that the data states" in captions
     figure = section.blocks[0].draw()
     assert {text.get_text() for text in figure.axes[0].get_xticklabels()} == {"north", "south", "unknown"}
     assert "convergence" in [found.name for found in make_document(model).sections]
@@ -239,7 +239,7 @@ def test_a_model_keeps_the_populations_and_their_errors(tmp_path: Path, capsys: 
     store(tmp_path, G, [names[i % 3] for i in range(60)])
     data, model = str(tmp_path / "cohort.zarr"), str(tmp_path / "a.model")
     assert main(["fit", "admixture", data, model, "-k", "2"]) == 0
-    assert main(["stability", model, data, "--blocks", "15", "--resamples", "4", "--seed", "0"]) == 0
+    assert main(["stability", model, data, "--snp-blocks", "15", "--resamples", "4", "--seed", "0"]) == 0
     printed = capsys.readouterr().out
     assert "4 refits to resamples of 15 blocks" in printed
     fitted = dfact.load_model(model)
@@ -265,7 +265,7 @@ def test_a_model_keeps_the_populations_and_their_errors(tmp_path: Path, capsys: 
     assert {label.get_text() for label in axes.get_xticklabels()} == {"north", "south", "unknown"}
     dfact.write_report(fitted, tmp_path / "a.html")
     text = (tmp_path / "a.html").read_text()
-    assert "Mean memberships of the people, by the population that the data states" in text
+    assert "Mean ancestry proportions of the individuals, by the population that the data states" in text
     assert "standard error" in text
-    assert main(["stability", model, data, "--blocks", "15", "--cold-start"]) == 2
+    assert main(["stability", model, data, "--snp-blocks", "15", "--cold-start"]) == 2
     assert "--level, --halves, --reselect and --cold-start concern resampled participants" in capsys.readouterr().err

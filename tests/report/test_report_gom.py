@@ -63,8 +63,8 @@ def small() -> Any:
         pure_subjects_=np.array([0, 5]),
         row_labels_=np.array(list("ABCDEFG"), dtype=object),
         column_labels_=np.array(["a", "b", "c"], dtype=object),
-        n_levels_=4.0,
-        n_nonrespondents_=1,
+        max_response_=4.0,
+        n_unobserved_=1,
         modularity_=0.0123456,
         highly_pure_share_=0.5,
         highly_mixed_share_=1 / 3,
@@ -179,9 +179,9 @@ def test_model_text_describes_the_fit(two: dfact.GradeOfMembership) -> None:
 
 def test_text_of_other_models_and_of_none() -> None:
     icqf = dfact.ICQF(3).fit(planted_answers(60, 8, 3, 0))
-    assert "icqf0: strong for" in model_text(icqf)
+    assert "F1: strong for" in model_text(icqf)
     assert rows_text(icqf, 60) == "3 factors of 60 participants"
-    assert [tick.get_text() for tick in items_plot(icqf).axes[0].get_xticklabels()] == ["icqf0", "icqf1", "icqf2"]
+    assert [tick.get_text() for tick in items_plot(icqf).axes[0].get_xticklabels()] == ["F1", "F2", "F3"]
     with pytest.raises(dfact.ParameterError, match="a dict cannot be presented, expected a fitted model, such as ICQF, L1NMF"):
         model_text({})
 

@@ -11,7 +11,7 @@ import dfact
 from dfact.report.presenters.base import items_plot
 from dfact.report.presenters.cp.plots import axis_values, mode_table, modes_plot, path_plot
 from dfact.selection.result import Selection
-from dfact.selection.tensors.solution_path import select_on_path
+from dfact.selection.tensors.solution_path import select_penalty
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_path_plot_shows_rank_and_score_over_lambda(criterion: str, panels: int,
     rng = np.random.default_rng(1)
     Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (20, 12, 9)))
     Z += 0.2 * rng.standard_normal(Z.shape)
-    selection = select_on_path(dfact.ElasticCP(3, random_state=0), Z, criterion, [1.0, 10.0, 100.0, 1e5], random_state=0)
+    selection = select_penalty(dfact.ElasticCP(3, random_state=0), Z, criterion, [1.0, 10.0, 100.0, 1e5], random_state=0)
     figure = path_plot(selection)
     assert len(figure.axes) == panels
     assert all(axes.get_xscale() == "log" for axes in figure.axes)
@@ -97,7 +97,7 @@ def test_path_plot_shows_rank_and_score_over_lambda(criterion: str, panels: int,
 @pytest.mark.slow
 def test_path_plot_shows_lambda_0(lambdas: list[float], tmp_path: Path) -> None:
     Z = np.random.default_rng(1).standard_normal((12, 6, 5))
-    figure = path_plot(select_on_path(dfact.ElasticCP(2, random_state=0), Z, lambdas=lambdas, random_state=0))
+    figure = path_plot(select_penalty(dfact.ElasticCP(2, random_state=0), Z, lambdas=lambdas, random_state=0))
     figure.savefig(tmp_path / "path.svg")
     axes = figure.axes[0]
     assert np.isfinite(axes.transData.transform([[0.0, 1.0]])).all()
@@ -106,5 +106,5 @@ def test_path_plot_shows_lambda_0(lambdas: list[float], tmp_path: Path) -> None:
 
 def test_path_plot_refuses_other_selections() -> None:
     table = pd.DataFrame({"modularity": [0.1]}, index=pd.Index([2], name="n_components"))
-    with pytest.raises(dfact.ParameterError, match="expected one of select_on_path"):
+    with pytest.raises(dfact.ParameterError, match="expected one of select_penalty"):
         path_plot(Selection(table, {"n_components": 2}, dfact.ICQF()))

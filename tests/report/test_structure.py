@@ -212,7 +212,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(tmp_path / name) for name in ("a.3.Q", "b.4.Q")]
     out = tmp_path / "plot.svg"
     assert main(["structure", str(out), *paths, "--population", str(tmp_path / "people.txt"), "--means"]) == 0
-    assert capsys.readouterr().out == f"{out}: 2 runs of 30 people\n"
+    assert capsys.readouterr().out == f"{out}: 2 runs of 30 individuals\n"
     assert out.read_text().startswith("<?xml")
     assert main(["structure", str(out), *paths]) == 1, "it exists"
     assert main(["structure", str(tmp_path / "other.png"), *paths, "--population", paths[0], "--data", paths[0]]) == 2

@@ -46,7 +46,7 @@ def maximum_of(X: Array, start: Admixture, columns: Array, weights: ColumnWeight
 
     def solve() -> Any:
         yield from run(MomentPass(task.dtype), "")
-        yield from step_tiles(begin, {"P": start.frequencies_[:, columns]})
+        yield from step_tiles(begin, {"P": start.allele_frequencies_[:, columns]})
         pass_ = StepPass(task.problem.codes, 3, task.dtype, weights=weights)
         maximum = yield from maximize_likelihood(pass_, tol=1e-13, max_iter=200, em_reads=0)
         return maximum, (yield from read_tiles(maximum.frequencies, task.dtype))

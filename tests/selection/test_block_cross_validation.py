@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator
 
 import dfact
 from dfact.data.synthetic import icqf_simulation
-from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.requests import Solver, run
 from dfact.progress import Iteration
 from dfact.report.selection import error_plot, selection_text
@@ -106,7 +106,7 @@ def table(errors: Any, se_difference: Any = 0.5, k: Any = (2, 3, 4, 5), beta: An
 
 def test_rules() -> None:
     errors = table([[9, 9.1], [5, 5.1], [4.6, 4.5], [4.4, 4.45]])
-    assert choose(errors, "lowest") == {"n_components": 5, "beta": 0.1}
+    assert choose(errors, "min") == {"n_components": 5, "beta": 0.1}
     # Errors up to 4.9 are within one standard error of the difference: four components, and the larger of the two β.
     assert choose(errors, "1se") == {"n_components": 4, "beta": 0.2}
     assert choose(errors, "knee") == {"n_components": 3, "beta": 0.1}
@@ -143,7 +143,7 @@ def test_standard_errors_of_folds(seed: int) -> None:
 
 
 def test_table_has_the_standard_errors_of_its_folds(answers: NDArray[np.float64]) -> None:
-    selection = select(answers, {"n_components": [2, 3]}, dfact.ICQF(max_iter=5), repeats=2, rule="1se")
+    selection = select(answers, {"n_components": [2, 3]}, dfact.ICQF(max_iter=5), n_repeats=2, rule="1se")
     assert selection.folds is not None
     paired = selection.folds - selection.folds.loc[selection.table["error"].idxmin()]
     variance = (paired.T.groupby(level="repeat").var() / 4).T.mean(axis=1)
@@ -156,7 +156,7 @@ def test_table_has_the_standard_errors_of_its_folds(answers: NDArray[np.float64]
 def memory_and_shared(answers: NDArray[np.float64], tmp_path: Path) -> tuple[Selection, Selection]:
     data = dfact.import_array(answers, tmp_path / "data.zarr")
     confounders = pd.DataFrame({"age": np.random.default_rng(0).uniform(18, 80, len(answers)), "sex": ["f", "m", "f"] * 50})
-    settings = {"confounders": confounders, "repeats": 2}
+    settings = {"confounders": confounders, "n_repeats": 2}
     model = dfact.ICQF(dtype="float64")
     return select(data, None, model, in_memory=True, **settings), select(data, None, model, in_memory=False, **settings)
 
@@ -235,7 +235,7 @@ def test_columns_and_rows_without_answers_are_modelled_as_zero(answers: NDArray[
 
 @pytest.mark.slow
 def test_restarts_lower_the_objective(answers: NDArray[np.float64]) -> None:
-    plain, restarted = (select(answers, {"n_components": [4]}, restarts=restarts) for restarts in (0, 3))
+    plain, restarted = (select(answers, {"n_components": [4]}, n_restarts=restarts) for restarts in (0, 3))
     assert restarted.table["passes"].sum() > plain.table["passes"].sum()
     assert restarted.model.objective_history_[-1] <= plain.model.objective_history_[-1]
 
@@ -405,7 +405,7 @@ def test_first_error_of_fused_fits_is_raised() -> None:
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        drive_together([FusedSolver(solver) for solver in (wait(), fail(), wait())], None, np.dtype("float64"))  # type: ignore[arg-type]
+        run_fused([FusedSolver(solver) for solver in (wait(), fail(), wait())], None, np.dtype("float64"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -419,9 +419,9 @@ def test_first_error_of_fused_fits_is_raised() -> None:
         ({"n_folds": 17}, "n_folds is 17, expected from 2 to the number of blocks, 16"),
         ({"n_blocks": (4, 21)}, r"n_blocks is \(4, 21\)"),
         ({"rule": "best"}, "rule is 'best'"),
-        ({"repeats": 0}, "repeats is 0, expected an integer from 1 to 1000"),
-        ({"repeats": 2**31}, "repeats is 2147483648, expected"),  # the folds of so many would fill the memory
-        ({"restarts": 2**63}, "restarts is 9223372036854775808, expected"),
+        ({"n_repeats": 0}, "n_repeats is 0, expected an integer from 1 to 1000"),
+        ({"n_repeats": 2**31}, "n_repeats is 2147483648, expected"),  # the folds of so many would fill the memory
+        ({"n_restarts": 2**63}, "n_restarts is 9223372036854775808, expected"),
         ({"model": dfact.ICQF}, "model is the class ICQF"),
         ({"model": BaseEstimator()}, "a BaseEstimator without fit, inverse_transform"),
         (
@@ -429,7 +429,7 @@ def test_first_error_of_fused_fits_is_raised() -> None:
             "n_components is 16 in the grid, expected at most 15, the rows or columns without a fold",
         ),
         ({"model": dfact.ICQF(w_max=-1)}, "w_max is -1"),
-        ({"model": Means(), "grid": {"power": [1.0]}, "restarts": 2}, "restarts is 2, expected 0: a Means"),
+        ({"model": Means(), "grid": {"power": [1.0]}, "n_restarts": 2}, "n_restarts is 2, expected 0: a Means"),
     ],
 )
 def test_errors(answers: NDArray[np.float64], change: dict[str, Any], message: str) -> None:
@@ -466,7 +466,7 @@ def test_criteria_find_the_planted_number(criterion: str) -> None:
 
 def test_bic1_counts_missing_entries_like_observed_ones(answers: NDArray[np.float64]) -> None:
     confounders = {"sex": ["f", "m", "f"] * 50}
-    selection = select_by_criterion(dfact.ICQF(), answers, [3], confounders=confounders, restarts=1)
+    selection = select_by_criterion(dfact.ICQF(), answers, [3], confounders=confounders, n_restarts=1)
     fit = selection.model
     C = fit.confounder_encoding_.encode(pd.DataFrame(confounders))
     R = fit.factors_ @ fit.components_ + C @ fit.confounder_components_
@@ -489,7 +489,7 @@ def test_consensus_of_restarts() -> None:
 
 
 def test_cophenetic_correlation(answers: NDArray[np.float64]) -> None:
-    selection = select_by_criterion(dfact.ICQF(), answers, [2, 3], "ccc", restarts=3, random_state=4)
+    selection = select_by_criterion(dfact.ICQF(), answers, [2, 3], "ccc", n_restarts=3, random_state=4)
     seeds = np.random.SeedSequence(resolve_random_state(4)).generate_state(3) % 2**31
     fits = [dfact.ICQF(3, init="random", random_state=int(seed)).fit(answers) for seed in seeds]
     distances = (1 - consensus(fits))[np.triu_indices(150, 1)]
@@ -499,8 +499,8 @@ def test_cophenetic_correlation(answers: NDArray[np.float64]) -> None:
 def test_criterion_errors(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(dfact.ParameterError, match="criterion is 'aic'"):
         select_by_criterion(dfact.ICQF(), answers, [2], "aic")
-    with pytest.raises(dfact.ParameterError, match="restarts is 1, expected an integer from 2 to 1000"):
-        select_by_criterion(dfact.ICQF(), answers, [2], "ccc", restarts=1)
+    with pytest.raises(dfact.ParameterError, match="n_restarts is 1, expected an integer from 2 to 1000"):
+        select_by_criterion(dfact.ICQF(), answers, [2], "ccc", n_restarts=1)
     monkeypatch.setattr("dfact.selection.criteria._MAX_ROWS", 100)
     with pytest.raises(dfact.DataError, match="X has 150 rows, expected at most 100 for 'ccc'"):
         select_by_criterion(dfact.ICQF(), answers, [2], "ccc")

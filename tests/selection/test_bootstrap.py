@@ -49,8 +49,8 @@ def models() -> dict[str, Any]:
         "icqf": dfact.ICQF(3, beta=0.01, bounds=(0, 3), q_max=3),
         "admm": dfact.ICQF(3, bounds=(0, 3), q_max=3, solver="admm", max_iter=30),
         "l1nmf": dfact.L1NMF(3),
-        "gom": dfact.GradeOfMembership(3, method="srsc", n_levels=3),
-        "emf": dfact.ExpectileMF(3, omega=0.3, ridge=0.1, tol=1e-9),  # the scale of its start is that of all rows
+        "gom": dfact.GradeOfMembership(3, method="srsc", max_response=3),
+        "emf": dfact.ExpectileMF(3, tau=0.3, ridge=0.1, tol=1e-9),  # the scale of its start is that of all rows
         "fa": dfact.FactorAnalysis(3),
     }
 

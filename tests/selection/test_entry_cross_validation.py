@@ -26,7 +26,7 @@ def separate_error(X: NDArray[Any], k: int, n_folds: int, seed: int) -> float:
         mask_codes_by_fold(X.astype(np.uint8), 0, fold, n_folds, seed, True, held_out)
         test = held_out != 255
         model = Admixture(k).fit(np.where(test, np.nan, X).astype(np.float32))
-        g, mu = X[test], 2 * (model.memberships_.astype(float) @ model.frequencies_)[test]
+        g, mu = X[test], 2 * (model.memberships_.astype(float) @ model.allele_frequencies_)[test]
         total += float((xlogy(g, g / mu) + xlogy(2 - g, (2 - g) / (2 - mu))).sum())
     return total / X.size
 
@@ -56,7 +56,7 @@ def test_a_selection_resumes_from_its_results(tmp_path: Any) -> None:
     first, again = (cross_validate_entries(Admixture(), X, [1, 2], n_folds=2, random_state=0, checkpoint=tmp_path / "cv") for _ in range(2))
     for found in (first, again):
         assert found.table.equals(expected.table)
-        np.testing.assert_array_equal(found.model.frequencies_, expected.model.frequencies_)
+        np.testing.assert_array_equal(found.model.allele_frequencies_, expected.model.allele_frequencies_)
 
 
 def test_invalid_arguments_are_refused() -> None:

@@ -14,7 +14,7 @@ from dfact.engine.passes import Block
 from dfact.selection import compare_groups
 from dfact.selection.group_comparison.equal_loadings import EqualLoadingsFits, SimulatedRows
 from dfact.selection.group_comparison.factor_congruences import DEFAULT_DRAWS, FactorCongruences, resolve_draws
-from dfact.selection.group_comparison.item_screens import Groups
+from dfact.selection.group_comparison.mantel_test import Groups
 from dfact.selection.resampling.resamples import GroupRows, RefittedLoadings
 from dfact.selection.running.results_store import ResultsStore
 from tests.cases import exhaustive_after

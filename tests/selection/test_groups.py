@@ -1,4 +1,4 @@
-"""Comparison of groups: draws, fits to groups, congruences with their tests, and items that favour a group."""
+"""Comparison of groups: draws, fits to groups, congruences with their tests, and items with differential functioning."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from dfact.data.coerce import as_dataset
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.congruence import congruence, match
 from dfact.models.provenance import Comparison
-from dfact.report.comparison import comparison_text, describe_screens
+from dfact.report.comparison import comparison_text, describe_dif
 from dfact.selection import compare_groups
 from dfact.selection.resampling.resamples import GroupFits, RefittedLoadings, ResampleFits
 from dfact.selection.running.scheduler import run_fits
@@ -210,7 +210,7 @@ def test_comparisons_of_earlier_versions_lose_their_p_values_with_a_word() -> No
     assert Comparison.upgrade(current) == current
 
 
-# Items that favour a group.
+# Items with differential functioning.
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "dif"), [(0, 0.5), (3, 0.0)])
 def test_command_finds_planted_items_and_nothing_else(seed: int, dif: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,14 +225,14 @@ def test_command_finds_planted_items_and_nothing_else(seed: int, dif: float, tmp
     out = capsys.readouterr().out
     result = dfact.load_model(model).comparison_
     expected = [f"i{j:02d}" for j in DIF] if dif else []
-    assert list(result.findings.index.get_level_values("item")) == expected
-    assert f"{len(expected)} favour a group" in out
+    assert list(result.dif_items.index.get_level_values("item")) == expected
+    assert f"{len(expected)} have differential functioning (DIF)" in out
     assert all(item in out for item in expected)
     effects = result.effects
     assert list(effects.index[effects["flagged"]].get_level_values("item")) == expected  # the test at equal factors finds the same alone
     if dif:
         assert_allclose(effects["effect"].to_numpy()[DIF], 0.5, atol=0.12)
-        assert list(result.findings["class"]) == ["C", "C"]
+        assert list(result.dif_items["class"]) == ["C", "C"]
     congruent = result.congruence
     assert (congruent > 0.95).all()
 
@@ -276,8 +276,8 @@ def test_scales_of_items_are_the_given_ones_or_of_the_largest_loading() -> None:
     assert [len(set(by_loading.scales[part])) for part in (slice(6), slice(6, 12), slice(12))] == [1, 1, 2]
     given = compare_groups(model, M, groups, scales={"one": ["0", "1", "2", "3"]}, **settings)
     assert given.scales == ["one"] * 4 + [""] * 8
-    assert given.screen is not None
-    assert_array_equal(given.screen["chi_square"].isna(), [False] * 4 + [True] * 8)
+    assert given.mantel_tests is not None
+    assert_array_equal(given.mantel_tests["chi_square"].isna(), [False] * 4 + [True] * 8)
     with pytest.raises(ParameterError, match=r"scales\['0'\] is 'one', expected a list of items; pass the items of each scale"):
         compare_groups(model, M, groups, scales={"0": "one"}, **settings)  # type: ignore[dict-item]
 
@@ -322,8 +322,8 @@ def test_weights_of_two_are_rows_twice(seed: int) -> None:
     # The difference of an item is weighted, and Mantel's test, which cannot be, is refused by name.
     assert_allclose(weighted.item_tests.difference, repeated.item_tests.difference, atol=1e-9)
     assert not np.allclose(weighted.item_tests.difference, plain.item_tests.difference, atol=1e-3)
-    assert weighted.screen is None
-    assert "Mantel's test was not possible, because it takes no survey weights" in describe_screens(weighted)
+    assert weighted.mantel_tests is None
+    assert "Mantel's test was not possible, because it takes no survey weights" in describe_dif(weighted)
 
 
 @pytest.mark.slow
@@ -334,8 +334,8 @@ def test_fractions_leave_out_mantels_test() -> None:
     model = dfact.FactorAnalysis(2, executor="inline").fit(M)
     with pytest.warns(UserWarning, match="item '2' has 1 answers that are no whole numbers"):
         result = compare_groups(model, M, groups, n_resamples=2, test=False, random_state=0)
-    assert result.screen is None
-    assert "Mantel's test was not possible, because item '2' has 1 answers" in describe_screens(result)
+    assert result.mantel_tests is None
+    assert "Mantel's test was not possible, because item '2' has 1 answers" in describe_dif(result)
     assert result.effects is not None  # which takes any numbers
 
 
@@ -360,7 +360,7 @@ def test_groups_that_cannot_be_compared_are_refused_by_name() -> None:
             compare_groups(settings.pop("model", model), data, by, **settings)
 
     few = np.where(np.arange(len(M)) < 49, "few", groups)
-    refused(DataError, "group=few has 49 rows, expected at least 50; compare other levels", few)
+    refused(DataError, "group=few has 49 rows, expected at least 50; compare other groups", few)
     constant = M.copy()
     constant[groups == "b", 5] = 2
     refused(DataError, "item '5' does not vary in group=b", data=constant, model=dfact.FactorAnalysis(2).fit(constant))
@@ -371,10 +371,10 @@ def test_groups_that_cannot_be_compared_are_refused_by_name() -> None:
     refused(DataError, "has the level 'a' alone", np.full(len(M), "a"))
     refused(ParameterError, "by is 'gender', expected a confounder of the data", "gender")
     refused(ParameterError, "is continuous, expected groups", np.linspace(0, 1, len(M)))
-    refused(ParameterError, "levels hold 'c'", levels=["a", "c"])
+    refused(ParameterError, "groups hold 'c'", groups=["a", "c"])
     refused(ParameterError, "n_resamples is 10, expected an integer from 30 to 100000", n_resamples=10)
     refused(ParameterError, "n_permutations is 200, expected None, as a test that permutes groups also rejects", n_permutations=200)
     refused(ParameterError, "test is 'no', expected True or False", test="no")
     refused(ParameterError, r"too few draws for a test of 2 factors: .* use n_resamples=40 or more \(--resamples 40\)", n_resamples=39)
     refused(ParameterError, "expected a fitted ICQF, L1NMF or FactorAnalysis", model=dfact.GradeOfMembership(2).fit(M))
-    assert compare_groups(model, M, few, levels=["a", "b"], n_resamples=30, test=False).sizes.sum() == (few != "few").sum()
+    assert compare_groups(model, M, few, groups=["a", "b"], n_resamples=30, test=False).sizes.sum() == (few != "few").sum()

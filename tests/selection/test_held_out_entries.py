@@ -125,7 +125,7 @@ def test_bins_include_their_lower_edges() -> None:
 @pytest.mark.parametrize("observed", [0.2, 0.3])
 def test_the_planted_number_is_found(seed: int, observed: float) -> None:
     X = planted(seed, 400, 120, observed=observed)
-    selection = select(X, {"n_components": [1, 2, 3, 4, 6]}, random_state=seed, repeats=2)
+    selection = select(X, {"n_components": [1, 2, 3, 4, 6]}, random_state=seed, n_repeats=2)
     assert selection.best_params == {"n_components": 3}
     assert selection.model.components_.shape == (3, 120)
     assert selection.table["median"].idxmin() == 3
@@ -134,55 +134,57 @@ def test_the_planted_number_is_found(seed: int, observed: float) -> None:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.slow
 def test_with_many_entries_too_many_components_cost_little(seed: int) -> None:
-    median = select(planted(seed, 400, 120, observed=0.8), {"n_components": [1, 2, 3, 4, 6]}, random_state=seed, repeats=2).table["median"]
+    median = select(planted(seed, 400, 120, observed=0.8), {"n_components": [1, 2, 3, 4, 6]}, random_state=seed, n_repeats=2).table[
+        "median"
+    ]
     assert median[2] > 1.2 * median[3]
     assert median[3] < 1.02 * median.min()
 
 
 @pytest.mark.slow
-def test_each_omega_gets_its_ridge() -> None:
+def test_each_tau_gets_its_ridge() -> None:
     X = planted(0, 120, 60, observed=0.15, noise=0.3)
-    model, grid, omegas = dfact.ExpectileMF(5, ridge=0.1), {"ridge": [1e-8, 0.1, 100.0]}, [0.9, 0.1]
-    selections = select_each_by_held_out(model, X, grid, omegas, random_state=0, repeats=2)
-    for omega, selection in zip(omegas, selections, strict=True):
+    model, grid, taus = dfact.ExpectileMF(5, ridge=0.1), {"ridge": [1e-8, 0.1, 100.0]}, [0.9, 0.1]
+    selections = select_each_by_held_out(model, X, grid, taus, random_state=0, n_repeats=2)
+    for tau, selection in zip(taus, selections, strict=True):
         assert selection.best_params["ridge"] in (0.1, 100.0)
-        assert selection.best_params == {"ridge": selection.table["loss"].idxmin()[0], "omega": omega}
-        assert selection.model.get_params()["omega"] == omega
+        assert selection.best_params == {"ridge": selection.table["loss"].idxmin()[0], "tau": tau}
+        assert selection.model.get_params()["tau"] == tau
         # The others of the grid do not matter.
-        alone = select_by_held_out(dfact.ExpectileMF(5, omega=omega), X, grid, random_state=0, repeats=2).table
+        alone = select_by_held_out(dfact.ExpectileMF(5, tau=tau), X, grid, random_state=0, n_repeats=2).table
         np.testing.assert_array_equal(alone.to_numpy(), selection.table.to_numpy())
     high, low = (np.asarray(selection.model.row_factors_) @ selection.model.components_ for selection in selections)
-    for selection, other in zip(selections, omegas[::-1], strict=True):
-        assert selection.model.omegas_ == [other]  # type: ignore[attr-defined]
+    for selection, other in zip(selections, taus[::-1], strict=True):
+        assert selection.model.taus_ == [other]  # type: ignore[attr-defined]
         assert selection.model.crossed_ == pytest.approx((low > high).mean(), abs=1e-3)  # type: ignore[attr-defined]
     for refused in ([0.1, 0.1], [], 0.1):
-        with pytest.raises(dfact.ParameterError, match="omegas is"):
+        with pytest.raises(dfact.ParameterError, match="taus is"):
             select_each_by_held_out(model, X, grid, refused)  # type: ignore[arg-type]
-    with pytest.raises(dfact.ParameterError, match="grid has 'omega', expected other parameters"):
-        select_each_by_held_out(model, X, {"omega": [0.1]}, [0.5])
+    with pytest.raises(dfact.ParameterError, match="grid has 'tau', expected other parameters"):
+        select_each_by_held_out(model, X, {"tau": [0.1]}, [0.5])
 
 
-@pytest.mark.parametrize("omega", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("tau", [0.1, 0.5, 0.8])
 @pytest.mark.parametrize("seed", range(2))
-def test_coverage_is_that_of_the_definition(seed: int, omega: float) -> None:
+def test_coverage_is_that_of_the_definition(seed: int, tau: float) -> None:
     """At the expectile of a sample the shares agree with those of the definition, and a shift moves them in its direction."""
     rng = np.random.default_rng(seed)
     b = rng.chisquare(3, 4000)
-    expectile = optimize.brentq(lambda e: omega * np.maximum(b - e, 0).sum() - (1 - omega) * np.maximum(e - b, 0).sum(), 0, 30)
-    pass_ = ExpectileErrorsPass(OriginalUnits(None), ErrorMeasure("relative"), omega, np.dtype(np.float64))
+    expectile = optimize.brentq(lambda e: tau * np.maximum(b - e, 0).sum() - (1 - tau) * np.maximum(e - b, 0).sum(), 0, 30)
+    pass_ = ExpectileErrorsPass(OriginalUnits(None), ErrorMeasure("relative"), tau, np.dtype(np.float64))
 
     def errors(prediction: float) -> ExpectileErrors:
         rows = RowFactors(np.full((1, 400), prediction))
         return pass_.step(block(b.reshape(400, 10)), rows, np.ones((10, 1)))[1]
 
-    found = errors(expectile).coverage(omega)
+    found = errors(expectile).coverage(tau)
     assert found["below"] == pytest.approx((b < expectile).mean(), abs=1e-3)
     assert found["below_expected"] == pytest.approx(found["below"], rel=1e-6)
-    assert found["deviation_below"] == pytest.approx(omega, rel=1e-6)
-    assert errors(expectile * 1.2).coverage(omega)["deviation_below"] > omega > errors(expectile * 0.8).coverage(omega)["deviation_below"]
+    assert found["deviation_below"] == pytest.approx(tau, rel=1e-6)
+    assert errors(expectile * 1.2).coverage(tau)["deviation_below"] > tau > errors(expectile * 0.8).coverage(tau)["deviation_below"]
     losses = [errors(expectile * factor).losses.sum() for factor in (0.95, 1, 1.05)]
-    assert losses[1] == min(losses) == pytest.approx((np.abs(omega - (b < expectile)) * (b - expectile) ** 2).sum())
-    assert np.isnan(errors(1e9).coverage(omega)["below_expected"])
+    assert losses[1] == min(losses) == pytest.approx((np.abs(tau - (b < expectile)) * (b - expectile) ** 2).sum())
+    assert np.isnan(errors(1e9).coverage(tau)["below_expected"])
 
 
 @pytest.mark.slow
@@ -191,7 +193,7 @@ def test_errors_are_those_of_fits_to_the_remaining_entries() -> None:
     X = planted(2)
     X[5, ::2] = 0.0
     edges = [0.0, 0.5, 1.0, 5.0]
-    model = dfact.ExpectileMF(2, omega=0.3, ridge=0.1, tol=1e-12, max_iter=300, dtype="float64", solver="exact")
+    model = dfact.ExpectileMF(2, tau=0.3, ridge=0.1, tol=1e-12, max_iter=300, dtype="float64", solver="exact")
     selection = select(X, {"n_components": [2]}, model=model, bins=edges, holdout_fraction=0.2)
     # One block, and the seed that random_state 0 gives.
     seed = int(np.random.RandomState(0).randint(2**31))  # scikit-learn's convention
@@ -240,7 +242,7 @@ def test_held_out_entries_do_not_affect_the_fit(solver: str) -> None:
 @pytest.mark.slow
 def test_errors_of_repeats_are_pooled() -> None:
     X = planted(4)
-    one, three = (select(X, repeats=repeats) for repeats in (1, 3))
+    one, three = (select(X, n_repeats=repeats) for repeats in (1, 3))
     assert 2.7 * one.table["n"].iloc[0] < three.table["n"].iloc[0] < 3.3 * one.table["n"].iloc[0]
     assert select(X, random_state=1).table["median"].iloc[0] != one.table["median"].iloc[0]
     pd.testing.assert_frame_equal(select(X).table, one.table)
@@ -291,10 +293,10 @@ def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.Monk
         select(stored, grid, model=dfact.ExpectileMF(2, ridge=0.1, max_iter=10, tol=0), **settings)
         return len(reads)
 
-    one = count({"omega": [0.1]})
+    one = count({"tau": [0.1]})
     assert one > 10
     assert count({"ridge": [0.1, 0.3, 1]}) == one
-    assert count({"ridge": [0.1, 1]}, repeats=2) == one
+    assert count({"ridge": [0.1, 1]}, n_repeats=2) == one
 
 
 @pytest.mark.slow
@@ -343,14 +345,14 @@ def test_progress_and_text() -> None:
         ({"holdout_fraction": 1.0}, "holdout_fraction is 1.0"),
         ({"holdout_fraction": "half"}, "holdout_fraction is 'half'"),
         ({"error": "squared"}, "error is 'squared', expected one of 'expectile', 'relative', 'absolute'"),
-        ({"grid": {"omega": [0.5, 0.1]}}, "grid has 2 values of omega, expected one: omega is the target"),
+        ({"grid": {"tau": [0.5, 0.1]}}, "grid has 2 values of tau, expected one: tau is the target"),
         ({"bins": [0, 1, 1]}, r"bins are \[0, 1, 1\], expected at least two numbers, each larger"),
         ({"bins": [3]}, "bins are"),
-        ({"repeats": 0}, "repeats is 0, expected an integer from 1 to 1000"),
-        ({"repeats": 2**31}, "repeats is 2147483648, expected"),
+        ({"n_repeats": 0}, "n_repeats is 0, expected an integer from 1 to 1000"),
+        ({"n_repeats": 2**31}, "n_repeats is 2147483648, expected"),
         ({"grid": {"beta": [0.1]}}, "grid has 'beta', which is no parameter of ExpectileMF"),
         ({"grid": {}}, "grid is empty"),
-        ({"grid": {"omega": [1.0]}}, "omega is 1.0, expected a number between 1e-6 and 1 - 1e-6"),
+        ({"grid": {"tau": [1.0]}}, "tau is 1.0, expected a number between 1e-6 and 1 - 1e-6"),
         ({"grid": {"dtype": ["float32"]}}, "grid has 'dtype', expected parameters that may differ between fits; set it in the model"),
         ({"model": dfact.ICQF()}, "model is a ICQF, expected an ExpectileMF"),
     ],

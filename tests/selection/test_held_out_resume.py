@@ -64,7 +64,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> PassCounter:
 
 def select(X: Any, **settings: Any) -> Selection:
     model = {"ridge": 0.1, "max_iter": 6, "tol": 0.0, "checkpoint_every": 3, "executor": "inline"} | settings.pop("model", {})
-    return select_by_held_out(dfact.ExpectileMF(**model), X, settings.pop("grid", GRID), **({"random_state": 0, "repeats": 2} | settings))
+    return select_by_held_out(dfact.ExpectileMF(**model), X, settings.pop("grid", GRID), **({"random_state": 0, "n_repeats": 2} | settings))
 
 
 @pytest.fixture(scope="module")
@@ -246,11 +246,11 @@ def test_random_seeds_are_recorded(tmp_path: Path, passes: PassCounter) -> None:
 OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"X": planted(8, 150, 30)}, "data is"),
     ({"model": {"tol": 1e-3}}, r"model is ExpectileMF\(.*tol=0.0.*, expected .*tol=0.001.*"),
-    ({"grid": GRID | {"omega": [0.2]}}, "grid is"),
+    ({"grid": GRID | {"tau": [0.2]}}, "grid is"),
     ({"holdout_fraction": 0.2}, r"holdout_fraction is 0.1, expected 0.2"),
     ({"error": "absolute"}, "error is expectile, expected absolute"),
     ({"bins": [0, 1, np.inf]}, r"bins is \[\], expected \[0.0, 1.0, inf\]"),
-    ({"repeats": 3}, "repeats is 2, expected 3"),
+    ({"n_repeats": 3}, "repeats is 2, expected 3"),
     ({"random_state": 1}, "seed is"),
 ]
 

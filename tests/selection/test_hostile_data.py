@@ -43,7 +43,7 @@ CALLS: dict[str, Callable[[Array], Any]] = {
     "criterion": lambda X: selection.select_by_criterion(l1nmf(), X, n_components=[1, 2]),
     "held out": lambda X: selection.select_by_held_out(dfact.ExpectileMF(1, max_iter=10), X, {"n_components": [1, 2]}, random_state=0),
     "factors": lambda X: selection.select_number_of_factors(dfact.FactorAnalysis(1), X, n_components=[1, 2]),
-    "path": lambda X: selection.select_on_path(dfact.ElasticCP(2, max_iter=10, random_state=0), tensor(X), lambdas=[0.1, 1.0]),
+    "path": lambda X: selection.select_penalty(dfact.ElasticCP(2, max_iter=10, random_state=0), tensor(X), lambdas=[0.1, 1.0]),
     "modularity": lambda X: selection.select_by_modularity(dfact.GradeOfMembership(1), X, n_components=[1, 2]),
     "bootstrap": lambda X: selection.bootstrap(l1nmf().fit(X), X, n_resamples=3, random_state=0),
     "groups": lambda X: compared(l1nmf(), X),

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data.coerce import as_dataset
 from dfact.models.provenance import Comparison
-from dfact.report.comparison import comparison_text, describe_screens
+from dfact.report.comparison import comparison_text, describe_dif
 from dfact.selection import compare_groups
 from dfact.selection.group_comparison.item_effects import anchored_tests
-from dfact.selection.group_comparison.item_screens import Groups, make_strata, mantel_screen
+from dfact.selection.group_comparison.mantel_test import Groups, make_strata, mantel_figures
 
 Array = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ def compared(model: Any, answers: Array, by: Any, frame: pd.DataFrame | None = N
     dataset = as_dataset(answers, frame)
     groups = Groups.of(by, dataset, None)
     tests, untested = anchored_tests(model, dataset, frame, groups)
-    scales, mantel, unscreened = mantel_screen(model, dataset, groups, *make_strata(model, dataset, groups, None, None))
+    scales, mantel, unscreened = mantel_figures(model, dataset, groups, *make_strata(model, dataset, groups, None, None))
     factors = np.ones((len(groups.levels) - 1, len(model.components_)))
     labels = [str(label) for label in model.column_labels_]
     sizes = np.bincount(groups.labels)
@@ -51,14 +51,14 @@ def compared(model: Any, answers: Array, by: Any, frame: pd.DataFrame | None = N
 def test_continuous_items_are_tested_and_the_impact_is_no_finding(seed: int) -> None:
     answers, group = continuous(seed)
     found = compared(dfact.FactorAnalysis(1, executor="inline").fit(answers), answers, letters(group))
-    assert list(found.findings.index) == [("b − a", "0")]
-    assert found.screen is None
+    assert list(found.dif_items.index) == [("b − a", "0")]
+    assert found.mantel_tests is None
     impact = found.impact(["trait"])
     assert impact is not None
     low, high = impact.loc[("b − a", "trait"), ["low", "high"]]
     assert abs(low) < abs(high) < 1 or abs(high) < abs(low) < 1
     text = comparison_text(found, ["trait"])
-    assert "Of 12 items, 1 favour a group: the test at equal factors flags 1, 11 of 12 differences are anchors" in text
+    assert "Of 12 items, 1 have differential functioning (DIF): the test at equal factors flags 1, 11 of 12 differences are anchors" in text
     assert "Mantel's test was not possible, because" in text
     assert "impact" in text
 
@@ -90,8 +90,8 @@ def test_the_reason_is_given_where_no_test_is_possible() -> None:
     found = compared(dfact.FactorAnalysis(2, executor="inline").fit(answers), answers, letters(group))
     assert found.effects is None
     assert found.impact(["one", "two"]) is None
-    assert len(found.findings) == 0
-    assert "No test of items was possible, because 4 items do not determine 2 factors within the groups" in describe_screens(found)
+    assert len(found.dif_items) == 0
+    assert "No test of items was possible, because 4 items do not determine 2 factors within the groups" in describe_dif(found)
     answers, group = continuous(0)
     frame = as_dataset(answers, pd.DataFrame({"group": letters(group), "again": letters(group)})).confounders
     positive = answers - answers.min()
@@ -99,7 +99,7 @@ def test_the_reason_is_given_where_no_test_is_possible() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = compared(model.fit(positive, confounders=frame), positive, "group", frame)
-    assert "because the other confounders of the model determine the groups" in describe_screens(found)
+    assert "because the other confounders of the model determine the groups" in describe_dif(found)
 
 
 @pytest.mark.filterwarnings("ignore:item '0' has")
@@ -108,7 +108,7 @@ def test_a_factor_of_few_items_or_few_anchors_has_a_warning_by_name() -> None:
     rng = np.random.default_rng(0)
     second = rng.normal(size=(600, 1)) + rng.normal(0, 0.7, (600, 3))
     model = dfact.FactorAnalysis(2, executor="inline").fit(np.hstack([answers, second]))
-    with pytest.warns(UserWarning, match="the anchor of factoranalysis[01] has 3 of its 3 items for group=b, expected at least four"):
+    with pytest.warns(UserWarning, match="the anchor of F[12] has 3 of its 3 items for group=b, expected at least four"):
         compared(model, np.hstack([answers, second]), letters(group))
 
 

@@ -43,7 +43,7 @@ def test_the_number_of_planted_factors_is_chosen(seed: int, correlation: str) ->
         assert (table[f"{of}excess"] > 0).tolist() == [True] * 3 + [False] * 3
         np.testing.assert_array_equal(table[f"{of}excess"], table[f"{of}eigenvalue"] - table[f"{of}random"])
     assert (table.factor_eigenvalue < table.eigenvalue).all()
-    assert chosen.model.selection_.rule == "lowest"
+    assert chosen.model.selection_.rule == "min"
     assert not hasattr(model, "components_")
 
 

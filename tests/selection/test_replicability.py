@@ -13,7 +13,7 @@ import dfact
 from dfact.errors import DataError, ParameterError
 from dfact.report.presenters.cp.plots import selection_plot
 from dfact.report.selection import selection_text
-from dfact.selection import replicability, select_by_criterion, select_by_held_out, select_on_path
+from dfact.selection import replicability, select_by_criterion, select_by_held_out, select_penalty
 from dfact.selection.tensors.replicability import _largest_replicable
 from dfact.selection.tensors.tensor_selection import select_components
 from tests.cases import exhaustive_after
@@ -31,7 +31,7 @@ def elastic(**settings: Any) -> Any:
 @pytest.mark.parametrize(("rank", "missing", "seed"), [(2, 0.0, 0), (3, 0.2, 1), (4, 0.1, 2)])
 def test_the_score_falls_after_the_planted_number(rank: int, missing: float, seed: int) -> None:
     Z = planted((24, 9, 8), rank, seed, missing=missing, noise=0.5)
-    found = replicability(elastic(n_init=3), Z, range(rank - 1, rank + 2), n_folds=4, starts=2, random_state=seed)
+    found = replicability(elastic(n_init=3), Z, range(rank - 1, rank + 2), n_folds=4, n_starts=2, random_state=seed)
     assert found.best_params == {"n_components": rank}
     assert found.model.rank_ == rank
     score, fms = (found.table[name] for name in ("replicability", "fms"))
@@ -49,7 +49,7 @@ def test_tensorlys_fits_choose_alike_and_all_executors_the_same(client: Client, 
     Z = planted((20, 7, 6), 2, 0, noise=0.4)
 
     def choose(model: Any, data: Any, numbers: list[int]) -> Any:
-        return replicability(model, data, numbers, n_folds=3, starts=2, random_state=0)
+        return replicability(model, data, numbers, n_folds=3, n_starts=2, random_state=0)
 
     assert choose(dfact.CPALS(), Z, [1, 2, 3]).best_params == {"n_components": 2}
     expected = choose(elastic(executor="inline", max_iter=15), Z, [2]).table
@@ -62,7 +62,7 @@ def test_tensorlys_fits_choose_alike_and_all_executors_the_same(client: Client, 
 @pytest.mark.slow
 def test_amino_acids_are_three() -> None:
     X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]
-    found = replicability(elastic(max_iter=200), X, [2, 3, 4], starts=2, random_state=0)
+    found = replicability(elastic(max_iter=200), X, [2, 3, 4], n_starts=2, random_state=0)
     assert found.best_params == {"n_components": 3}
     assert found.folds.shape == (3, 5)  # five samples
     assert found.table.at[3, "fms_low"] > 0.99
@@ -79,11 +79,11 @@ def test_the_largest_replicable_number_is_chosen(scores: list[float], best: int)
 @pytest.mark.slow
 def test_lost_components_count_0() -> None:
     Z = planted((24, 9, 8), 2, 0, noise=0.3)
-    table = replicability(elastic(lam=1e6), Z, [1, 2], n_folds=3, starts=1, random_state=0).table  # nothing is left
+    table = replicability(elastic(lam=1e6), Z, [1, 2], n_folds=3, n_starts=1, random_state=0).table  # nothing is left
     assert (table[["replicability", "fms", "fms_low", "fms_full"]] == 0).all(axis=None)
-    model = elastic(lam=5.0, l1_ratio=0.0, max_iter=1000, prior=None)
+    model = elastic(lam=5.0, l1_ratio=0.0, max_iter=1000, slice_variances=None)
     assert model.set_params(n_components=3, random_state=1).fit(Z).rank_ == 2
-    table = replicability(model, Z, [3], n_folds=3, starts=4, random_state=0).table
+    table = replicability(model, Z, [3], n_folds=3, n_starts=4, random_state=0).table
     assert table.at[3, "replicability"] < 0.01
     assert table.at[3, "fms"] == pytest.approx(2 / 3, abs=0.01)
 
@@ -100,14 +100,14 @@ def test_interrupted_selection_resumes(tmp_path: Path) -> None:
             raise StopError
 
     def choose(number: list[int], callback: Any, **changes: Any) -> Any:
-        settings = {"n_folds": 3, "starts": 1, "random_state": 0, "checkpoint": tmp_path / "c"} | changes
+        settings = {"n_folds": 3, "n_starts": 1, "random_state": 0, "checkpoint": tmp_path / "c"} | changes
         return replicability(elastic(), Z, number, callbacks=[callback], **settings)
 
     with pytest.raises(StopError):
         choose([1, 2], stop)
     resumed = choose([1, 2], lambda iteration: counted.append(iteration.number))
     assert counted == list(range(1, 9))
-    assert resumed.table.equals(replicability(elastic(), Z, [1, 2], n_folds=3, starts=1, random_state=0).table)
+    assert resumed.table.equals(replicability(elastic(), Z, [1, 2], n_folds=3, n_starts=1, random_state=0).table)
     with pytest.raises(ParameterError, match="belongs to another"):
         choose([1, 2], stop, n_folds=4)
 
@@ -116,8 +116,8 @@ def test_interrupted_selection_resumes(tmp_path: Path) -> None:
 def test_result_is_saved_plotted_and_reported(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     Z = planted((20, 7, 6), 2, 0, noise=0.4)
-    found: Any = select_components(dfact.ElasticCP(3, n_init=1, max_iter=300), Z, "replicability", n_folds=3, starts=1, random_state=0)
-    assert found.table.equals(replicability(elastic(), Z, [1, 2, 3], n_folds=3, starts=1, random_state=0).table)
+    found: Any = select_components(dfact.ElasticCP(3, n_init=1, max_iter=300), Z, "replicability", n_folds=3, n_starts=1, random_state=0)
+    assert found.table.equals(replicability(elastic(), Z, [1, 2, 3], n_folds=3, n_starts=1, random_state=0).table)
     figure = selection_plot(found)
     drawn = [line.get_ydata().tolist() for line in figure.axes[0].lines[:2]]
     assert drawn == [found.table[name].tolist() for name in ("fms", "replicability")]
@@ -133,8 +133,8 @@ def test_result_is_saved_plotted_and_reported(tmp_path: Path) -> None:
     [
         ({"n_folds": 1}, "n_folds is 1, expected an integer from 2 to 12"),
         ({"n_folds": 13}, "n_folds is 13"),
-        ({"repeats": 0}, "repeats is 0"),
-        ({"starts": 0}, "starts is 0"),
+        ({"n_repeats": 0}, "n_repeats is 0"),
+        ({"n_starts": 0}, "n_starts is 0"),
         ({"threshold": 2}, "threshold is 2"),
         ({"n_components": [0]}, "n_components is 0"),
         ({"model": dfact.ICQF()}, "model is a ICQF, expected an ElasticCP or CPALS"),
@@ -154,9 +154,9 @@ def test_two_rows_are_too_few() -> None:
 
 def test_functions_for_matrices_name_those_for_tensors() -> None:
     Z: NDArray[Any] = planted((12, 5, 4), 1, 0)
-    with pytest.raises(ParameterError, match=r"ElasticCP of tensors.*select_on_path"):
+    with pytest.raises(ParameterError, match=r"ElasticCP of tensors.*select_penalty"):
         select_by_criterion(dfact.ElasticCP(), Z)
-    with pytest.raises(ParameterError, match="for tensors use select_on_path or replicability"):
+    with pytest.raises(ParameterError, match="for tensors use select_penalty or replicability"):
         select_by_held_out(dfact.ElasticCP(), Z, {})
     with pytest.raises(ParameterError, match=r"nonnegative is .*True or False, for all modes"):
         dfact.ElasticCP(2, nonnegative=[True, False, False]).fit(Z)  # type: ignore[arg-type]
@@ -170,9 +170,9 @@ def test_functions_for_matrices_name_those_for_tensors() -> None:
 def test_joint_choice_is_the_best_of_the_paths_of_all_ratios(criterion: str, tmp_path: Path) -> None:
     Z, lambdas = planted((24, 9, 8), 2, 0, noise=0.5), [1.0, 10.0, 30.0, 60.0]
     model = dfact.ElasticCP(3, n_init=1, random_state=0)
-    joint = select_on_path(model, Z, criterion, lambdas, l1_ratios=[0.0, 0.5], random_state=0, checkpoint=tmp_path / "c")
+    joint = select_penalty(model, Z, criterion, lambdas, l1_ratios=[0.0, 0.5], random_state=0, checkpoint=tmp_path / "c")
     for ratio in (0.0, 0.5):
-        alone = select_on_path(dfact.ElasticCP(3, n_init=1, random_state=0, l1_ratio=ratio), Z, criterion, lambdas, random_state=0)
+        alone = select_penalty(dfact.ElasticCP(3, n_init=1, random_state=0, l1_ratio=ratio), Z, criterion, lambdas, random_state=0)
         assert joint.table.loc[ratio].equals(alone.table)
     assert joint.model.rank_ == 2
     chosen: Any = joint.model
@@ -181,15 +181,15 @@ def test_joint_choice_is_the_best_of_the_paths_of_all_ratios(criterion: str, tmp
     assert row["rank"] == 2
     if criterion != "split_half":
         assert row[criterion] == joint.table[criterion].min()
-    again = select_on_path(model, Z, criterion, lambdas, l1_ratios=[0.0, 0.5], random_state=0, checkpoint=tmp_path / "c")
+    again = select_penalty(model, Z, criterion, lambdas, l1_ratios=[0.0, 0.5], random_state=0, checkpoint=tmp_path / "c")
     assert again.table.equals(joint.table)
     with pytest.raises(ParameterError, match="l1_ratios are"):
-        select_on_path(model, Z, criterion, lambdas, l1_ratios=[0.2, 1.5])
+        select_penalty(model, Z, criterion, lambdas, l1_ratios=[0.2, 1.5])
 
 
 def test_skipped_ranks_are_named() -> None:
     Z = planted((15, 6, 5), 2, 0, noise=0.5)
-    found = select_on_path(dfact.ElasticCP(4, random_state=0), Z, "bic", [1e-3, 1e4], random_state=0)
+    found = select_penalty(dfact.ElasticCP(4, random_state=0), Z, "bic", [1e-3, 1e4], random_state=0)
     assert found.skipped_ranks == sorted(set(range(1, found.table["rank"].max())) - set(found.table["rank"]))
     assert found.skipped_ranks
     assert f"No step of the path has a rank of {', '.join(map(str, found.skipped_ranks))}: not scored" in selection_text(found)

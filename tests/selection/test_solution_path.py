@@ -17,7 +17,7 @@ from dfact.report.selection import selection_text
 from dfact.selection import core_consistency
 from dfact.selection.cross_validation.masks import EntryMask, masked
 from dfact.selection.result import Selection
-from dfact.selection.tensors.solution_path import CRITERIA, select_on_path, split_half_similarity
+from dfact.selection.tensors.solution_path import CRITERIA, select_penalty, split_half_similarity
 from tests.cases import exhaustive_after
 from tests.conftest import REAL_DATA
 
@@ -43,7 +43,7 @@ def rebuilt(factors: list[Array]) -> Array:
 def select(Z: Any, criterion: str = "held_out", *, lambdas: Any = LAMBDAS, rank: int = 6, **settings: Any) -> Selection:
     settings = {"n_init": 1, "executor": None, "l1_ratio": 0.1} | settings
     model = dfact.ElasticCP(rank, random_state=0, **{name: settings.pop(name) for name in ("n_init", "executor", "l1_ratio")})
-    return select_on_path(model, Z, criterion, lambdas, **({"random_state": 0} | settings))
+    return select_penalty(model, Z, criterion, lambdas, **({"random_state": 0} | settings))
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
@@ -155,9 +155,9 @@ def test_priors_and_starts_are_restricted_to_the_rows_of_a_half() -> None:
     Z = planted((40, 12, 9), 2, 0)
     rng = np.random.default_rng(1)
     model = dfact.ElasticCP(
-        4, prior=[rng.uniform(0.5, 2, size) for size in Z.shape], init=[rng.standard_normal((size, 4)) for size in Z.shape]
+        4, slice_variances=[rng.uniform(0.5, 2, size) for size in Z.shape], init=[rng.standard_normal((size, 4)) for size in Z.shape]
     )
-    assert select_on_path(model, Z, "split_half", LAMBDAS, random_state=0).model.rank_ == 2
+    assert select_penalty(model, Z, "split_half", LAMBDAS, random_state=0).model.rank_ == 2
 
 
 @pytest.mark.parametrize(("shape", "missing"), [((12, 9, 7), 0.0), ((12, 9, 7), 0.2), ((8, 7, 6, 5), 0.1), ((20, 8), 0.0)])
@@ -179,7 +179,7 @@ def test_core_consistency_is_that_of_the_pseudo_inverses(shape: tuple[int, ...],
 @pytest.mark.parametrize("seed", range(3))
 def test_core_consistency_of_the_planted_rank_wherever_the_data_lies(seed: int, tmp_path: Path, client: Client) -> None:
     Z = planted((30, 15, 12), 3, seed, missing=0.1)
-    model = dfact.ElasticCP(3, lam=1e-6, init="nvecs", random_state=seed).fit(Z)
+    model = dfact.ElasticCP(3, lam=1e-6, init="svd", random_state=seed).fit(Z)
     figure = core_consistency(model, Z)
     assert 99 < figure <= 100
     stored = dfact.import_array(Z, tmp_path / "z.zarr")
@@ -191,7 +191,7 @@ def test_core_consistency_falls_where_a_component_is_split(seed: int) -> None:
     """One component is split into two that differ by noise."""
     rng = np.random.default_rng(seed)
     Z = planted((30, 15, 12), 2, seed, noise=0.05)
-    model = dfact.ElasticCP(2, lam=1e-6, init="nvecs", random_state=seed).fit(Z)
+    model = dfact.ElasticCP(2, lam=1e-6, init="svd", random_state=seed).fit(Z)
     split = [np.hstack([A, A[:, :1] + 0.1 * np.abs(A).mean() * rng.standard_normal((len(A), 1))]) for A in model.factors_]
     halved = [split[0] * [0.5, 1, 0.5], *split[1:]]
     start = dfact.ElasticCP(3, lam=1e-6, init=halved, max_iter=3).fit(Z)
@@ -210,7 +210,7 @@ def test_amino_acids_are_three(criterion: str, start: int) -> None:
         assert selection.model.rank_ == 3  # type: ignore[attr-defined]
         assert core_consistency(selection.model, X) > 99
         return
-    four = dfact.ElasticCP(4, lam=1e-6, init="nvecs", random_state=0).fit(X)
+    four = dfact.ElasticCP(4, lam=1e-6, init="svd", random_state=0).fit(X)
     assert core_consistency(four, X) < 80
     # Five samples are too few for halves; each half of the 201 emission wavelengths shows all components.
     emission = np.ascontiguousarray(np.moveaxis(X, 1, 0))
@@ -236,7 +236,7 @@ def test_real_tensors_with_missing_entries() -> None:
     [
         ({"model": dfact.ICQF()}, "model is a ICQF, expected an ElasticCP"),
         ({"criterion": "aic"}, "criterion is 'aic', expected one of 'held_out', 'bic', 'split_half'"),
-        ({"rule": "1se"}, "rule is '1se', expected one of 'lowest', 'knee'"),
+        ({"rule": "1se"}, "rule is '1se', expected one of 'min', 'knee'"),
         ({"holdout_fraction": 0}, "holdout_fraction is 0, expected a number between 0 and 1"),
         ({"holdout_fraction": 1.0}, "holdout_fraction is 1.0, expected"),
         ({"holdout_fraction": 1e-9}, "no entry is held out: holdout_fraction is 1e-09 of 216 entries, expected a larger one"),
@@ -249,14 +249,14 @@ def test_real_tensors_with_missing_entries() -> None:
 def test_errors(settings: dict[str, Any], message: str) -> None:
     arguments = {"model": dfact.ElasticCP(2), "X": np.ones((6, 6, 6)), "lambdas": [1.0, 2.0], "random_state": 0} | settings
     with pytest.raises((dfact.ParameterError, dfact.DataError), match=message):
-        select_on_path(**arguments)
+        select_penalty(**arguments)
 
 
 @pytest.mark.filterwarnings("ignore:.* no observed entry")
 @pytest.mark.parametrize("criterion", ["held_out", "bic", "split_half"])
 def test_data_without_entries_is_an_error(criterion: str) -> None:
     with pytest.raises(dfact.DataError, match=r"no entry is held out|no observed entry|no component is left"):
-        select_on_path(dfact.ElasticCP(2, random_state=0), np.full((6, 5, 4), np.nan), criterion, random_state=0)
+        select_penalty(dfact.ElasticCP(2, random_state=0), np.full((6, 5, 4), np.nan), criterion, random_state=0)
 
 
 def test_core_consistency_errors() -> None:

@@ -17,7 +17,7 @@ from dfact.engine.executors import LocalSession
 from dfact.errors import ParameterError, StoreError
 from dfact.models.cp.path import SolutionPath
 from dfact.selection.result import Selection
-from dfact.selection.tensors.solution_path import CRITERIA, select_on_path
+from dfact.selection.tensors.solution_path import CRITERIA, select_penalty
 from tests.cases import exhaustive_after
 from tests.engine.test_checkpoint import InterruptionError, damage, tensor
 from tests.models.cp.test_elastic_cp import answers, assert_same, many_partitions
@@ -158,7 +158,7 @@ def test_incomplete_checkpoint_is_refused(how: str, interrupted: Path, tmp_path:
 
 def choose(X: Any, criterion: str = "held_out", path: Path | None = None, model: Any = None, **settings: Any) -> Selection:
     settings = {"random_state": 0, "checkpoint": path} | settings
-    return select_on_path(cp(checkpoint_every=3) if model is None else model, X, criterion, LAMBDAS, **settings)
+    return select_penalty(cp(checkpoint_every=3) if model is None else model, X, criterion, LAMBDAS, **settings)
 
 
 def assert_same_choice(first: Selection, second: Selection) -> None:
@@ -239,7 +239,7 @@ def test_checkpoint_of_another_selection_is_refused(tmp_path: Path) -> None:
         "seed is": lambda: choose(X, "bic", path, random_state=1),
         "l1_ratio is 0.5, expected 0.2": lambda: choose(X, "bic", path, cp(l1_ratio=0.2)),
         "data is": lambda: choose(np.abs(X), "bic", path),
-        "lambdas is [1.0, 60.0, 100.0, 1000000.0], expected [1.0]": lambda: select_on_path(
+        "lambdas is [1.0, 60.0, 100.0, 1000000.0], expected [1.0]": lambda: select_penalty(
             cp(), X, "bic", [1.0], random_state=0, checkpoint=path
         ),
     }

@@ -27,7 +27,7 @@ PARTS = ("similarity", "estimate", "low", "high", "selected", "weight", "weight_
 def fitted(name: str, Z: NDArray[Any], rank: int = 2, **settings: Any) -> Any:
     if name == "als":
         return dfact.CPALS(rank, random_state=0, **settings).fit(Z)
-    return dfact.ElasticCP(rank, init="nvecs", random_state=0, max_iter=1000, **({"lam": 1.0} | settings)).fit(Z)
+    return dfact.ElasticCP(rank, init="svd", random_state=0, max_iter=1000, **({"lam": 1.0} | settings)).fit(Z)
 
 
 def same(first: TensorStability, second: TensorStability) -> bool:
@@ -76,7 +76,7 @@ def test_a_refit_is_the_fit_to_the_drawn_rows(name: str, missing: float, seed: i
         number_of_draws = Resample.draw(Z.shape, seed_of(seed), number, weighted=False).multiplicity(0, 0, 60)
         rows = np.repeat(np.arange(60), number_of_draws)
         start = [np.asarray(model.factors_[0])[rows], *model.factors_[1:]]
-        parameters = {"lam": 0.0, "prior": None} if name == "als" else {"lam": 1.0}
+        parameters = {"lam": 0.0, "slice_variances": None} if name == "als" else {"lam": 1.0}
         again = dfact.ElasticCP(2, **parameters, init=start, missing="fill", max_iter=2000, tol=1e-9).fit(Z[rows])
         scores.append(match_components(model_vectors(model, Z), [A.T for A in again.factors_[1:]]).similarity)
     assert_allclose(found.similarity, scores, atol=1e-4)
@@ -172,7 +172,7 @@ def test_a_penalty_gives_selection_frequencies_and_lost_components_nothing() -> 
     # The estimate and its intervals are those of least squares from the same components, whatever the penalty.
     dense = fitted("als", Z)
     assert match_components([A.T for A in dense.factors_[1:]], np.split(found.estimate[:2], [10], axis=1)).score > 0.9999
-    assert list(found.summary(model.get_feature_names_out()).index) == ["elasticcp0", "elasticcp1"]
+    assert list(found.summary(model.get_feature_names_out()).index) == ["F1", "F2"]
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -228,7 +228,7 @@ def test_commands_store_print_export_and_report_it(tmp_path: Path, capsys: pytes
     assert main(["export", path, str(tmp_path / "s.csv"), "--table", "stability"]) == 0
     assert main(["export", path, str(tmp_path / "l.csv")]) == 0
     table, loadings = (pd.read_csv(tmp_path / f"{name}.csv", index_col=0) for name in ("s", "l"))
-    assert list(table) == [f"elasticcp{r}{part}" for r in range(2) for part in ("", "_low", "_high", "_selected")]
+    assert list(table) == [f"F{r}{part}" for r in (1, 2) for part in ("", "_low", "_high", "_selected")]
     for name in loadings:  # in the signs of the loadings, which the file may have flipped
         assert_allclose(table[name], loadings[name], atol=0.05)  # those of the model are shrunken
         assert (table[f"{name}_low"] <= table[f"{name}_high"]).all()

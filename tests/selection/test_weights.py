@@ -238,7 +238,7 @@ def test_the_criterion_of_a_weighted_model_is_weighted() -> None:
     M, w = survey(9)
     select = dfact.selection.select_by_criterion
     model = models()["icqf"]
-    found = select(model, as_dataset(M).with_weights(w), [1, 2], restarts=0, random_state=0)
+    found = select(model, as_dataset(M).with_weights(w), [1, 2], n_restarts=0, random_state=0)
     assert found.model.weighted_
-    assert not np.allclose(found.table.to_numpy(), select(model, M, [1, 2], restarts=0, random_state=0).table.to_numpy(), rtol=1e-4)
+    assert not np.allclose(found.table.to_numpy(), select(model, M, [1, 2], n_restarts=0, random_state=0).table.to_numpy(), rtol=1e-4)
     assert "weighted (Kish's effective n" in model_text(found.model)

@@ -161,8 +161,8 @@ FITS = {
     "icqf_levels": Fit("ICQF", "levels.zarr", 6, {"n_components": 2, "max_iter": 10}),
     "icqf_weighted": Fit("ICQF", "weighted.zarr", 6, {"n_components": 2, "max_iter": 10}),
     "l1nmf": Fit("L1NMF", "matrix.zarr", 6, {"n_components": 2, "max_iter": 10}),
-    "expectile": Fit("ExpectileMF", "matrix.zarr", 5, {"n_components": 2, "omega": 0.3, "ridge": 0.1, "max_iter": 10}),
-    "expectile_sparse": Fit("ExpectileMF", "sparse.zarr", 5, {"n_components": 2, "omega": 0.6, "ridge": 0.1, "max_iter": 10}),
+    "expectile": Fit("ExpectileMF", "matrix.zarr", 5, {"n_components": 2, "tau": 0.3, "ridge": 0.1, "max_iter": 10}),
+    "expectile_sparse": Fit("ExpectileMF", "sparse.zarr", 5, {"n_components": 2, "tau": 0.6, "ridge": 0.1, "max_iter": 10}),
     "gom": Fit("GradeOfMembership", "answers.zarr", 2, {"n_components": 2, "random_state": 0}),
     "gom_likelihood": Fit(
         "GradeOfMembership", "answers.zarr", 8, {"n_components": 2, "likelihood": "binomial", "max_iter": 6, "random_state": 0}
@@ -188,8 +188,8 @@ def cross_validation(folder: Path, **settings: Any) -> Arrays:
 
 
 def held_out(folder: Path, **settings: Any) -> Arrays:
-    model, data = dfact.ExpectileMF(omega=0.3, ridge=0.1, max_iter=8), folder / "matrix.zarr"
-    selection = dfact.selection.select_by_held_out(model, data, {"n_components": [1, 2]}, repeats=2, random_state=0, **settings)
+    model, data = dfact.ExpectileMF(tau=0.3, ridge=0.1, max_iter=8), folder / "matrix.zarr"
+    selection = dfact.selection.select_by_held_out(model, data, {"n_components": [1, 2]}, n_repeats=2, random_state=0, **settings)
     return {"error": selection.table["median"].to_numpy()}
 
 

@@ -98,7 +98,7 @@ JOBS = (
     Job("FactorAnalysis", "fit fa {data}/complete.zarr {model} -k 4"),
     Job(
         "ExpectileMF",
-        f"fit emf {{data}}/skewed.zarr {{model}} -k 3 --omega 0.2 --ridge 0.1 --seed 0 --max-iter 40 {_ALL_ITERATIONS}",
+        f"fit emf {{data}}/skewed.zarr {{model}} -k 3 --tau 0.2 --ridge 0.1 --seed 0 --max-iter 40 {_ALL_ITERATIONS}",
     ),
     Job(
         "ExpectileMF selection",
@@ -110,7 +110,7 @@ JOBS = (
         "GradeOfMembership binomial",
         f"fit gom {{data}}/memberships.zarr {{model}} -k 3 --method crsc --likelihood binomial --max-iter 60 --seed 0 {_ALL_ITERATIONS}",
     ),
-    Job("Admixture", f"fit admixture {{data}}/memberships.zarr {{model}} -k 3 --trials 4 --seed 0 --max-iter 50 {_ALL_ITERATIONS}"),
+    Job("Admixture", f"fit admixture {{data}}/memberships.zarr {{model}} -k 3 --ploidy 4 --seed 0 --max-iter 50 {_ALL_ITERATIONS}"),
     Job("ElasticCP bcd", f"fit cp {{data}}/tensor.zarr {{model}} -k 3 --lam 0.5 --seed 0 --max-iter 50 {_ALL_ITERATIONS}"),
     Job(
         "ElasticCP stochastic",

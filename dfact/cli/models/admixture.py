@@ -9,23 +9,23 @@ from dfact.models.catalogue import BY_COMMAND
 SPECS = (
     ModelSpec(
         BY_COMMAND["admixture"],
-        """Admixture: memberships of people in populations.
+        """Admixture: ancestry proportions of individuals.
 
-        For genotypes, counts of an allele: each person has memberships in several populations that sum to 1, and each population has
-        frequencies of the alleles, by maximum likelihood. Missing genotypes are left out. Confounders are not used.
+        For genotypes, counts of an allele: each individual has ancestry proportions of several populations that sum to 1, and each
+        population has allele frequencies, by maximum likelihood. Missing genotypes are left out. Confounders are not used.
         """,
         example=["dfact fit admixture cohort.zarr cohort.model -k 3"],
-        plot="the memberships of the people",
+        plot="the ancestry proportions of the individuals",
         changes={
             "n_components": {"help": "Number of populations; dfact select admixture chooses it."},
-            "supervised": {"help": "Fix the memberships of the people whose population the dataset holds."},
+            "supervised": {"help": "Fix the ancestry proportions of the individuals whose population the dataset holds."},
         },
         select=SelectSpec(
             "dfact.selection.cross_validation.entry_cross_validation:cross_validate_entries",
             """Admixture: the number of populations.
 
             Chooses the number of populations that predicts held-out genotypes best. Every genotype belongs to one of several folds,
-            at random. All candidates are fitted without each fold on the same reads of the data. The model with the chosen number is
+            at random. All candidates are fitted without each fold in the same passes over the data. The model with the chosen number is
             fitted to all genotypes and written to MODEL, if that is given.
             """,
             example=["dfact select admixture cohort.zarr cohort.model -k 2-8 --seed 0"],

@@ -20,7 +20,7 @@ _select_icqf = SelectSpec(
         numbers("--beta", "Candidate weights of the sparsity penalties.", default="0.1"),
         choice(
             "--rule",
-            "lowest 1se knee",
+            "min 1se knee",
             "The lowest error, the fewest factors whose error differs from it by at most one standard error of the difference, or the "
             "number where the error stops falling steeply (the knee).",
         ),
@@ -28,14 +28,14 @@ _select_icqf = SelectSpec(
             "--blocks", "n_blocks", default="10x10", metavar="ROWSxCOLUMNS", type=BlockShape(), help="Numbers of row and column blocks."
         ),
         click.option("--folds", "n_folds", default=10, help="Number of folds to which the blocks are assigned."),
-        click.option("--repeats", default=1, help="Number of times the blocks are assigned to folds."),
-        click.option("--restarts", default=0, help="Number of random starts of each fit, beside the default start."),
+        click.option("--repeats", "n_repeats", default=1, help="Number of times the blocks are assigned to folds."),
+        click.option("--restarts", "n_restarts", default=0, help="Number of random starts of each fit, beside the default start."),
         seed("Seed of the folds and of the random starts."),
     ],
     changes={"tol": {"help": "Stop when the relative change of the objective falls below this value."}},
     grid=("n_components", "beta"),
     plot=("dfact.report.selection:error_plot", "the error over the number of factors"),
-    left_out=dict.fromkeys(("penalty", "inner", "rho", "bounds", "max_iter"), "the default serves every candidate")
+    left_out=dict.fromkeys(("penalty", "subproblem_solver", "rho", "bounds", "max_iter"), "the default serves every candidate")
     | dict.fromkeys(("solver", "init"), "the fits to the folds have their own")
     | dict.fromkeys(("confounders", "stratify"), "the dataset has its confounders")
     | {"sample_weight": "the dataset has its weights"}

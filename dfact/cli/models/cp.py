@@ -16,7 +16,7 @@ SPECS = (
         PARAFAC (CP) with the elastic net: components that are not needed shrink to zero, as do single entries of the others.
         For tensors with any number of modes and with missing entries. Confounders are not used.
         """,
-        example=["dfact fit cp amino.zarr amino.model -k 3 --lam 1e-6 --init nvecs"],
+        example=["dfact fit cp amino.zarr amino.model -k 3 --lam 1e-6 --init svd"],
         changes={
             "lam": {"help": "Weight of the penalties; dfact select cp chooses it."},
             "noise_variance": {"help": "Variance of the noise; with --laplace-rate, in place of --lam and --l1-ratio."},
@@ -43,7 +43,7 @@ SPECS = (
                 ),
                 choice(
                     "--rule",
-                    "lowest knee",
+                    "min knee",
                     "The lowest score, or the number of components where it stops falling steeply (the knee), which are often too few; "
                     "for held_out and bic.",
                 ),
@@ -61,8 +61,8 @@ SPECS = (
                 ),
                 click.option("--holdout-fraction", default=0.1, help="Fraction of the observed entries to hold out."),
                 click.option("--folds", "n_folds", type=int, show_default="10", help="Folds of the rows, for replicability."),
-                click.option("--repeats", default=1, help="Random splits into folds, for replicability."),
-                click.option("--starts", default=3, help="Starts of each fit, for replicability."),
+                click.option("--repeats", "n_repeats", default=1, help="Random splits into folds, for replicability."),
+                click.option("--starts", "n_starts", default=3, help="Starts of each fit, for replicability."),
                 click.option("--threshold", default=0.9, help="Similarity from which components count as the same, for replicability."),
                 seed("Seed of the initial factors and of the held-out entries."),
             ],

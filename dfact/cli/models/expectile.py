@@ -13,21 +13,21 @@ SPECS = (
         BY_COMMAND["emf"],
         """Expectile matrix factorization.
 
-        For skewed, partly observed data: components of rows and columns predict the expectile at omega of each entry. The
+        For skewed, partly observed data: components of rows and columns predict the expectile at tau of each entry. The
         expectile at 0.5 is the mean; lower values move the model to the dense, lower side of data that are skewed to the right.
 
-        Several omegas are fitted on the same reads of the data. The name of each model, and of each plot, then contains its omega:
+        Several taus are fitted on the same reads of the data. The name of each model, and of each plot, then contains its tau:
         times-0.1.model for times.model. Confounders are not used.
         """,
-        example=("dfact fit emf times.zarr times.model -k 10 --omega 0.1,0.5,0.9", "    --ridge 0.1"),
+        example=("dfact fit emf times.zarr times.model -k 10 --tau 0.1,0.5,0.9", "    --ridge 0.1"),
         options=[
-            numbers("--omega", "Expectiles between 0 and 1; one model is fitted for each.", default="0.5"),
+            numbers("--tau", "Expectiles between 0 and 1; one model is fitted for each.", default="0.5"),
         ],
         changes={
             "n_components": {"help": "Number of components; dfact select emf chooses it."},
             "ridge": {"help": "Weight of the factors' squares. Noisy data with few entries need far more; dfact select emf chooses it."},
         },
-        each="omega",
+        each="tau",
         left_out=_ORTHOGONALIZE,
         select=SelectSpec(
             "dfact.selection.cross_validation.held_out_entries:select_by_held_out",
@@ -37,30 +37,30 @@ SPECS = (
             fitted to the other entries on the same reads of the data. A model with the chosen parameters is fitted to all entries and
             written to MODEL, if that is given.
 
-            Omega is the question, so it is not chosen: several omegas are several questions. Each gets a choice and a model of its
-            own, whose name contains its omega: times-0.1.model for times.model.
+            Tau is the question, so it is not chosen: several taus are several questions. Each gets a choice and a model of its
+            own, whose name contains its tau: times-0.1.model for times.model.
             """,
             example=(
                 "dfact select emf times.zarr times.model -k 2-10",
-                "    --ridge 0.01,0.1,1 --omega 0.1,0.5 --bins 0,0.3,3.1,20 --seed 0",
+                "    --ridge 0.01,0.1,1 --tau 0.1,0.5 --bins 0,0.3,3.1,20 --seed 0",
             ),
             options=[
                 component_numbers("Candidate numbers of components."),
                 numbers("--ridge", "Candidate weights of the factors' squares.", default="0.01,0.1,1"),
-                numbers("--omega", "Expectiles between 0 and 1; parameters are chosen for each.", default="0.5"),
+                numbers("--tau", "Expectiles between 0 and 1; parameters are chosen for each.", default="0.5"),
                 click.option("--holdout-fraction", default=0.1, help="Fraction of the observed entries to hold out."),
                 choice(
                     "--error",
                     "expectile relative absolute",
                     "Score that chooses: the mean expectile loss, or the median relative or absolute error, whose optimum does not "
-                    "depend on omega.",
+                    "depend on tau.",
                 ),
                 numbers("--bins", "Edges of bins of the true value; the table adds the median error of each."),
-                click.option("--repeats", default=1, help="Number of times entries are drawn and held out."),
+                click.option("--repeats", "n_repeats", default=1, help="Number of times entries are drawn and held out."),
                 seed("Seed of the held-out entries."),
             ],
             grid=("n_components", "ridge"),
-            each=("omega", "dfact.selection.cross_validation.held_out_entries:select_each_by_held_out", "omegas"),
+            each=("tau", "dfact.selection.cross_validation.held_out_entries:select_each_by_held_out", "taus"),
             left_out=_ORTHOGONALIZE | {"init": "candidates start from one decomposition"},
         ),
     ),

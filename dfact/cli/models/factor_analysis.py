@@ -41,7 +41,7 @@ SPECS = (
                     default=0.95,
                     help="Share of the random eigenvalues that an eigenvalue must exceed in the parallel analyses.",
                 ),
-                click.option("--seed", default=0, help="Seed of the random eigenvalues."),
+                click.option("--seed", "random_state", default=0, help="Seed of the random eigenvalues."),
             ],
             plot=("dfact.report.selection:scree_plot", "the eigenvalues beside the random ones, a scree plot,"),
             one_fit=True,

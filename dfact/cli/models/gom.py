@@ -16,7 +16,7 @@ SPECS = (
         category of nominal items a column. Confounders are not used.
         """,
         example=["dfact fit gom survey.zarr survey.model -k 3"],
-        changes={"n_components": {"help": "Number of classes; dfact select gom chooses it."}, "n_levels": {"type": float}},
+        changes={"n_components": {"help": "Number of classes; dfact select gom chooses it."}, "max_response": {"type": float}},
         select=SelectSpec(
             "dfact.selection.modularity:select_by_modularity",
             """Grade of membership: the number of classes.

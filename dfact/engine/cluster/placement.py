@@ -25,7 +25,7 @@ _IMBALANCE, _MANY_WORKERS = 0.05, 64
 _LEVELS = 2  # levels of the partitions' tree that a worker divides among the workers it calls
 
 
-def split(runs: Sequence[range], weights: Sequence[float], unit: int = 1) -> list[list[range]]:
+def split_runs(runs: Sequence[range], weights: Sequence[float], unit: int = 1) -> list[list[range]]:
     """Split runs of partitions into shares proportional to the weights, each of consecutive partitions as far as the runs are.
 
     Shares begin at multiples of ``unit``, and of the largest power of two that their balance allows. So a worker returns the sums
@@ -55,7 +55,7 @@ def _longest(edges: NDArray[Any], weights: Sequence[float]) -> float:
     return float((np.diff(edges) / np.asarray(weights)).max())
 
 
-def without(runs: Sequence[range], others: Sequence[range]) -> list[range]:
+def subtract_runs(runs: Sequence[range], others: Sequence[range]) -> list[range]:
     """Return the partitions of the runs that are in none of the others, in ascending order."""
     left = np.zeros(max((run.stop for run in (*runs, *others)), default=0), bool)
     for run in runs:
@@ -75,7 +75,7 @@ def overlaps(run: range, pieces: Sequence[tuple[range, T]]) -> list[tuple[range,
     return found
 
 
-def tree(items: Sequence[T], firsts: Sequence[int]) -> Tree[T]:
+def build_call_tree(items: Sequence[T], firsts: Sequence[int]) -> Tree[T]:
     """Arrange the items in a tree that follows the binary tree over the partitions; ``firsts`` are their first partitions, ascending.
 
     Two levels of the partitions' tree are divided at once: the worker with the first quarter calls the first workers of
@@ -87,6 +87,6 @@ def tree(items: Sequence[T], firsts: Sequence[int]) -> Tree[T]:
     while rest > 1:
         shift = ((firsts[0] ^ firsts[rest - 1]).bit_length() - 1) // _LEVELS * _LEVELS
         starts = [i for i in range(1, rest) if firsts[i] >> shift != firsts[i - 1] >> shift]
-        below += [tree(items[a:b], firsts[a:b]) for a, b in pairwise([*starts, rest])]
+        below += [build_call_tree(items[a:b], firsts[a:b]) for a, b in pairwise([*starts, rest])]
         rest = starts[0]
     return items[0], below

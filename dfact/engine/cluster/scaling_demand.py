@@ -12,7 +12,7 @@ _MAX_TASKS = 10_000  # the demand for some 1,000 threads
 
 
 @contextmanager
-def demand(client: "Client", threads: int) -> Iterator[None]:
+def request_workers(client: "Client", threads: int) -> Iterator[None]:
     """Report demand for this number of threads to the scheduler.
 
     Whatever scales a cluster reads the scheduler's ``adaptive_target``, often from another process, so a driver cannot detect whether a

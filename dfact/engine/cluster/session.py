@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.handshake import SessionEnvironments, driver_fields, run_task
 from dfact.engine.cluster.journal import Journal
-from dfact.engine.cluster.placement import Tree, overlaps, split, tree, without
+from dfact.engine.cluster.placement import Tree, build_call_tree, overlaps, split_runs, subtract_runs
 from dfact.engine.cluster.reservation import Reservation, reservations
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, marker
-from dfact.engine.cluster.scaling_demand import demand
+from dfact.engine.cluster.scaling_demand import request_workers
 from dfact.engine.cluster.transport import Pickled, packed, unpacked
 from dfact.engine.cluster.watchdog import Watchdog, cluster_errors
 from dfact.engine.cluster.worker_shard import Report, Share
@@ -89,7 +89,7 @@ class ClusterSession(CheckpointableSession):
         """The partitions of the current pass, in the order of its sums."""
         self._uneven_passes = self._cooldown = 0
         self._next_poll = 0.0
-        self._unit = 1
+        self._group_size = 1
         """Number of partitions in a group, once a pass was tiled: workers own complete groups."""
         self.tile_states = TileStates(n_columns(partitions.source))
         self._pending = self._stateless = False
@@ -102,7 +102,7 @@ class ClusterSession(CheckpointableSession):
             stack.enter_context(self._journal)
             # The driver's own matrix products would give other bits with more threads.
             stack.enter_context(single_threaded())
-            stack.enter_context(demand(self._client, len(self._partitions) // _PARTITIONS_PER_THREAD))
+            stack.enter_context(request_workers(self._client, len(self._partitions) // _PARTITIONS_PER_THREAD))
             stack.callback(self.tile_states.close)
             stack.callback(self._workers.close)
             self._workers.add(self._workers.available())
@@ -158,7 +158,7 @@ class ClusterSession(CheckpointableSession):
             size = sum(array.nbytes for arrays in (tiles[0].state, tiles[0].given) for array in arrays.values())
             wave = max(1, min(sum(worker.threads for worker in self._workers.owners), _TILES_BYTES // max(1, size)))
             tiles += [self.tile_states.tile(number, {}, given, prefix) for number in range(first + 1, min(first + wave, n))]
-            replies = self._step_here(step, tiles) if self._workers.star else self._step_on_workers(step, tiles)
+            replies = self._step_here(step, tiles) if self._workers.direct_calls else self._step_on_workers(step, tiles)
             for tile, (state, part) in zip(tiles, replies, strict=True):
                 self.tile_states.put(tile.number, state, prefix)
                 small.append(part)
@@ -232,7 +232,7 @@ class ClusterSession(CheckpointableSession):
         """Let the workers write the rows, each the chunks whose first row it owns; returns False if they cannot reach all they need."""
         owners = self._workers.owners
         probe = {"content": packed((rows.target, marker_name))}
-        if self._workers.star or not all(map(unpacked, self._workers.call_all("reaches", dict.fromkeys(owners, probe)).values())):
+        if self._workers.direct_calls or not all(map(unpacked, self._workers.call_all("reaches", dict.fromkeys(owners, probe)).values())):
             return False
         pieces = self._workers.owned_runs
         n, step, size = rows.target.shape[0], rows.target.chunks[0], rows.partition_rows
@@ -291,11 +291,11 @@ class ClusterSession(CheckpointableSession):
 
     def _calls(self) -> list[Tree[Share]]:
         """Return the workers that the driver calls, each with the trees of those that it calls in turn."""
-        star = self._workers.star
-        if self._trees is None or self._trees[0] != star:
+        direct = self._workers.direct_calls
+        if self._trees is None or self._trees[0] != direct:
             shares: list[Share] = [(*worker.shard, [(run.start, run.stop) for run in worker.runs]) for worker in self._workers.owners]
             firsts = [runs[0][0] for *_, runs in shares]
-            self._trees = star, [(share, []) for share in shares] if star else [tree(shares, firsts)]
+            self._trees = direct, [(share, []) for share in shares] if direct else [build_call_tree(shares, firsts)]
         return self._trees[1]
 
     # Recovery
@@ -324,7 +324,9 @@ class ClusterSession(CheckpointableSession):
     def _recover(self) -> None:
         """Assign partitions without an owner to the workers, and repeat the journal's passes for them."""
         for worker in self._workers.all:
-            if any(run.start % self._unit or (run.stop % self._unit and run.stop != len(self._partitions)) for run in worker.runs):
+            if any(
+                run.start % self._group_size or (run.stop % self._group_size and run.stop != len(self._partitions)) for run in worker.runs
+            ):
                 worker.runs = []  # its partitions could not be moved to form complete groups
         if not self._pending:
             self._evacuate()
@@ -343,7 +345,7 @@ class ClusterSession(CheckpointableSession):
 
     def _orphans(self) -> list[range]:
         """Return the partitions without an owner."""
-        return without([range(len(self._partitions))], [run for worker in self._workers.all for run in worker.runs])
+        return subtract_runs([range(len(self._partitions))], [run for worker in self._workers.all for run in worker.runs])
 
     def _evacuate(self) -> None:
         """Move the partitions of workers that leave to those that stay, with their sums of an unfinished pass, and let them go."""
@@ -378,7 +380,7 @@ class ClusterSession(CheckpointableSession):
                     del nodes[level, index]
                     runs = consecutive(summed)
                     for worker in self._workers.all:
-                        worker.runs = without(worker.runs, runs)
+                        worker.runs = subtract_runs(worker.runs, runs)
 
     def _fill(self, runs: list[range]) -> tuple[list[SessionWorker], list[list[range]]]:
         """Divide partitions among the workers that have less than their share; returns these workers and what each gets."""
@@ -386,7 +388,7 @@ class ClusterSession(CheckpointableSession):
         share = len(self._partitions) / sum(weights)
         lacking = {worker: share * weight - worker.load for worker, weight in zip(workers, weights, strict=True)}
         workers = [worker for worker in workers if lacking[worker] > 0]
-        return workers, split(runs, [lacking[worker] for worker in workers], self._unit)
+        return workers, split_runs(runs, [lacking[worker] for worker in workers], self._group_size)
 
     def _assign(self, orphans: list[range]) -> None:
         """Give partitions without an owner to the workers that have less than their share."""
@@ -452,7 +454,7 @@ class ClusterSession(CheckpointableSession):
         """
         workers, weights = self._weights()
         self._uneven_passes, self._cooldown = 0, _COOLDOWN * max(100, len(workers)) // 100
-        shares = split([range(len(self._partitions))], weights, self._unit)
+        shares = split_runs([range(len(self._partitions))], weights, self._group_size)
         owned = ([worker.load for worker in workers], [sum(map(len, share)) for share in shares])
         present, future = (max(map(self._seconds, workers, weights, loads)) for loads in owned)
         single = max(self._seconds(worker, weight, 1) for worker, weight in zip(workers, weights, strict=True) if worker.load)
@@ -464,17 +466,17 @@ class ClusterSession(CheckpointableSession):
 
     def _seconds(self, worker: SessionWorker, speed: float, load: int) -> float:
         """Return the time of a worker for partitions: it processes them in rounds, one partition or group on each thread."""
-        round_ = self._unit * worker.threads
+        round_ = self._group_size * worker.threads
         return -(-load // round_) * round_ / speed
 
     def _align_groups(self) -> None:
         """Let workers own complete groups of partitions from now on."""
         unit = group_partitions(self._partitions.layout)
-        if unit != self._unit and self._workers.owners:
-            self._unit = unit
+        if unit != self._group_size and self._workers.owners:
+            self._group_size = unit
             workers, weights = self._weights()
-            self._move(workers, split([range(len(self._partitions))], weights, unit))
-        self._unit = unit
+            self._move(workers, split_runs([range(len(self._partitions))], weights, unit))
+        self._group_size = unit
 
     def _update_speeds(self, report: Report) -> None:
         """Update the workers' speeds, and count consecutive passes in which the slowest worker delayed the others."""
@@ -496,7 +498,7 @@ class ClusterSession(CheckpointableSession):
         """Move partitions with their states, so that each worker has its share. Returns whether they have moved."""
         pieces = self._workers.owned_runs
         moves = {
-            worker: [taken for run in without(share, worker.runs) for taken in overlaps(run, pieces)]
+            worker: [taken for run in subtract_runs(share, worker.runs) for taken in overlaps(run, pieces)]
             for worker, share in zip(workers, shares, strict=True)
         }
         self._start_epoch()
@@ -520,7 +522,7 @@ class ClusterSession(CheckpointableSession):
             moved = True
             taken_over = [run for share in shares for run in share]
             for worker in set(self._workers.all).difference(workers):  # those that take part as sources alone
-                worker.runs = without(worker.runs, taken_over)
+                worker.runs = subtract_runs(worker.runs, taken_over)
             for worker, share in zip(workers, shares, strict=True):
                 worker.runs = share
         for worker in workers:
@@ -553,7 +555,7 @@ class DistributedExecutor:
     def workers(self, memory_limit: int | str | None) -> WorkerResources:
         watchdog = Watchdog(self.client)
         while not (workers := watchdog.worker_infos()):  # those that have just joined may be lost again
-            with demand(self.client, 1):
+            with request_workers(self.client, 1):
                 watchdog.some_workers()
         limits = {address: worker["memory_limit"] or sys.maxsize for address, worker in workers.items()}
         with cluster_errors():

@@ -177,9 +177,9 @@ class WorkerShard:
         for pass_number, pass_, broadcast in entries:
             if pass_ is not None:
                 self._request = unpacked(pass_)
-            if self._shard.lags(pass_number):
+            if self._shard.has_pending(pass_number):
                 self._shard.run(pass_number, self._request.with_broadcast(unpacked(broadcast)), wanted=parts > 0)
-                interrupted = self._shard.lags(pass_number)
+                interrupted = self._shard.has_pending(pass_number)
                 if interrupted:
                     break
                 self._meter.passes += 1

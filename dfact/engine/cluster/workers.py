@@ -21,7 +21,7 @@ from dfact import signals
 from dfact.engine.cluster.handshake import SessionEnvironments, driver_fields, refusal
 from dfact.engine.cluster.heartbeats import session_steps
 from dfact.engine.cluster.leaving import TOPIC
-from dfact.engine.cluster.placement import without
+from dfact.engine.cluster.placement import subtract_runs
 from dfact.engine.cluster.reservation import Reservation
 from dfact.engine.cluster.transport import unpacked
 from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors, until_silent
@@ -127,7 +127,7 @@ class SessionWorkers:
             _subscribed.add(client)
 
     @property
-    def star(self) -> bool:
+    def direct_calls(self) -> bool:
         """Whether the driver calls each worker directly, as workers could not reach each other."""
         return self._direct > 0
 
@@ -178,7 +178,7 @@ class SessionWorkers:
         There are none if workers cannot reach each other; then the partitions are recomputed. When the driver itself is stopped, workers
         often are as well, so all of them finish the pass and write the checkpoint.
         """
-        if self.star or self.all_leaving or signals.requested_signal() is not None:
+        if self.direct_calls or self.all_leaving or signals.requested_signal() is not None:
             return []
         return [worker for worker in self.all if worker.is_leaving and worker.attempts < _MAX_ATTEMPTS]
 
@@ -297,7 +297,7 @@ class SessionWorkers:
         return list(self._joined.values())
 
     def close(self) -> None:
-        metrics.add(fits_with_direct_calls=-self.star)
+        metrics.add(fits_with_direct_calls=-self.direct_calls)
         self.release(self.all)
 
     def release(self, workers: Sequence[SessionWorker]) -> None:
@@ -341,7 +341,7 @@ class SessionWorkers:
             if "lacking" in reply:
                 key, runs = reply["lacking"]
                 lacking = self.by_key(key)
-                lacking.runs = without(lacking.runs, [range(*run) for run in runs])
+                lacking.runs = subtract_runs(lacking.runs, [range(*run) for run in runs])
                 raise Retry(f"Worker {lacking.address} lacks {sum(len(range(*run)) for run in runs)} of its partitions")
             if "lost" not in reply:
                 return reply.get("content")
@@ -349,9 +349,9 @@ class SessionWorkers:
             await self._examine(unreached)
             if reply.get("leaving") or any(one.is_leaving for one in unreached):  # workers close their connections to one that leaves
                 raise Retry(f"Worker {unreached[0].address} could not be reached while a worker is leaving")
-            if call in {"take", "write", "step_tiles"} or (call == "run" and not self.star):
+            if call in {"take", "write", "step_tiles"} or (call == "run" and not self.direct_calls):
                 # All are alive, so two of them cannot reach each other, but the scheduler reaches all.
-                metrics.add(fits_with_direct_calls=not self.star)
+                metrics.add(fits_with_direct_calls=not self.direct_calls)
                 self._direct, self._next_direct = self._next_direct, min(2 * self._next_direct, _MAX_DIRECT_PASSES)
                 raise Retry(f"Workers cannot reach each other; the driver calls each of them itself, for {self._direct} passes")
 

@@ -1,4 +1,4 @@
-"""Admixture: ancestry of people in several populations, by the binomial likelihood of their genotypes."""
+"""Admixture: ancestry of individuals in several populations, by the binomial likelihood of their genotypes."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
-from dfact.models.scikit_learn import check_is_fitted
+from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, Values, is_count, resolve_seed
 from dfact.progress import Iteration, Reporter
@@ -54,19 +54,19 @@ _TRIALS = Values(lambda value: is_count(value) and value <= MAX_TRIALS, f"an int
 
 
 class Admixture(Factorization):
-    """Admixture: ancestry of people in several populations, by maximum likelihood.
+    """Admixture: ancestry of individuals in several populations, by maximum likelihood.
 
     The genotypes G (n, m), counts 0 to M of an allele, are modelled as
 
         g_ij ~ Binomial(M, f_ij),   F = QP,   Q (n, K) ≥ 0 with rows that sum to 1,   0 ≤ P (K, m) ≤ 1,
 
-    with the memberships Q of the people in K populations and the allele's frequencies P in them. The fit maximizes
+    with the ancestry proportions Q of the individuals in K populations and the allele frequencies P in them. The fit maximizes
 
         ℓ(Q, P) = Σ over observed (i, j) of g log f + (M − g) log(1 − f).
 
     Missing genotypes are left out. Q and P stay at least 1e-5 from 0, and P from 1.
 
-    One read of the data makes a Newton step of the memberships of every person, on the simplex, and one of the
+    One pass over the data makes a Newton step of the ancestry proportions of every individual, on the simplex, and one of the
     frequencies of every SNP. Anderson's method extrapolates P. A point whose likelihood is lower than that of the one before is
     rejected, so the likelihood never falls. The start is spectral. A maximum may be local.
 
@@ -74,20 +74,20 @@ class Admixture(Factorization):
     ----------
     n_components : int
         Number of populations K. :func:`dfact.selection.cross_validate_entries` chooses it.
-    n_trials : int
-        Number of trials M, the highest count: 2 for genotypes; more for ordinal answers from 0 to M.
+    ploidy : int
+        Highest count M: 2 for genotypes; more for ordinal answers from 0 to M.
     supervised : bool
-        Whether the people whose population the dataset holds, or ``populations`` of ``fit``, belong to it alone.
+        Whether the individuals whose population the dataset holds, or ``populations`` of ``fit``, belong to it alone.
     tol : float
-        Stop when the log-likelihood rises by at most this much in a read, relative to its value.
+        Stop when the log-likelihood rises by at most this much in a pass, relative to its value.
     max_iter : int
-        Maximum number of reads after the start.
+        Maximum number of passes after the start.
     random_state : int, RandomState or None
-        Seed of the start of populations without labelled people in supervised fits. Other fits use no random numbers.
+        Seed of the start of populations without labelled individuals in supervised fits. Other fits use no random numbers.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
         ``dfact.plan`` reports it beforehand. If the sums of Newton's steps of the frequencies, 8m(2K + K(K+1)/2) bytes, exceed an
-        eighth of it, frequencies take the steps of the EM algorithm, extrapolated, in some 2 to 4 times as many reads.
+        eighth of it, frequencies take the steps of the EM algorithm, extrapolated, in some 2 to 4 times as many passes.
     dtype : "float32" or "float64", optional
         Precision of the arrays of a block; by default float32 for data that it can hold exactly, such as stored genotypes, else
         float64. Sums are in double precision.
@@ -95,23 +95,23 @@ class Admixture(Factorization):
     Attributes
     ----------
     memberships_ : array (n, K)
-        Q; a Zarr array if the data is stored. NaN for people without any genotype.
-    frequencies_ : array (K, m)
-        P. Populations are ordered by decreasing size, the sum of their memberships; labelled ones come first, sorted by name.
+        Ancestry proportions Q; a Zarr array if the data is stored. NaN for individuals without any genotype.
+    allele_frequencies_ : array (K, m)
+        Allele frequencies P. Populations are ordered by decreasing size, the sum of their proportions; labelled ones first, by name.
     memberships_se_ : array (n, K)
         Standard errors of Q, if they have been set to the result of :func:`dfact.selection.block_bootstrap`.
     log_likelihood_ : float
         ℓ(Q, P), without the binomial coefficients, as ADMIXTURE reports it.
-    history_ : array
-        Log-likelihood of each accepted read.
+    log_likelihood_history_ : array
+        Log-likelihood of each accepted pass.
     n_iter_, converged_ : int, bool
-        Number of reads after the start, and whether the last one met ``tol``.
+        Number of passes after the start, and whether the last one met ``tol``.
     populations_ : list of str
         Names of the labelled populations; empty unless ``supervised``.
     n_unobserved_ : int
-        Number of people without any genotype.
+        Number of individuals without any genotype.
     row_populations_ : array (n,) or None
-        Name of the population that the dataset, or ``populations``, states for each person, "" where unknown; for plots and reports.
+        Name of the population that the dataset, or ``populations``, states for each individual, "" where unknown; for plots and reports.
     variants_ : Variants or None
         ``chromosome``, ``name``, ``position``, ``A1`` and ``A2`` of the SNPs (m,), if the fitted dataset has them; genotypes and
         frequencies are those of A2.
@@ -128,7 +128,7 @@ class Admixture(Factorization):
     Warns
     -----
     UserWarning
-        People without any genotype; components of a supervised fit without labelled people; a memory limit that excludes Newton's
+        Individuals without any genotype; components of a supervised fit without labelled individuals; a memory limit that excludes Newton's
         steps of the frequencies.
 
     References
@@ -142,14 +142,14 @@ class Admixture(Factorization):
     >>> memberships = np.vstack([np.eye(2)[rng.integers(0, 2, 60)], rng.dirichlet([1, 1], 40)])
     >>> genotypes = rng.binomial(2, memberships @ rng.random((2, 200)))
     >>> model = dfact.Admixture(n_components=2).fit(genotypes)
-    >>> model.memberships_.shape, model.frequencies_.shape
+    >>> model.memberships_.shape, model.allele_frequencies_.shape
     ((100, 2), (2, 200))
     """
 
     memberships_: Annotated[Any, Shape(("n", "k"), rows=True)]
-    frequencies_: Annotated[NDArray[Any], Shape(("k", "m"))]
+    allele_frequencies_: Annotated[NDArray[Any], Shape(("k", "m"))]
     log_likelihood_: float
-    history_: Annotated[NDArray[Any], Shape((None,))]
+    log_likelihood_history_: Annotated[NDArray[Any], Shape((None,))]
     n_iter_: int
     converged_: bool
     populations_: Annotated[list[str], OPTIONAL]
@@ -158,7 +158,7 @@ class Admixture(Factorization):
     row_populations_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
     memberships_se_: Annotated[Any, Shape(("n", "k"), rows=True), OPTIONAL]
     traits = ModelTraits(
-        Vocabulary("population", "populations", "people", "SNPs", "Frequencies in the populations", "frequency"),
+        Vocabulary("population", "populations", "individuals", "SNPs", "Allele frequencies of the populations", "allele frequency"),
         nonnegative=True,
         ordered=True,
         counts_empty_rows=True,
@@ -170,7 +170,7 @@ class Admixture(Factorization):
         self,
         n_components: Annotated[int, COUNT] = 3,
         *,
-        n_trials: Annotated[int, _TRIALS] = 2,
+        ploidy: Annotated[int, _TRIALS] = 2,
         supervised: Annotated[bool, YES_OR_NO] = False,
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
         max_iter: Annotated[int, COUNT] = 60,
@@ -183,7 +183,7 @@ class Admixture(Factorization):
         dtype: Any = None,
     ) -> None:
         self.n_components = n_components
-        self.n_trials = n_trials
+        self.ploidy = ploidy
         self.supervised = supervised
         self.tol = tol
         self.max_iter = max_iter
@@ -198,7 +198,7 @@ class Admixture(Factorization):
     def fit(self, X: Any, y: None = None, *, populations: Any = None, checkpoint: str | PathLike[str] | None = None) -> Self:
         """Fit the genotypes X (n, m): any array, path or Dataset; NaN is missing. ``checkpoint`` overrides the parameter.
 
-        ``populations`` (n,) are the names of the people's populations, None, NaN, "" or "-" where unknown, for a
+        ``populations`` (n,) are the names of the individuals' populations, None, NaN, "" or "-" where unknown, for a
         ``supervised`` fit. By default they are those of the dataset.
         """
         del y
@@ -210,12 +210,12 @@ class Admixture(Factorization):
     @property
     def components_(self) -> NDArray[Any]:  # type: ignore[override]  # derived from the frequencies
         """The allele's frequencies (K, m)."""
-        return self.frequencies_
+        return self.allele_frequencies_
 
     def _prepare(self, X: Any, populations: Any = None) -> FitTask[AdmixtureProblem]:
         dataset = self._dataset(X, None, reset=True)
         self.variants_ = Variants.of(dataset.genotypes.variants)
-        require_counts(dataset, self.n_trials, "Admixture", "the number of trials")
+        require_counts(dataset, self.ploidy, "Admixture", "the ploidy")
         if self.n_components > min(dataset.shape):
             n, m = dataset.shape
             raise ParameterError(f"n_components={self.n_components} is larger than the data allows: n_samples={n}, n_features={m}")
@@ -227,14 +227,14 @@ class Admixture(Factorization):
             takes_newton_steps(self.n_components, dataset.shape[1], self.memory_limit),
         )
         task = self._task(
-            dataset, AdmixtureProblem(Codes(self.n_trials, offset), names, curved), covariates=labels, populations=names, curved=curved
+            dataset, AdmixtureProblem(Codes(self.ploidy, offset), names, curved), covariates=labels, populations=names, curved=curved
         )
         if task.footprint.note:
             warnings.warn(task.footprint.note, UserWarning, stacklevel=4)
         return task
 
     def _population_texts(self, dataset: Dataset, populations: Any) -> list[str] | None:
-        """Return the name of each person's population, "" where unknown; None without any."""
+        """Return the name of each individual's population, "" where unknown; None without any."""
         if populations is not None and not self.supervised:
             raise ParameterError("populations are given for a fit that is not supervised; pass supervised=True")
         populations = dataset.genotypes.population if populations is None else populations
@@ -243,22 +243,22 @@ class Admixture(Factorization):
         texts = ["" if pd.isna(name) else str(name).strip() for name in np.asarray(populations, dtype=object).ravel()]
         n = dataset.shape[0]
         if len(texts) != n:
-            raise DataError(f"populations has {len(texts)} names, expected one for each of {n} people")
+            raise DataError(f"populations has {len(texts)} names, expected one for each of {n} individuals")
         return ["" if text in UNKNOWN else text for text in texts]
 
     def _labels(self, texts: list[str] | None) -> tuple[tuple[str, ...], NDArray[np.float64] | None]:
-        """Return the names of the labelled populations, and the number of each person's (n, 1), −1 where unknown."""
+        """Return the names of the labelled populations, and the number of each individual's (n, 1), −1 where unknown."""
         if not self.supervised:
             return (), None
         if texts is None:
-            raise ParameterError("supervised is True, expected populations of the people; pass fit(X, populations=…)")
+            raise ParameterError("supervised is True, expected populations of the individuals; pass fit(X, populations=…)")
         names = sorted({*texts} - {""})
         if not names:
-            raise DataError("populations has no known population, expected the names of some people's")
+            raise DataError("populations has no known population, expected the names of some individuals'")
         if len(names) > self.n_components:
             raise ParameterError(f"n_components is {self.n_components}, expected at least {len(names)}, the number of labelled populations")
         if len(names) < self.n_components:
-            found = f"{self.n_components - len(names)} of {self.n_components} components have no labelled people"
+            found = f"{self.n_components - len(names)} of {self.n_components} components have no labelled individuals"
             warnings.warn(f"{found}; label some, or fit {len(names)} components", UserWarning, stacklevel=5)
         numbers = {name: float(number) for number, name in enumerate(names)}
         return tuple(names), np.array([[numbers.get(text, -1.0)] for text in texts])
@@ -269,12 +269,12 @@ class Admixture(Factorization):
         order = np.arange(self.n_components) if supervised else np.argsort(-maximum.sizes, kind="stable")
         self.n_unobserved_ = int(counts.silent)
         if self.n_unobserved_:
-            text = f"{self.n_unobserved_} of {task.dataset.shape[0]} people have no genotype; their memberships are NaN"
+            text = f"{self.n_unobserved_} of {task.dataset.shape[0]} individuals have no genotype; their ancestry proportions are NaN"
             warnings.warn(text, UserWarning, stacklevel=4)
         P = yield from read_tiles(maximum.frequencies, task.dtype)
-        self.frequencies_ = P[order]
-        self.log_likelihood_, self.history_ = maximum.history[-1], np.asarray(maximum.history)
-        self.n_iter_, self.converged_, self.populations_ = maximum.n_reads, maximum.converged, list(task.problem.populations)
+        self.allele_frequencies_ = P[order]
+        self.log_likelihood_, self.log_likelihood_history_ = maximum.history[-1], np.asarray(maximum.history)
+        self.n_iter_, self.converged_, self.populations_ = maximum.n_passes, maximum.converged, list(task.problem.populations)
         rows = yield from state_rows(maximum.state)
         self.memberships_ = task.gather(replace(rows, convert=partial(select_columns, columns=order, dtype=task.dtype)), len(order))
 
@@ -283,7 +283,7 @@ class Admixture(Factorization):
         codes, dtype, names = task.problem.codes, task.dtype, task.problem.populations
         counts = yield from run(CountPass(codes, dtype), None)
         if counts.fractional:
-            raise DataError(f"{locate_noninteger(task.dataset)}, expected whole numbers from 0 to {self.n_trials}")
+            raise DataError(f"{locate_noninteger(task.dataset)}, expected whole numbers from 0 to {self.ploidy}")
         if names:
             seed = yield from resolve_seed(self.random_state)
             yield from labelled_start(codes, counts, self.n_components, len(names), seed, dtype)
@@ -297,17 +297,17 @@ class Admixture(Factorization):
     def held_out_deviance(self, task: FitTask[AdmixtureProblem], held_out: BlockView) -> Solver[NDArray[np.float64]]:
         """Solve the task on a view of the blocks as counts.
 
-        Return the deviance of the counts of the view ``held_out`` from the maximum, their number, and the number of reads.
+        Return the deviance of the counts of the view ``held_out`` from the maximum, their number, and the number of passes.
         """
         codes = Codes(task.problem.codes.trials)  # the views have added the offset
         _, maximum = yield from self.maximize(replace(task, problem=AdmixtureProblem(codes, curved=task.problem.curved)))
         pass_ = DeviancePass(codes, task.dtype, maximum.state)
         deviance = yield from run(pass_, TileBroadcast(maximum.frequencies, task.dtype), held_out)
-        return np.array([float(deviance.total), float(deviance.count), float(maximum.n_reads)])
+        return np.array([float(deviance.total), float(deviance.count), float(maximum.n_passes)])
 
     def refit(self, task: FitTask[AdmixtureProblem], weights: ColumnWeights) -> Solver[str]:
         """Maximize the likelihood with weights of the SNPs, from the fitted frequencies. Return the name of the state's memberships."""
-        problem, P = task.problem, self.frequencies_.astype(np.float64)
+        problem, P = task.problem, self.allele_frequencies_.astype(np.float64)
         pass_ = StepPass(problem.codes, len(P), task.dtype, curved=problem.curved, weights=weights)
         yield from step_tiles(begin, {"P": P})
         maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, em_reads=0)
@@ -315,7 +315,7 @@ class Admixture(Factorization):
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
-        """Return the memberships (n, K) of people X given the frequencies, in one read; NaN for people without any genotype.
+        """Return the ancestry proportions (n, K) of individuals X given the frequencies, in one pass; NaN for those without genotypes.
 
         Columns of a stored dataset are matched by their labels: they may come in any order, and those that are not in the model
         are left out, with a warning. If the fitted genotypes and X have alleles, they are compared, too: SNPs whose A1 and A2 are
@@ -325,20 +325,20 @@ class Admixture(Factorization):
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
-        require_counts(dataset, self.n_trials, "Admixture", "the number of trials")
+        require_counts(dataset, self.ploidy, "Admixture", "the ploidy")
         fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
         match = match_columns(fitted, labels, self.variants_, Variants.of(dataset.genotypes.variants))
         offset = dataset.offset if dataset.offset.any() else None
-        codes, P = Codes(self.n_trials, offset), self.frequencies_.astype(np.float64)
+        codes, P = Codes(self.ploidy, offset), self.allele_frequencies_.astype(np.float64)
         if not match.is_trivial or len(match.ours) < max(len(fitted), len(labels)):
             offset = None if offset is None else offset[match.theirs]
-            codes, P = Codes(self.n_trials, offset, match.theirs), P[:, match.ours]
+            codes, P = Codes(self.ploidy, offset, match.theirs), P[:, match.ours]
             P[:, match.swapped] = 1 - P[:, match.swapped]  # of the allele that X counts
         pass_ = ProjectionPass(codes, (task := self._task(dataset)).dtype)
         convert = partial(np.asarray, dtype=task.dtype)
         sums, memberships = task.compute_rows(pass_, (P.astype(task.dtype), None), len(P), out, convert)
         if int(sums.silent):
-            text = f"{int(sums.silent)} of {dataset.shape[0]} people have no genotype; their memberships are NaN"
+            text = f"{int(sums.silent)} of {dataset.shape[0]} individuals have no genotype; their ancestry proportions are NaN"
             warnings.warn(text, UserWarning, stacklevel=4)
         return memberships
 
@@ -353,17 +353,17 @@ class Admixture(Factorization):
             super()._check_columns(dataset, None)
 
     def inverse_transform(self, memberships: Any) -> NDArray[Any]:
-        """Return the expected genotypes M·QP (n, m) for memberships Q (n, K)."""
+        """Return the expected genotypes M·QP (n, m) for ancestry proportions Q (n, K)."""
         Q = self._as_factors(memberships)
-        expected: NDArray[Any] = self.n_trials * (Q @ self.frequencies_)
+        expected: NDArray[Any] = self.ploidy * (Q @ self.allele_frequencies_)
         return expected
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
         """Return the names of the populations: those of labelled ones, then population1, population2, …."""
         del input_features
         check_is_fitted(self)
-        names = list(self.populations_)
-        return np.array([*names, *(f"population{k + 1}" for k in range(len(names), len(self.frequencies_)))], dtype=object)
+        labels = component_labels(len(self.allele_frequencies_), "population")
+        return np.array([*self.populations_, *labels[len(self.populations_) :]], dtype=object)
 
     def _added_attributes(self) -> dict[str, Any]:
         return super()._added_attributes() | {"variants_": None, "row_populations_": None}

@@ -28,7 +28,7 @@ def fit_footprint(k: int, m: int, dtype: np.dtype[Any], memory_limit: int | str 
         size = step_sums_bytes(k, m)
         note = (
             f"the sums of Newton's steps of the frequencies take {format_bytes(size)}, expected at most an eighth of memory_limit; the "
-            "frequencies take the EM algorithm's steps, in some 2 to 4 times as many reads: raise memory_limit to "
+            "frequencies take the EM algorithm's steps, in some 2 to 4 times as many passes: raise memory_limit to "
             f"{format_bytes(_LIMIT_SHARE * size)}"
         )
     vectors = max(k, tiled_gram_size(m, k) // m)  # of the start or the frequencies

@@ -15,7 +15,7 @@ from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Shape
 
 _UNKNOWN_ALLELES = ("0", ".", "")
-"""Texts of PLINK for an allele that no person has."""
+"""Texts of PLINK for an allele that no individual has."""
 _NO_NAME = "."
 _NO_CHROMOSOME = ("0", ".", "")
 _CHROMOSOMES = {"23": "X", "24": "Y", "25": "XY", "26": "MT", "M": "MT"}

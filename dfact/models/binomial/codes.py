@@ -57,7 +57,7 @@ class FilledCodes:
     def __call__(self, block: Block) -> NDArray[Any]:
         G = self.codes(block)
         out = block.work.array("filled", G.shape, self.dtype)
-        fill_codes(G, self.codes.trials, block.work.once("fill", self.fill, lambda: self.fill.astype(self.dtype)), out)
+        fill_codes(G, self.codes.trials, block.work.cached("fill", self.fill, lambda: self.fill.astype(self.dtype)), out)
         return out
 
 

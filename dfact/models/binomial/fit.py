@@ -1,4 +1,4 @@
-"""The fit of memberships by binomial likelihood: one read of the data makes a Newton step of all rows, then of all columns.
+"""The fit of memberships by binomial likelihood: one pass over the data makes a Newton step of all rows, then of all columns.
 
 The frequencies lie with the tiles of columns, which step in parallel. The driver sees the merit, and inner products of the
 extrapolation.
@@ -36,7 +36,7 @@ class Maximum:
     """Sums of the memberships (K,)."""
     history: list[float]
     """Log-likelihood of each accepted point: it never falls."""
-    n_reads: int
+    n_passes: int
     converged: bool
     state: str
     """Name of the state array with the memberships that belong to P."""
@@ -132,16 +132,16 @@ def maximize_likelihood(
 
     The merit of a point is its log-likelihood after the rows' step. If it falls, the fit returns to the last accepted point's
     Newton step without extrapolation, then to its EM step, which cannot fall. It ends when the merit rises by at most ``tol``,
-    relative, or after ``max_iter`` reads. Unless the pass sums curvatures, columns take the EM's steps, extrapolated, too.
+    relative, or after ``max_iter`` passes. Unless the pass sums curvatures, columns take the EM's steps, extrapolated, too.
     The first ``em_reads`` make EM steps of rows and columns; near a maximum there need not be any.
     """
     sizes, history, fallbacks = np.zeros(pass_.k), list[float](), list[str]()
-    n_reads, window, converged, rejected, frequencies = 0, 0, False, False, "P"
-    while n_reads < max_iter and not converged:
-        priming = n_reads < em_reads
+    n_passes, window, converged, rejected, frequencies = 0, 0, False, False, "P"
+    while n_passes < max_iter and not converged:
+        priming = n_passes < em_reads
         kind = replace(pass_, newton=False, curved=False) if priming else pass_
         sums = yield from run(kind, TileBroadcast("P", pass_.dtype, rejected))
-        n_reads, merit = n_reads + 1, float(sums.log_likelihood)
+        n_passes, merit = n_passes + 1, float(sums.log_likelihood)
         rejected = bool(history) and merit < history[-1] - _FALL * abs(history[-1])
         if rejected:
             frequencies, window = "accepted", 0
@@ -154,7 +154,7 @@ def maximize_likelihood(
         history.append(merit)
         sizes, frequencies = sums.sizes, "P"
         report(history)
-        if converged or n_reads == max_iter:
+        if converged or n_passes == max_iter:
             break
         products = yield from step_tiles(ColumnStep(window))
         fallbacks = ["em"]
@@ -162,4 +162,4 @@ def maximize_likelihood(
             fallbacks += ["step"] if kind.curved else []
             yield from step_tiles(Extrapolate(np.linalg.lstsq(products.gram, products.right, rcond=_RCOND)[0]))
         window = 0 if priming else min(window + 1, _WINDOW)
-    return Maximum(frequencies, sizes, history, n_reads, converged, "previous" if rejected else "factors")
+    return Maximum(frequencies, sizes, history, n_passes, converged, "previous" if rejected else "factors")

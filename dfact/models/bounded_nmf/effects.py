@@ -229,4 +229,4 @@ def warn_of_effects(model: Any) -> None:
         (difference, factor), anchors, items = weak.index[0], weak["anchors"].iloc[0], weak["items"].iloc[0]
         more = f" and {len(weak) - 1} more" if len(weak) > 1 else ""
         found = f"{anchors} of {items} items of {factor} carry the anchor of {difference}{more}, expected at least half"
-        warnings.warn(f"{found}; which items the group favours is then arbitrary", UserWarning, stacklevel=3)
+        warnings.warn(f"{found}; which items have DIF is then arbitrary", UserWarning, stacklevel=3)

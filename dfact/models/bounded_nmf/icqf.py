@@ -66,15 +66,15 @@ class ICQF(Factorization):
         Weight β of the sparsity penalties.
     penalty : "l1" or "l2"
         "l1" for sparse factors and loadings, "l2" for small ones. "l2" replaces each ‖·‖₁ by ½‖·‖².
-    solver : "splitless" or "admm"
-        Optimization method: MM on the augmented Lagrangian ("splitless"), or the paper's "admm", which needs at least three times as
-        many passes. "splitless" stores the multipliers of the active bounds alone and fills missing entries with the model. "admm"
+    solver : "mm" or "admm"
+        Optimization method: MM on the augmented Lagrangian ("mm"), or the paper's "admm", which needs at least three times as
+        many passes. "mm" stores the multipliers of the active bounds alone and fills missing entries with the model. "admm"
         splits off Z = [W, C]Qᵀ with a dual, n×m numbers of state.
-    inner : "cd" or "fista"
+    subproblem_solver : "cd" or "fista"
         Solver of the row and item problems: coordinate descent (the paper's appendix 6.2), or accelerated proximal gradient (FISTA,
         its algorithm 1).
     rho : float or "adaptive"
-        Penalty parameter ρ of the augmented Lagrangian; "admm" also takes "adaptive". "splitless" starts with a sixth of it, or
+        Penalty parameter ρ of the augmented Lagrangian; "admm" also takes "adaptive". "mm" starts with a sixth of it, or
         with half of it if ``init`` holds loadings, and raises it up to four times its value while the bounds are far from met. With
         "admm" and ρ ≥ √2 the augmented Lagrangian never increases (proposition 1), if the subproblems are solved exactly and no
         bound on the reconstruction is active: its proof bounds the step of the dual by that of Z. With active bounds it may rise,
@@ -170,8 +170,8 @@ class ICQF(Factorization):
         *,
         beta: Annotated[float, FINITE] = 0.1,
         penalty: Literal["l1", "l2"] = "l1",
-        solver: Literal["admm", "splitless"] = "splitless",
-        inner: Literal["cd", "fista"] = "cd",
+        solver: Literal["admm", "mm"] = "mm",
+        subproblem_solver: Literal["cd", "fista"] = "cd",
         rho: float | str = 3.0,
         w_max: Annotated[float, _BOUND] = 1.0,
         q_max: Annotated[Any, _BOUNDS_OF_ITEMS] = None,
@@ -191,7 +191,7 @@ class ICQF(Factorization):
         self.beta = beta
         self.penalty = penalty
         self.solver = solver
-        self.inner = inner
+        self.subproblem_solver = subproblem_solver
         self.rho = rho
         self.w_max = w_max
         self.q_max = q_max

@@ -161,7 +161,7 @@ class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
     def step(self, block: Block, state: SplitlessState, broadcast: tuple[NDArray[Any], float]) -> tuple[SplitlessState, Sums]:
         """``broadcast`` is Qᵀ (k+c, m) and ρ."""
         p, (Q, rho), X, work = self.problem, broadcast, state.factors, block.work
-        gram, Qt, lower, upper = work.once("loadings", broadcast, lambda: self._constants(Q))
+        gram, Qt, lower, upper = work.cached("loadings", broadcast, lambda: self._constants(Q))
         s = p.sample_weight(block, self.dtype)
         if not np.isnan(state.norm[0]):
             buffer, penalty = work.array("weighted", X.shape, X.dtype), np.asarray(s @ p.column_penalties(X[: p.k]))
@@ -177,7 +177,7 @@ class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
         # Sized for a multiplier of every entry, though only the first few are written.
         positions, multipliers = work.array("positions", (M.size,), np.int32), work.array("multipliers", (M.size,), self.dtype)
         target = work.array("target", (tile_rows(len(M), *Q.shape), Q.shape[1]), self.dtype)
-        new_gram, cross = work.lasting(gram.shape, self.dtype), work.lasting(Q.shape, self.dtype)
+        new_gram, cross = work.until_next_block(gram.shape, self.dtype), work.until_next_block(Q.shape, self.dtype)
         old, new = (state.positions, state.multipliers), (target, positions, multipliers, new_gram, cross)
         squared, w_max, accelerated = p.penalty == "l2", float(p.w_max), p.inner == "fista"
         squares, bounds, penalty_w, count = bounded_step(

@@ -128,7 +128,17 @@ def make_problem(model: Any, dataset: Dataset, weights: NDArray[np.float64] | No
     gamma = (n if weights is None else float(weights.sum())) / m * q_max
     rho = 3.0 if model.rho == "adaptive" else float(model.rho)
     problem = Problem(
-        k, float(model.beta), gamma, rho, float(model.w_max), q_max, lower, upper, model.penalty, model.inner, weights is not None
+        k,
+        float(model.beta),
+        gamma,
+        rho,
+        float(model.w_max),
+        q_max,
+        lower,
+        upper,
+        model.penalty,
+        model.subproblem_solver,
+        weights is not None,
     )
     check_range(dataset, problem)
     if weights is not None:

@@ -141,7 +141,7 @@ class CPALS(CPModel):
 
     def fitted_by_passes(self, **parameters: Any) -> ElasticCP:
         """Return an unfitted :class:`dfact.ElasticCP` with λ = 0, whose objective is the same, and these parameters."""
-        return ElasticCP(self.n_components, lam=0.0, prior=None, missing="fill", dtype=self.dtype, **parameters)
+        return ElasticCP(self.n_components, lam=0.0, slice_variances=None, missing="fill", dtype=self.dtype, **parameters)
 
     def _prepare(self, X: Any) -> FitTask[None]:
         _parafac()

@@ -1,4 +1,5 @@
 """ElasticCP: sparse and low-rank PARAFAC decomposition of tensors with missing entries."""
+# Long because the docstring states the objective and every parameter of both solvers.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -61,7 +62,7 @@ _PRIORS = Values(
     lambda value: value is None or _is_listed(value) or _is_name(value, "estimate"), "'estimate', None, or a list of variances"
 )
 _STARTS = Values(
-    lambda value: _is_listed(value) or _is_name(value, "auto", "random", "nvecs"), "'auto', 'random', 'nvecs', or a list of factors"
+    lambda value: _is_listed(value) or _is_name(value, "auto", "random", "svd"), "'auto', 'random', 'svd', or a list of factors"
 )
 
 
@@ -114,13 +115,13 @@ class ElasticCP(CPModel):
         a slice of mode 1 then has more than 2¹⁴ entries.
     step_size : float
         Size of a stochastic step, relative to a vector's length. It is divided by five when the objective rises.
-    prior : "estimate", None, or list of N arrays (I_n,)
+    slice_variances : "estimate", None, or list of N arrays (I_n,)
         Variances of the slices in the ℓ2 penalty, the diagonals of R_n: estimated, or all 1 (None). The estimates are R_n(i, i) =
         ‖X(n-slice i)‖²/(Rθ^{N−1}), θ = (‖X‖²/R)^{1/N}, in which the missing entries of a slice count as much as its observed ones
         on average, so that they do not depend on which entries are missing.
-    init : "auto", "random", "nvecs", or list of N arrays (I_n, R)
+    init : "auto", "random", "svd", or list of N arrays (I_n, R)
         Initial factors of modes 2 to N: random, or leading left singular vectors of the unfoldings. Random ones are standard normal, also
-        beyond the number of singular vectors. The slices of mode 1 begin at their optimum given these. "nvecs" and "auto" have one start
+        beyond the number of singular vectors. The slices of mode 1 begin at their optimum given these. "svd" and "auto" have one start
         of singular vectors, "auto" unless their Gram matrices have more than 2²² entries; all others are random. A list holds given
         factors of all modes, from which the fit starts as it is.
     n_init : int
@@ -163,10 +164,10 @@ class ElasticCP(CPModel):
         fall of the objective in the last three iterations, 0 if that is noise, and NaN after fewer than 6.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
-    read_share_ : float
-        Slices of all chunks that the iterations of the stochastic solver read, as a share of all slices; above 1 if
-        chunks were read several times. The prior, and the factors of mode 1 at the end, take a pass each.
-    prior_ : Prior
+    n_epochs_ : float
+        Number of times that the iterations of the stochastic solver read the data: slices of all chunks that they read, as a share
+        of all slices. The variances, and the factors of mode 1 at the end, take a pass each.
+    slice_variances_ : Prior
         Variances of the other modes, and the rule for those of mode 1.
     column_labels_, row_labels_, mode_labels_, offset_, n_features_in_, slice_shape_, fingerprint_
         Description of the fitted data: labels of modes 2 and 1 (row labels are those of stored data, or None), a list of those
@@ -200,8 +201,8 @@ class ElasticCP(CPModel):
     [(30, 3), (20, 3), (10, 3)]
     """
 
-    prior_: Prior
-    read_share_: Annotated[float, OPTIONAL]
+    slice_variances_: Prior
+    n_epochs_: Annotated[float, OPTIONAL]
     traits = replace(CPModel.traits, limited_parameters=("lam", "noise_variance", "laplace_rate"))
     saved_types = (Prior, RowPrior)
 
@@ -218,8 +219,8 @@ class ElasticCP(CPModel):
         missing: Literal["auto", "fill", "exact"] = "auto",
         batch_sizes: Annotated[Sequence[int] | None, _SIZES] = None,
         step_size: Annotated[float, _STEP] = 1.0,
-        prior: Annotated[Literal["estimate"] | Any | None, _PRIORS] = "estimate",
-        init: Annotated[Literal["auto", "random", "nvecs"] | Any, _STARTS] = "auto",
+        slice_variances: Annotated[Literal["estimate"] | Any | None, _PRIORS] = "estimate",
+        init: Annotated[Literal["auto", "random", "svd"] | Any, _STARTS] = "auto",
         n_init: Annotated[int, COUNT] = 6,
         max_iter: Annotated[int, COUNT] = 200,
         tol: Annotated[float, NOT_NEGATIVE] = 3e-5,
@@ -241,7 +242,7 @@ class ElasticCP(CPModel):
         self.missing = missing
         self.batch_sizes = batch_sizes
         self.step_size = step_size
-        self.prior: Any = prior
+        self.slice_variances: Any = slice_variances
         self.init = init
         self.n_init = n_init
         self.max_iter = max_iter
@@ -262,13 +263,13 @@ class ElasticCP(CPModel):
     def _solve(self, task: FitTask[ElasticNet]) -> Solver[None]:
         net, dtype = task.problem, task.dtype
         report = Reporter(self.callbacks, self.max_iter)
-        self.prior_, descent, _ = yield from make_descent(self, task.dataset, dtype, net, report)
+        self.slice_variances_, descent, _ = yield from make_descent(self, task.dataset, dtype, net, report)
         measure = progress if self.solver == "stochastic" else remaining_tail
         objectives, self.converged_ = yield from descend(descent, net, self.max_iter, self.tol, report, measure)
         # Rounded to the precision of factors_, so that transform gives the same rows.
         others = [A.astype(dtype).astype(np.float64) for A in descent.others]
-        sums = yield from run(RowsPass(net, self.prior_.rows, dtype), khatri_rao(others))
-        sizes = sums.sizes + sum(penalty_norms(A, v) for A, v in zip(others, self.prior_.others, strict=True))
+        sums = yield from run(RowsPass(net, self.slice_variances_.rows, dtype), khatri_rao(others))
+        sizes = sums.sizes + sum(penalty_norms(A, v) for A, v in zip(others, self.slice_variances_.others, strict=True))
         final = 0.5 * float(sums.squares) + net.penalty(sizes)
         weights = component_weights(sums.gram, others)
         self.factors_ = gather_factors((yield from state_rows(FACTORS)), others, weights, task)
@@ -277,7 +278,7 @@ class ElasticCP(CPModel):
         trusted = len(others) == 1 or self.component_cosines_.min() > _TRUSTED_COSINE
         self.n_iter_, self.remaining_ = len(objectives), measure(objectives) if trusted else float("nan")
         if isinstance(descent, StochasticDescent):
-            self.read_share_ = descent.read_share
+            self.n_epochs_ = descent.n_epochs
         self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))
         self._set_weights(weights)
         warn_unconverged(int(sums.unconverged))
@@ -322,7 +323,7 @@ class ElasticCP(CPModel):
         task = self.prepare(X, lambdas=grid, refine=bool(refine))
         model: Any = task.model
         with task.open(checkpoint) as session:
-            model.prior_, steps = drive(self._trace(task, grid, bool(refine)), session)
+            model.slice_variances_, steps = drive(self._trace(task, grid, bool(refine)), session)
         return SolutionPath(tuple(steps), model)
 
     def _trace(self, task: FitTask[ElasticNet], lambdas: list[float], refine: bool) -> Solver[tuple[Prior, list[PathStep]]]:
@@ -347,24 +348,23 @@ class ElasticCP(CPModel):
         return prior, steps
 
     @lazy_of_dask
-    def transform(self, X: Any, *, prior: Any = None, out: str | PathLike[str] | None = None) -> Any:
+    def transform(self, X: Any, *, slice_variances: Any = None, out: str | PathLike[str] | None = None) -> Any:
         """Return the factors A⁽¹⁾ (n, R) of slices X (n, I_2, …, I_N) given the other modes, each slice at its optimum.
 
-        ``prior`` (n,) holds the slices' variances R_1, for a model whose prior was given as a list; by default all are the
-        mean of that list's. Stored data gives a Zarr array, at ``out`` or in a temporary folder.
-        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
+        ``slice_variances`` (n,) holds R_1, for a model whose variances were given as a list; by default all are the mean of its first.
+        Stored data gives a Zarr array, at ``out`` or in a temporary folder. A Dask array gives one, computed on demand or for ``out``.
         """
         check_is_fitted(self)
         dataset = self._as_slices(X, reset=False)
-        variances = self._row_inputs(dataset.shape[0], prior).get("prior")
-        return self._rows(dataset, self.elastic_net(), self.prior_.rows, None if variances is None else variances[:, None], out)
+        variances = self._row_inputs(dataset.shape[0], slice_variances).get("slice_variances")
+        return self._rows(dataset, self.elastic_net(), self.slice_variances_.rows, None if variances is None else variances[:, None], out)
 
-    def _row_inputs(self, n: int, prior: Any = None) -> dict[str, Any]:
-        if self.prior_.rows.kind == "given":
-            given = np.full(n, np.mean(self.prior[0])) if prior is None else np.asarray(prior, np.float64)
-            return {"prior": check_variances([given], [n])[0]}
-        if prior is not None:
-            raise ParameterError("transform takes a prior only with a model whose prior was given as a list")
+    def _row_inputs(self, n: int, slice_variances: Any = None) -> dict[str, Any]:
+        if self.slice_variances_.rows.kind == "given":
+            given = np.full(n, np.mean(self.slice_variances[0])) if slice_variances is None else np.asarray(slice_variances, np.float64)
+            return {"slice_variances": check_variances([given], [n])[0]}
+        if slice_variances is not None:
+            raise ParameterError("transform takes slice_variances only with a model whose variances were given as a list")
         return {}
 
     def _check_parameters(self) -> None:
@@ -378,13 +378,14 @@ class ElasticCP(CPModel):
 
     def _check_loaded(self) -> None:
         super()._check_loaded()
-        is_given, shapes = isinstance(self.prior, (list, tuple)), [variances.shape for variances in self.prior_.others]
-        if shapes != [(size,) for size in self.slice_shape_] or not all((variances > 0).all() for variances in self.prior_.others):
-            raise DataError(f"prior_ holds variances of shapes {shapes}, expected some above 0 of the slices {self.slice_shape_}")
-        if is_given != (self.prior_.rows.kind == "given") or not np.isfinite(self.prior_.rows.scale):
-            raise DataError(f"prior_ has rows by {self.prior_.rows}, expected the kind that the parameter prior sets")
+        rows, others = self.slice_variances_.rows, self.slice_variances_.others
+        is_given, shapes = isinstance(self.slice_variances, (list, tuple)), [variances.shape for variances in others]
+        if shapes != [(size,) for size in self.slice_shape_] or not all((variances > 0).all() for variances in others):
+            raise DataError(f"slice_variances_ has shapes {shapes}, expected numbers above 0 of the slices {self.slice_shape_}")
+        if is_given != (rows.kind == "given") or not np.isfinite(rows.scale):
+            raise DataError(f"slice_variances_ has rows by {rows}, expected the kind that the parameter slice_variances sets")
         if is_given:
-            check_variances(self.prior, [self.factors_[0].shape[0], *self.slice_shape_])
+            check_variances(self.slice_variances, [self.factors_[0].shape[0], *self.slice_shape_])
 
     def fitted_by_passes(self, **parameters: Any) -> "ElasticCP":
         """Return an unfitted copy with these parameters, whose fits fill missing entries and share reads, on the default executor."""

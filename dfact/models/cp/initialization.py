@@ -49,7 +49,7 @@ class Parameters(Protocol):
     missing: Any
     batch_sizes: Sequence[int] | None
     step_size: float
-    prior: Any
+    slice_variances: Any
     init: Any
     n_init: int
     random_state: Any
@@ -66,8 +66,8 @@ def is_exact(model: Parameters, shape: tuple[int, ...], missing_rate: float) -> 
 def row_inputs(model: Parameters, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """Return the given values of the rows (I_1, …) as covariates: their variances, and their initial factors; None without any."""
     covariates = []
-    if model.prior is not None and not isinstance(model.prior, str):
-        covariates.append(check_variances(model.prior, dataset.shape)[0][:, None])
+    if model.slice_variances is not None and not isinstance(model.slice_variances, str):
+        covariates.append(check_variances(model.slice_variances, dataset.shape)[0][:, None])
     if not isinstance(model.init, str):
         covariates.append(check_factors(model.init, dataset.shape, model.n_components)[0])
     return np.hstack(covariates).astype(dtype) if covariates else None
@@ -170,10 +170,10 @@ class _Descents:
 def _make_prior(model: Parameters, dataset: Dataset, sums: SliceSums) -> Prior:
     """Make the prior that the model's parameter names: estimated from the data, given, or ones."""
     shape = dataset.shape
-    if model.prior is None:
+    if model.slice_variances is None:
         return Prior(RowPrior("none"), tuple(np.ones(size) for size in shape[1:]))
-    if not isinstance(model.prior, str):
-        return Prior(RowPrior("given"), tuple(check_variances(model.prior, shape)[1:]))
+    if not isinstance(model.slice_variances, str):
+        return Prior(RowPrior("given"), tuple(check_variances(model.slice_variances, shape)[1:]))
     squares = np.asarray(sums.columns, np.float64).reshape(shape[1:])
     return estimate_prior(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
 
@@ -192,7 +192,7 @@ def _initial_factors(model: Parameters, dataset: Dataset, seed: int, dtype: np.d
 
 def uses_vectors(model: Parameters, shape: Sequence[int]) -> bool:
     """Return whether the first start consists of singular vectors."""
-    return isinstance(model.init, str) and (model.init == "nvecs" or (model.init == "auto" and start_size(shape) <= _VECTORS_ENTRIES))
+    return isinstance(model.init, str) and (model.init == "svd" or (model.init == "auto" and start_size(shape) <= _VECTORS_ENTRIES))
 
 
 def _without_unobserved(others: Factors, dataset: Dataset) -> Factors:

@@ -180,14 +180,14 @@ def check_factors(init: Sequence[Any], shape: Sequence[int], rank: int) -> list[
     return factors
 
 
-def check_variances(prior: Sequence[Any], shape: Sequence[int]) -> list[NDArray[np.float64]]:
+def check_variances(given: Sequence[Any], shape: Sequence[int]) -> list[NDArray[np.float64]]:
     """Return the variances (I_n) of every mode as floats of at least 1e-8. Refuse invalid ones."""
-    arrays = _as_arrays("prior", prior)
+    arrays = _as_arrays("slice_variances", given)
     expected = [(size,) for size in shape]
     if [variances.shape for variances in arrays] != expected:
-        raise ParameterError(f"prior has shapes {[v.shape for v in arrays]}, expected the variances of every mode: {expected}")
+        raise ParameterError(f"slice_variances has shapes {[v.shape for v in arrays]}, expected the variances of every mode: {expected}")
     if not all((variances > 0).all() and np.isfinite(variances).all() for variances in arrays):
-        raise ParameterError("prior holds variances that are not finite numbers above 0")
+        raise ParameterError("slice_variances holds numbers that are not finite numbers above 0")
     return [np.maximum(variances, FLOOR) for variances in arrays]
 
 

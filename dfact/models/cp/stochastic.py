@@ -134,7 +134,7 @@ class StochasticDescent:
         return self._others
 
     @property
-    def read_share(self) -> float:
+    def n_epochs(self) -> float:
         """Slices of all chunks that the iterations have read, repeated reads included, as a share of all slices."""
         return self._rows_read / self._shape[0]
 

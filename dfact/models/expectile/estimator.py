@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dfact.data.coerce import implicit_as_missing
 from dfact.data.dataset import Dataset
 from dfact.data.validation import warn_unobserved_columns, warn_unobserved_rows
-from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
@@ -82,10 +82,10 @@ class ExpectileMF(Factorization):
 
     Finds factors X (n, k) of the rows and Y (m, k) of the columns that
 
-        minimise  Σ ρ_ω(b_ij − x_iᵀy_j) + ridge·(‖X‖² + ‖Y‖²),   ρ_ω(t) = t²·|ω − 1(t < 0)|,
+        minimise  Σ ρ_τ(b_ij − x_iᵀy_j) + ridge·(‖X‖² + ‖Y‖²),   ρ_τ(t) = t²·|τ − 1(t < 0)|,
 
-    over the observed entries b_ij, so that x_iᵀy_j is the ω-th conditional expectile of an entry.
-    ω = ½ is (half of) least squares; ω < ½ draws the model to the lower, denser side of data that is
+    over the observed entries b_ij, so that x_iᵀy_j is the τ-th conditional expectile of an entry.
+    τ = ½ is (half of) least squares; τ < ½ draws the model to the lower, denser side of data that is
     skewed to the right. Missing entries (NaN, missing code, implicit entries of a sparse matrix) are left out.
 
     Rows and columns are solved alternately, in one pass over the rows per iteration: every row comes to its
@@ -99,8 +99,8 @@ class ExpectileMF(Factorization):
     ----------
     n_components : int
         Number of components k.
-    omega : float
-        Level ω of the expectile, 1e-6 ≤ ω < 1 − 1e-6. :meth:`fit_each` fits several.
+    tau : float
+        Level τ of the expectile, ω in the paper, 1e-6 ≤ τ < 1 − 1e-6. :meth:`fit_each` fits several.
     ridge : float
         Weight of ‖X‖² + ‖Y‖², above 0: rows with fewer than k observed entries need it. It has the entries' unit. With the
         default, a noiseless matrix with entries of about 1 or more is recovered to well below 1e-6; far smaller entries
@@ -135,9 +135,9 @@ class ExpectileMF(Factorization):
     n_iter_, converged_ : int, bool
     remaining_ : float
         Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
-    omegas_, crossed_ : arrays (r,)
-        After :meth:`fit_each` and :func:`dfact.selection.select_each_by_held_out`: the ω of the r other models, and the share
-        of entries at which this model and the other are in the wrong order, the lower ω above the higher one. Separate fits do
+    taus_, crossed_ : arrays (r,)
+        After :meth:`fit_each` and :func:`dfact.selection.select_each_by_held_out`: the τ of the r other models, and the share
+        of entries at which this model and the other are in the wrong order, the lower τ above the higher one. Separate fits do
         not exclude it. The share is that of all rows, or of evenly spaced ones with 4 million entries.
 
     Raises
@@ -145,7 +145,7 @@ class ExpectileMF(Factorization):
     DataError
         No observed entry, or infinite entries.
     ParameterError
-        ω outside its range, a ridge that is not above 0.
+        τ outside its range, a ridge that is not above 0.
     MemoryPlanError
         The minimum that the fit needs exceeds ``memory_limit``.
 
@@ -164,7 +164,7 @@ class ExpectileMF(Factorization):
     >>> import dfact, numpy as np
     >>> rng = np.random.default_rng(0)
     >>> M = rng.random((60, 3)) @ rng.random((3, 40))
-    >>> model = dfact.ExpectileMF(n_components=3, omega=0.1).fit(np.where(rng.random(M.shape) < 0.5, M, np.nan))
+    >>> model = dfact.ExpectileMF(n_components=3, tau=0.1).fit(np.where(rng.random(M.shape) < 0.5, M, np.nan))
     >>> bool(np.allclose(model.predict([0, 1], [5, 6]), M[[0, 1], [5, 6]], atol=1e-3))
     True
     """
@@ -183,14 +183,14 @@ class ExpectileMF(Factorization):
     remaining_: Annotated[float, OPTIONAL]
     row_factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     column_factors_: Annotated[NDArray[Any], Shape(("m", "k"))]
-    omegas_: Annotated[NDArray[np.float64], Shape(("others",)), OPTIONAL]
+    taus_: Annotated[NDArray[np.float64], Shape(("others",)), OPTIONAL]
     crossed_: Annotated[NDArray[np.float64], Shape(("others",), low=0), OPTIONAL]
 
     def __init__(
         self,
         n_components: Annotated[int, COUNT] = 10,
         *,
-        omega: Annotated[float, _EXPECTILES] = 0.5,
+        tau: Annotated[float, _EXPECTILES] = 0.5,
         ridge: Annotated[float, _RIDGES] = 1e-8,
         solver: Literal["exact", "surrogate"] | None = None,
         init: Annotated[Literal["svd", "random"] | Any, _STARTS] = "svd",
@@ -206,7 +206,7 @@ class ExpectileMF(Factorization):
         dtype: Any = None,
     ) -> None:
         self.n_components = n_components
-        self.omega = omega
+        self.tau = tau
         self.ridge = ridge
         self.solver = solver
         self.init = init
@@ -221,8 +221,8 @@ class ExpectileMF(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit_each(self, X: Any, omegas: Sequence[float]) -> list[Self]:
-        """Fit a model for each ω, with the other parameters of this one. The fits share each read of X, and write no checkpoint.
+    def fit_each(self, X: Any, taus: Sequence[float]) -> list[Self]:
+        """Fit a model for each τ, with the other parameters of this one. The fits share each read of X, and write no checkpoint.
 
         The models have the shares of entries at which their order is wrong in ``crossed_``.
 
@@ -230,23 +230,23 @@ class ExpectileMF(Factorization):
         ----------
         X : array (n, m), path or Dataset
             NaN is missing.
-        omegas : sequence of floats
-            Levels ω of the expectiles, between 0 and 1.
+        taus : sequence of floats
+            Levels τ of the expectiles, between 0 and 1.
 
         Returns
         -------
         list of ExpectileMF
             The fitted models, in the order of the levels.
         """
-        if np.ndim(omegas) != 1 or not len(omegas):
-            raise ParameterError(f"omegas is {omegas!r}, expected a list of at least one number between 0 and 1")
-        models = [type(self)(**self.get_params(deep=False) | {"omega": omega}) for omega in omegas]
+        if np.ndim(taus) != 1 or not len(taus):
+            raise ParameterError(f"taus is {taus!r}, expected a list of at least one number between 0 and 1")
+        models = [type(self)(**self.get_params(deep=False) | {"tau": tau}) for tau in taus]
         for model in models:
             model._check_parameters()
         task = models[0].prepare(X)
         with task.times(len(models)).open_session() as session:
             solvers = [FusedSolver(model.solve(task)) for model in models]
-            drive_together(solvers, session, task.dtype)
+            run_fused(solvers, session, task.dtype)
         record_crossings(models)
         return models
 
@@ -257,7 +257,7 @@ class ExpectileMF(Factorization):
     def _solve(self, task: FitTask[OriginalUnits]) -> Solver[None]:
         dtype = task.dtype
         row_start, Y = yield from self.initial_factors(task)
-        problem = (task.problem, Loss(self.omega, self.ridge), row_start, dtype)
+        problem = (task.problem, Loss(self.tau, self.ridge), row_start, dtype)
         pass_: Any = ExactPass(*problem) if self._is_exact(task.dataset) else SurrogatePass(*problem)
         alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
         report = Reporter(self.callbacks, self.max_iter)
@@ -318,13 +318,13 @@ class ExpectileMF(Factorization):
     def held_out_errors(self, task: FitTask[OriginalUnits], held_out: BlockView, measure: ErrorMeasure) -> Solver[ExpectileErrors]:
         """Solve the task on a view of the blocks. Return the errors on the entries of the view ``held_out``."""
         yield from self.solve(task)
-        pass_ = ExpectileErrorsPass(task.problem, measure, self.omega, task.dtype)
+        pass_ = ExpectileErrorsPass(task.problem, measure, self.tau, task.dtype)
         return (yield from run(pass_, self.column_factors_.astype(np.float64), held_out))
 
     def fit_measurements(self, A: Any, b: Any, shape: tuple[int, int]) -> Self:
         """Fit linear measurements b_i ≈ ⟨A_i, XYᵀ⟩ of an n×m matrix, ``shape``, in memory.
 
-        The method minimises Σ ρ_ω(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²) over X and Y in turn, each half-step to its minimum
+        The method minimises Σ ρ_τ(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²) over X and Y in turn, each half-step to its minimum
         (algorithm 1). It starts from the SVD of Σ b_i A_i and works in double precision; ``init``, ``solver`` and ``dtype`` are
         ignored. The matrices A_i are finite, row-major in A (p, n, m), (p, n·m) or sparse (p, n·m); the measurements are b (p,).
 
@@ -343,7 +343,7 @@ class ExpectileMF(Factorization):
             The fitted model.
         """
         self._check_parameters()
-        measurements, loss = Measurements.from_arrays(A, b, shape), Loss(self.omega, self.ridge)
+        measurements, loss = Measurements.from_arrays(A, b, shape), Loss(self.tau, self.ridge)
         with single_threaded():
             X, Y = measurements.start(self.n_components)
             history = [measurements.objective(X, Y, loss)]
@@ -370,7 +370,7 @@ class ExpectileMF(Factorization):
         dataset = self._observed(X, reset=False)
         units, task = original_units(dataset), self._task(dataset)
         Y = self.column_factors_.astype(np.float64)
-        pass_ = RowsPass(units, Loss(self.omega, self.ridge), RowStart(units, np.zeros_like(Y)), task.dtype)
+        pass_ = RowsPass(units, Loss(self.tau, self.ridge), RowStart(units, np.zeros_like(Y)), task.dtype)
         return task.compute_rows(pass_, Point(Y), Y.shape[1], out, partial(np.asarray, dtype=task.dtype))[1]
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:

@@ -105,7 +105,7 @@ class ExpectileErrors(PartialSums, name="expectile_errors"):
     zeros: NDArray[Any]
     """That of :class:`ErrorHistogram`."""
     losses: NDArray[Any]
-    """Σ ρ_ω(b − b̂) over each group of rows (N_ROW_GROUPS,); row i is in the group i modulo their number."""
+    """Σ ρ_τ(b − b̂) over each group of rows (N_ROW_GROUPS,); row i is in the group i modulo their number."""
     numbers: NDArray[Any]
     """Number of entries in each group of rows (N_ROW_GROUPS,)."""
     sides: NDArray[Any]
@@ -113,17 +113,17 @@ class ExpectileErrors(PartialSums, name="expectile_errors"):
     deviations: NDArray[Any]
     """Σ (b̂ − b)₊ and Σ (b − b̂)₊ (2,)."""
 
-    def coverage(self, omega: float) -> dict[str, float]:
+    def coverage(self, tau: float) -> dict[str, float]:
         """Return the share of the entries below the expectile, that which the definition gives, and the share of the deviations.
 
-        The ω-expectile e of b is defined by (1 − ω) E(e − b)₊ = ω E(b − e)₊. So the share of the deviations |b − e| that lies
-        below e is ω. With the mean deviations A of the entries below and B of those above, the share p of the entries below solves
-        (1 − ω) p A = ω (1 − p) B. NaN where no entry lies on one of the sides.
+        The τ-expectile e of b is defined by (1 − τ) E(e − b)₊ = τ E(b − e)₊. So the share of the deviations |b − e| that lies
+        below e is τ. With the mean deviations A of the entries below and B of those above, the share p of the entries below solves
+        (1 − τ) p A = τ (1 − p) B. NaN where no entry lies on one of the sides.
         """
         (below, above), (low, high) = self.sides, self.deviations
         with np.errstate(invalid="ignore", divide="ignore"):
             A, B = np.divide(low, below), np.divide(high, above)
-            expected = omega * B / (omega * B + (1 - omega) * A)
+            expected = tau * B / (tau * B + (1 - tau) * A)
             shares = np.divide(below, below + above), expected, np.divide(low, low + high)
         return {name: float(share) for name, share in zip(("below", "below_expected", "deviation_below"), shares, strict=True)}
 
@@ -134,7 +134,7 @@ class ExpectileErrorsPass(Pass[RowFactors, NDArray[Any], ExpectileErrors]):
 
     measured: OriginalUnits
     measure: ErrorMeasure
-    omega: float
+    tau: float
     dtype: np.dtype[Any]
     state_type = RowFactors
 
@@ -147,7 +147,7 @@ class ExpectileErrorsPass(Pass[RowFactors, NDArray[Any], ExpectileErrors]):
             R += x[rows] * y[M.indices]
         residuals = M.data - R
         below = residuals < 0
-        losses = np.square(residuals) * np.where(below, 1 - self.omega, self.omega)
+        losses = np.square(residuals) * np.where(below, 1 - self.tau, self.tau)
         groups = (block.start + rows) % N_ROW_GROUPS
         histogram = self.measure.count(M.data, R)
         return state, ExpectileErrors(

@@ -20,7 +20,7 @@ _ROUNDING = 1e-13
 
 
 class Measurements:
-    """b_i ≈ ⟨A_i, XYᵀ⟩ for i = 1…p, and the alternating minimisation of Σ ρ_ω(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²)."""
+    """b_i ≈ ⟨A_i, XYᵀ⟩ for i = 1…p, and the alternating minimisation of Σ ρ_τ(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²)."""
 
     def __init__(self, A: Any, b: NDArray[np.float64], shape: tuple[int, int]) -> None:
         """A (p, n·m) holds row-major matrices, dense or CSR."""
@@ -72,7 +72,7 @@ class Measurements:
 
     def objective(self, X: NDArray[np.float64], Y: NDArray[np.float64], loss: Loss) -> float:
         r = self._b - self._A @ (X @ Y.T).ravel()
-        w = np.where(r >= 0, loss.omega, 1 - loss.omega)
+        w = np.where(r >= 0, loss.tau, 1 - loss.tau)
         return float(np.sum(w * r * r)) + loss.ridge * float(np.vdot(X, X) + np.vdot(Y, Y))
 
     def alternate(
@@ -100,14 +100,14 @@ class Measurements:
 def expectile_regression(
     D: NDArray[np.float64], b: NDArray[np.float64], loss: Loss, x: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
-    """Minimise Σ ρ_ω(b − Dx) + ridge‖x‖² for the design D (p, q), from x. Return the minimiser (q,) and the minimum.
+    """Minimise Σ ρ_τ(b − Dx) + ridge‖x‖² for the design D (p, q), from x. Return the minimiser (q,) and the minimum.
 
     The method is Newton's on the signs of the residuals; a step that does not lower the objective is halved.
     """
 
     def evaluate(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         r = b - D @ x
-        w = np.where(r >= 0, loss.omega, 1 - loss.omega)
+        w = np.where(r >= 0, loss.tau, 1 - loss.tau)
         return w, float(np.sum(w * r * r)) + loss.ridge * float(x @ x)
 
     w, objective = evaluate(x)

@@ -84,9 +84,9 @@ def original_units(dataset: Dataset) -> OriginalUnits:
 
 @dataclass(frozen=True)
 class Loss:
-    """Σ ρ_ω(b − xᵀy) + ridge‖x‖² + ridge‖y‖² over the observed entries."""
+    """Σ ρ_τ(b − xᵀy) + ridge‖x‖² + ridge‖y‖² over the observed entries."""
 
-    omega: float
+    tau: float
     ridge: float
 
 
@@ -150,9 +150,9 @@ class Sums(PartialSums, name="expectile"):
     """Sums of a pass over the rows."""
 
     before: NDArray[Any]
-    """Σ ρ_ω of each column (m,) at the beginning of the pass."""
+    """Σ ρ_τ of each column (m,) at the beginning of the pass."""
     after: NDArray[Any]
-    """Σ ρ_ω of each column (m,) with the new X."""
+    """Σ ρ_τ of each column (m,) with the new X."""
     n_rows: NDArray[Any]
     size_before: NDArray[Any]
     """‖X‖² at the beginning of the pass."""
@@ -196,7 +196,7 @@ class ExactPass(Pass[ExpectileState, Point, Sums]):
         previous, X = broadcast.rows(self.start(block) if broadcast.restart else state)
         size, before, after = np.asarray(np.vdot(X, X)), np.zeros(m), np.zeros(m)
         gradient, curvature = block.work.zeros((m, k)), block.work.zeros((m, k * (k + 1) // 2))
-        expectile_rows(*M, broadcast.Y, self.loss.omega, self.loss.ridge, X, before, after, gradient, curvature)
+        expectile_rows(*M, broadcast.Y, self.loss.tau, self.loss.ridge, X, before, after, gradient, curvature)
         return ExpectileState(X, previous), Sums(before, after, np.asarray(X.shape[1]), size, X @ X.T, gradient, curvature)
 
 
@@ -206,7 +206,7 @@ class SurrogatePass(Pass[ExpectileState, Point, Sums]):
 
     Around X a row's objective has the curvature Σ w y yᵀ. If missing entries and signs of residuals are independent
     of Y, that is nearly c·YYᵀ with c = Σ w/m, a matrix that all rows share up to a factor.
-    The step with this curvature is halved while it does not lower the row's objective. With c = max(ω, 1 − ω)
+    The step with this curvature is halved while it does not lower the row's objective. With c = max(τ, 1 − τ)
     the quadratic would lie above the objective, so few halvings suffice.
     """
 
@@ -229,7 +229,7 @@ class SurrogatePass(Pass[ExpectileState, Point, Sums]):
         # The columns' step is useful only if the rows are near their minimum.
         steps, gain = (_RESTART_STEPS, _RESTART_GAIN) if broadcast.restart else (1, 0.0)
         rounding = _ROUNDING[dtype.name]
-        surrogate_rows(V, Y, U, values, self.loss.omega, self.loss.ridge, rounding, steps, gain, X, before, after, weights, gradient)
+        surrogate_rows(V, Y, U, values, self.loss.tau, self.loss.ridge, rounding, steps, gain, X, before, after, weights, gradient)
         sums = Sums(before[:m], after[:m], np.asarray(len(V)), size, X @ X.T, gradient.T[:m], weights[:m])
         return ExpectileState(X, previous), sums
 
@@ -237,7 +237,7 @@ class SurrogatePass(Pass[ExpectileState, Point, Sums]):
 @dataclass
 class RowSums(PartialSums, name="expectile_rows"):
     loss: NDArray[Any]
-    """Σ ρ_ω."""
+    """Σ ρ_τ."""
     size: NDArray[Any]
     """‖X‖²."""
 
@@ -262,5 +262,5 @@ class RowsPass(Pass[ExpectileState, Point, RowSums]):
         X = X.astype(np.float64, copy=False)
         M, before, after = self.units.entries(block), np.zeros(m), np.zeros(m)
         unused = np.empty((0, k))  # no sums for the columns' step
-        expectile_rows(*M, broadcast.Y, self.loss.omega, self.loss.ridge, X, before, after, unused, unused)
+        expectile_rows(*M, broadcast.Y, self.loss.tau, self.loss.ridge, X, before, after, unused, unused)
         return ExpectileState(X, previous), RowSums(np.asarray(after.sum()), np.asarray(np.vdot(X, X)))

@@ -14,10 +14,10 @@ _ROUNDING = 1e-6
 class Fitted(Protocol):
     """A fitted model: the attributes that are read here, and the two that are set."""
 
-    omega: float
+    tau: float
     row_factors_: Any
     column_factors_: NDArray[Any]
-    omegas_: NDArray[np.float64]
+    taus_: NDArray[np.float64]
     crossed_: NDArray[np.float64]
 
 
@@ -32,19 +32,19 @@ def sampled_entries(models: Sequence[Fitted]) -> Iterator[list[NDArray[Any]]]:
 
 
 def record_crossings(models: Sequence[Fitted]) -> None:
-    """Set ``omegas_`` and ``crossed_`` of models of the same data with different ω; see :class:`dfact.ExpectileMF`."""
-    omegas = np.array([model.omega for model in models], np.float64)
+    """Set ``taus_`` and ``crossed_`` of models of the same data with different τ; see :class:`dfact.ExpectileMF`."""
+    taus = np.array([model.tau for model in models], np.float64)
     if len(models) < 2:
         return
     crossed, count = np.zeros((len(models), len(models))), 0
     for entries in sampled_entries(models):
         rounding = _ROUNDING * max(float(np.abs(part).max(initial=0)) for part in entries)
         count += entries[0].size
-        for i, j in zip(*np.nonzero(omegas[:, None] < omegas), strict=True):
+        for i, j in zip(*np.nonzero(taus[:, None] < taus), strict=True):
             crossed[i, j] += np.count_nonzero(entries[i] - entries[j] > rounding)
     shares = (crossed + crossed.T) / max(count, 1)
     for i, model in enumerate(models):
-        model.omegas_, model.crossed_ = np.delete(omegas, i), np.delete(shares[i], i)
+        model.taus_, model.crossed_ = np.delete(taus, i), np.delete(shares[i], i)
 
 
 def root_mean_square(model: Fitted) -> float:

@@ -32,13 +32,13 @@ def sample_partitions(layout: Layout, n_rows: int) -> tuple[int, ...]:
 def start_on_sample(pass_: K, alternation: Alternation, dataset: Dataset, report: Reporter) -> Solver[K]:
     """Run passes over a sample of large data, which update ``alternation``. Return the pass over all rows that begins at their result.
 
-    The sample's share s of the rows has the objective Σ ρ_ω + ridge·‖X‖² + s·ridge·‖Y‖². With X·s^-¼ and Y·s^¼ that is the
+    The sample's share s of the rows has the objective Σ ρ_τ + ridge·‖X‖² + s·ridge·‖Y‖². With X·s^-¼ and Y·s^¼ that is the
     objective of a data set of these rows alone, whose ridge is √s·ridge.
     """
     layout, observed, Y = Layout.of(dataset.shape), 1 - dataset.missing_rate, alternation.point.Y
     partitions = sample_partitions(layout, ceil(_ENTRIES * Y.shape[1] / observed))
-    # At ω = ½ the SVD of complete data is the minimum up to the ridge.
-    solved = pass_.loss.omega == 0.5 and observed == 1 and pass_.row_start.projection.any()
+    # At τ = ½ the SVD of complete data is the minimum up to the ridge.
+    solved = pass_.loss.tau == 0.5 and observed == 1 and pass_.row_start.projection.any()
     if not partitions or solved:
         return pass_
     rows = (layout.rows(i, i + 1) for i in partitions)

@@ -336,6 +336,9 @@ class FactorAnalysis(Factorization):
         lowest = np.linalg.eigvalsh(correlations)[0]
         if not (np.allclose(correlations, correlations.T) and lowest > 0):
             raise DataError(f"factor_correlations_ has the smallest eigenvalue {lowest:.3g}, expected a positive definite matrix")
+        R = self.correlations_
+        if not (np.allclose(R, R.T) and np.allclose(R.diagonal(), 1) and np.abs(R).max() <= 1 + 1e-6):
+            raise DataError(f"correlations_ has values from {R.min():.3g} to {R.max():.3g}, expected a symmetric matrix with diagonal 1")
 
     def _copy_for_transform(self) -> Self:
         light = super()._copy_for_transform()

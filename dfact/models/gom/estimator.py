@@ -33,7 +33,7 @@ from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, Respon
 from dfact.models.gom.search import MembershipProblem, Search
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
-from dfact.models.scikit_learn import check_is_fitted
+from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, at_least, resolve_seed
 from dfact.progress import Iteration, Reporter
@@ -76,7 +76,7 @@ class GradeOfMembership(Factorization):
 
         ℓ(Π, Θ) = Σ over observed (i, j) of R log f + (M − R) log(1 − f),   f = (ΠΘᵀ)(i, j) / M.
 
-    One read of the data makes a Newton step of all memberships, then one of all items, as in :class:`dfact.Admixture`; ℓ never falls.
+    One pass over the data makes a Newton step of all memberships, then one of all items, as in :class:`dfact.Admixture`; ℓ never falls.
     It predicts held-out answers better where many subjects are mixed. Where most are pure it is no improvement: memberships and
     item parameters then come nearer to the truth without it.
 
@@ -97,10 +97,10 @@ class GradeOfMembership(Factorization):
     likelihood : "none" or "binomial"
         Likelihood to maximize after the spectral estimate, without missing answers; no improvement where most are pure.
     tol : float
-        With a likelihood: stop when it rises by at most this much in a read, relative to its value.
+        With a likelihood: stop when it rises by at most this much in a pass, relative to its value.
     max_iter : int
-        With a likelihood: maximum number of reads after the spectral estimate.
-    n_levels : int, optional
+        With a likelihood: maximum number of passes after the spectral estimate.
+    max_response : int, optional
         Highest response M; by default the maximum of the answer range.
     random_state : int, RandomState or None
         Seed of the starts of K-means.
@@ -119,14 +119,14 @@ class GradeOfMembership(Factorization):
         Fuzzy modularity Q (equation 5) of the memberships: the higher, the better they separate the subjects.
     highly_pure_share_, highly_mixed_share_ : float
         Shares of the subjects whose highest membership is at least 0.9, and at most 0.7 (definition 1).
-    n_nonrespondents_ : int
+    n_unobserved_ : int
         Number of subjects without any response, who are left out of the fit.
     projection_ : array (J, K)
         P of the spectral estimate.
-    log_likelihood_, history_, n_iter_, converged_ : float, array, int, bool
-        With a likelihood: ℓ, that of each accepted read, the number of reads after the spectral estimate, and whether the last one met
+    log_likelihood_, log_likelihood_history_, n_iter_, converged_ : float, array, int, bool
+        With a likelihood: ℓ, that of each accepted pass, the number of passes after the spectral estimate, and whether the last one met
         ``tol``.
-    column_labels_, row_labels_, offset_, n_features_in_, n_levels_, fingerprint_
+    column_labels_, row_labels_, offset_, n_features_in_, max_response_, fingerprint_
         Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
         dataset, else None.
 
@@ -161,13 +161,13 @@ class GradeOfMembership(Factorization):
     memberships_: Annotated[Any, Shape(("n", "k"), rows=True)]
     projection_: Annotated[NDArray[Any], Shape(("m", "k"))]
     pure_subjects_: Annotated[NDArray[Any], Shape(("k",), "integers")]
-    n_levels_: Annotated[float, AtLeast(0, finite=True)]
-    n_nonrespondents_: int
+    max_response_: Annotated[float, AtLeast(0, finite=True)]
+    n_unobserved_: int
     modularity_: float
     highly_pure_share_: float
     highly_mixed_share_: float
     log_likelihood_: Annotated[float, OPTIONAL]
-    history_: Annotated[NDArray[Any], Shape((None,)), OPTIONAL]
+    log_likelihood_history_: Annotated[NDArray[Any], Shape((None,)), OPTIONAL]
     traits = ModelTraits(
         Vocabulary("class", "classes", "subjects", "items", "Responses of the classes", "expected response"),
         nonnegative=True,
@@ -175,7 +175,7 @@ class GradeOfMembership(Factorization):
         counts_empty_rows=True,
         original_units=True,
         centred_matching=True,
-        limited_parameters=("tau", "n_levels"),
+        limited_parameters=("tau", "max_response"),
     )
 
     def __init__(
@@ -188,7 +188,7 @@ class GradeOfMembership(Factorization):
         likelihood: Literal["none", "binomial"] = "none",
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
         max_iter: Annotated[int, COUNT] = 60,
-        n_levels: Annotated[int | None, at_least(1).or_none()] = None,
+        max_response: Annotated[int | None, at_least(1).or_none()] = None,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -204,7 +204,7 @@ class GradeOfMembership(Factorization):
         self.likelihood = likelihood
         self.tol = tol
         self.max_iter = max_iter
-        self.n_levels = n_levels
+        self.max_response = max_response
         self.random_state = random_state
         self.executor = executor
         self.memory_limit = memory_limit
@@ -245,8 +245,8 @@ class GradeOfMembership(Factorization):
         self._check_parameters(candidates)
         dataset = self._dataset(X, None, reset=True)
         self._check_size(dataset, candidates)
-        self.n_levels_ = self._resolve_levels(dataset)
-        problem = MembershipProblem(candidates, self.n_levels_, _responses(dataset))
+        self.max_response_ = self._resolve_levels(dataset)
+        problem = MembershipProblem(candidates, self.max_response_, _responses(dataset))
         footprint = self._footprint_for(dataset.shape, candidates, self._working_dtype(dataset))
         return self._task(dataset, problem, footprint=footprint, n_components=candidates)
 
@@ -279,8 +279,8 @@ class GradeOfMembership(Factorization):
             sums, rows = yield from self._refine(task)
             n = dataset.shape[0] - int(sums.nonrespondents)
             best = best.with_score(sums, counts)
-        self.n_nonrespondents_ = dataset.shape[0] - n
-        _warn_nonrespondents(self.n_nonrespondents_, dataset.shape[0])
+        self.n_unobserved_ = dataset.shape[0] - n
+        _warn_nonrespondents(self.n_unobserved_, dataset.shape[0])
         self.memberships_ = task.gather(rows, len(best.pure_subjects))
         self.projection_, self.pure_subjects_ = best.projection, best.pure_subjects
         self.modularity_ = best.with_score(sums, counts).modularity
@@ -303,8 +303,8 @@ class GradeOfMembership(Factorization):
         report = Reporter(self.callbacks, self.max_iter)
         pass_ = StepPass(codes, k, dtype)
         maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
-        self.log_likelihood_, self.history_ = maximum.history[-1], np.asarray(maximum.history)
-        self.n_iter_, self.converged_ = maximum.n_reads, maximum.converged
+        self.log_likelihood_, self.log_likelihood_history_ = maximum.history[-1], np.asarray(maximum.history)
+        self.n_iter_, self.converged_ = maximum.n_passes, maximum.converged
         sums = yield from run(SummaryPass(dtype, problem.responses, maximum.state), None)
         order = np.argsort(-sums.sizes, kind="stable")
         P = yield from read_tiles(maximum.frequencies, dtype)
@@ -332,12 +332,12 @@ class GradeOfMembership(Factorization):
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
-        require_counts(dataset, self.n_levels_, "GradeOfMembership", "the highest response")
+        require_counts(dataset, self.max_response_, "GradeOfMembership", "the highest response")
         k = len(self.components_)
         task = self._task(dataset, footprint=self._footprint_for(dataset.shape, [k], self._working_dtype(dataset)))
         if self.likelihood != "none":
-            P = np.clip(self.components_.astype(np.float64) / self.n_levels_, EDGE, 1 - EDGE).astype(task.dtype)
-            pass_ = ProjectionPass(Codes(int(self.n_levels_), _responses(dataset).offset), task.dtype)
+            P = np.clip(self.components_.astype(np.float64) / self.max_response_, EDGE, 1 - EDGE).astype(task.dtype)
+            pass_ = ProjectionPass(Codes(int(self.max_response_), _responses(dataset).offset), task.dtype)
             projected, memberships = task.compute_rows(pass_, (P, None), k, out, partial(np.asarray, dtype=task.dtype))
             _warn_nonrespondents(int(projected.silent), dataset.shape[0])
             return memberships
@@ -354,7 +354,7 @@ class GradeOfMembership(Factorization):
         """Return the names of the classes: class1, class2, …."""
         del input_features
         check_is_fitted(self)
-        return np.array([f"class{k + 1}" for k in range(len(self.components_))], dtype=object)
+        return np.array(component_labels(len(self.components_), "class"), dtype=object)
 
     @property
     def item_parameters_(self) -> pd.DataFrame:
@@ -364,10 +364,9 @@ class GradeOfMembership(Factorization):
     def _check_loaded(self) -> None:
         super()._check_loaded()
         n = self.memberships_.shape[0]
-        if self.pure_subjects_.min() < 0 or self.pure_subjects_.max() >= n or self.n_nonrespondents_ >= n:
+        if self.pure_subjects_.min() < 0 or self.pure_subjects_.max() >= n or self.n_unobserved_ >= n:
             raise DataError(
-                f"pure_subjects_ is {self.pure_subjects_.tolist()} and n_nonrespondents_ is {self.n_nonrespondents_}, "
-                f"expected some of {n} rows"
+                f"pure_subjects_ is {self.pure_subjects_.tolist()} and n_unobserved_ is {self.n_unobserved_}, expected some of {n} rows"
             )
 
     def _check_parameters(self, n_components: Sequence[int] = ()) -> None:
@@ -383,7 +382,7 @@ class GradeOfMembership(Factorization):
     def _resolve_levels(self, dataset: Dataset) -> float:
         """Return M, after a check that all responses lie within [0, M]."""
         highest = float((dataset.statistics.maximum + dataset.offset).max())
-        levels = float(max(highest, 1) if self.n_levels is None else self.n_levels)
+        levels = float(max(highest, 1) if self.max_response is None else self.max_response)
         if self.likelihood != "none" and (not levels.is_integer() or levels > MAX_TRIALS):
             raise ParameterError(f"the highest response is {levels:g}, expected a whole number up to {MAX_TRIALS} with a likelihood")
         require_counts(dataset, levels, "GradeOfMembership", "the highest response")

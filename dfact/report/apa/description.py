@@ -38,8 +38,8 @@ def _items(description: Description) -> ApaTable:
 def _scales(description: Description) -> ApaTable:
     rows = []
     for name, row in zip(description.scales.index, description.scales.to_dict("records"), strict=True):
-        figures = {figure: number(row[figure], bounded=True) for figure in ("alpha", "low", "high", *_FIGURES)}
-        interval = number(np.nan) if np.isnan(row["low"]) else f"[{figures['low']}, {figures['high']}]"
+        figures = {figure: number(row[figure], bounded=True) for figure in ("alpha", "ci_low", "ci_high", *_FIGURES)}
+        interval = number(np.nan) if np.isnan(row["ci_low"]) else f"[{figures['ci_low']}, {figures['ci_high']}]"
         texts = [str(name), f"{row['items']}", figures["alpha"], interval, *(figures[figure] for figure in _FIGURES)]
         rows.append([Cell(text) for text in texts])
     headings = ["Scale", "Items", "α", "95% CI", *_FIGURES.values()]

@@ -35,7 +35,7 @@ def effects_tables(model: Any, texts: Texts = None) -> list[ApaTable]:
     require_own_items(model, texts=texts)
     known, labels = item_texts(model, texts), [str(label) for label in model.column_labels_]
     items = [described(label, known.get(label, "")) for label in labels]
-    factors = [Cell(f"Factor {number + 1}") for number in range(len(model.components_))]
+    factors = [Cell(name) for name in model.get_feature_names_out()]
     split, anchored = group_effects(model), [f"{name}: {text}" for name, text in anchor_lines(model)]
     n = f"*N* = {model.row_factors().shape[0]:,}."
     impact_note = f"{n} Impact is the adjusted difference of a factor. {ADJUSTED}"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
 from dfact.export.component_order import ComponentOrder
@@ -46,7 +45,7 @@ def loadings_table(model: Factorization, texts: Texts = None) -> ApaTable:
     bold = (np.abs(values) == np.abs(values).max(axis=1, keepdims=True)) & (values != 0)
     cells = [[Cell(number(value), chosen) for value, chosen in zip(*row, strict=True)] for row in zip(values, bold, strict=True)]
     sentences = [f"*N* = {model.row_factors().shape[0]:,}.", *_sentences(model), "The largest loading of each item is in bold."]
-    return _table(f"Factor Loadings of {len(table)} Items", values, names, cells, [], " ".join(sentences))
+    return _table(f"Factor Loadings of {len(table)} Items", table, names, cells, [], " ".join(sentences))
 
 
 def write_apa_loadings(model: Factorization, path: str | PathLike[str], *, texts: Texts = None, overwrite: bool = False) -> None:
@@ -77,31 +76,29 @@ def _factor_analysis(model: FactorAnalysis, table: pd.DataFrame, names: list[Cel
     below = [_group("Explained variance", rows, k + 2)]
     if not np.array_equal(Phi, np.eye(k)):
         correlations = [[number(Phi[a, b], bounded=True) for b in range(a)] + [UNDEFINED] for a in range(k)]
-        below.append(_group("Factor correlations", [(f"Factor {a + 1}", row) for a, row in enumerate(correlations)], k + 2))
+        below.append(_group("Factor correlations", list(zip(map(str, table), correlations, strict=True)), k + 2))
     title = f"Factor Loadings From an Exploratory Factor Analysis of {len(table)} Items"
-    return _table(title, values, names, cells, ["*h*²"], _note(model), below)
+    return _table(title, table, names, cells, ["*h*²"], _note(model), below)
 
 
 def _table(
     title: str,
-    values: NDArray[np.float64],
+    table: pd.DataFrame,
     names: list[Cell],
     cells: list[list[Cell]],
     more: list[str],
     note: str,
     below: "list[Group] | None" = None,
 ) -> ApaTable:
-    """Group the items (m) by the factor of their largest loading, the largest first."""
-    k = values.shape[1]
-    sizes = np.abs(values)
+    """Group the items (m) of a table of loadings by the factor of their largest loading, the largest first."""
+    sizes = np.abs(table.to_numpy(np.float64))
     of_item, order = sizes.argmax(axis=1), np.argsort(-sizes.max(axis=1), kind="stable")
     groups = [
-        Group(f"Factor {a + 1}", [[names[j], *cells[j]] for j in order[of_item[order] == a].tolist()])
-        for a in range(k)
+        Group(str(name), [[names[j], *cells[j]] for j in order[of_item[order] == a].tolist()])
+        for a, name in enumerate(table)
         if (of_item == a).any()
     ]
-    headings = ["Item", *map(str, range(1, k + 1)), *more]
-    return ApaTable(title, headings, [*groups, *(below or [])], note, "Factor loading", k)
+    return ApaTable(title, ["Item", *map(str, table), *more], [*groups, *(below or [])], note, "Factor loading", table.shape[1])
 
 
 def _group(heading: str, rows: list[tuple[str, list[str]]], width: int) -> Group:

@@ -1,4 +1,4 @@
-"""The presentation of an admixture: its populations, their distances, and the memberships of the people."""
+"""The presentation of an admixture: its populations, their distances, and the ancestry proportions of the individuals."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PURE = 0.9
-"""Membership from which a person counts as of one population."""
+"""Membership from which an individual counts as of one population."""
 _FORMATS = {"share": "{:.1%}", "standard error": "{:.4f}"}
 _TILE = 1 << 16  # SNPs whose frequencies are converted at once
 
@@ -28,22 +28,22 @@ _TILE = 1 << 16  # SNPs whose frequencies are converted at once
 class AdmixturePresenter(Presenter[Admixture]):
     """The presentation of an admixture."""
 
-    rows = "memberships of {n} people in {k} populations"
-    factors = "memberships"
+    rows = "ancestry proportions of {n} individuals in {k} populations"
+    factors = "ancestry proportions"
     item = "SNP"
 
     def summary(self) -> Lines:
         model = self.model
-        lines = [self.model_line(), ("fit", f"{convergence_text(model, 'reads')}, log-likelihood {model.log_likelihood_:.3f}")]
+        lines = [self.model_line(), ("fit", f"{convergence_text(model, 'passes')}, log-likelihood {model.log_likelihood_:.3f}")]
         if model.populations_:
             lines.append(("labelled", ", ".join(model.populations_)))
         if model.n_unobserved_:
-            lines.append(("missing", f"{model.n_unobserved_} people without any genotype: their memberships are NaN"))
+            lines.append(("missing", f"{model.n_unobserved_} individuals without any genotype: their ancestry proportions are NaN"))
         return lines
 
     def model_line(self) -> tuple[str, str]:
         n, k = self.model.memberships_.shape
-        return "model", f"{type(self.model).__name__}, {k} populations of {n} people × {len(self.model.column_labels_)} SNPs"
+        return "model", f"{type(self.model).__name__}, {k} populations of {n} individuals × {len(self.model.column_labels_)} SNPs"
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
         blocks = [table_text(_as_texts(size_table(self.model)).reset_index(), header=True)]
@@ -65,7 +65,7 @@ class AdmixturePresenter(Presenter[Admixture]):
     @cached_property
     def shown(self) -> NDArray[np.intp]:
         """Positions of the SNPs in the report: all, or those whose frequencies differ most between two populations."""
-        P = self.model.frequencies_
+        P = self.model.allele_frequencies_
         spread = P.max(axis=0) - P.min(axis=0)
         return np.sort(np.argsort(-spread, kind="stable")[:MAX_ITEMS])
 
@@ -74,32 +74,32 @@ class AdmixturePresenter(Presenter[Admixture]):
 
     @property
     def labels(self) -> Any:
-        """Populations that the data states for the people; None without any."""
+        """Populations that the data states for the individuals; None without any."""
         stated = None if self.dataset is None else self.dataset.genotypes.population
         return self.model.row_populations_ if stated is None else stated
 
     @cached_property
     def distances(self) -> pd.DataFrame:
         """F_ST between the populations (K, K)."""
-        return pd.DataFrame(population_distances(self.model.frequencies_), pd.Index(self.names, name="population"), self.names)
+        return pd.DataFrame(population_distances(self.model.allele_frequencies_), pd.Index(self.names, name="population"), self.names)
 
     def component_section(self) -> Section:
         model, labels = self.model, self.labels
         sizes = size_table(model)
-        shares = "; ".join(f"{name}: {row['share']:.1%} of the memberships" for name, row in sizes.iterrows()) + "."
+        shares = "; ".join(f"{name}: {row['share']:.1%} of the ancestry" for name, row in sizes.iterrows()) + "."
         memberships = np.asarray(model.memberships_)
         sorting = "by population, and within it " if labels is not None else ""
-        about = f"A bar for each person, or the mean of several; people are sorted {sorting}by their leading membership."
+        about = f"A bar for each individual, or the mean of several; individuals are sorted {sorting}by their leading population."
         blocks: list[Block] = [
             Drawing(lambda: structure_figure([memberships], labels, names=self.names), shares, about),
             make_table(
                 sizes,
-                f"The populations: memberships, and people with a membership of {PURE} or more",
+                f"The populations: ancestry, and individuals with a proportion of {PURE} or more",
                 formats=_FORMATS,
             ),
         ]
         if labels is not None:
-            caption = "Mean memberships of the people, by the population that the data states"
+            caption = "Mean ancestry proportions of the individuals, by the population that the data states"
             blocks.append(make_table(mean_memberships(memberships, labels, self.names), caption, shaded=self.names))
         if len(self.names) > 1:
             text = "F_ST between the populations: Hudson's, of their frequencies; 0 for equal frequencies, 1 for SNPs that all differ."
@@ -107,25 +107,25 @@ class AdmixturePresenter(Presenter[Admixture]):
         return Section("populations", "The populations", blocks)
 
     def history_drawing(self) -> Drawing | None:
-        history = np.asarray(self.model.history_, np.float64)
+        history = np.asarray(self.model.log_likelihood_history_, np.float64)
         if len(history) < 2:
             return None
-        alt = f"Line of the log-likelihood over {len(history)} reads, from {history[0]:.8g} to {history[-1]:.8g}."
-        caption = "The log-likelihood after each accepted read of the data; it never falls."
+        alt = f"Line of the log-likelihood over {len(history)} passes, from {history[0]:.8g} to {history[-1]:.8g}."
+        caption = "The log-likelihood after each accepted pass; it never falls."
         return Drawing(lambda: history_figure(history, None, "log-likelihood"), alt, caption)
 
 
 def size_table(model: Admixture) -> pd.DataFrame:
-    """Return for each population its ``size`` (sum of memberships), its ``share``, and ``people`` with a membership of 0.9 or more.
+    """Return for each population its ``size`` (sum of proportions), its ``share``, and ``individuals`` with a proportion of 0.9 or more.
 
-    With standard errors of the memberships also their mean, ``standard error``.
+    With standard errors of the ancestry proportions also their mean, ``standard error``.
     """
-    k = len(model.frequencies_)
+    k = len(model.allele_frequencies_)
     sizes, pure = np.zeros(k), np.zeros(k, np.int64)
     for rows in row_chunks(model.memberships_):
         sizes += np.nansum(rows, axis=0, dtype=np.float64)
         pure += (rows >= PURE).sum(axis=0)
-    columns = {"size": sizes, "share": sizes / sizes.sum(), "people": pure}
+    columns = {"size": sizes, "share": sizes / sizes.sum(), "individuals": pure}
     if (errors := getattr(model, "memberships_se_", None)) is not None:
         known = errors.shape[0] - model.n_unobserved_
         columns["standard error"] = np.sum([np.nansum(rows, axis=0, dtype=np.float64) for rows in row_chunks(errors)], axis=0) / known
@@ -133,11 +133,11 @@ def size_table(model: Admixture) -> pd.DataFrame:
 
 
 def mean_memberships(memberships: NDArray[Any], labels: Any, names: Sequence[str]) -> pd.DataFrame:
-    """Return the mean memberships of the people of each population, with their number as ``people``; those that are NaN are left out."""
+    """Return the mean ancestry proportions of each population, with the number of ``individuals``; NaN is left out."""
     known = np.isfinite(memberships).all(axis=1)
     groups = pd.DataFrame(memberships[known].astype(np.float64), columns=list(names)).groupby(population_names(labels, len(known))[known])
-    table = groups.mean().rename_axis("people of")
-    table.insert(0, "people", groups.size())
+    table = groups.mean().rename_axis("individuals of")
+    table.insert(0, "individuals", groups.size())
     return table
 
 

@@ -37,7 +37,7 @@ class ExpectilePresenter(Presenter[ExpectileMF]):
         n, k = model.factors_.shape
         return [
             ("model", f"{type(model).__name__}, {k} components of {n} rows × {len(model.column_labels_)} columns"),
-            ("loss", f"expectiles at omega {model.omega:g}, ridge {model.ridge:g}"),
+            ("loss", f"expectiles at tau {model.tau:g}, ridge {model.ridge:g}"),
             *order_lines(model),
             *coverage_lines(model),
             fit_line(model, model.remaining_),
@@ -68,10 +68,10 @@ class ExpectilePresenter(Presenter[ExpectileMF]):
 
 def order_lines(model: ExpectileMF) -> Lines:
     """Describe the order of the model's entries and those of the other expectiles that were fitted with it."""
-    omegas, shares = getattr(model, "omegas_", ()), getattr(model, "crossed_", ())
+    taus, shares = getattr(model, "taus_", ()), getattr(model, "crossed_", ())
     parts = [
-        f"{'above' if omega < model.omega else 'below'} omega {omega:g} except at {share:.1%} of entries"
-        for omega, share in zip(omegas, shares, strict=True)
+        f"{'above' if tau < model.tau else 'below'} tau {tau:g} except at {share:.1%} of entries"
+        for tau, share in zip(taus, shares, strict=True)
     ]
     return [("order", ", ".join(parts))] if parts else []
 
@@ -83,7 +83,7 @@ def coverage_lines(model: ExpectileMF) -> Lines:
         return []
     figures = dict(zip(record.figure_names, record.figures[record.best], strict=True))
     entries = f"{figures['below']:.1%} below the expectile, {figures['below_expected']:.1%} by its definition"
-    distances = f"{figures['deviation_below']:.1%} of the distances, {model.omega:.1%} by definition"
+    distances = f"{figures['deviation_below']:.1%} of the distances, {model.tau:.1%} by definition"
     return [("held out", f"{entries}; {distances}")]
 
 

@@ -15,7 +15,7 @@ from dfact.models.estimator import Factorization
 from dfact.models.persistence import load_model, running_versions, saved_versions
 from dfact.models.provenance import Comparison, TensorStability
 from dfact.models.scikit_learn import check_is_fitted
-from dfact.report.comparison import FORMATS, MARKS, describe_columns, describe_groups, describe_screens
+from dfact.report.comparison import FORMATS, MARKS, describe_columns, describe_dif, describe_groups
 from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import comparison_figure, distributions_figure, errors_figure, stability_figure
 from dfact.report.plots import with_item_labels
@@ -284,36 +284,36 @@ def comparison(presenter: _Presenter) -> Section | None:
 
 
 def _items_by_group(result: Comparison, names: list[str]) -> list[Block]:
-    """Show the differences of the groups in the factors, and the items that favour one of them."""
+    """Show the differences of the groups in the factors, and the items that function differently."""
     blocks: list[Block] = []
     impact = result.impact(names)
     if impact is not None:
         caption = (
             "Impact: differences of the groups in the factors, in standard deviations within the groups, with intervals of "
-            f"{result.level:.0%}. Items that favour a group do not count"
+            f"{result.level:.0%}. Items with differential functioning do not count"
         )
         blocks.append(make_table(_named_by_group(result, impact), caption, formats=_FORMATS))
-    blocks.append(Text(describe_screens(result)))
-    findings = result.findings
-    if len(findings):
+    blocks.append(Text(describe_dif(result)))
+    dif_items = result.dif_items
+    if len(dif_items):
         caption = (
-            "Items that favour a group: effect at equal factors in points and, as size, in standard deviations of the item; mean "
+            "Items with differential functioning: effect at equal factors in points and, as size, in standard deviations of the item; mean "
             "difference (SMD) at equal totals of the scale, with its ETS class (A negligible, B moderate, C large)"
         )
-        blocks.append(make_table(_named_by_group(result, findings), caption, formats=_FORMATS))
+        blocks.append(make_table(_named_by_group(result, dif_items), caption, formats=_FORMATS))
     tables = [
         table[[name for name in columns if name in table]]
         for table, columns in (
             (result.effects, ("difference", "effect", "se", "size", "p_adjusted")),
-            (result.screen, ("scale", "n", "smd", "class", "delta")),
+            (result.mantel_tests, ("scale", "n", "smd", "class", "delta")),
         )
         if table is not None
     ]
     if tables:
-        screened = [table["flagged"] for table in (result.effects, result.screen) if table is not None]
-        flagged = pd.concat(screened, axis=1).any(axis=1)
+        flags = [table["flagged"] for table in (result.effects, result.mantel_tests) if table is not None]
+        flagged = pd.concat(flags, axis=1).any(axis=1)
         shown = pd.concat(tables, axis=1)[flagged]
-        if len(shown) > len(findings):
+        if len(shown) > len(dif_items):
             caption = f"Items that one test flags at least, {len(shown)} of {len(flagged)}"
             blocks.append(make_table(_named_by_group(result, shown[:MAX_ITEMS]), caption, formats=_FORMATS))
     return blocks

@@ -17,6 +17,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count
 from dfact.progress import Iteration, Reporter, TimeLeft
+from dfact.renames import accept_old_names, stored
 from dfact.selection.cross_validation.fold_fits import EstimatorFits, FoldTask, GroupResult, WarmStarts
 from dfact.selection.cross_validation.folds import (
     Folds,
@@ -32,33 +33,34 @@ from dfact.selection.running.results_store import ResultsStore, describe_model, 
 from dfact.selection.running.scheduler import run_fits
 
 
+@accept_old_names
 def block_cross_validate(
     model: Any,
     X: Any,
     grid: Mapping[str, Any],
     n_blocks: tuple[int, int] = (10, 10),
     n_folds: int = 10,
-    repeats: int = 1,
-    rule: str = "lowest",
+    n_repeats: int = 1,
+    rule: str = "min",
     *,
     confounders: Any = None,
     sample_weight: Any = None,
     stratify: Any = None,
     groups: Any = None,
-    restarts: int = 0,
+    n_restarts: int = 0,
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
     in_memory: bool | None = None,
 ) -> Selection:
-    """Choose parameters, such as the number of components, by the error on held-out blocks of answers.
+    """Choose parameters, such as the number of components, by the error on held-out blocks of answers: bi-cross-validation.
 
     Rows and columns are shuffled and cut into blocks, and the blocks are assigned to folds. For each
     configuration and fold the model is fitted without the fold's entries, and
 
         error = Σ (M − clip(R))² / number,   over the held-out answers M and the model R of them.
 
-    ICQF and L1NMF are fitted by the splitless solver from the NNDSVD, whatever the model's own solver
+    ICQF and L1NMF are fitted by the solver "mm" from the NNDSVD, whatever the model's own solver
     and start. Within a fold each fit starts from the loadings of the previous one, further components
     from the NNDSVD, and stops at five times the model's ``tol`` (at twice ``tol`` if it differs from the
     previous fit in β alone). Bounds that the model takes from the data are those of the complete data.
@@ -76,9 +78,9 @@ def block_cross_validate(
         Number of blocks of the rows and of the columns.
     n_folds : int
         Number of folds.
-    repeats : int
+    n_repeats : int
         Number of times that rows and columns are shuffled and the blocks assigned to folds, at most 1000.
-    rule : "lowest", "1se" or "knee"
+    rule : "min", "1se" or "knee"
         See :func:`dfact.selection.result.choose`.
     confounders : table of n rows, optional
         The confounders passed to ``model.fit``. If the model takes none, they still stratify the rows.
@@ -91,7 +93,7 @@ def block_cross_validate(
     groups : labels (n,), optional
         Rows with the same label, such as copies of a row or members of a household, are in the same row block, so that none is
         predicted from the others.
-    restarts : int
+    n_restarts : int
         Number of random starts for each number of components, at most 1000, besides the default one; the lowest objective counts.
     random_state : int, RandomState or None
         Seed of the folds and the random starts.
@@ -120,7 +122,7 @@ def block_cross_validate(
 
     References
     ----------
-    Lam et al. (2023), section 3; Kanagal & Sindhwani (2010).
+    Lam et al. (2023), section 3; Kanagal & Sindhwani (2010); Owen & Perry (2009): bi-cross-validation.
 
     Examples
     --------
@@ -134,8 +136,8 @@ def block_cross_validate(
     check_estimator(model)
     if rule not in RULES:
         raise ParameterError(f"rule is {rule!r}, expected one of {', '.join(map(repr, RULES))}")
-    check_count("repeats", repeats, 1, 1000)
-    check_count("restarts", restarts, 0, 1000)
+    check_count("n_repeats", n_repeats, 1, 1000)
+    check_count("n_restarts", n_restarts, 0, 1000)
     configurations = expand(model, grid)
     dataset = weighted_dataset(model, as_dataset(X, confounders), sample_weight)
     if len(dataset.shape) != 2:
@@ -144,17 +146,21 @@ def block_cross_validate(
     grouped = resolve_groups(groups, shape[0])
     blocks = check_blocks((shape[0] if grouped is None else int(grouped.max()) + 1, shape[1]), n_blocks, n_folds)
     strata = resolve_strata(stratify, dataset.confounders, shape[0])
-    settings: dict[str, Any] = {"grid": [describe_parameters(c) for c in configurations], "n_blocks": blocks, "n_folds": int(n_folds)}
-    settings |= {"repeats": int(repeats), "restarts": int(restarts)}
+    settings: dict[str, Any] = {
+        "grid": [describe_parameters(stored(type(model), c)) for c in configurations],
+        "n_blocks": blocks,
+        "n_folds": int(n_folds),
+    }
+    settings |= {"repeats": int(n_repeats), "restarts": int(n_restarts)}
     settings |= {"strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
     settings |= {} if grouped is None else {"groups": blake2b(grouped.tobytes(), digest_size=8).hexdigest()}
     store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, **settings)
-    folds = assign_all_folds(shape, blocks, n_folds, repeats, store.seed, strata, grouped)
+    folds = assign_all_folds(shape, blocks, n_folds, n_repeats, store.seed, strata, grouped)
     _check_size(most_components(model, configurations), folds)
-    groups = _run(model, dataset, configurations, folds, store, restarts, callbacks, in_memory)
+    groups = _run(model, dataset, configurations, folds, store, n_restarts, callbacks, in_memory)
     table, fold_errors = _tabulate(configurations, groups, store)
     best = choose(table, rule)
-    fitted: Any = best_fit(model, best, X, confounders, sample_weight, restarts, store.seed)
+    fitted: Any = best_fit(model, best, X, confounders, sample_weight, n_restarts, store.seed)
     fitted.selection_ = SelectionRecord.from_table(table, configurations.index(best), "error", rule, "se")
     return Selection(table, best, fitted, fold_errors)
 
@@ -165,12 +171,12 @@ def _run(
     configurations: list[Parameters],
     folds: list[Folds],
     store: ResultsStore,
-    restarts: int,
+    n_restarts: int,
     callbacks: Sequence[Callable[[Iteration], None]],
     in_memory: bool | None,
 ) -> list[tuple[int, ...]]:
     """Compute the results that are not stored yet; return the numbers of the configurations in each group."""
-    fits = plan_fits(model, configurations, dataset, folds, restarts, store.seed)
+    fits = plan_fits(model, configurations, dataset, folds, n_restarts, store.seed)
     groups: list[tuple[int, ...]] = [(i,) for i in range(len(configurations))]
     if isinstance(fits, WarmStarts):
         groups = [group.configurations for group in fits.groups]

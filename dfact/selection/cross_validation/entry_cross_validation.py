@@ -37,8 +37,8 @@ def cross_validate_entries(
 ) -> Selection:
     """Choose the number of populations with the lowest cross-validation error, and return the model fitted with it.
 
-    A hash of row, column and seed assigns every observed entry g to a fold. Each number of populations is fitted without the
-    entries of each fold, from its own start, and predicts them by μ = M QP:
+    A hash of row, column and seed assigns every observed entry g to a fold: a speckled hold-out (Wold 1978). Each number of
+    populations is fitted without the entries of each fold, from its own start, and predicts them by μ = M QP:
 
         error = mean over the observed entries of g log(g/μ) + (M − g) log((M − g)/(M − μ)),   0 log 0 = 0.
 
@@ -68,7 +68,7 @@ def cross_validate_entries(
     Selection
         ``table`` with the ``deviance`` (the error above) of each ``n_components``, its standard error over the folds ``se``, the
         standard error ``se_difference`` of its difference from the lowest (see :func:`dfact.selection.result.fold_errors`), and
-        the ``reads`` of its fits; ``best_params``; and the ``model`` fitted with them to the complete data.
+        the ``passes`` of its fits; ``best_params``; and the ``model`` fitted with them to the complete data.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def cross_validate_entries(
         tasks = {k: with_parameters(model, n_components=k, callbacks=()).prepare(X).without_rows() for k in candidates}
     dataset = tasks[candidates[0]].dataset
     if dataset.dtype.kind == "f" and (found := locate_noninteger(dataset)) != "no entry":
-        raise DataError(f"{found}, expected whole numbers from 0 to {model.n_trials}")
+        raise DataError(f"{found}, expected whole numbers from 0 to {model.ploidy}")
     settings = {"n_components": candidates, "n_folds": int(n_folds)}
     store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, **settings)
     # Fits of one fold are neighbours, so that they share its view of a block.
@@ -134,10 +134,10 @@ def _check(model: Any, n_components: Iterable[int], n_folds: Any) -> list[int]:
 
 
 def _tabulate(candidates: list[int], figures: Any) -> pd.DataFrame:
-    """Return the table of the candidates, given deviance, number of entries and reads of each fold and candidate."""
-    totals, counts, reads = np.moveaxis(figures, 2, 0)
+    """Return the table of the candidates, given deviance, number of entries and passes of each fold and candidate."""
+    totals, counts, passes = np.moveaxis(figures, 2, 0)
     if not counts.sum(axis=0).all():
         raise DataError("no fold holds out an entry, expected more data")
     errors = fold_errors(totals.T[:, None], counts.T[:, None])
-    columns = {"deviance": errors.pop("error"), **errors, "reads": reads.sum(axis=0).astype(int)}
+    columns = {"deviance": errors.pop("error"), **errors, "passes": passes.sum(axis=0).astype(int)}
     return pd.DataFrame(columns, index=pd.Index(candidates, name="n_components"))

@@ -84,5 +84,5 @@ def fit_chosen(
     """Return the selection of the configuration with the lowest score in the table, with the model fitted to all of X."""
     best = int(table[score].to_numpy().argmin())
     fitted = with_parameters(model, **configurations[best]).fit(X, checkpoint=checkpoint)
-    fitted.selection_ = SelectionRecord.from_table(table, best, score, "lowest", se)
+    fitted.selection_ = SelectionRecord.from_table(table, best, score, "min", se)
     return Selection(table, configurations[best], fitted)

@@ -21,6 +21,7 @@ from dfact.models.expectile.sampled_entries import record_crossings
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
 from dfact.parameters import COUNT, check_count, describe_value, is_in_range
 from dfact.progress import Iteration, Reporter
+from dfact.renames import accept_old_names, current, stored
 from dfact.selection.cross_validation.entry_fits import EntryFit, fit_chosen, run_entry_fits
 from dfact.selection.cross_validation.masks import EntryMask
 from dfact.selection.grid import Parameters, expand, make_index
@@ -32,6 +33,7 @@ _COMMON = (*RUNTIME_PARAMETERS, "dtype")  # parameters that are the same for all
 _STARTS, _ERRORS = range(2)  # the stages of the fits
 
 
+@accept_old_names
 def select_by_held_out(
     model: ExpectileMF,
     X: Any,
@@ -40,21 +42,21 @@ def select_by_held_out(
     holdout_fraction: float = 0.1,
     error: str = "expectile",
     bins: Sequence[float] | None = None,
-    repeats: int = 1,
+    n_repeats: int = 1,
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
 ) -> Selection:
     """Choose the number of components and the ridge by the expectile loss of held-out entries.
 
-    A fraction of the observed entries, drawn at random, is held out. Every configuration is fitted to the
-    others and predicts the ω-expectile of the held-out entries b by b̂. The configuration with the lowest mean loss
+    A fraction of the observed entries, drawn at random, is held out: a speckled hold-out (Wold 1978). Every configuration is fitted to the
+    others and predicts the τ-expectile of the held-out entries b by b̂. The configuration with the lowest mean loss
 
-        ρ_ω(b − b̂) = (b − b̂)²·|ω − 1(b < b̂)|
+        ρ_τ(b − b̂) = (b − b̂)²·|τ − 1(b < b̂)|
 
-    is chosen, in a tie the first. In expectation this loss is lowest at the ω-expectile and nowhere else, so it is a consistent
-    score of the target. ω itself says what is predicted and is not chosen: losses of different ω cannot be compared, and
-    the best prediction by |b̂ − b| / |b| is the same for all of them. :func:`select_each_by_held_out` chooses for several ω.
+    is chosen, in a tie the first. In expectation this loss is lowest at the τ-expectile and nowhere else, so it is a consistent
+    score of the target. τ itself says what is predicted and is not chosen: losses of different τ cannot be compared, and
+    the best prediction by |b̂ − b| / |b| is the same for all of them. :func:`select_each_by_held_out` chooses for several τ.
 
     As many fits as the memory plan
     allows share each read of the data. In each repeat, the fits with ``init="svd"`` start from one decomposition
@@ -71,7 +73,7 @@ def select_by_held_out(
         NaN is missing, and so are the implicit entries of a sparse matrix.
     grid : dict of lists
         Values to try for each parameter, in all combinations, such as
-        ``{"n_components": range(2, 11), "ridge": [0.01, 0.1, 1]}``. A single ω may be among them.
+        ``{"n_components": range(2, 11), "ridge": [0.01, 0.1, 1]}``. A single τ may be among them.
     holdout_fraction : float
         Probability with which each observed entry is held out, between 0 and 1.
     error : "expectile", "relative" or "absolute"
@@ -80,7 +82,7 @@ def select_by_held_out(
         equal to 0 have no relative error: they are excluded from the quantiles and counted.
     bins : increasing numbers, optional
         Edges of bins of the true value, with a median for each bin. A bin includes its lower edge.
-    repeats : int
+    n_repeats : int
         Number of draws of held-out entries, at most 1000. The errors of all repeats are pooled.
     random_state : int, RandomState or None
         Seed of the draws.
@@ -104,8 +106,8 @@ def select_by_held_out(
 
         The coverage has three columns. ``below`` is the share of the entries below b̂. ``below_expected`` is the share that the
         definition of the expectile gives: with the mean distances A of the entries below and B of those above,
-        ωB / (ωB + (1 − ω)A). ``deviation_below`` is the share of the entries' total distance Σ|b − b̂| that the
-        entries below contribute; it is ω if b̂ is the ω-expectile. A higher value says that the predictions are too high.
+        τB / (τB + (1 − τ)A). ``deviation_below`` is the share of the entries' total distance Σ|b − b̂| that the
+        entries below contribute; it is τ if b̂ is the τ-expectile. A higher value says that the predictions are too high.
 
     Raises
     ------
@@ -128,43 +130,45 @@ def select_by_held_out(
     >>> dfact.selection.select_by_held_out(dfact.ExpectileMF(ridge=0.1), X, {"n_components": [1, 3, 8]}, random_state=0).best_params
     {'n_components': 3}
     """
-    omegas = list(dict.fromkeys(grid.get("omega", ())))
-    if len(omegas) > 1:
-        found = f"grid has {len(omegas)} values of omega, expected one: omega is the target, and losses of different targets do not compare"
+    grid = current(ExpectileMF, grid)
+    taus = list(dict.fromkeys(grid.get("tau", ())))
+    if len(taus) > 1:
+        found = f"grid has {len(taus)} values of tau, expected one: tau is the target, and losses of different targets do not compare"
         raise ParameterError(f"{found}; call select_each_by_held_out, which chooses for each of them")
-    settings = _Settings(holdout_fraction, error, () if bins is None else tuple(bins), repeats, random_state, checkpoint, callbacks)
+    settings = _Settings(holdout_fraction, error, () if bins is None else tuple(bins), n_repeats, random_state, checkpoint, callbacks)
     return _select(model, X, [grid], settings)[0]
 
 
+@accept_old_names
 def select_each_by_held_out(
     model: ExpectileMF,
     X: Any,
     grid: Mapping[str, Any],
-    omegas: Sequence[float],
+    taus: Sequence[float],
     *,
     holdout_fraction: float = 0.1,
     error: str = "expectile",
     bins: Sequence[float] | None = None,
-    repeats: int = 1,
+    n_repeats: int = 1,
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
 ) -> list[Selection]:
-    """Choose the number of components and the ridge for each ω of ``omegas``, and return the selections in their order.
+    """Choose the number of components and the ridge for each τ of ``taus``, and return the selections in their order.
 
-    All candidates share each read of the data. The arguments are those of :func:`select_by_held_out`; ``model.omega`` is
-    not used. Fits of different ω are independent, so that a lower expectile may come out above a higher one:
-    the models have the shares of entries where it does in ``omegas_`` and ``crossed_``, see :class:`dfact.ExpectileMF`.
+    All candidates share each read of the data. The arguments are those of :func:`select_by_held_out`; ``model.tau`` is
+    not used. Fits of different τ are independent, so that a lower expectile may come out above a higher one:
+    the models have the shares of entries where it does in ``taus_`` and ``crossed_``, see :class:`dfact.ExpectileMF`.
 
     Returns
     -------
     list of Selection
-        One for each ω, in their order.
+        One for each τ, in their order.
 
     Raises
     ------
     ParameterError, DataError, MemoryPlanError
-        The same conditions as for :func:`select_by_held_out`; an ω that is listed twice, or in the grid.
+        The same conditions as for :func:`select_by_held_out`; an τ that is listed twice, or in the grid.
 
     Examples
     --------
@@ -173,15 +177,15 @@ def select_each_by_held_out(
     >>> X = rng.random((100, 2)) @ rng.random((2, 60)) * rng.exponential(1, (100, 60))
     >>> grid = {"n_components": [1, 2], "ridge": [0.1, 1]}
     >>> low, high = dfact.selection.select_each_by_held_out(dfact.ExpectileMF(), X, grid, [0.1, 0.9], random_state=0)
-    >>> low.model.omega, high.model.omega, low.model.crossed_.shape
+    >>> low.model.tau, high.model.tau, low.model.crossed_.shape
     (0.1, 0.9, (1,))
     """
-    if "omega" in grid:
-        raise ParameterError("grid has 'omega', expected other parameters; list the values of omega in omegas")
-    if np.ndim(omegas) != 1 or not len(omegas) or len(set(omegas)) < len(omegas):
-        raise ParameterError(f"omegas is {omegas!r}, expected a list of at least one number between 0 and 1, each once")
-    settings = _Settings(holdout_fraction, error, () if bins is None else tuple(bins), repeats, random_state, checkpoint, callbacks)
-    selections = _select(model, X, [{**grid, "omega": [omega]} for omega in omegas], settings)
+    if "tau" in current(ExpectileMF, grid):
+        raise ParameterError("grid has 'tau', expected other parameters; list the values of tau in taus")
+    if np.ndim(taus) != 1 or not len(taus) or len(set(taus)) < len(taus):
+        raise ParameterError(f"taus is {taus!r}, expected a list of at least one number between 0 and 1, each once")
+    settings = _Settings(holdout_fraction, error, () if bins is None else tuple(bins), n_repeats, random_state, checkpoint, callbacks)
+    selections = _select(model, X, [{**grid, "tau": [tau]} for tau in taus], settings)
     record_crossings([selection.model for selection in selections])
     return selections
 
@@ -200,7 +204,7 @@ class _Settings:
 
 
 def _select(model: ExpectileMF, X: Any, grids: Sequence[Mapping[str, Any]], settings: _Settings) -> list[Selection]:
-    """Fit the configurations of all grids to the same masks; return the selection from each grid, whose configurations have one ω."""
+    """Fit the configurations of all grids to the same masks; return the selection from each grid, whose configurations have one τ."""
     error, repeats, holdout_fraction = settings.error, settings.repeats, settings.holdout_fraction
     _check(model, settings)
     each = [expand(model, grid) for grid in grids]
@@ -210,7 +214,7 @@ def _select(model: ExpectileMF, X: Any, grids: Sequence[Mapping[str, Any]], sett
         tasks = [_configure(model, parameters).prepare(dataset).without_rows() for parameters in configurations]
     unit = largest_entry(dataset) if error == "absolute" else 1.0
     measure = ErrorMeasure("absolute" if error == "absolute" else "relative", tuple(float(edge) for edge in settings.bins), unit)
-    identity = {"grid": [describe_parameters(c) for c in configurations], "holdout_fraction": float(holdout_fraction)}
+    identity = {"grid": [describe_parameters(stored(ExpectileMF, c)) for c in configurations], "holdout_fraction": float(holdout_fraction)}
     identity |= {"error": error, "row_groups": N_ROW_GROUPS, "bins": describe_value(measure.edges), "repeats": int(repeats)}
     store = ResultsStore.of_fits(settings.checkpoint, dataset, describe_model(model), settings.random_state, **identity)
     progress = _Progress(settings.callbacks, repeats * sum(int(task.model.get_params()["max_iter"]) for task in tasks))
@@ -227,7 +231,7 @@ def _select(model: ExpectileMF, X: Any, grids: Sequence[Mapping[str, Any]], sett
     selections, first, score = [], 0, "loss" if error == "expectile" else "median"
     for i, of_grid in enumerate(each):
         part = slice(first, first := first + len(of_grid))
-        table = _tabulate(of_grid, measure, found[part], [fit.model.omega for fit in fits[part]])
+        table = _tabulate(of_grid, measure, found[part], [fit.model.tau for fit in fits[part]])
         path = store.checkpoint("model" if len(each) == 1 else f"model-{i}")
         selections.append(fit_chosen(model, X, table, of_grid, score, "se" if score == "loss" else None, path))
     return selections
@@ -235,13 +239,13 @@ def _select(model: ExpectileMF, X: Any, grids: Sequence[Mapping[str, Any]], sett
 
 def _check(model: Any, settings: _Settings) -> None:
     holdout_fraction, error, bins = settings.holdout_fraction, settings.error, settings.bins
-    remedies = ("for other models use block_cross_validate", "for tensors use select_on_path or replicability")
+    remedies = ("for other models use block_cross_validate", "for tensors use select_penalty or replicability")
     require_method(model, "held_out_errors", f"an ExpectileMF; {remedies[is_tensor_model(model)]}")
     if not is_in_range(holdout_fraction, 0, 1) or holdout_fraction == 0:
         raise ParameterError(f"holdout_fraction is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
     if error not in ("expectile", *ERRORS):
         raise ParameterError(f"error is {error!r}, expected one of {', '.join(map(repr, ('expectile', *ERRORS)))}")
-    check_count("repeats", settings.repeats, 1, 1000)
+    check_count("n_repeats", settings.repeats, 1, 1000)
     COUNT.check("checkpoint_every", model.checkpoint_every)
     if bins and (len(bins) < 2 or not all(low < high for low, high in pairwise(bins))):
         raise ParameterError(f"bins are {list(bins)!r}, expected at least two numbers, each larger than the one before")
@@ -263,17 +267,17 @@ def _sum(errors: Sequence[ExpectileErrors]) -> ExpectileErrors:
 
 
 def _tabulate(
-    configurations: list[Parameters], measure: ErrorMeasure, errors: Sequence[Sequence[ExpectileErrors]], omegas: Sequence[float]
+    configurations: list[Parameters], measure: ErrorMeasure, errors: Sequence[Sequence[ExpectileErrors]], taus: Sequence[float]
 ) -> pd.DataFrame:
     """Return the table of configurations, given the errors of each repeat of each of them."""
     losses = fold_errors(*(np.array([[getattr(part, name) for part in parts] for parts in errors]) for name in ("losses", "numbers")))
     rows = []
-    for i, (parts, omega) in enumerate(zip(errors, omegas, strict=True)):
+    for i, (parts, tau) in enumerate(zip(errors, taus, strict=True)):
         total = _sum(parts)
         overall = total.counts.sum(axis=0)
         median, q25, q75 = measure.quantiles(overall, (0.5, 0.25, 0.75))
         row: dict[str, Any] = {("loss" if name == "error" else name): values[i] for name, values in losses.items()}
-        row |= total.coverage(omega)
+        row |= total.coverage(tau)
         row |= {"median": median, "q25": q25, "q75": q75, "n": int(overall.sum())}
         if measure.error == "relative":
             row["zeros"] = int(total.zeros)

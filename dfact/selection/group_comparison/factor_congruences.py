@@ -15,7 +15,7 @@ from dfact.linalg.rotation import rotate_to_target
 from dfact.progress import Iteration
 from dfact.selection.group_comparison.congruence_tests import DRAWS_PER_TEST, CongruenceTests, centred_congruences, congruences, holm, unit
 from dfact.selection.group_comparison.equal_loadings import EqualLoadingsFits
-from dfact.selection.group_comparison.item_screens import Groups
+from dfact.selection.group_comparison.mantel_test import Groups
 from dfact.selection.resampling.refits import Matching, Refits, converged_start, refit_inputs
 from dfact.selection.resampling.resamples import GroupFits, RefittedLoadings
 from dfact.selection.running.results_store import ResultsStore

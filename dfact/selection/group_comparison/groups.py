@@ -1,4 +1,4 @@
-"""Comparison of groups of participants: whether their factors agree, and which items favour one of them."""
+"""Comparison of groups of participants: whether their factors agree, and which items function differently."""
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
@@ -15,9 +15,10 @@ from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import Vocabulary
 from dfact.parameters import check_count, describe_value, is_in_range
 from dfact.progress import Iteration
+from dfact.renames import accept_old_names
 from dfact.selection.group_comparison.factor_congruences import FactorCongruences, resolve_draws
 from dfact.selection.group_comparison.item_effects import anchored_tests
-from dfact.selection.group_comparison.item_screens import Groups, make_strata, mantel_screen
+from dfact.selection.group_comparison.mantel_test import Groups, make_strata, mantel_figures
 from dfact.selection.resampling.refits import fitted_confounders, fitted_weights
 from dfact.selection.running.estimators import fitted_dataset
 from dfact.selection.running.results_store import ResultsStore, describe_model
@@ -26,12 +27,13 @@ Array = NDArray[np.float64]
 _LEAST_RESAMPLES = 30  # for an interval
 
 
+@accept_old_names
 def compare_groups(
     model: Factorization,
     X: Any,
     by: Any,
     *,
-    levels: Sequence[Any] | None = None,
+    groups: Sequence[Any] | None = None,
     n_resamples: int | None = None,
     test: bool = True,
     level: float = 0.95,
@@ -44,7 +46,7 @@ def compare_groups(
     checkpoint: str | PathLike[str] | None = None,
     n_permutations: Any = None,
 ) -> Comparison:
-    """Compare groups of participants: whether they have the same factors, and which items favour one of them.
+    """Compare groups of participants: whether they have the same factors, and which items function differently.
 
     **Factors.** The model is fitted to each group separately, with its own parameters and from its loadings, in which only the group
     is no confounder. The factors are matched with the model's, one to one, as :func:`dfact.selection.bootstrap` does, and each
@@ -75,8 +77,8 @@ def compare_groups(
     It takes continuous answers and survey weights, and flags an item at a false discovery rate of 5 % over items and groups if
     the effect is 0.17 standard deviations of the item or more. Mantel's test compares participants with the same total of the item's
     scale, without the items that it flags, which leave the total one at a time; participants with a missing answer in the scale are left
-    out there. It flags classes B and C of the Educational Testing Service at the same rate. An item that both flag is a finding;
-    where Mantel's test is not possible, the first one decides. The guide ``evidence`` has their measured error rates.
+    out there. It flags classes B and C of the Educational Testing Service at the same rate. An item that both flag is one of
+    the ``dif_items``; where Mantel's test is not possible, the first one decides. The guide ``evidence`` has their measured error rates.
 
     Parameters
     ----------
@@ -87,7 +89,7 @@ def compare_groups(
         The data that the model was fitted to. If it does not fit in memory, refits share their reads.
     by : str, or labels (n,)
         Name of a confounder of X, or the group of each row. Rows without a group are left out. The first level is the reference.
-    levels : sequence, optional
+    groups : sequence, optional
         The groups to compare, by default all. Rows of others are left out of the comparison, and stay in the model.
     n_resamples : int, optional
         Number of draws, from 30 to 100,000: at least 20 for each factor and group that is tested. By default 200, or as many as these.
@@ -148,7 +150,7 @@ def compare_groups(
     >>> model = dfact.FactorAnalysis(n_components=2).fit(answers)
     >>> groups = np.repeat(["a", "b"], 200)
     >>> comparison = dfact.selection.compare_groups(model, answers, groups, n_resamples=40, random_state=0)
-    >>> comparison.congruence.shape, bool((comparison.congruence > 0.95).all()), len(comparison.findings)
+    >>> comparison.congruence.shape, bool((comparison.congruence > 0.95).all()), len(comparison.dif_items)
     ((1, 2), True, 0)
     >>> bool((comparison.p > 0.05).all()), bool((comparison.high == 1).all())
     (True, True)
@@ -157,21 +159,21 @@ def compare_groups(
     dataset = fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
     encoded = getattr(model, "confounder_encoding_", None) is not None
     frame = fitted_confounders(model, dataset, confounders if encoded else None)
-    groups = Groups.of(by, dataset, levels)
-    n_draws = resolve_draws(n_resamples, len(model.components_) * (len(groups.levels) - 1), test=test)
-    members = groups.datasets(dataset)
-    strata = make_strata(model, dataset, groups, scales, keys)
+    compared = Groups.of(by, dataset, groups)
+    n_draws = resolve_draws(n_resamples, len(model.components_) * (len(compared.levels) - 1), test=test)
+    members = compared.datasets(dataset)
+    strata = make_strata(model, dataset, compared, scales, keys)
     described = f"{describe_model(model)}, components {describe_value(np.asarray(model.components_))}"
-    store = ResultsStore.of_fits(checkpoint, dataset, described, random_state, groups=f"{groups.by}, {describe_value(groups.labels)}")
-    congruences = FactorCongruences(model, groups, n_draws, test=test)
+    store = ResultsStore.of_fits(checkpoint, dataset, described, random_state, groups=f"{compared.by}, {describe_value(compared.labels)}")
+    congruences = FactorCongruences(model, compared, n_draws, test=test)
     congruences.fit(dataset, frame, members, store, callbacks)
-    scale_names, mantel, unscreened = mantel_screen(model, dataset, groups, *strata)
-    item_tests, untested = anchored_tests(model, dataset, frame, groups)
+    scale_names, mantel, unscreened = mantel_figures(model, dataset, compared, *strata)
+    item_tests, untested = anchored_tests(model, dataset, frame, compared)
     factors = congruences.compare(level)
     return Comparison(
-        groups.by,
-        list(groups.levels),
-        np.bincount(groups.labels[groups.labels >= 0]),
+        compared.by,
+        list(compared.levels),
+        np.bincount(compared.labels[compared.labels >= 0]),
         factors.congruence,
         factors.low,
         factors.high,

@@ -14,7 +14,7 @@ from dfact.engine.memory_plan import Footprint
 from dfact.errors import DataError
 from dfact.models.item_tests import ItemTests
 from dfact.psychometrics.dif import N_PARTS, Design, anchored_dif, weak_factors
-from dfact.selection.group_comparison.item_screens import Groups
+from dfact.selection.group_comparison.mantel_test import Groups
 
 Array = NDArray[np.float64]
 _DTYPE = np.dtype(np.float64)
@@ -87,7 +87,5 @@ def _warn_of_weak_anchors(model: Any, groups: Groups, anchors: list[NDArray[np.b
     for level, chosen in zip(groups.levels[1:], anchors, strict=True):
         for number, (count, size) in weak_factors(chosen, factor).items():
             found = f"the anchor of {names[number]} has {count} of its {size} items for {groups.by}={level}"
-            expected = (
-                "expected at least four and half of them: its difference between the groups, and which items favour one, are arbitrary"
-            )
+            expected = "expected at least four and half of them: its difference between the groups, and which items have DIF, are arbitrary"
             warnings.warn(f"{found}, {expected}; compare with fewer factors, or do not interpret its items", UserWarning, stacklevel=4)

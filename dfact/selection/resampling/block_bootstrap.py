@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
-from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.executors import resolve_executor
 from dfact.engine.passes import Block, Pass
 from dfact.engine.requests import Solver, memo, run, state_rows
@@ -114,7 +114,7 @@ def block_bootstrap(
         task = with_parameters(model, callbacks=()).prepare(dataset, **inputs)
     labels = np.full((n, 1), -1.0) if task.covariates is None else task.covariates
     estimate = np.hstack([labels, np.asarray(model.memberships_, np.float64)])
-    described = f"{describe_model(model)}, frequencies {describe_value(np.asarray(model.frequencies_))}"
+    described = f"{describe_model(model)}, frequencies {describe_value(np.asarray(model.allele_frequencies_))}"
     settings = {"labels": describe_value(labels), "n_resamples": int(n_resamples), "blocks": describe_value(edges)}
     store = ResultsStore.of_fits(checkpoint, dataset, described, random_state, **settings)
     reporter, left = Reporter(callbacks, n_resamples), TimeLeft(n_resamples)
@@ -137,7 +137,7 @@ def block_bootstrap(
     opened = executor.open(resamples.task.partitions, plan)
     with store.checkpoint_batch(opened, 0, range(count), model.checkpoint_every) as session:
         solvers = [FusedSolver(resamples.chain(range(first, n_resamples, count), finished)) for first in range(count)]
-        drive_together(solvers, session, task.dtype, add)
+        run_fused(solvers, session, task.dtype, add)
     store.remove_batches()
     rows = _standard_errors(sums, int(n_resamples), task.dtype)
     return gather_rows(rows, (n, k), task.dtype, stored=dataset.path is not None)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.replicate_weights import ReplicateWeights
-from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
 from dfact.engine.passes import Block, BlockView
@@ -252,7 +252,7 @@ class ResampleFits:
     def _refit_alone(self, plan: Plan, which: int) -> list[Refit]:
         task, refits = self.task, list[Refit]()
         with InlineExecutor().open(task.partitions, plan) as session:
-            drive_together([self.shared(which, refits.append)], session, task.dtype)
+            run_fused([self.shared(which, refits.append)], session, task.dtype)
         return refits
 
 

@@ -121,8 +121,7 @@ def _starting_from(fits: TensorFits, estimate: "_Matched") -> TensorFits:
 
 
 def _from_own_start(fits: TensorFits, model: Any) -> TensorFits:
-    start = {"svd": "nvecs"}.get(model.init, model.init) if isinstance(model.init, str) else model.init
-    own = with_parameters(fits.model, init=start)
+    own = with_parameters(fits.model, init=model.init)
     return TensorFits.make(own, fits.task.dataset, seed=fits.seed, strata=fits.strata)
 
 

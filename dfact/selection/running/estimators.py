@@ -61,9 +61,11 @@ def takes_weights(model: Any) -> bool:
 
 
 def restrict_to_rows(model: Any, rows: NDArray[np.intp]) -> Any:
-    """Return a CP model with its given priors and starts of mode 1 for these rows alone."""
+    """Return a CP model with its given variances and starts of mode 1 for these rows alone."""
     given = {
-        name: value for name, value in model.get_params(deep=False).items() if name in ("prior", "init") and not isinstance(value, str)
+        name: value
+        for name, value in model.get_params(deep=False).items()
+        if name in ("slice_variances", "init") and not isinstance(value, str)
     }
     arrays = {name: value for name, value in given.items() if value is not None}
     return with_parameters(model, **{name: [np.asarray(value[0])[rows], *value[1:]] for name, value in arrays.items()})

@@ -13,6 +13,7 @@ from dfact.engine.environment import as_fields, environments_from, result_enviro
 from dfact.engine.session import CheckpointableSession, Session
 from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.parameters import describe_value, random_generator
+from dfact.renames import stored
 from dfact.storage.location import Location, parse_location
 from dfact.storage.records import Records
 
@@ -29,7 +30,8 @@ def describe_parameters(parameters: Mapping[str, Any]) -> str:
 
 def describe_model(model: Any) -> str:
     """Return the estimator's name and the parameters on which its results depend."""
-    parameters = {name: value for name, value in model.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
+    parameters = stored(type(model), model.get_params(deep=False))
+    parameters = {name: parameters[name] for name in sorted(parameters) if name not in RUNTIME_PARAMETERS}
     return f"{type(model).__name__}({describe_parameters(parameters)})"
 
 

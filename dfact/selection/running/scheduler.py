@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from dfact.data.sources.base import RowSource
-from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.environment import computed_in
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
@@ -132,7 +132,7 @@ def run_on_shared_reads(
         count, plan = largest_batch(task.dataset.source, task.dtype, footprints[batch.start : batch.stop], workers)
         batch, opened = batch[:count], executor.open(task.partitions, plan)
         with opened if checkpoints is None else checkpoints.attach(opened, batch) as session, computed_in(lambda: session.environments):
-            drive_together([fits.shared(which[i], partial(keep, which[i])) for i in batch], session, task.dtype)
+            run_fused([fits.shared(which[i], partial(keep, which[i])) for i in batch], session, task.dtype)
         batch = range(batch.stop, len(which))
 
 

@@ -18,6 +18,7 @@ from dfact.models.cp.base import CPModel
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count, describe_value, is_in_range
 from dfact.progress import Iteration, Reporter, TimeLeft
+from dfact.renames import accept_old_names
 from dfact.selection.cross_validation.folds import assign_folds, resolve_strata
 from dfact.selection.grid import expand
 from dfact.selection.result import Selection
@@ -33,14 +34,15 @@ _FULL = 0  # number of the fit to all rows among those of a number of components
 _LOW = 0.05  # quantile of the scores of the pairs
 
 
+@accept_old_names
 def replicability(
     model: CPModel,
     X: Any,
     n_components: Iterable[int] = range(1, 7),
     *,
     n_folds: int | None = None,
-    repeats: int = 1,
-    starts: int = 3,
+    n_repeats: int = 1,
+    n_starts: int = 3,
     threshold: float = SAME,
     stratify: Any = None,
     random_state: Any = None,
@@ -72,9 +74,9 @@ def replicability(
         Candidates.
     n_folds : int, optional
         Number of folds, from 2 to the number of rows; by default 10, or the number of rows if it is less.
-    repeats : int
+    n_repeats : int
         Number of splits into folds. Pairs are formed within a split.
-    starts : int
+    n_starts : int
         Number of starts of each fit: the model's own, and random ones.
     threshold : float
         Similarity from which components count as replicable.
@@ -124,20 +126,20 @@ def replicability(
     """
     candidates = _candidates(model, n_components)
     dataset = as_dataset(X)
-    folds = _check(dataset.shape[0], n_folds, repeats, starts, threshold)
+    folds = _check(dataset.shape[0], n_folds, n_repeats, n_starts, threshold)
     strata = resolve_strata(stratify, None, dataset.shape[0])
     any_number = describe_model(with_parameters(model, n_components=1, random_state=None))
-    settings = {"folds": folds, "starts": starts, "strata": None if strata is None else describe_value(strata)}
+    settings = {"folds": folds, "starts": n_starts, "strata": None if strata is None else describe_value(strata)}
     store = ResultsStore.of_fits(checkpoint, dataset, any_number, random_state, **settings)
-    fits = _FoldFits(model, dataset, store, starts, _assign(dataset.shape[0], folds, repeats, store.seed, strata))
-    fits.run([(k, number) for k in candidates for number in range(1 + folds * repeats)], callbacks)
-    rows, scores = zip(*(_scores(fits, k, folds, repeats) for k in candidates), strict=True)
+    fits = _FoldFits(model, dataset, store, n_starts, _assign(dataset.shape[0], folds, n_repeats, store.seed, strata))
+    fits.run([(k, number) for k in candidates for number in range(1 + folds * n_repeats)], callbacks)
+    rows, scores = zip(*(_scores(fits, k, folds, n_repeats) for k in candidates), strict=True)
     index = pd.Index(candidates, name="n_components")
     table = pd.DataFrame(list(rows), index=index)
     best = _largest_replicable(table["replicability"].to_numpy(), threshold)
     chosen = fits.fit(candidates[best], _FULL)
     chosen.selection_ = SelectionRecord.from_table(table, best, "replicability", "largest replicable")
-    columns = pd.MultiIndex.from_product([range(repeats), range(folds)], names=["repeat", "fold"])
+    columns = pd.MultiIndex.from_product([range(n_repeats), range(folds)], names=["repeat", "fold"])
     return Selection(table, {"n_components": candidates[best]}, chosen, pd.DataFrame(list(scores), index=index, columns=columns))
 
 
@@ -155,8 +157,8 @@ def _check(n: int, n_folds: Any, repeats: Any, starts: Any, threshold: Any) -> i
         raise DataError(f"X has {n} rows in mode 1, expected at least 3, so that a fold leaves several")
     folds = min(_FOLDS, n) if n_folds is None else n_folds
     check_count("n_folds", folds, 2, n)
-    check_count("repeats", repeats, 1, 1000)
-    check_count("starts", starts, 1, 1000)
+    check_count("n_repeats", repeats, 1, 1000)
+    check_count("n_starts", starts, 1, 1000)
     if not is_in_range(threshold, 0, 1):
         raise ParameterError(f"threshold is {threshold!r}, expected a number between 0 and 1, such as {SAME}")
     return int(folds)

@@ -21,6 +21,7 @@ from dfact.models.cp.problem import khatri_rao
 from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import describe_value, is_in_range
+from dfact.renames import accept_old_names
 from dfact.selection.cross_validation.masks import EntryMask, masked
 from dfact.selection.result import Selection, choose
 from dfact.selection.running.estimators import check_estimator, require_method, restrict_to_rows, with_parameters
@@ -29,18 +30,19 @@ from dfact.selection.tensors.factor_match import match_components
 from dfact.storage.location import parse_location
 
 CRITERIA = ("held_out", "bic", "split_half")
-RULES = ("lowest", "knee")
+RULES = ("min", "knee")
 _SAME_COMPONENT = 0.95  # congruence from which two components count as the same
 
 
-def select_on_path(
+@accept_old_names
+def select_penalty(
     model: ElasticCP,
     X: Any,
     criterion: str = "held_out",
     lambdas: Sequence[float] | None = None,
     *,
     l1_ratios: Sequence[float] | None = None,
-    rule: str = "lowest",
+    rule: str = "min",
     holdout_fraction: float = 0.1,
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
@@ -57,10 +59,10 @@ def select_on_path(
     largest. It is 0 if the halves and the complete data differ in the number of components. It measures which components
     recur in other rows, not how well they fit, and needs enough rows in each half to estimate them.
 
-    For ``held_out`` and ``bic`` the rule ``lowest`` chooses the lowest score. ``knee`` chooses the number of components at
+    For ``held_out`` and ``bic`` the rule ``min`` chooses the lowest score. ``knee`` chooses the number of components at
     which the curve of the lowest score for each number lies furthest below the line from the smallest number to the number
     with the lowest score, and of its steps the one with the lowest score. It omits components that improve the score little,
-    such as scatter. On planted tensors it chooses too few components, where ``lowest`` is right (guide "evidence"); use it only
+    such as scatter. On planted tensors it chooses too few components, where ``min`` is right (guide "evidence"); use it only
     where a part of what can be predicted is not wanted. For ``split_half`` the largest number is chosen whose steps have a median
     score of at least 0.95, and of its steps the one with the highest score; without such a number, the highest score of all.
 
@@ -77,7 +79,7 @@ def select_on_path(
     l1_ratios : numbers from 0 to 1, optional
         Candidates for the share α of the ℓ1 penalty. A path is computed for each, and the rule chooses among the steps of all. The
         same entries, or halves, serve all. By default the model's.
-    rule : "lowest" or "knee"
+    rule : "min" or "knee"
         The rule for ``held_out`` and ``bic``.
     holdout_fraction : float
         Probability of each observed entry to be held out, between 0 and 1.
@@ -114,7 +116,7 @@ def select_on_path(
     >>> rng = np.random.default_rng(0)
     >>> A, B, C = (rng.standard_normal((size, 2)) for size in (30, 20, 10))
     >>> Z = np.einsum("ir,jr,kr->ijk", A, B, C) + 0.5 * rng.standard_normal((30, 20, 10))
-    >>> selection = dfact.selection.select_on_path(dfact.ElasticCP(4, random_state=0), Z, random_state=0)
+    >>> selection = dfact.selection.select_penalty(dfact.ElasticCP(4, random_state=0), Z, random_state=0)
     >>> selection.model.rank_
     2
     """

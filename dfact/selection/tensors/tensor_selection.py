@@ -9,7 +9,7 @@ from dfact.models.cp.elastic import ElasticCP
 from dfact.selection.result import Selection
 from dfact.selection.running.estimators import with_parameters
 from dfact.selection.tensors.replicability import SAME, replicability
-from dfact.selection.tensors.solution_path import select_on_path
+from dfact.selection.tensors.solution_path import select_penalty
 
 _WITHOUT_SHRINKAGE = 1e-8  # λ of refined solutions
 
@@ -21,19 +21,19 @@ def select_components(
     lambdas: Sequence[float] | None = None,
     *,
     l1_ratios: Sequence[float] | None = None,
-    rule: str = "lowest",
+    rule: str = "min",
     holdout_fraction: float = 0.1,
     n_folds: int | None = None,
-    repeats: int = 1,
-    starts: int = 3,
+    n_repeats: int = 1,
+    n_starts: int = 3,
     threshold: float = SAME,
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
 ) -> Selection:
-    """Choose by :func:`select_on_path`, or for the criterion "replicability" by :func:`replicability`.
+    """Choose by :func:`select_penalty`, or for the criterion "replicability" by :func:`replicability`.
 
     The latter compares 1 to ``model.n_components`` components, without shrinkage (λ = 1e-8); ``lambdas``, ``l1_ratios`` and ``rule``
-    do not apply. ``n_folds``, ``repeats``, ``starts`` and ``threshold`` apply to it alone.
+    do not apply. ``n_folds``, ``n_repeats``, ``n_starts`` and ``threshold`` apply to it alone.
 
     Raises
     ------
@@ -44,10 +44,10 @@ def select_components(
     """
     if criterion != "replicability":
         settings: dict[str, Any] = {"l1_ratios": l1_ratios, "rule": rule, "holdout_fraction": holdout_fraction}
-        return select_on_path(model, X, criterion, lambdas, **settings, random_state=random_state, checkpoint=checkpoint)
-    if lambdas is not None or l1_ratios is not None or rule != "lowest":
+        return select_penalty(model, X, criterion, lambdas, **settings, random_state=random_state, checkpoint=checkpoint)
+    if lambdas is not None or l1_ratios is not None or rule != "min":
         raise ParameterError("criterion is 'replicability', which has no path, expected no lambdas, l1_ratios or rule; leave them out")
     shared: dict[str, Any] = {"random_state": random_state, "checkpoint": checkpoint, "callbacks": model.callbacks}
     least_squares = with_parameters(model, lam=_WITHOUT_SHRINKAGE, callbacks=())
     numbers = range(1, model.n_components + 1)
-    return replicability(least_squares, X, numbers, n_folds=n_folds, repeats=repeats, starts=starts, threshold=threshold, **shared)
+    return replicability(least_squares, X, numbers, n_folds=n_folds, n_repeats=n_repeats, n_starts=n_starts, threshold=threshold, **shared)

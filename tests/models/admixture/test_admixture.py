@@ -87,7 +87,9 @@ def test_log_likelihoods_are_those_of_admixture(k: int, expected: float) -> None
     X = hapmap3()
     model = Admixture(k).fit(X)
     assert model.log_likelihood_ == pytest.approx(expected, rel=1e-6)
-    assert log_likelihood(X, np.asarray(model.memberships_, float), model.frequencies_.astype(float)) == pytest.approx(expected, rel=1e-6)
+    assert log_likelihood(X, np.asarray(model.memberships_, float), model.allele_frequencies_.astype(float)) == pytest.approx(
+        expected, rel=1e-6
+    )
     assert model.converged_
     if k > 1:
         assert rmse(model.memberships_, np.loadtxt(GENOTYPES / "hapmap3" / f"admixture.{k}.Q")) < 2e-3
@@ -118,9 +120,9 @@ def test_cross_validation_errors_are_those_of_admixture() -> None:
 def test_accepted_merits_never_fall_and_the_last_is_that_of_the_model(seed: int) -> None:
     Q, _, X = planted(seed)
     model = Admixture(3, tol=1e-10, dtype="float64").fit(X)
-    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(model.history_))
-    assert model.log_likelihood_ == model.history_[-1]
-    assert log_likelihood(X, model.memberships_, model.frequencies_) == pytest.approx(model.log_likelihood_, rel=1e-9)
+    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(model.log_likelihood_history_))
+    assert model.log_likelihood_ == model.log_likelihood_history_[-1]
+    assert log_likelihood(X, model.memberships_, model.allele_frequencies_) == pytest.approx(model.log_likelihood_, rel=1e-9)
     assert model.log_likelihood_ > log_likelihood(X, Q, np.clip(planted(seed)[1], 1e-5, 1))
     sizes = model.memberships_.sum(axis=0)
     assert (np.diff(sizes) <= 0).all()
@@ -130,8 +132,8 @@ def test_accepted_merits_never_fall_and_the_last_is_that_of_the_model(seed: int)
 @pytest.mark.parametrize("trials", [2, 4])
 def test_the_maximum_meets_the_conditions_of_optimality(seed: int, trials: int) -> None:
     _, _, X = planted(seed, 80, 120, trials=trials)
-    model = Admixture(3, n_trials=trials, tol=0, max_iter=200, dtype="float64").fit(X)
-    Q, P = model.memberships_, model.frequencies_
+    model = Admixture(3, ploidy=trials, tol=0, max_iter=200, dtype="float64").fit(X)
+    Q, P = model.memberships_, model.allele_frequencies_
     F, seen, g = Q @ P, ~np.isnan(X), np.nan_to_num(X)
     slope = seen * (g / F - (trials - g) / (1 - F))
     rows, columns = slope @ P.T, Q.T @ slope
@@ -149,7 +151,7 @@ def test_the_maximum_meets_the_conditions_of_optimality(seed: int, trials: int) 
 def test_one_population_has_the_column_means() -> None:
     _, _, X = planted(0)
     model = Admixture(1).fit(X)
-    np.testing.assert_allclose(model.frequencies_[0], np.nanmean(X, axis=0) / 2, rtol=1e-5)
+    np.testing.assert_allclose(model.allele_frequencies_[0], np.nanmean(X, axis=0) / 2, rtol=1e-5)
     np.testing.assert_array_equal(model.memberships_, 1)
     assert model.n_iter_ == 3
 
@@ -161,10 +163,10 @@ def test_ancestries_are_recovered(seed: int) -> None:
     model = Admixture(3).fit(X)
     assert rmse(model.memberships_, Q) < 0.03
     assert model.memberships_.dtype == np.float32
-    order = min(permutations(range(3)), key=lambda order: np.abs(model.frequencies_[list(order)] - P).sum())
-    assert np.abs(model.frequencies_[list(order)] - P).mean() < 0.05
+    order = min(permutations(range(3)), key=lambda order: np.abs(model.allele_frequencies_[list(order)] - P).sum())
+    assert np.abs(model.allele_frequencies_[list(order)] - P).mean() < 0.05
     expected = model.inverse_transform(model.memberships_)
-    np.testing.assert_allclose(expected, 2 * model.memberships_ @ model.frequencies_, rtol=1e-5)
+    np.testing.assert_allclose(expected, 2 * model.memberships_ @ model.allele_frequencies_, rtol=1e-5)
 
 
 @pytest.mark.filterwarnings(SILENT)
@@ -176,8 +178,8 @@ def test_silent_people_and_monomorphic_snps() -> None:
     assert np.isnan(model.memberships_[5]).all()
     assert np.isfinite(np.delete(model.memberships_, 5, axis=0)).all()
     assert model.n_unobserved_ == 1
-    np.testing.assert_allclose(model.frequencies_[:, 7], 1e-5, rtol=1e-3)
-    np.testing.assert_allclose(model.frequencies_[:, 8], 1 - 1e-5, rtol=1e-6)
+    np.testing.assert_allclose(model.allele_frequencies_[:, 7], 1e-5, rtol=1e-3)
+    np.testing.assert_allclose(model.allele_frequencies_[:, 8], 1 - 1e-5, rtol=1e-6)
     assert np.isnan(model.transform(X)[5]).all()
     rest = Admixture(3).fit(np.delete(X, 5, axis=0))
     assert rest.log_likelihood_ == pytest.approx(model.log_likelihood_, rel=1e-6)
@@ -186,7 +188,7 @@ def test_silent_people_and_monomorphic_snps() -> None:
 def test_invalid_data_is_refused() -> None:
     _, _, X = planted(0, 40, 30)
     for change, message in (
-        (3.0, "Values above the number of trials.*holds 3, expected 0 to 2"),
+        (3.0, "Values above the ploidy.*holds 3, expected 0 to 2"),
         (-1.0, "Negative values"),
         (0.5, "holds 0.5, expected whole numbers from 0 to 2"),
     ):
@@ -200,8 +202,8 @@ def test_invalid_data_is_refused() -> None:
         Admixture(2).fit(Y)
     with pytest.raises(DataError, match=r"rank|span"):
         Admixture(3).fit(np.tile(np.nan_to_num(X[:1]), (40, 1)))
-    with pytest.raises(ParameterError, match="n_trials is 0"):
-        Admixture(2, n_trials=0).fit(X)
+    with pytest.raises(ParameterError, match="ploidy is 0"):
+        Admixture(2, ploidy=0).fit(X)
     with pytest.raises(ParameterError, match="n_components=31 is larger"):
         Admixture(31).fit(X)
 
@@ -222,12 +224,12 @@ def test_codes_of_any_type_give_the_same_fit(tmp_path: Path) -> None:
     assert datasets[2].offset.any()
     for dataset in datasets[:2]:
         model = Admixture(3).fit(dataset)
-        np.testing.assert_array_equal(model.frequencies_, expected.frequencies_)
+        np.testing.assert_array_equal(model.allele_frequencies_, expected.allele_frequencies_)
         np.testing.assert_array_equal(np.asarray(model.memberships_), expected.memberships_)
     with pytest.raises(DataError, match="Values above"):
         Admixture(3).fit(datasets[2])
-    four = Admixture(3, n_trials=4).fit(datasets[2])
-    np.testing.assert_array_equal(four.frequencies_, Admixture(3, n_trials=4).fit(X + 2).frequencies_)
+    four = Admixture(3, ploidy=4).fit(datasets[2])
+    np.testing.assert_array_equal(four.allele_frequencies_, Admixture(3, ploidy=4).fit(X + 2).allele_frequencies_)
     assert Admixture(2).fit(sp.csr_array(np.nan_to_num(X))).log_likelihood_ == pytest.approx(
         Admixture(2).fit(np.nan_to_num(X)).log_likelihood_, rel=1e-7
     )
@@ -244,20 +246,20 @@ def test_projection_comes_near_the_fit_in_one_read(seed: int) -> None:
 def test_a_projection_reaches_the_maximum_of_every_row() -> None:
     """Given the frequencies a row's problem is concave. Newton's step from equal memberships is too long for one of these rows."""
     X = planted(8, 600, 150, missing=0.1)[2]
-    model = Admixture(3, n_trials=4, dtype="float64").fit(X)
-    found, fitted = (log_likelihoods(X, Q, model.frequencies_, 4) for Q in (model.transform(X), model.memberships_))
+    model = Admixture(3, ploidy=4, dtype="float64").fit(X)
+    found, fitted = (log_likelihoods(X, Q, model.allele_frequencies_, 4) for Q in (model.transform(X), model.memberships_))
     assert (found >= fitted - 1e-3).all()
 
 
 @pytest.mark.parametrize("seed", [8, 9])
 def test_no_step_of_a_projection_makes_a_row_less_likely(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     X = planted(seed, 600, 150, missing=0.1)[2]
-    model = Admixture(3, n_trials=4, dtype="float64").fit(X)
+    model = Admixture(3, ploidy=4, dtype="float64").fit(X)
     monkeypatch.setattr("dfact.models.binomial.passes._EXTRA", 0)
-    last = log_likelihoods(X, np.full((600, 3), 1 / 3), model.frequencies_, 4)
+    last = log_likelihoods(X, np.full((600, 3), 1 / 3), model.allele_frequencies_, 4)
     for steps in range(1, 9):
         monkeypatch.setattr("dfact.models.admixture.estimator.ProjectionPass", partial(ProjectionPass, steps=steps))
-        reached = log_likelihoods(X, model.transform(X), model.frequencies_, 4)
+        reached = log_likelihoods(X, model.transform(X), model.allele_frequencies_, 4)
         assert (reached >= last - 1e-5 * np.abs(last)).all()
         last = reached
 
@@ -296,7 +298,7 @@ def test_labelled_people_keep_their_population(seed: int) -> None:
     np.testing.assert_allclose(model.memberships_[:30], np.eye(3)[[model.populations_.index(name) for name in labels[:30]]], atol=3e-5)
     np.testing.assert_allclose(model.memberships_, Q[:, [1, 2, 0]], atol=0.35)
     assert rmse(model.memberships_[30:], Q[30:]) < 0.06
-    with pytest.warns(UserWarning, match="1 of 4 components have no labelled people"):
+    with pytest.warns(UserWarning, match="1 of 4 components have no labelled individuals"):
         four = Admixture(4, supervised=True, random_state=0).fit(X, populations=labels)
     assert list(four.get_feature_names_out()) == ["a", "b", "c", "population4"]
 
@@ -329,9 +331,9 @@ def test_below_a_memory_limit_the_frequencies_take_the_steps_of_the_em(seed: int
         model.fit(X)
     assert model.log_likelihood_ == pytest.approx(newton.log_likelihood_, rel=1e-5)
     assert model.n_iter_ > newton.n_iter_
-    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(model.history_))
+    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(model.log_likelihood_history_))
     expected = Admixture(3).fit(X)  # without a limit
-    np.testing.assert_array_equal(newton.frequencies_, expected.frequencies_)
+    np.testing.assert_array_equal(newton.allele_frequencies_, expected.allele_frequencies_)
 
 
 def test_extrapolation_solves_a_linear_iteration() -> None:
@@ -357,7 +359,7 @@ class TestEstimator(EstimatorSuite):
     rows = "memberships_"
     tolerance = 0.5
 
-    @pytest.fixture(scope="class", params=[{}, {"n_trials": 4}], ids=["genotypes", "answers"])
+    @pytest.fixture(scope="class", params=[{}, {"ploidy": 4}], ids=["genotypes", "answers"])
     @classmethod
     def variant(cls, request: pytest.FixtureRequest) -> dict[str, Any]:
         found: dict[str, Any] = request.param
@@ -380,7 +382,7 @@ def test_a_maximum_does_not_depend_on_the_blocks(monkeypatch: pytest.MonkeyPatch
 def test_a_silent_person_warns() -> None:
     _, _, X = planted(1, 60, 40)
     X[5] = np.nan
-    with pytest.warns(UserWarning, match="1 of 60 people have no genotype; their memberships are NaN"):
+    with pytest.warns(UserWarning, match="1 of 60 individuals have no genotype; their ancestry proportions are NaN"):
         model = Admixture(2).fit(X)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

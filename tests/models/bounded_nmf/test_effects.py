@@ -153,7 +153,7 @@ def test_a_weak_anchor_is_reported() -> None:
     X, known = survey(3, n=1000)
     known = known[["sex"]]
     X[:, :4] += np.linspace(0.8, 2.4, 4) * (known["sex"].to_numpy() == "m")[:, None]
-    with pytest.warns(UserWarning, match=r"of 6 items of icqf\d carry the anchor of sex=m − sex=f, expected at least half"):
+    with pytest.warns(UserWarning, match=r"of 6 items of F\d carry the anchor of sex=m − sex=f, expected at least half"):
         model = dfact.ICQF(2, bounds=(0, 7), q_max=7).fit(X, confounders=known)
     assert anchor_items(model)["weak"].sum() == 1
     with warnings.catch_warnings():

@@ -27,7 +27,7 @@ from tests.conftest import planted_answers
 from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[Any]
-both_solvers = pytest.mark.parametrize("solver", ["admm", "splitless"])
+both_solvers = pytest.mark.parametrize("solver", ["admm", "mm"])
 
 
 def objective(model: dfact.ICQF, M: Array, C: Array | None = None) -> float:
@@ -58,7 +58,7 @@ def packaged() -> Array:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", exhaustive_unless(lambda solver: solver == "splitless", ["admm", "splitless"]))
+@pytest.mark.parametrize("solver", exhaustive_unless(lambda solver: solver == "mm", ["admm", "mm"]))
 # The paper's own implementation, run to 1e-8 or 1500 iterations (the empty rows add nothing).
 @pytest.mark.parametrize(("name", "k", "top", "reference", "enough"), [("big5", 5, 4, 457998.0, 400), ("eqsq", 8, 3, 450401.0, 600)])
 def test_objective_of_the_papers_implementation(
@@ -170,7 +170,7 @@ def test_splitless_reaches_the_objective_of_the_admm_in_fewer_passes_with_little
         return new, sums
 
     monkeypatch.setattr(SplitlessPass, "step", watched)
-    model = dfact.ICQF(4, solver="splitless").fit(M)
+    model = dfact.ICQF(4, solver="mm").fit(M)
     assert objective(model, M) <= 1.0005 * objective(admm, M)
     assert (np.asarray(model.factors_) @ model.components_).max() <= 4 + 0.01
     assert model.converged_
@@ -200,7 +200,7 @@ def test_without_penalty_and_bounds_it_is_non_negative_factorization(seed: int, 
 def test_the_l2_penalty_is_minimised(solver: str, inner: str) -> None:
     M = planted_answers(300, 20, 3, seed=6, missing=0.1)
     settings: dict[str, Any] = {"penalty": "l2", "beta": 2.0, "bounds": (0, 100), "q_max": 3, "max_iter": 5000, "tol": 1e-13}
-    model = dfact.ICQF(3, solver=solver, inner=inner, **settings).fit(M)
+    model = dfact.ICQF(3, solver=solver, subproblem_solver=inner, **settings).fit(M)
     W, Q = np.asarray(model.factors_), model.components_
     residual = np.nan_to_num(W @ Q - M)
     gamma = 300 / 20 * 3
@@ -219,7 +219,7 @@ def test_the_l2_penalty_is_minimised(solver: str, inner: str) -> None:
 def test_both_inner_solvers_reach_the_same_solution(solver: str, penalty: str) -> None:
     M = packaged()
     cd, fista = (
-        dfact.ICQF(4, solver=solver, penalty=penalty, inner=inner, max_iter=500, tol=1e-6).fit(M).objective_history_[-1]
+        dfact.ICQF(4, solver=solver, penalty=penalty, subproblem_solver=inner, max_iter=500, tol=1e-6).fit(M).objective_history_[-1]
         for inner in ("cd", "fista")
     )
     assert fista == pytest.approx(cd, rel=1e-3)
@@ -351,7 +351,7 @@ class TestEstimator(EstimatorSuite):
     parameters: ClassVar = {"n_components": 3, "random_state": 4, "max_iter": 8}
     derived = ("loadings_", "confounder_loadings_", "confounder_effects_", "confounder_impact_")
 
-    @pytest.fixture(scope="class", params=[("admm", "nndsvd"), ("splitless", "nndsvd"), ("splitless", "random")], ids="-".join)
+    @pytest.fixture(scope="class", params=[("admm", "nndsvd"), ("mm", "nndsvd"), ("mm", "random")], ids="-".join)
     @classmethod
     def variant(cls, request: pytest.FixtureRequest) -> dict[str, Any]:
         return dict(zip(("solver", "init"), request.param, strict=True))
@@ -456,7 +456,7 @@ def entry(value: float, row: int = 17, column: int = 3) -> pd.DataFrame:
         (GOOD, {"rho": 0}, r"rho is 0"),
         (GOOD, {"solver": "magic"}, r"solver is 'magic'"),
         (GOOD, {"penalty": "l0"}, r"penalty is 'l0'"),
-        (GOOD, {"inner": "magic"}, r"inner is 'magic'"),
+        (GOOD, {"subproblem_solver": "magic"}, r"subproblem_solver is 'magic'"),
         (GOOD, {"rho": "adaptive"}, r"rho is 'adaptive', expected .*solver='admm'"),
         (GOOD, {"q_max": np.inf}, r"q_max is inf, expected finite"),
         (GOOD, {"bounds": (0, [1.0, 2.0])}, r"bounds has shape \(2,\), expected one number or one for each of 8 items"),
@@ -536,7 +536,7 @@ def test_temporary_factors_are_removed_with_the_model(tmp_path: Path, monkeypatc
 def test_pandas_output() -> None:
     frame = entry(0)
     out = dfact.ICQF(2, max_iter=5).set_output(transform="pandas").fit_transform(frame)
-    assert list(out.columns) == ["icqf0", "icqf1"]
+    assert list(out.columns) == ["F1", "F2"]
     assert list(out.index) == list(frame.index)
 
 

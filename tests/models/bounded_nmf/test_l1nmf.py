@@ -196,7 +196,7 @@ def test_report_of_a_model() -> None:
     model = dfact.L1NMF(3).fit(pd.DataFrame(M, columns=[f"Q{j}" for j in range(12)]))
     text = model_text(model, 2)
     assert "L1NMF, 3 factors of 200 participants × 12 items" in text
-    assert "l1nmf0" in text
+    assert "F1" in text
     assert rows_text(model, 5) == "3 factors of 5 participants"
     table = answer_shares(model)
     assert table.share.sum() == pytest.approx(1)

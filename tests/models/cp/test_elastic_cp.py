@@ -82,7 +82,7 @@ def score(truth: list[Array], found: list[Array]) -> float:
 @pytest.mark.slow
 def test_the_objective_is_the_documented_one_and_never_increases(shape: tuple[int, ...], update: str, missing: float) -> None:
     Z = planted(shape, 3, seed=len(shape), missing=missing)
-    for lam, alpha, nonnegative, init in ((0.0, 0.2, False, "random"), (2.0, 0.2, False, "nvecs"), (30.0, 0.9, True, "random")):
+    for lam, alpha, nonnegative, init in ((0.0, 0.2, False, "random"), (2.0, 0.2, False, "svd"), (30.0, 0.9, True, "random")):
         model = dfact.ElasticCP(
             4, lam=lam, l1_ratio=alpha, nonnegative=nonnegative, missing=update, init=init, max_iter=40, tol=0, random_state=1
         ).fit(Z)
@@ -117,7 +117,7 @@ def test_extrapolation_saves_iterations(seed: int, missing: float, monkeypatch: 
 def test_a_fit_stops_near_its_limit(kind: str, seed: int) -> None:
     """The slow data is mostly missing, and its vectors are nearly collinear."""
     rng = np.random.default_rng(seed)
-    Z, init = planted((60, 20, 10), 4, seed, missing=0.1), "nvecs" if kind == "fast" else "random"
+    Z, init = planted((60, 20, 10), 4, seed, missing=0.1), "svd" if kind == "fast" else "random"
     if kind != "fast":
         Z = model_of([rng.random((size, 4)) for size in (60, 20, 10)]) + 0.1 * rng.standard_normal((60, 20, 10))
         Z[rng.random(Z.shape) < (0.7 if kind == "slow" else 0.0)] = np.nan
@@ -225,7 +225,7 @@ def test_optimality_at_convergence(update: str, nonnegative: bool, alpha: float)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_both_treatments_of_missing_entries_reach_the_same_objective(seed: int, shape: tuple[int, ...]) -> None:
     Z = planted(shape, 3, seed, missing=0.25)
-    settings: dict[str, Any] = {"lam": 3.0, "l1_ratio": 0.3, "max_iter": 20_000, "tol": 1e-13, "random_state": seed, "init": "nvecs"}
+    settings: dict[str, Any] = {"lam": 3.0, "l1_ratio": 0.3, "max_iter": 20_000, "tol": 1e-13, "random_state": seed, "init": "svd"}
     filled, exact = (dfact.ElasticCP(3, missing=missing, **settings).fit(Z) for missing in ("fill", "exact"))
     assert filled.objective_history_[-1] == pytest.approx(exact.objective_history_[-1], rel=1e-6)
     assert filled.rank_ == exact.rank_
@@ -233,7 +233,7 @@ def test_both_treatments_of_missing_entries_reach_the_same_objective(seed: int, 
 
 
 @pytest.mark.parametrize("update", ["fill", "exact"])
-@pytest.mark.parametrize("init", ["random", "nvecs"])
+@pytest.mark.parametrize("init", ["random", "svd"])
 def test_a_start_larger_than_the_data_is_scaled_down(init: str, update: str) -> None:
     Z = planted((20, 8, 6), 2, 1, missing=0.2)
     fits = {}
@@ -269,7 +269,7 @@ def test_amino_acids(update: str) -> None:
     """Three amino acids explain 99.94 %; samples 1-3 hold one each."""
     X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]
     limits = {"max_iter": 2000, "tol": 1e-9} if update == "fill" else {"max_iter": 150, "tol": 1e-9}
-    model = dfact.ElasticCP(3, lam=1e-6, l1_ratio=0.0, missing=update, init="nvecs", random_state=0, **limits).fit(X)
+    model = dfact.ElasticCP(3, lam=1e-6, l1_ratio=0.0, missing=update, init="svd", random_state=0, **limits).fit(X)
     assert model.explained_share_ == pytest.approx(0.9994, abs=1e-4)
     assert model.explained_share_ == pytest.approx(1 - ((X - model.reconstruct()) ** 2).sum() / (X**2).sum(), abs=1e-9)
     amounts = np.abs(model.factors_[0][:3] / np.abs(model.factors_[0]).max(axis=0))
@@ -353,7 +353,7 @@ def test_two_modes_are_a_matrix_factorization() -> None:
     """With ℓ2 penalties alone its optimum is that of the nuclear norm: singular values less λ."""
     rng = np.random.default_rng(0)
     M = rng.standard_normal((40, 25))
-    model = dfact.ElasticCP(25, lam=6.0, l1_ratio=0.0, prior=None, max_iter=5000, tol=1e-13, random_state=0).fit(M)
+    model = dfact.ElasticCP(25, lam=6.0, l1_ratio=0.0, slice_variances=None, max_iter=5000, tol=1e-13, random_state=0).fit(M)
     U, s, Vt = np.linalg.svd(M, full_matrices=False)
     np.testing.assert_allclose(model.reconstruct(), (U * np.maximum(s - 6, 0)) @ Vt, atol=1e-4)
     assert model.components_.shape == (25, 25)
@@ -363,17 +363,17 @@ def test_priors() -> None:
     Z = planted((20, 10, 6), 2, seed=1, missing=0.1)
     rng = np.random.default_rng(0)
     variances = [rng.uniform(0.5, 2, size) for size in Z.shape]
-    given = dfact.ElasticCP(2, lam=5.0, prior=variances, random_state=0).fit(Z)
+    given = dfact.ElasticCP(2, lam=5.0, slice_variances=variances, random_state=0).fit(Z)
     assert given.objective_history_[-1] == pytest.approx(objective(Z, given, variances), rel=1e-10)
-    np.testing.assert_allclose(given.transform(Z, prior=variances[0]), given.factors_[0], atol=1e-12)
+    np.testing.assert_allclose(given.transform(Z, slice_variances=variances[0]), given.factors_[0], atol=1e-12)
     mean = np.full(20, variances[0].mean())
-    np.testing.assert_array_equal(given.transform(Z), given.transform(Z, prior=mean))
-    ones = dfact.ElasticCP(2, lam=5.0, prior=None, random_state=0).fit(Z)
+    np.testing.assert_array_equal(given.transform(Z), given.transform(Z, slice_variances=mean))
+    ones = dfact.ElasticCP(2, lam=5.0, slice_variances=None, random_state=0).fit(Z)
     assert ones.objective_history_[-1] == pytest.approx(objective(Z, ones, [np.ones(size) for size in Z.shape]), rel=1e-10)
     # Entries missing at random do not change the estimate on average.
     whole = planted((60, 40, 30), 2, seed=1)
     gaps = np.where(rng.random(whole.shape) < 0.4, np.nan, whole)
-    a, b = (dfact.ElasticCP(2, max_iter=1, random_state=0).fit(X).prior_ for X in (whole, gaps))
+    a, b = (dfact.ElasticCP(2, max_iter=1, random_state=0).fit(X).slice_variances_ for X in (whole, gaps))
     for first, second in zip(a.others, b.others, strict=True):
         np.testing.assert_allclose(first, second, rtol=0.25)
         assert abs(np.mean(second / first) - 1) < 0.02
@@ -429,7 +429,7 @@ class TestEstimator(EstimatorSuite):
     tolerance = 1e-5
     derived = ("loadings_",)
 
-    @pytest.fixture(scope="class", params=["random", "nvecs"])
+    @pytest.fixture(scope="class", params=["random", "svd"])
     @classmethod
     def variant(cls, request: pytest.FixtureRequest) -> dict[str, Any]:
         return {"init": request.param}
@@ -459,9 +459,9 @@ def test_partitions_change_the_sums_by_rounding_alone(monkeypatch: pytest.Monkey
     from dfact.data import layout
 
     X = answers(4000, 1)
-    whole = dfact.ElasticCP(3, random_state=1, max_iter=10, init="nvecs").fit(X)
+    whole = dfact.ElasticCP(3, random_state=1, max_iter=10, init="svd").fit(X)
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 15)
-    parts = dfact.ElasticCP(3, random_state=1, max_iter=10, init="nvecs").fit(X)
+    parts = dfact.ElasticCP(3, random_state=1, max_iter=10, init="svd").fit(X)
     np.testing.assert_allclose(parts.objective_history_, whole.objective_history_, rtol=1e-10)
     for A, B in zip(parts.factors_, whole.factors_, strict=True):
         np.testing.assert_allclose(A, B, atol=1e-8 * np.abs(B).max())
@@ -485,9 +485,9 @@ def test_the_plan_reports_the_memory_of_a_fit_and_refuses(tmp_path: Path) -> Non
     fill, exact = (dfact.plan(dfact.ElasticCP(3, missing=missing, init=init), dataset).driver for missing in ("fill", "exact"))
     assert exact > fill + 8 * 20_000 * 36
     wide = np.zeros((100, 3000, 2), np.float32)
-    random, nvecs = (dfact.plan(dfact.ElasticCP(3, init=init, executor="inline"), wide) for init in ("random", "nvecs"))
-    assert nvecs.working > 2 * 3000**2 * 4, "the Gram matrix of mode 2"
-    assert nvecs.peak > random.peak
+    random, svd = (dfact.plan(dfact.ElasticCP(3, init=init, executor="inline"), wide) for init in ("random", "svd"))
+    assert svd.working > 2 * 3000**2 * 4, "the Gram matrix of mode 2"
+    assert svd.peak > random.peak
 
 
 @pytest.mark.slow
@@ -497,7 +497,7 @@ def test_a_saved_model_is_the_same(stored: bool, tmp_path: Path) -> None:
     data = dfact.import_array(X, tmp_path / "d.zarr") if stored else X
     rng = np.random.default_rng(0)
     for prior in ("estimate", [rng.uniform(1, 2, size) for size in X.shape]):
-        model = dfact.ElasticCP(2, random_state=0, prior=prior).fit(data)
+        model = dfact.ElasticCP(2, random_state=0, slice_variances=prior).fit(data)
         dfact.save_model(model, tmp_path / "cp.model", overwrite=True)
         loaded = dfact.load_model(tmp_path / "cp.model")
         assert_same(model, loaded)
@@ -514,8 +514,8 @@ def test_report_of_a_model() -> None:
     assert list(model.loadings_.index[4:7]) == ["4", "mode 3: 0", "mode 3: 1"]
     text = model_text(model, top=3)
     assert "2 of 4 components left, of a tensor 20×5×4" in text
-    assert "elasticcp1: weight" in text
-    assert "elasticcp2" not in text
+    assert "F2: weight" in text
+    assert "F3" not in text
     assert rows_text(model, 7) == "weights of 7 slices in 4 components"
     assert [axes.get_title() for axes in items_plot(model).axes] == ["mode 1", "mode 2", "mode 3"]
 
@@ -576,10 +576,10 @@ def test_callbacks_receive_iterations_and_steps() -> None:
         ({"l1_ratio": 1.5}, "l1_ratio"),
         ({"solver": "sgd"}, "solver"),
         ({"missing": "drop"}, "missing"),
-        ({"prior": "flat"}, "prior"),
-        ({"prior": [np.ones(3)]}, "prior has shapes"),
-        ({"prior": [np.ones(8), np.ones(6), np.zeros(4)]}, "above 0"),
-        ({"init": "svd"}, "init"),
+        ({"slice_variances": "flat"}, "slice_variances"),
+        ({"slice_variances": [np.ones(3)]}, "slice_variances has shapes"),
+        ({"slice_variances": [np.ones(8), np.ones(6), np.zeros(4)]}, "above 0"),
+        ({"init": "nndsvd"}, "init"),
         ({"init": [np.ones((8, 1))]}, "init has shapes"),
         ({"max_iter": 0}, "max_iter"),
         ({"tol": -1}, "tol"),
@@ -591,7 +591,7 @@ def test_callbacks_receive_iterations_and_steps() -> None:
         ({"step_size": None}, "step_size is None"),
         ({"init": ["a", "b", "c"]}, "init is no list of arrays"),
         ({"init": [np.ones((8, 2)), np.full((6, 2), np.nan), np.ones((4, 2))]}, "init holds factors that are not finite"),
-        ({"prior": ["a", "b", "c"]}, "prior is no list of arrays"),
+        ({"slice_variances": ["a", "b", "c"]}, "slice_variances is no list of arrays"),
     ],
 )
 def test_invalid_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
@@ -617,8 +617,8 @@ def test_invalid_data_is_refused(tmp_path: Path) -> None:
         model.transform(Z[:, :, :3])
     with pytest.raises(dfact.DataError, match="expected"):
         model.inverse_transform(np.ones((3, 5)))
-    with pytest.raises(dfact.ParameterError, match="takes a prior only"):
-        model.transform(Z, prior=np.ones(8))
+    with pytest.raises(dfact.ParameterError, match="takes slice_variances only"):
+        model.transform(Z, slice_variances=np.ones(8))
     for lambdas in ([], [2.0, 1.0], [-1.0, 1.0]):
         with pytest.raises(dfact.ParameterError, match="increasing"):
             model.path(Z, lambdas)
@@ -657,7 +657,7 @@ def test_objective_is_the_variance_times_the_negative_log_posterior(seed: int) -
     """Equations 3 to 7: ‖Δ∘(Z − X)‖²/2σ² + Σ [aᵀR⁻¹a/2 + μ‖a‖₁] is the objective over σ²."""
     Z, variance, rate = small(seed), 0.4, 0.7
     variances = [np.random.default_rng(n).uniform(0.5, 2, size) for n, size in enumerate(Z.shape)]
-    model: Any = dfact.ElasticCP(2, noise_variance=variance, laplace_rate=rate, prior=variances, random_state=seed).fit(Z)
+    model: Any = dfact.ElasticCP(2, noise_variance=variance, laplace_rate=rate, slice_variances=variances, random_state=seed).fit(Z)
     posterior = np.square(Z - model.reconstruct()).sum() / (2 * variance)
     for A, R in zip(model.factors_, variances, strict=True):
         posterior += (np.square(A) / R[:, None]).sum() / 2 + rate * np.abs(A).sum()
@@ -683,7 +683,7 @@ def test_proposition_2_the_ridge_is_a_penalty_of_the_weights(lam: float, seed: i
     """At a solution for α = 0 all modes of a component have one norm, ‖R_n^(−½)a_r⁽ⁿ⁾‖ = γ̃_r^(1/N), and the penalty is λN/2 Σ γ̃_r^(2/N)."""
     Z = small(seed)
     variances = [np.random.default_rng(n).uniform(0.5, 2, size) for n, size in enumerate(Z.shape)]
-    model: Any = dfact.ElasticCP(3, lam=lam, l1_ratio=0.0, prior=variances, random_state=seed, max_iter=5000, tol=1e-14).fit(Z)
+    model: Any = dfact.ElasticCP(3, lam=lam, l1_ratio=0.0, slice_variances=variances, random_state=seed, max_iter=5000, tol=1e-14).fit(Z)
     norms = np.stack([np.linalg.norm(np.asarray(A) / np.sqrt(R)[:, None], axis=0) for A, R in zip(model.factors_, variances, strict=True)])
     weights = norms.prod(axis=0)
     np.testing.assert_allclose(norms, np.broadcast_to(weights ** (1 / 3), norms.shape), rtol=1e-4, atol=1e-4)

@@ -254,7 +254,7 @@ def test_the_end_of_a_noisy_history_is_seen(seed: int) -> None:
 @pytest.mark.slow
 def test_it_approaches_block_coordinate_descent(shape: tuple[int, ...], seed: int) -> None:
     Z = planted((6 * shape[0], *shape[1:]), 3, seed, missing=0.2)
-    settings: dict[str, Any] = {"lam": 2.0, "init": "nvecs", "random_state": seed}
+    settings: dict[str, Any] = {"lam": 2.0, "init": "svd", "random_state": seed}
     exact = dfact.ElasticCP(3, **settings).fit(Z)
     model = dfact.ElasticCP(3, solver="stochastic", **settings).fit(Z)
     assert model.objective_history_[-1] <= 1.015 * exact.objective_history_[-1]
@@ -273,7 +273,7 @@ def test_nonnegative_given_priors_and_precision() -> None:
     Z[rng.random(Z.shape) < 0.2] = np.nan
     variances = [rng.uniform(0.5, 2, size) for size in Z.shape]
     for prior, expected in ((variances, variances), (None, [np.ones(size) for size in Z.shape])):
-        settings: dict[str, Any] = {"lam": 0.5, "nonnegative": True, "prior": prior, "random_state": 1, "init": "nvecs"}
+        settings: dict[str, Any] = {"lam": 0.5, "nonnegative": True, "slice_variances": prior, "random_state": 1, "init": "svd"}
         exact = dfact.ElasticCP(3, **settings).fit(Z)
         model = dfact.ElasticCP(3, solver="stochastic", **settings).fit(Z)
         assert min(A.min() for A in model.factors_) >= 0
@@ -342,11 +342,11 @@ def test_it_reads_less_than_block_coordinate_descent(tmp_path: Path) -> None:
     assert few_bytes <= 0.8 * all_bytes  # of nine partitions, an iteration visits all
     assert model.objective_history_[-1] <= 1.01 * exact.objective_history_[-1]
     # Two more passes read all data, for the prior and for the rows at the end; then the samples of the starts and of the objective.
-    assert model.read_share_ * X.size <= few_bytes - 2 * X.size <= (model.read_share_ + 2) * X.size
-    assert not hasattr(exact, "read_share_")
+    assert model.n_epochs_ * X.size <= few_bytes - 2 * X.size <= (model.n_epochs_ + 2) * X.size
+    assert not hasattr(exact, "n_epochs_")
 
 
-def test_read_share_counts_the_rows_of_decoded_chunks(tmp_path: Path) -> None:
+def test_n_epochs_counts_the_rows_of_decoded_chunks(tmp_path: Path) -> None:
     array = zarr.create_array(tmp_path / "a.zarr", shape=(105, 2), chunks=(10, 2), dtype="u1")
     assert ZarrSource(array).rows_decoded([slice(3, 5), slice(8, 9)]) == 10
     assert ZarrSource(array).rows_decoded([slice(9, 11), slice(103, 105)]) == 25
@@ -360,7 +360,7 @@ def test_any_share_may_be_missing(share: float) -> None:
     rng = np.random.default_rng(2)
     Z = planted((300, 20, 15), 3, seed=2, noise=0.1)
     Z[rng.random(Z.shape) < share] = np.nan
-    settings: dict[str, Any] = {"lam": 0.5, "init": "nvecs", "random_state": 1}
+    settings: dict[str, Any] = {"lam": 0.5, "init": "svd", "random_state": 1}
     exact = dfact.ElasticCP(3, missing="fill", max_iter=1000, **settings).fit(Z)
     model = dfact.ElasticCP(3, solver="stochastic", **settings).fit(Z)
     assert model.objective_history_[-1] <= 1.01 * exact.objective_history_[-1]
@@ -457,7 +457,15 @@ def test_conjecture_3_bounded_iterates_approach_a_critical_point(seed: int) -> N
     variances, init = [np.ones(size) for size in Z.shape], [rng.standard_normal((size, 2)) for size in Z.shape]
     distances = []
     for iterations in (4, 60):
-        settings = {"lam": 2.0, "l1_ratio": 0.3, "prior": variances, "init": init, "random_state": seed, "max_iter": iterations, "tol": 0.0}
+        settings = {
+            "lam": 2.0,
+            "l1_ratio": 0.3,
+            "slice_variances": variances,
+            "init": init,
+            "random_state": seed,
+            "max_iter": iterations,
+            "tol": 0.0,
+        }
         model = dfact.ElasticCP(2, solver="stochastic", **settings).fit(Z)
         assert all(np.abs(np.asarray(A)).max() < 100 for A in model.factors_)
         distances.append(distance_from_block_optima(Z, model, variances))

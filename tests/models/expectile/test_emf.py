@@ -17,7 +17,7 @@ from dfact.models.expectile import sampled_entries
 from dfact.models.expectile.alternation import balance
 from tests.suites.estimator import EstimatorSuite
 
-OMEGAS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
+TAUS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
 
 
 def planted(seed: int, n: int = 150, m: int = 110, k: int = 3, observed: float = 0.5, noise: float = 0.0) -> Any:
@@ -28,8 +28,8 @@ def planted(seed: int, n: int = 150, m: int = 110, k: int = 3, observed: float =
     return M, np.where(rng.random((n, m)) < observed, V, np.nan)
 
 
-def losses(r: NDArray[np.float64], omega: float) -> NDArray[np.float64]:
-    return np.nan_to_num(r) ** 2 * np.abs(omega - (r < 0))
+def losses(r: NDArray[np.float64], tau: float) -> NDArray[np.float64]:
+    return np.nan_to_num(r) ** 2 * np.abs(tau - (r < 0))
 
 
 def as_sparse(V: NDArray[np.float64]) -> Any:
@@ -37,25 +37,25 @@ def as_sparse(V: NDArray[np.float64]) -> Any:
     return sp.csr_array((V[places], places), shape=V.shape)
 
 
-@pytest.mark.parametrize("omega", OMEGAS)
+@pytest.mark.parametrize("tau", TAUS)
 @pytest.mark.parametrize(("solver", "observed"), [("exact", 0.4), ("surrogate", 0.8)])
-def test_noiseless_matrices_are_recovered(omega: float, solver: str, observed: float) -> None:
+def test_noiseless_matrices_are_recovered(tau: float, solver: str, observed: float) -> None:
     for seed in range(2):
         rng = np.random.default_rng(seed)
         M = rng.standard_normal((120, 3)) @ rng.standard_normal((3, 90))
         V = np.where(rng.random(M.shape) < observed, M, np.nan)
-        model = dfact.ExpectileMF(3, omega=omega, solver=solver, max_iter=1000, tol=1e-13).fit(V)
+        model = dfact.ExpectileMF(3, tau=tau, solver=solver, max_iter=1000, tol=1e-13).fit(V)
         R = model.inverse_transform(model.row_factors_)
         assert np.linalg.norm(R - M) <= 1e-6 * np.linalg.norm(M)
 
 
-@pytest.mark.parametrize("omega", OMEGAS)
-def test_noiseless_measurements_are_recovered(omega: float) -> None:
+@pytest.mark.parametrize("tau", TAUS)
+def test_noiseless_measurements_are_recovered(tau: float) -> None:
     rng = np.random.default_rng(1)
     M = rng.standard_normal((14, 2)) @ rng.standard_normal((2, 11))
     A = rng.standard_normal((130, 14, 11))
     b = np.einsum("pij,ij->p", A, M)
-    model = dfact.ExpectileMF(2, omega=omega, max_iter=500, tol=1e-13).fit_measurements(A, b, (14, 11))
+    model = dfact.ExpectileMF(2, tau=tau, max_iter=500, tol=1e-13).fit_measurements(A, b, (14, 11))
     assert np.linalg.norm(model.row_factors_ @ model.components_ - M) <= 1e-6 * np.linalg.norm(M)
     assert (np.diff(model.objective_history_) <= 1e-10 * model.objective_history_[0]).all()
     np.testing.assert_allclose(model.predict([3, 0], 5), M[[3, 0], 5], atol=1e-5)
@@ -67,7 +67,7 @@ def test_measurements_of_single_entries_equal_completion() -> None:
     _, V = planted(3, 20, 16, 2, 0.7, 0.2)
     i, j = np.nonzero(~np.isnan(V))
     A = sp.csr_array((np.ones(len(i)), (np.arange(len(i)), i * 16 + j)), shape=(len(i), 20 * 16))
-    settings: Any = {"omega": 0.2, "ridge": 1e-3, "max_iter": 5000, "tol": 1e-13}
+    settings: Any = {"tau": 0.2, "ridge": 1e-3, "max_iter": 5000, "tol": 1e-13}
     measured = dfact.ExpectileMF(2, **settings).fit_measurements(A, V[i, j], V.shape)
     completed = dfact.ExpectileMF(2, **settings, solver="exact").fit(V)
     np.testing.assert_allclose(measured.objective_history_[-1], completed.objective_history_[-1], rtol=1e-6)
@@ -76,18 +76,18 @@ def test_measurements_of_single_entries_equal_completion() -> None:
 
 
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
-@pytest.mark.parametrize("omega", [0.05, 0.5, 0.9])
+@pytest.mark.parametrize("tau", [0.05, 0.5, 0.9])
 @pytest.mark.parametrize("orthogonalize", [True, False])
 @pytest.mark.slow
-def test_the_objective_never_rises_and_is_what_is_reported(solver: str, omega: float, orthogonalize: bool) -> None:
+def test_the_objective_never_rises_and_is_what_is_reported(solver: str, tau: float, orthogonalize: bool) -> None:
     for seed in range(3):
         _, V = planted(seed, noise=0.5)
         ridge = 10.0**-seed
-        model = dfact.ExpectileMF(5, omega=omega, ridge=ridge, solver=solver, orthogonalize=orthogonalize, max_iter=40, tol=0).fit(V)
+        model = dfact.ExpectileMF(5, tau=tau, ridge=ridge, solver=solver, orthogonalize=orthogonalize, max_iter=40, tol=0).fit(V)
         history = model.objective_history_
         assert (np.diff(history) <= 1e-12 * history[0]).all()
         X, Y = model.row_factors_, model.column_factors_
-        expected = losses(V - X @ Y.T, omega).sum() + ridge * (np.sum(X**2) + np.sum(Y**2))
+        expected = losses(V - X @ Y.T, tau).sum() + ridge * (np.sum(X**2) + np.sum(Y**2))
         np.testing.assert_allclose(history[-1], expected, rtol=1e-10)
 
 
@@ -97,7 +97,7 @@ def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monke
     """They descend as without momentum, and come as near to the limit in fewer than half of the iterations."""
     _, V = planted(seed, k=3, observed=0.3, noise=0.2)
     settings: Any = {
-        "omega": 0.9,
+        "tau": 0.9,
         "ridge": 0.1,
         "tol": 0,
         "orthogonalize": orthogonalize,
@@ -112,36 +112,36 @@ def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monke
     assert distances[0] < distances[1]
 
 
-@pytest.mark.parametrize("omega", [0.1, 0.9])
+@pytest.mark.parametrize("tau", [0.1, 0.9])
 @pytest.mark.slow
-def test_rejected_steps_are_not_repeated(omega: float) -> None:
+def test_rejected_steps_are_not_repeated(tau: float) -> None:
     """Columns for which the shared curvature is inaccurate begin with shorter steps in the next pass."""
     _, V = planted(2, noise=0.5)
-    model = dfact.ExpectileMF(5, omega=omega, ridge=1e-2, solver="surrogate", max_iter=400, tol=0).fit(V)
+    model = dfact.ExpectileMF(5, tau=tau, ridge=1e-2, solver="surrogate", max_iter=400, tol=0).fit(V)
     assert len(model.objective_history_) // 2 >= 0.7 * 400
 
 
-@pytest.mark.parametrize("omega", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("tau", [0.1, 0.5, 0.9])
 @pytest.mark.slow
-def test_both_solvers_reach_the_same_objective(omega: float) -> None:
+def test_both_solvers_reach_the_same_objective(tau: float) -> None:
     for seed in range(3):
         _, V = planted(seed, 300, 80, 2, 0.75, 0.1)
-        settings: Any = {"omega": omega, "ridge": 1e-2, "max_iter": 3000, "tol": 1e-12}
+        settings: Any = {"tau": tau, "ridge": 1e-2, "max_iter": 3000, "tol": 1e-12}
         exact, surrogate = (dfact.ExpectileMF(2, solver=solver, **settings).fit(V) for solver in ("exact", "surrogate"))
         np.testing.assert_allclose(surrogate.objective_history_[-1], exact.objective_history_[-1], rtol=1e-6)
         # Stationary: each side is at its minimum given the other.
         X, Y = exact.row_factors_, exact.column_factors_
         r = V - X @ Y.T
-        gradient = 1e-2 * Y - np.nan_to_num(np.abs(omega - (r < 0)) * r).T @ X
+        gradient = 1e-2 * Y - np.nan_to_num(np.abs(tau - (r < 0)) * r).T @ X
         assert np.abs(gradient).max() <= 1e-4 * np.nansum(np.abs(V)) / V.shape[1]
 
 
-def test_omega_one_half_is_alternating_least_squares() -> None:
+def test_tau_one_half_is_alternating_least_squares() -> None:
     """The same iterates as ALS of the observed entries in NumPy, each half-step to its minimum."""
     _, V = planted(5, 60, 40, 3, 0.6, 0.3)
     ridge, Y = 0.1, np.random.default_rng(0).standard_normal((40, 3))
     seen = ~np.isnan(V)
-    model = dfact.ExpectileMF(3, omega=0.5, ridge=ridge, solver="exact", init=Y.T, orthogonalize=False, max_iter=5, tol=0).fit(V)
+    model = dfact.ExpectileMF(3, tau=0.5, ridge=ridge, solver="exact", init=Y.T, orthogonalize=False, max_iter=5, tol=0).fit(V)
 
     def half_step(V: NDArray[np.float64], seen: NDArray[np.bool_], F: NDArray[np.float64]) -> NDArray[np.float64]:
         normal = [(F[s].T @ F[s] / 2 + ridge * np.eye(3), F[s].T @ v[s] / 2) for v, s in zip(V, seen, strict=True)]
@@ -157,7 +157,7 @@ def test_omega_one_half_is_alternating_least_squares() -> None:
 def test_each_half_step_of_the_rows_is_exact() -> None:
     """Given the columns' factors no row can be improved: its gradient is 0."""
     _, V = planted(2, noise=1.0)
-    model = dfact.ExpectileMF(4, omega=0.15, ridge=0.5, max_iter=3, tol=0).fit(V)
+    model = dfact.ExpectileMF(4, tau=0.15, ridge=0.5, max_iter=3, tol=0).fit(V)
     X, Y = model.row_factors_, model.column_factors_
     r = V - X @ Y.T
     np.testing.assert_allclose(np.nan_to_num(np.abs(0.15 - (r < 0)) * r) @ Y, 0.5 * X, atol=1e-10)
@@ -166,7 +166,7 @@ def test_each_half_step_of_the_rows_is_exact() -> None:
 
 def test_factors_are_a_singular_value_decomposition() -> None:
     _, V = planted(4, observed=0.3, noise=0.5)
-    model = dfact.ExpectileMF(4, omega=0.3, ridge=0.1, max_iter=2000, tol=1e-12).fit(V)
+    model = dfact.ExpectileMF(4, tau=0.3, ridge=0.1, max_iter=2000, tol=1e-12).fit(V)
     X, Y = (factors.T @ factors for factors in (model.row_factors_, model.column_factors_))
     np.testing.assert_allclose(X, Y, atol=1e-4 * X.max())
     assert (np.abs(X - np.diag(np.diag(X))) <= 1e-4 * X.max()).all()
@@ -186,7 +186,7 @@ def test_balancing_keeps_the_product_and_never_adds_to_the_ridge(rank: int) -> N
 
 class TestEstimator(EstimatorSuite):
     model = dfact.ExpectileMF
-    parameters: ClassVar = {"n_components": 2, "omega": 0.2, "ridge": 0.1, "max_iter": 4, "tol": 0}
+    parameters: ClassVar = {"n_components": 2, "tau": 0.2, "ridge": 0.1, "max_iter": 4, "tol": 0}
     rows = "row_factors_"
     codes = False
     tolerance = 1e-3
@@ -210,7 +210,7 @@ def test_executors_and_chunks_give_the_same_result(kind: str, client: Client, tm
     V = (rng.random((n, 2)) @ rng.random((2, m)) + rng.exponential(0.3, (n, m))).astype(np.float32)
     V[rng.random((n, m)) > observed] = np.nan
     data: Any = V if kind == "dense" else as_sparse(V)
-    settings: Any = {"omega": 0.2, "max_iter": 4, "tol": 0}
+    settings: Any = {"tau": 0.2, "max_iter": 4, "tol": 0}
     inline = dfact.ExpectileMF(2, **settings, executor="inline").fit(data)
     stored = dfact.import_array(data, tmp_path / "stored.zarr")
     assert dfact.plan(dfact.ExpectileMF(2), stored).n_partitions > 2
@@ -230,7 +230,7 @@ def test_dense_and_sparse_data_and_missing_codes_are_equivalent(tmp_path: Path) 
     codes = np.where(np.isnan(V), 99, V).astype(np.uint8)
     inputs: list[Any] = [V, as_sparse(V), dfact.import_array(as_sparse(V), tmp_path / "a.zarr")]
     inputs += [dfact.import_array(codes, tmp_path / "b.zarr", missing=99)]
-    fits = [dfact.ExpectileMF(2, omega=0.3, dtype="float64", max_iter=20).fit(data) for data in inputs]
+    fits = [dfact.ExpectileMF(2, tau=0.3, dtype="float64", max_iter=20).fit(data) for data in inputs]
     for model in fits[1:]:
         np.testing.assert_allclose(model.objective_history_, fits[0].objective_history_, rtol=1e-9)
     zeros = as_sparse(np.where(V == 0, 0.0, V))
@@ -246,12 +246,12 @@ def test_entries_are_in_original_units(tmp_path: Path) -> None:
     table.write_text(",".join(f"q{j}" for j in range(8)) + "\n" + "\n".join(",".join(map(str, row)) for row in V) + "\n")
     stored = dfact.import_table(table, tmp_path / "t.zarr", items="q*")
     assert stored.offset.any()
-    model, direct = (dfact.ExpectileMF(2, omega=0.4, dtype="float64", max_iter=50).fit(data) for data in (stored, V.astype(float)))
+    model, direct = (dfact.ExpectileMF(2, tau=0.4, dtype="float64", max_iter=50).fit(data) for data in (stored, V.astype(float)))
     np.testing.assert_allclose(model.predict(5, np.arange(8)), direct.predict(5, np.arange(8)), rtol=1e-6)
 
 
 @pytest.mark.slow
-def test_several_omegas_share_the_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_several_taus_share_the_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One read of each block serves all fits; each model has the bits of a separate fit."""
     from dfact.engine import partitions as partition
 
@@ -261,12 +261,12 @@ def test_several_omegas_share_the_reads(monkeypatch: pytest.MonkeyPatch, tmp_pat
     blocks = partition.Partitions.blocks
     monkeypatch.setattr(partition.Partitions, "blocks", lambda self, dtype, work=None: visits.append(dtype) or blocks(self, dtype, work))
     settings: Any = {"max_iter": 7, "tol": 0}
-    singles = [dfact.ExpectileMF(3, omega=omega, **settings).fit(stored) for omega in (0.1, 0.5, 0.9)]
+    singles = [dfact.ExpectileMF(3, tau=tau, **settings).fit(stored) for tau in (0.1, 0.5, 0.9)]
     one = len(visits) // 3
     together = dfact.ExpectileMF(3, **settings).fit_each(stored, [0.1, 0.5, 0.9])
     assert len(visits) == 4 * one
     for single, model in zip(singles, together, strict=True):
-        assert model.omega == single.omega
+        assert model.tau == single.tau
         np.testing.assert_array_equal(model.objective_history_, single.objective_history_)
         np.testing.assert_array_equal(np.asarray(model.row_factors_), np.asarray(single.row_factors_))
     assert together[0].predict(0, 0) < together[1].predict(0, 0) < together[2].predict(0, 0)
@@ -292,7 +292,7 @@ def test_columns_and_rows_without_entries_have_factors_0() -> None:
 def test_more_components_than_the_rank(solver: str) -> None:
     """Superfluous components, and rows with fewer entries than components: the ridge determines their factors."""
     _, V = planted(6, 60, 30, 2, 0.6)
-    model = dfact.ExpectileMF(8, omega=0.3, solver=solver, max_iter=300, tol=1e-10).fit(V)
+    model = dfact.ExpectileMF(8, tau=0.3, solver=solver, max_iter=300, tol=1e-10).fit(V)
     assert np.isfinite(model.row_factors_).all()
     assert losses(V - model.inverse_transform(model.row_factors_), 0.3).sum() <= 1e-5 * np.nansum(V**2)
     wide = dfact.ExpectileMF(40, solver=solver, max_iter=3, tol=0).fit(V)  # more than columns
@@ -303,8 +303,8 @@ def test_more_components_than_the_rank(solver: str) -> None:
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
 def test_precision(dtype: str, solver: str) -> None:
     _, V = planted(8, noise=0.3)
-    model = dfact.ExpectileMF(3, omega=0.2, solver=solver, dtype=dtype, max_iter=30, tol=0).fit(V)
-    other = dfact.ExpectileMF(3, omega=0.2, solver=solver, max_iter=30, tol=0).fit(V)
+    model = dfact.ExpectileMF(3, tau=0.2, solver=solver, dtype=dtype, max_iter=30, tol=0).fit(V)
+    other = dfact.ExpectileMF(3, tau=0.2, solver=solver, max_iter=30, tol=0).fit(V)
     assert model.row_factors_.dtype == model.column_factors_.dtype == np.dtype(dtype)
     np.testing.assert_allclose(model.objective_history_[-1], other.objective_history_[-1], rtol=1e-4)
 
@@ -334,7 +334,7 @@ def test_crossings_of_several_expectiles_are_recorded(seed: int, tmp_path: Path,
     shares = [(entries[1] > entries[0]).mean(), (entries[0] > entries[2]).mean()]
     assert 0 < shares[0] < 0.5
     np.testing.assert_allclose(models[0].crossed_, shares, atol=1e-3)
-    np.testing.assert_array_equal(models[0].omegas_, [0.4, 0.9])
+    np.testing.assert_array_equal(models[0].taus_, [0.4, 0.9])
     assert models[1].crossed_[0] == models[0].crossed_[0]
     dfact.save_model(models[0], tmp_path / "model")
     np.testing.assert_array_equal(dfact.load_model(tmp_path / "model").crossed_, models[0].crossed_)
@@ -365,9 +365,9 @@ def test_predict_accepts_indices_of_any_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"omega": 0}, "omega is 0, expected a number between 1e-6 and 1 - 1e-6"),
-        ({"omega": 1.0}, "omega is 1.0"),
-        ({"omega": [0.1, 0.5]}, "omega is"),
+        ({"tau": 0}, "tau is 0, expected a number between 1e-6 and 1 - 1e-6"),
+        ({"tau": 1.0}, "tau is 1.0"),
+        ({"tau": [0.1, 0.5]}, "tau is"),
         ({"ridge": 0}, "ridge is 0, expected a number above 0"),
         ({"ridge": np.nan}, "ridge is nan"),
         ({"ridge": np.inf}, "ridge is inf"),
@@ -394,9 +394,9 @@ def test_invalid_data_is_refused() -> None:
         model.fit(sp.csr_array((4, 3)))
     with pytest.raises(ValueError, match="infinity"):
         model.fit(np.where(np.isnan(V), np.inf, V))
-    for omegas in ([], 0.5):
-        with pytest.raises(dfact.ParameterError, match=r"omegas is .* at least one number"):
-            model.fit_each(V, omegas)  # type: ignore[arg-type]  # what is tested
+    for taus in ([], 0.5):
+        with pytest.raises(dfact.ParameterError, match=r"taus is .* at least one number"):
+            model.fit_each(V, taus)  # type: ignore[arg-type]  # what is tested
     for huge, dtype in ((1e25, "float32"), (1e39, "float32"), (1e160, "float64")):
         with pytest.raises(dfact.DataError, match=f"X holds large entries: row .* holds .* as {dtype} overflows"):
             dfact.ExpectileMF(2, dtype=dtype).fit(np.where(np.arange(9) == 4, huge, V))
@@ -414,7 +414,7 @@ def test_invalid_data_is_refused() -> None:
 def test_the_objective_of_measurements_is_what_is_reported() -> None:
     rng = np.random.default_rng(3)
     A, b = rng.standard_normal((60, 6, 5)), rng.exponential(1, 60)
-    model = dfact.ExpectileMF(2, omega=0.2, ridge=0.5, max_iter=7, tol=0).fit_measurements(A, b, (6, 5))
+    model = dfact.ExpectileMF(2, tau=0.2, ridge=0.5, max_iter=7, tol=0).fit_measurements(A, b, (6, 5))
     X, Y = model.row_factors_, model.column_factors_
     expected = losses(b - np.einsum("pij,ij->p", A, X @ Y.T), 0.2).sum() + 0.5 * (np.sum(X**2) + np.sum(Y**2))
     np.testing.assert_allclose(model.objective_history_[-1], expected)

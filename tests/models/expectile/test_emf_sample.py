@@ -46,7 +46,7 @@ def without_sample(model: dfact.ExpectileMF, V: NDArray[np.float64]) -> dfact.Ex
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("omega", "solver", "ridge", "orthogonalize"),
+    ("tau", "solver", "ridge", "orthogonalize"),
     exhaustive_unless(
         lambda case: case[2] != 1.0,
         [
@@ -59,9 +59,9 @@ def without_sample(model: dfact.ExpectileMF, V: NDArray[np.float64]) -> dfact.Ex
         ],
     ),
 )
-def test_the_minimum_is_that_of_all_rows(omega: float, solver: str, ridge: float, orthogonalize: bool) -> None:
+def test_the_minimum_is_that_of_all_rows(tau: float, solver: str, ridge: float, orthogonalize: bool) -> None:
     V = skewed(int(orthogonalize))
-    settings: Any = {"omega": omega, "solver": solver, "ridge": ridge, "orthogonalize": orthogonalize}
+    settings: Any = {"tau": tau, "solver": solver, "ridge": ridge, "orthogonalize": orthogonalize}
     model = dfact.ExpectileMF(3, **settings).fit(V)
     whole = without_sample(dfact.ExpectileMF(3, **settings, tol=1e-7, max_iter=1000), V)
     assert model.objective_history_[-1] <= (1 + 5e-4) * whole.objective_history_[-1]
@@ -69,18 +69,18 @@ def test_the_minimum_is_that_of_all_rows(omega: float, solver: str, ridge: float
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("omega", [0.1, 0.5])
-def test_the_first_pass_over_all_rows_nearly_reaches_the_minimum(omega: float) -> None:
+@pytest.mark.parametrize("tau", [0.1, 0.5])
+def test_the_first_pass_over_all_rows_nearly_reaches_the_minimum(tau: float) -> None:
     for seed in range(2):
         V = skewed(seed, 6000)
-        model = dfact.ExpectileMF(3, omega=omega, tol=1e-5).fit(V)
+        model = dfact.ExpectileMF(3, tau=tau, tol=1e-5).fit(V)
         assert model.objective_history_[1] <= 1.03 * model.objective_history_[-1]
-        assert model.n_iter_ <= without_sample(dfact.ExpectileMF(3, omega=omega, tol=1e-5), V).n_iter_
+        assert model.n_iter_ <= without_sample(dfact.ExpectileMF(3, tau=tau, tol=1e-5), V).n_iter_
 
 
 @pytest.mark.slow
 def test_a_start_at_the_minimum_is_not_resampled() -> None:
-    """The SVD of complete data at ω = ½."""
+    """The SVD of complete data at τ = ½."""
     V = np.nan_to_num(skewed(4))
     model, whole = dfact.ExpectileMF(3, ridge=1e-8).fit(V), without_sample(dfact.ExpectileMF(3, ridge=1e-8), V)
     assert model.n_iter_ <= whole.n_iter_
@@ -91,7 +91,7 @@ def test_a_start_at_the_minimum_is_not_resampled() -> None:
 def test_rows_sorted_by_their_sums_reach_the_same_minimum() -> None:
     V = skewed(0)
     V = V[np.argsort(np.nan_to_num(V).sum(axis=1))]
-    model, whole = dfact.ExpectileMF(3, omega=0.2).fit(V), without_sample(dfact.ExpectileMF(3, omega=0.2), V)
+    model, whole = dfact.ExpectileMF(3, tau=0.2).fit(V), without_sample(dfact.ExpectileMF(3, tau=0.2), V)
     assert model.objective_history_[-1] <= (1 + 5e-4) * whole.objective_history_[-1]
 
 
@@ -101,7 +101,7 @@ def test_every_executor_gives_the_same_bits(observed: float, client: Client, tmp
     V = skewed(1, observed=observed)
     stored = dfact.import_array(V, tmp_path / "v.zarr")
     assert sample_partitions(Layout.of(V.shape), 64 * 3)
-    settings: Any = {"omega": 0.2, "max_iter": 4, "tol": 0}
+    settings: Any = {"tau": 0.2, "max_iter": 4, "tol": 0}
     inline = dfact.ExpectileMF(2, **settings, executor="inline").fit(V)
     for executor in ("threads", client):
         model = dfact.ExpectileMF(2, **settings, executor=executor).fit(stored)
@@ -110,13 +110,13 @@ def test_every_executor_gives_the_same_bits(observed: float, client: Client, tmp
 
 
 @pytest.mark.slow
-def test_several_omegas_equal_single_fits() -> None:
+def test_several_taus_equal_single_fits() -> None:
     """Their samples take different numbers of passes."""
     V = skewed(2)
-    omegas = (0.05, 0.5, 0.9)
-    together = dfact.ExpectileMF(3).fit_each(V, omegas)
-    for omega, model in zip(omegas, together, strict=True):
-        single = dfact.ExpectileMF(3, omega=omega).fit(V)
+    taus = (0.05, 0.5, 0.9)
+    together = dfact.ExpectileMF(3).fit_each(V, taus)
+    for tau, model in zip(taus, together, strict=True):
+        single = dfact.ExpectileMF(3, tau=tau).fit(V)
         np.testing.assert_array_equal(model.objective_history_, single.objective_history_)
         np.testing.assert_array_equal(model.row_factors_, single.row_factors_)
 
@@ -132,7 +132,7 @@ def test_an_interrupted_fit_ends_with_the_same_bits(after: int, solver: str, tmp
             raise InterruptionError
 
     V = skewed(3)
-    settings: Any = {"omega": 0.2, "max_iter": 5, "tol": 0, "solver": solver}
+    settings: Any = {"tau": 0.2, "max_iter": 5, "tol": 0, "solver": solver}
     undisturbed = dfact.ExpectileMF(3, **settings).fit(V)
     settings |= {"checkpoint": tmp_path / "c.zarr", "checkpoint_every": 2}
     with pytest.raises(InterruptionError):
@@ -143,7 +143,7 @@ def test_an_interrupted_fit_ends_with_the_same_bits(after: int, solver: str, tmp
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
 def test_callbacks_receive_the_sample_before_the_first_iteration(solver: str) -> None:
     heard: list[Iteration] = []
-    dfact.ExpectileMF(3, omega=0.2, max_iter=2, tol=0, solver=solver, callbacks=[heard.append]).fit(skewed(4))
+    dfact.ExpectileMF(3, tau=0.2, max_iter=2, tol=0, solver=solver, callbacks=[heard.append]).fit(skewed(4))
     numbers = [iteration.number for iteration in heard]
     assert numbers == [0] * (len(numbers) - 2) + [1, 2]
     assert [iteration.step for iteration in heard[:2]] == [f"pass {i} over a sample of the rows" for i in (1, 2)]

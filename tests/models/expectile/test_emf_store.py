@@ -25,7 +25,7 @@ def skewed(seed: int, n: int = 90, m: int = 30, k: int = 2) -> np.ndarray:
 def test_round_trip(stored: bool, tmp_path: Path) -> None:
     M = skewed(0)
     X = dfact.import_array(M, tmp_path / "a.zarr", row_labels=[f"r{i}" for i in range(len(M))]) if stored else M
-    model = dfact.ExpectileMF(2, omega=0.2, ridge=0.1).fit(X)
+    model = dfact.ExpectileMF(2, tau=0.2, ridge=0.1).fit(X)
     dfact.save_model(model, tmp_path / "a.model")
     loaded = dfact.load_model(tmp_path / "a.model")
     assert_same(model, loaded)
@@ -52,12 +52,12 @@ def test_norms_are_those_of_the_components(seed: int) -> None:
 
 
 def test_text_and_plot() -> None:
-    model = dfact.ExpectileMF(2, omega=0.1, ridge=0.1).fit(sp.csr_array(np.nan_to_num(skewed(0))))
+    model = dfact.ExpectileMF(2, tau=0.1, ridge=0.1).fit(sp.csr_array(np.nan_to_num(skewed(0))))
     text = model_text(model, top=1)
     assert "ExpectileMF, 2 components of 90 rows × 30 columns" in text
-    assert "expectiles at omega 0.1, ridge 0.1" in text
+    assert "expectiles at tau 0.1, ridge 0.1" in text
     assert f"converged after {model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}" in text
     largest = np.abs(model.column_factors_[:, 1]).argmax()
-    assert f"expectilemf1: norm {component_norms(model).iloc[1]:.4g}\n  {largest}  {model.column_factors_[largest, 1]:.2f}" in text
+    assert f"F2: norm {component_norms(model).iloc[1]:.4g}\n  {largest}  {model.column_factors_[largest, 1]:.2f}" in text
     assert rows_text(model, 7) == "2 components of 7 rows"
     assert items_plot(model).axes[0].get_ylabel() == "item"

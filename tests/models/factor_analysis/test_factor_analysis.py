@@ -507,3 +507,20 @@ def test_a_model_that_would_divide_by_zero_is_refused(name: str, dtype: type, tm
     setattr(model, name, values.astype(dtype))
     with pytest.raises(dfact.DataError, match=name):
         dfact.save_model(model, tmp_path / "m.model")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("factor_correlations_", -0.99, "smallest eigenvalue"),
+        ("correlations_", 1e30, r"values from .* to 1e\+30, expected a symmetric matrix with diagonal 1"),
+    ],
+)
+def test_a_loaded_model_has_correlations(name: str, value: float, message: str) -> None:
+    model = dfact.FactorAnalysis(3).fit(planted(200, 1)[0])
+    model._check_loaded()
+    forged = getattr(model, name).copy()
+    forged[0, 1:] = forged[1:, 0] = value
+    setattr(model, name, forged)
+    with pytest.raises(dfact.DataError, match=message):
+        model._check_loaded()

@@ -50,7 +50,7 @@ def fit(X: Any, k: int = 3, **parameters: Any) -> GradeOfMembership:
 @pytest.mark.parametrize("tau", [None, 0.0])
 def test_expected_responses_recover_the_parameters(method: str, vertex_hunting: str, seed: int, tau: float | None) -> None:
     Pi, Theta, _ = planted(seed)
-    model = fit(Pi @ Theta.T, method=method, vertex_hunting=vertex_hunting, n_levels=4, tau=tau)
+    model = fit(Pi @ Theta.T, method=method, vertex_hunting=vertex_hunting, max_response=4, tau=tau)
     assert matched(model.memberships_, Pi) < 1e-8
     assert matched(model.item_parameters_, Theta) < 1e-8
     assert {int(Pi[row].argmax()) for row in model.pure_subjects_} == {0, 1, 2}
@@ -61,9 +61,9 @@ def test_expected_responses_recover_the_parameters(method: str, vertex_hunting: 
 @pytest.mark.parametrize("method", METHODS)
 def test_expected_responses_of_many_items_and_in_single_precision(method: str) -> None:
     Pi, Theta, _ = planted(0, m=700)
-    model = fit(Pi @ Theta.T, method=method, n_levels=4)
+    model = fit(Pi @ Theta.T, method=method, max_response=4)
     assert matched(model.memberships_, Pi) < 1e-8
-    single = fit((Pi @ Theta.T).astype(np.float32), method=method, n_levels=4)
+    single = fit((Pi @ Theta.T).astype(np.float32), method=method, max_response=4)
     assert single.memberships_.dtype == np.float32
     assert matched(single.memberships_, Pi) < 1e-3
 
@@ -110,7 +110,7 @@ def test_transform_gives_the_memberships_of_the_fit_and_of_new_subjects(method: 
     model = fit(R, method=method)
     np.testing.assert_array_equal(model.transform(R), model.memberships_)
     np.testing.assert_allclose(model.transform(R[:7]), model.memberships_[:7], rtol=1e-9)
-    exact = fit(Pi @ Theta.T, method=method, n_levels=4)
+    exact = fit(Pi @ Theta.T, method=method, max_response=4)
     new = np.random.default_rng(9).dirichlet([1, 1, 1], 20)
     order = [int(Pi[row].argmax()) for row in exact.pure_subjects_]
     np.testing.assert_allclose(exact.transform(new @ Theta.T), new[:, order], atol=1e-9)
@@ -126,7 +126,7 @@ def test_nonrespondents_do_not_affect_the_fit(method: str) -> None:
     full[17] = np.nan
     with pytest.warns(UserWarning, match="3 of 400 subjects have no response"):
         model = fit(full, method=method)
-    assert model.n_nonrespondents_ == 3
+    assert model.n_unobserved_ == 3
     rest = np.delete(np.arange(400), nonrespondents)
     assert np.isnan(model.memberships_[nonrespondents]).all()
     expected = fit(full[rest], method=method)
@@ -143,7 +143,7 @@ def test_missing_answers_are_no_responses() -> None:
     _, _, R = planted(5)
     missing = np.random.default_rng(0).random(R.shape) < 0.1
     zeros, nans = np.where(missing, 0, R).astype(float), np.where(missing, np.nan, R)
-    np.testing.assert_array_equal(fit(zeros, n_levels=4).memberships_, fit(nans, n_levels=4).memberships_)
+    np.testing.assert_array_equal(fit(zeros, max_response=4).memberships_, fit(nans, max_response=4).memberships_)
 
 
 @pytest.mark.slow
@@ -152,11 +152,11 @@ def test_missing_answers_are_no_responses() -> None:
 def test_sparse_responses_give_the_result_of_dense_ones(method: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(6)
     R = (rng.integers(1, 6, (300, 800)) * (rng.random((300, 800)) < 0.06)).astype(float)
-    expected = fit(R, method=method, n_levels=5)
+    expected = fit(R, method=method, max_response=5)
     sparse = sp.csr_array(R)
     dfact.import_array(sparse, tmp_path / "sparse.zarr")
     for X in (sparse, tmp_path / "sparse.zarr"):
-        found = fit(X, method=method, n_levels=5, dtype="float64")
+        found = fit(X, method=method, max_response=5, dtype="float64")
         assert found.pure_subjects_.tolist() == expected.pure_subjects_.tolist()
         np.testing.assert_allclose(found.memberships_, expected.memberships_, atol=1e-6)
 
@@ -204,7 +204,7 @@ def test_answers_of_a_shifted_import_are_in_original_units(tmp_path: Path) -> No
     assert dataset.offset.tolist() == [1] * 12
     model, expected = fit(dataset, dtype="float64"), fit(R)
     np.testing.assert_array_equal(model.memberships_, expected.memberships_)
-    assert model.n_levels_ == expected.n_levels_ == 5
+    assert model.max_response_ == expected.max_response_ == 5
     assert model.item_parameters_.index.tolist() == list(table)
 
 
@@ -295,7 +295,7 @@ TABLE_5 = {"ipip_ascado": (0.6036, 0.2112, 0.002), "kims": (0.6040, 0.1947, 0.00
 @pytest.mark.filterwarnings(ALONE)
 def test_the_papers_tables(name: str, method: str, dtype: str, questionnaires: Path) -> None:
     R, levels = responses(questionnaires, name)
-    prototype = GradeOfMembership(method=method, n_levels=levels, random_state=0, dtype=dtype)
+    prototype = GradeOfMembership(method=method, max_response=levels, random_state=0, dtype=dtype)
     selection = dfact.selection.select_by_modularity(prototype, R, range(2, 16))
     k, modularity = TABLE_4[name][method]
     digits = len(str(modularity).split(".")[1]) if modularity >= 1e-3 else 5
@@ -320,7 +320,7 @@ def changed(R: Any, value: float) -> Array:
     [
         (lambda R: changed(R, 2.5), {}, "row 5, column '7' holds 2.5, expected whole numbers from 0"),
         (lambda R: changed(R, -1), {}, "row 5, column '7' holds -1, expected 0 to"),
-        (lambda R: changed(R, 9), {"n_levels": 4}, "row 5, column '7' holds 9, expected 0 to 4"),
+        (lambda R: changed(R, 9), {"max_response": 4}, "row 5, column '7' holds 9, expected 0 to 4"),
         (lambda R: changed(R, np.inf), {}, "infin|inf"),
         (lambda R: sp.csr_array(changed(R, 2.5)), {}, "row 5, column '7' holds 2.5"),
         (lambda R: R + 0.5, {}, "row 0, column '0' holds .*5, expected whole numbers"),
@@ -344,7 +344,7 @@ def test_invalid_responses_are_refused(X: Any, parameters: Any, message: str, me
         {"method": "svd"},
         {"vertex_hunting": "deer"},
         {"tau": -1},
-        {"n_levels": 0},
+        {"max_response": 0},
         {"dtype": "int8"},
     ],
 )
@@ -372,7 +372,7 @@ def test_a_class_without_other_pure_subjects_is_reported(method: str) -> None:
     Pi = Pi[(Pi[:, 2] < 0.2)]
     Pi[40] = [0.2, 0.2, 0.6]
     with pytest.warns(UserWarning, match=r"only the subject that defines the class has a membership of 0.9 or more in class3 \(40\)"):
-        model = fit(Pi @ Theta.T, method=method, n_levels=4)
+        model = fit(Pi @ Theta.T, method=method, max_response=4)
     assert model.pure_subjects_[2] == 40
 
 

@@ -30,7 +30,7 @@ def planted(seed: int, n: int = 400, m: int = 40, k: int = 3, levels: int = 4, m
 
 
 def fit(X: Any, likelihood: str = "binomial", **parameters: Any) -> GradeOfMembership:
-    return GradeOfMembership(3, **{"random_state": 0, "likelihood": likelihood, "n_levels": 4, **parameters}).fit(X)
+    return GradeOfMembership(3, **{"random_state": 0, "likelihood": likelihood, "max_response": 4, **parameters}).fit(X)
 
 
 def log_likelihood(model: GradeOfMembership, X: Array) -> float:
@@ -51,14 +51,14 @@ def deviance(model: GradeOfMembership, X: Array, held_out: Array) -> float:
 def test_the_likelihood_rises_and_is_that_of_the_model(seed: int, method: str) -> None:
     _, _, X = planted(seed)
     model = fit(X, method=method, dtype="float64", tol=1e-9)
-    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(model.history_))
+    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(model.log_likelihood_history_))
     assert log_likelihood(model, X) == pytest.approx(model.log_likelihood_, rel=1e-9)
-    assert model.log_likelihood_ == model.history_[-1]
+    assert model.log_likelihood_ == model.log_likelihood_history_[-1]
     assert (np.diff(model.memberships_.sum(axis=0)) <= 0).all()
     np.testing.assert_allclose(model.memberships_.sum(axis=1), 1)
     assert 0 < model.components_.min() <= model.components_.max() < 4
     spectral = fit(X, "none", method=method)
-    assert not hasattr(spectral, "history_")
+    assert not hasattr(spectral, "log_likelihood_history_")
     np.testing.assert_array_equal(np.sort(model.pure_subjects_), np.sort(spectral.pure_subjects_))
     assert model.highly_pure_share_ == pytest.approx((model.memberships_.max(axis=1) >= 0.9).mean())
 
@@ -91,7 +91,7 @@ def test_held_out_answers_of_questionnaires_are_predicted(name: str, items: int,
         held_out = (np.random.default_rng(seed).random(X.shape) < 0.2) & ~np.isnan(X)
         train = np.where(held_out, np.nan, X)
         spectral, refined = (
-            GradeOfMembership(k, n_levels=4, likelihood=likelihood, random_state=0).fit(train) for likelihood in ("none", "binomial")
+            GradeOfMembership(k, max_response=4, likelihood=likelihood, random_state=0).fit(train) for likelihood in ("none", "binomial")
         )
         responding = held_out & ~np.isnan(spectral.memberships_[:, :1])  # lowest answers alone are no response to the spectral method
         assert deviance(refined, X, responding) < 0.9 * deviance(spectral, X, responding)
@@ -109,7 +109,7 @@ def test_missing_answers_are_left_out_and_zeros_are_answers() -> None:
     model, complete = fit(X), fit(np.nan_to_num(X))
     assert np.isnan(model.memberships_[5]).all()
     assert np.isfinite(np.delete(model.memberships_, 5, axis=0)).all(), "zeros are answers"
-    assert model.n_nonrespondents_ == 1
+    assert model.n_unobserved_ == 1
 
     def error(fitted: GradeOfMembership) -> float:
         expected = fitted.inverse_transform(np.nan_to_num(np.asarray(fitted.memberships_, np.float64)))
@@ -131,7 +131,7 @@ def test_invalid_data_and_parameters_are_refused() -> None:
     with pytest.raises(ParameterError, match="likelihood is 'multinomial', expected 'none' or 'binomial'"):
         fit(X, "multinomial")
     with pytest.raises(ParameterError, match=r"the highest response is 4\.5, expected a whole number"):
-        fit(X, n_levels=4.5)
+        fit(X, max_response=4.5)
     with pytest.raises(DataError, match="expected whole numbers from 0"):
         fit(Pi @ Theta.T)
     with pytest.raises(ParameterError, match="max_iter is 0"):

@@ -197,10 +197,10 @@ def _refuse_undeclared(X: Any, values: NDArray[Any] | sp.csr_array, codes: Seque
 def _check_implicit(implicit: str, codes: Sequence[float], *, sparse: bool) -> None:
     """Raise ParameterError or DataError on an invalid meaning of implicit entries, given the codes of missing ones."""
     if implicit not in get_args(Implicit):
-        raise ParameterError(f"implicit (--absent) is {implicit!r}, expected 'zero' or 'missing'")
+        raise ParameterError(f"implicit (--implicit) is {implicit!r}, expected 'zero' or 'missing'")
     if implicit == "missing" and not sparse:
         raise ParameterError(
-            "implicit (--absent) is 'missing' and X is dense, expected a sparse X; mark missing entries with NaN or missing="
+            "implicit (--implicit) is 'missing' and X is dense, expected a sparse X; mark missing entries with NaN or missing="
         )
     if sparse and implicit == "zero" and 0 in codes:
         remedy = "leave out 0, pass implicit='missing', or import X.toarray()"

@@ -284,8 +284,8 @@ class AnswerCoding:
         labelled = [(item, f"{code} {label!r}" if (label := item.labels.get(code)) else code, count) for item, code, count in found[:20]]
         cases = "; ".join(f"{item.name}: {count} answer(s) are {code}" for item, code, count in labelled)
         first, text, _ = found[0]
-        options = f"--missing {first.name}={text}, or --answers {first.name}={text}"
-        remedy = f"say missing={{{first.name!r}: {text}}} or answers={{{first.name!r}: {text}}} ({options})"
+        options = f"--missing {first.name}={text}, or --not-missing {first.name}={text}"
+        remedy = f"say missing={{{first.name!r}: {text}}} or not_missing={{{first.name!r}: {text}}} ({options})"
         raise DataError(f"{name}: {cases}, which nothing declares as missing; {remedy}")
 
     def codebook(self, counts: Mapping[tuple[int, str], int], n_missing: Iterable[int], source: str) -> Codebook:

@@ -34,7 +34,7 @@ class Statements:
     levels: Levels | Mapping[str, Levels] | None = None
     recode: Mapping[str, Mapping[float, float]] | None = None
     missing: Codes | Mapping[str, Codes] = ()
-    answers: Mapping[str, Codes] | None = None
+    not_missing: Mapping[str, Codes] | None = None
     """Codes that are answers, although the file declares them as missing or their labels sound so."""
     default_missing: bool = True
     reverse: str | Sequence[str] = ()
@@ -65,7 +65,7 @@ def parse_codes(codes: Codes) -> ParsedCodes:
     return ParsedCodes(tuple(numbers), tuple(texts))
 
 
-def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence[str], said: Statements) -> AnswerCoding:
+def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence[str], user_rules: Statements) -> AnswerCoding:
     """Return the coding of the items ``names`` of a table, from its description of them and from the user's statements.
 
     Raises
@@ -73,18 +73,18 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
     DataError
         A statement names no item; text answers have no known order; the range of an item to reverse is not known.
     """
-    if said.unlabelled not in ("error", "keep"):
-        raise ParameterError(f"unlabelled is {said.unlabelled!r}, expected 'error' or 'keep'")
-    everywhere, by_item = ((), said.missing) if isinstance(said.missing, Mapping) else (said.missing, {})
+    if user_rules.unlabelled not in ("error", "keep"):
+        raise ParameterError(f"unlabelled is {user_rules.unlabelled!r}, expected 'error' or 'keep'")
+    everywhere, by_item = ((), user_rules.missing) if isinstance(user_rules.missing, Mapping) else (user_rules.missing, {})
     numbers, texts = parse_codes(everywhere)
-    levels = _levels_by_item(table, names, said.levels)
+    levels = _levels_by_item(table, names, user_rules.levels)
     missing = {name: parse_codes(codes) for name, codes in _codes_by_item(table, names, by_item, "missing").items()}
     no_codes = ParsedCodes((), ())
     common = (*texts, *set.intersection(*(set(missing.get(name, no_codes).texts) for name in names)))
-    answers = _codes_by_item(table, names, said.answers or {}, "answers")
-    recode = _by_item(table, names, said.recode or {}, "recode")
-    ranges = _declared_ranges(table, names, said.valid_range)
-    turned = set(_reversed_items(table, names, said.reverse))
+    answers = _codes_by_item(table, names, user_rules.not_missing or {}, "not_missing")
+    recode = _by_item(table, names, user_rules.recode or {}, "recode")
+    ranges = _declared_ranges(table, names, user_rules.valid_range)
+    turned = set(_reversed_items(table, names, user_rules.reverse))
     items = []
     for name in names:
         variable = variables.get(name, Variable(name))
@@ -93,7 +93,7 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
         own_answers = parse_codes(answers.get(name, ()))
         words = {*own.texts, *(code for code in variable.missing.values if isinstance(code, str))}
         variable = replace(variable, missing=_without(declared, own_answers))
-        item = _item(table, variable, levels.get(name), said, in_text=not words <= {*common})
+        item = _item(table, variable, levels.get(name), user_rules, in_text=not words <= {*common})
         item = replace(
             item,
             scale=variable.scale,
@@ -109,16 +109,16 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
             )
         items.append(replace(item, reversed=name in turned))
     _warn_of_alphabetical_labels(table, items)
-    default = ("", *DEFAULT_MISSING, "None") if said.default_missing else ("",)
+    default = ("", *DEFAULT_MISSING, "None") if user_rules.default_missing else ("",)
     return AnswerCoding(tuple(items), missing_texts=(*default, *sorted(set(common))))
 
 
-def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, said: Statements, *, in_text: bool) -> ItemCoding:
+def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, user_rules: Statements, *, in_text: bool) -> ItemCoding:
     """Return the coding of an item by its description and, for text answers, the levels that the user gave.
 
     ``in_text`` has numbers read as text, as some texts are missing in this item alone.
     """
-    defaults = DEFAULT_MISSING if said.default_missing else ()
+    defaults = DEFAULT_MISSING if user_rules.default_missing else ()
     has_numbers = all(map(is_number, variable.categories))  # or no categories
     if (levels is not None and variable.type != "number") or not has_numbers:
         missing = replace(variable.missing, values=(*variable.missing.values, *defaults))
@@ -139,7 +139,7 @@ def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, 
     in_text = in_text or bool(variable.texts) or variable.decimal is not None or variable.type == "text" or bool(variable.categories)
     labelled = valid_levels(replace(variable, categories=()))
     declared = labelled if len(labelled) >= 2 else ()
-    closed = bool(declared) and said.unlabelled == "error"
+    closed = bool(declared) and user_rules.unlabelled == "error"
     labels = {code_text(code): label for code, label in variable.labels.items()}
     labels |= {f".{tag}": label for tag, label in variable.tags.items()}
     return ItemCoding(

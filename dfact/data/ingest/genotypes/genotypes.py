@@ -26,6 +26,7 @@ from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.genotypes import MISSING, TILE, count_codes, unpack_rows
+from dfact.renames import accept_old_names
 from dfact.storage.groups import scratch_store
 from dfact.storage.location import parse_location
 
@@ -37,6 +38,7 @@ _SHOWN = 5
 _STAGES = 3  # counting the genotypes, writing them, and reading them back for the digests
 
 
+@accept_old_names
 def import_genotypes(
     source: str | PathLike[str],
     path: str | PathLike[str],
@@ -47,7 +49,7 @@ def import_genotypes(
     empty_variants: Treatment = "error",
     multiallelic: Treatment = "error",
     memory_limit: int | str = "2GiB",
-    n_jobs: int | None = None,
+    n_readers: int | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], object] | None = None,
@@ -80,7 +82,7 @@ def import_genotypes(
         Treatment of variants with more than two alleles.
     memory_limit : int or str
         Limit of the memory for genotypes, such as "4GiB". With more, fewer and wider chunks are written.
-    n_jobs : int
+    n_readers : int
         Number of threads; by default one for each core.
     overwrite : bool
         Replace an existing dataset at ``path``.
@@ -141,7 +143,7 @@ def import_genotypes(
             overwrite=overwrite,
         ) as writer,
         scratch_store(path) as scratch,
-        open_pool("threads", n_jobs, scratch) as pool,
+        open_pool("threads", n_readers, scratch) as pool,
     ):
         array = writer.create_values(np.empty((1, 1), np.uint8), plan.chunk_columns)
         _write(file, kept, array, plan, pool, steps)

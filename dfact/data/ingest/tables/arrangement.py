@@ -119,7 +119,7 @@ class Arrangement:
         for j, (n, code) in sorted(found.items()):
             item = self.items.items[j]
             said = f"{self.table.name}: {n} answer(s) of {item.name} are {code} {item.labels[code]!r}, which is declared missing"
-            sentences.append(f"{said}; to keep them, say --answers {item.name}={code}, or --recode {item.name}:{code}=NUMBER")
+            sentences.append(f"{said}; to keep them, say --not-missing {item.name}={code}, or --recode {item.name}:{code}=NUMBER")
         return sentences
 
     def negative_answers(self, statistics: ColumnStatistics) -> str:
@@ -148,7 +148,7 @@ def choose_events(table: Table, dictionary: Dictionary | None, stack: Stack | No
     columns = None if dictionary is None else dictionary.event_columns(table.columns)
     if columns is None:
         if stack == "events" or event is not None:
-            said = "stack is 'events'" if event is None else f"event is {event!r}"
+            said = "third_mode is 'events'" if event is None else f"event is {event!r}"
             raise ParameterError(f"{said} for {table.name}, which has no column of events, expected an export of REDCap; leave it out")
         return table, None
     events = read_events(table, columns)
@@ -175,7 +175,7 @@ def choose_instances(
             raise which_slice(name, "instances", find_instances(name, known, places).counts)
         return {column: column for column in columns}, None
     if not places:
-        said = "stack is 'instances'" if instance is None else f"instance is {instance!r}"
+        said = "third_mode is 'instances'" if instance is None else f"instance is {instance!r}"
         raise ParameterError(f"{said} for {name}, whose items have no instances, expected columns of UK Biobank; leave it out")
     found = find_instances(name, columns, places)
     return ({column: column for column in columns}, found) if instance is None else (found.at(instance), None)

@@ -72,7 +72,7 @@ def unknown_column(table: Table, name: str) -> DataError:
     return DataError(f"{table.name}: {mismatch} {name!r}; {'the closest are' if close else 'its columns are'} {listed}")
 
 
-def battery(table: Table, variables: Mapping[str, Variable], excluded: Sequence[str]) -> list[str]:
+def infer_items(table: Table, variables: Mapping[str, Variable], excluded: Sequence[str]) -> list[str]:
     """Return the columns that the file describes as one battery of items.
 
     Candidates have at least two labelled values that are not missing, and are neither nominal nor dates. They are a battery if

@@ -155,7 +155,7 @@ def which_slice(name: str, stack: Stack, counts: Mapping[str, str]) -> DataError
     """Return the error for a table of several events or instances, of which neither a mode nor one was asked for."""
     one = stack.removesuffix("s")
     first = next(iter(counts))
-    remedy = f"say stack={stack!r} or {one}={first!r} (--stack {stack}, --{one} {shlex.quote(first)})"
+    remedy = f"say third_mode={stack!r} or {one}={first!r} (--third-mode {stack}, --{one} {shlex.quote(first)})"
     return DataError(f"{name} has {len(counts)} {stack}, {_listed(counts)}, expected a third mode of them or one of them; {remedy}")
 
 

@@ -21,7 +21,7 @@ from dfact.data.ingest.coding.rules import Codes, Levels, Range, Statements, Unl
 from dfact.data.ingest.tables.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
 from dfact.data.ingest.tables.chunks import write_spooled
 from dfact.data.ingest.tables.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
-from dfact.data.ingest.tables.items import battery, check_columns, match_columns
+from dfact.data.ingest.tables.items import check_columns, infer_items, match_columns
 from dfact.data.ingest.tables.participants import ParticipantColumns, confounder_kinds, match_names
 from dfact.data.ingest.tables.spool import Progress, Spooled, spool
 from dfact.data.ingest.tables.stack import Stack
@@ -35,6 +35,7 @@ from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, fill_limits, require_observed_columns, stored_limits
 from dfact.errors import DataError, ParameterError
+from dfact.renames import accept_old_names
 from dfact.storage.groups import ensure_absent, scratch_store
 from dfact.storage.location import parse_location
 from dfact.storage.remote_files import Signature
@@ -49,6 +50,7 @@ _LOWEST_IN_SINGLE_PRECISION = 1 << 14
 """Magnitude of a negative offset whose subtraction leaves answers near 0 their thousandths in single precision."""
 
 
+@accept_old_names
 def import_table(
     source: TableSource,
     path: str | PathLike[str],
@@ -59,7 +61,7 @@ def import_table(
     levels: Levels | Mapping[str, Levels] | None = None,
     recode: Mapping[str, Mapping[float, float]] | None = None,
     missing: Codes | Mapping[str, Codes] = (),
-    answers: Mapping[str, Codes] | None = None,
+    not_missing: Mapping[str, Codes] | None = None,
     default_missing: bool = True,
     confounder_missing: Codes = (),
     confounder_ranges: Mapping[str, Range] | None = None,
@@ -85,10 +87,10 @@ def import_table(
     labels: str | PathLike[str] | None = None,
     dictionary: str | PathLike[str] | None = None,
     codings: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
-    stack: Stack | None = None,
+    third_mode: Stack | None = None,
     event: str | None = None,
     instance: int | str | None = None,
-    n_jobs: int | None = None,
+    n_readers: int | None = None,
     executor: "str | Executor | Client | None" = None,
 ) -> Dataset:
     """Write the answers of a table as a dataset, several parts of the table at a time.
@@ -127,7 +129,7 @@ def import_table(
         Codes to replace, before any is taken as missing.
     missing : numbers or texts, or dict from name or pattern to such codes
         Codes for a missing answer, besides those that the file declares. Empty cells and NaN are always missing.
-    answers : dict from name or pattern to codes
+    not_missing : dict from name or pattern to codes
         Codes that are answers, although the file declares them as missing, or their labels sound like no answer.
     default_missing : bool
         Whether texts such as NA, N/A, null and "." are missing, too.
@@ -184,12 +186,12 @@ def import_table(
         its statements override those of the file.
     codings : path or paths
         Codings of UK Biobank; project information (missing data codes) or the list of events of REDCap.
-    stack : {"events", "instances"}
+    third_mode : {"events", "instances"}
         Third mode of the dataset: the events of REDCap (rows below each other), or the instances of UK Biobank (columns side by
         side). Those without any answer are left out.
     event, instance : name, number
         The only event or instance to read.
-    n_jobs : int
+    n_readers : int
         Number of tasks side by side; by default one for each core of this machine, at most 16, or each worker of the executor.
     executor : None, "inline", "threads", concurrent.futures.Executor or distributed.Client
         Place where the tasks run, by default threads of this process. Processes on other machines must reach ``source`` and
@@ -236,16 +238,18 @@ def import_table(
     ranges = check_ranges(confounder_ranges or {}, kinds)
     kinds |= dict.fromkeys(ranges, "continuous")
     before = file.signature()
-    said = Statements(levels, recode, missing, answers, default_missing, reverse, valid_range, unlabelled)
+    user_rules = Statements(levels, recode, missing, not_missing, default_missing, reverse, valid_range, unlabelled)
     description = find_dictionary(opened, dictionary, codings)
     id_column = default_id(opened, description, kinds) if id_column is None else id_column
     replicates = match_names(opened.columns, replicate_weights, "replicate weights")
     people = ParticipantColumns(
         id_column, kinds, ranges, confounder_missing, default_missing, weight, replicates, replicate_method, fay, replicate_scales
     )
-    described = _DescribedTable(opened, description, people.names, said, stack, event, None if instance is None else str(instance))
+    described = _DescribedTable(
+        opened, description, people.names, user_rules, third_mode, event, None if instance is None else str(instance)
+    )
     arranged, unanswered = described.arrange(items), []
-    with scratch_store(path) as scratch, open_pool(executor, n_jobs, scratch) as pool:
+    with scratch_store(path) as scratch, open_pool(executor, n_readers, scratch) as pool:
         rows = _spool(arranged, empty_rows, pool, progress)
         if items is None and (unanswered := arranged.unanswered(rows.statistics)):
             with warnings.catch_warnings(action="ignore"):  # the first arrangement has warned
@@ -309,7 +313,7 @@ class _DescribedTable:
     dictionary: Dictionary | None
     text_columns: Sequence[str]
     """Columns that describe participants, and are no items."""
-    said: Statements
+    user_rules: Statements
     stack: Stack | None
     event: str | None
     instance: str | None
@@ -322,9 +326,9 @@ class _DescribedTable:
     def arrange(self, items: str | Sequence[str] | None) -> Arrangement:
         """Return these items, by default all, and their coding, at one event or instance, or at all of them as a mode."""
         table, events = choose_events(self.table, self.dictionary, self.stack, self.event)
-        names, said = self._select_items(table, items)
+        names, user_rules = self._select_items(table, items)
         columns, layout = choose_instances(table.name, self.dictionary, names, self.stack, self.instance)
-        coding = replace(plan_coding(table, self.variables, list(columns.values()), said), text_columns=tuple(self.text_columns))
+        coding = replace(plan_coding(table, self.variables, list(columns.values()), user_rules), text_columns=tuple(self.text_columns))
         return arrange(table, with_forms(coding, self.dictionary, table), columns, layout, events)
 
     def _select_items(self, table: Table, items: str | Sequence[str] | None) -> tuple[list[str], Statements]:
@@ -334,7 +338,7 @@ class _DescribedTable:
         turned: list[str] = []
         if items is None:
             default = None if dictionary is None else dictionary.default_items(table.columns)
-            names = [name for name in default or () if name not in text_columns] or battery(table, self.variables, text_columns)
+            names = [name for name in default or () if name not in text_columns] or infer_items(table, self.variables, text_columns)
         else:
             given = [items] if isinstance(items, str) else list(items)
             known = set(table.columns)
@@ -346,9 +350,9 @@ class _DescribedTable:
         duplicate = next((name for name in text_columns if text_columns.count(name) > 1 or name in names), None)
         if duplicate is not None:
             raise ParameterError(f"column {duplicate!r} is named twice, expected once: as an item, the id, a confounder or the weight")
-        for name in [self.said.reverse] if isinstance(self.said.reverse, str) else self.said.reverse:
+        for name in [self.user_rules.reverse] if isinstance(self.user_rules.reverse, str) else self.user_rules.reverse:
             turned += reversed_by_keying(dictionary, name[1:], names) if name.startswith("@") else [name]
-        return names, replace(self.said, reverse=turned)
+        return names, replace(self.user_rules, reverse=turned)
 
 
 def _note_decisions(

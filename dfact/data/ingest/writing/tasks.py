@@ -53,7 +53,7 @@ class TaskPool:
                 sync(self.scratch.delete(_RUNNING))
             wait(pending)
             if _is_lost_worker(error):
-                raise ClusterError(f"a process of the import was lost ({error}); give it more memory, or use fewer (n_jobs=)") from error
+                raise ClusterError(f"a process of the import was lost ({error}); give it more memory, or use fewer (n_readers=)") from error
             raise
 
 
@@ -62,19 +62,19 @@ def _is_lost_worker(error: BaseException) -> bool:
 
 
 @contextmanager
-def open_pool(executor: Any, n_jobs: int | None, scratch: Store) -> Iterator[TaskPool]:
-    """Yield a pool for the ``executor`` and ``n_jobs`` of :func:`import_table`."""
-    if n_jobs is not None and not (isinstance(n_jobs, int) and n_jobs >= 1):
-        raise ParameterError(f"n_jobs is {n_jobs!r}, expected a positive whole number, or None for one task on each core")
+def open_pool(executor: Any, n_readers: int | None, scratch: Store) -> Iterator[TaskPool]:
+    """Yield a pool for the ``executor`` and ``n_readers`` of :func:`import_table`."""
+    if n_readers is not None and not (isinstance(n_readers, int) and n_readers >= 1):
+        raise ParameterError(f"n_readers is {n_readers!r}, expected a positive whole number, or None for one task on each core")
     sync(scratch.set(_RUNNING, default_buffer_prototype().buffer.from_bytes(b"1")))
     if hasattr(executor, "get_executor"):  # a client of a Dask cluster, without importing Dask
-        n_workers = n_jobs or sum(executor.nthreads().values())
+        n_workers = n_readers or sum(executor.nthreads().values())
         yield TaskPool(executor.get_executor(pure=False), 2 * max(1, n_workers), scratch)
     elif isinstance(executor, Executor):
-        n_workers = n_jobs or getattr(executor, "_max_workers", None) or os.cpu_count() or 1
+        n_workers = n_readers or getattr(executor, "_max_workers", None) or os.cpu_count() or 1
         yield TaskPool(executor, 2 * n_workers, scratch)
     elif executor in (None, "inline", "threads"):
-        threads = 1 if executor == "inline" else n_jobs or min(processors(), _MOST_THREADS)
+        threads = 1 if executor == "inline" else n_readers or min(processors(), _MOST_THREADS)
         with _Inline() if threads == 1 else ThreadPoolExecutor(threads, "import") as pool:
             yield TaskPool(pool, 1 if threads == 1 else 2 * threads, scratch)
     else:

@@ -107,7 +107,7 @@ def replicability_plot(selection: Selection) -> "Figure":
 
 
 def path_plot(selection: Selection) -> "Figure":
-    """Plot rank, zeros and errors over λ for a selection by :func:`dfact.selection.select_on_path`; a line marks the chosen λ.
+    """Plot rank, zeros and errors over λ for a selection by :func:`dfact.selection.select_penalty`; a line marks the chosen λ.
 
     For several ℓ1 ratios, the path of the chosen one.
 
@@ -121,7 +121,7 @@ def path_plot(selection: Selection) -> "Figure":
         table = table.loc[selection.best_params["l1_ratio"]]
     criterion = str(table.columns[-1])
     if table.index.name != "lam" or criterion not in _TITLES:
-        raise ParameterError(f"the selection has {list(table)} of {table.index.name}, expected one of select_on_path")
+        raise ParameterError(f"the selection has {list(table)} of {table.index.name}, expected one of select_penalty")
     panels: list[list[tuple[str, str]]] = [[("rank", "rank")], [("zeros", "zeros")], [("relative_error", "relative error, refined")]]
     if criterion == "held_out":  # an error as well: in the panel of the relative error
         panels[-1].append((criterion, _TITLES[criterion]))

@@ -50,8 +50,8 @@ class CPPresenter(Presenter[CPModel]):
             ("sparsity", f"{zeros:.1%} of the entries of the vectors of modes 2 to {len(model.factors_)} are zero"),
         ]
         lines += [(f"mode {n}", elided(model.slice_names(n))) for n, labels in enumerate(model.mode_labels_, start=3) if labels is not None]
-        if hasattr(model, "read_share_"):
-            lines.insert(2, ("read", f"{model.read_share_:.2f} times the data during the iterations"))
+        if hasattr(model, "n_epochs_"):
+            lines.insert(2, ("read", f"{model.n_epochs_:.2f} times the data during the iterations"))
         if hasattr(model, "lam"):
             net = model.elastic_net()
             lines.insert(1, ("penalty", f"lambda {net.lam:g}, share of l1 {net.l1_ratio:g}"))

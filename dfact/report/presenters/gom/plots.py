@@ -50,7 +50,7 @@ def membership_plot(model: GradeOfMembership) -> "Figure":
 def item_heatmap(model: GradeOfMembership) -> "Figure":
     """Plot the item parameters Θ, items × classes, as a heat map on the scale of the responses."""
     table = with_item_labels(model.item_parameters_, item_texts(model))
-    return heatmap(table, "item", "expected response", model.n_levels_)
+    return heatmap(table, "item", "expected response", model.max_response_)
 
 
 def memberships_heatmap(model: GradeOfMembership, rows: Sequence[int] | None = None) -> "Figure":

@@ -33,15 +33,15 @@ class GoMPresenter(Presenter[GradeOfMembership]):
         pure, mixed = f"{model.highly_pure_share_:.1%} of the subjects", f"{model.highly_mixed_share_:.1%}"
         method = f"{model.method}{f', {model.vertex_hunting}' if model.method == 'crsc' else ''}"
         lines = [
-            ("model", f"{type(model).__name__}, {k} classes of {size}, responses 0 to {model.n_levels_:g}"),
+            ("model", f"{type(model).__name__}, {k} classes of {size}, responses 0 to {model.max_response_:g}"),
             ("fit", f"method {method}; modularity {model.modularity_:.4g}"),
             ("purity", f"{pure} are highly pure (a membership of {PURE} or more), {mixed} highly mixed (none above {MIXED})"),
         ]
         if model.likelihood != "none":
-            refined = f"{model.likelihood}, {convergence_text(model, 'reads')}, log-likelihood {model.log_likelihood_:.3f}"
+            refined = f"{model.likelihood}, {convergence_text(model, 'passes')}, log-likelihood {model.log_likelihood_:.3f}"
             lines.insert(2, ("likelihood", refined))
-        if model.n_nonrespondents_:
-            lines.append(("missing", f"{model.n_nonrespondents_} subjects without any response: their memberships are NaN"))
+        if model.n_unobserved_:
+            lines.append(("missing", f"{model.n_unobserved_} subjects without any response: their memberships are NaN"))
         return lines
 
     def selection_notes(self, record: SelectionRecord) -> list[str]:
@@ -74,7 +74,7 @@ class GoMPresenter(Presenter[GradeOfMembership]):
         return f"near “{label}”" if label else ""
 
     def scale_maximum(self) -> float | None:
-        return float(self.model.n_levels_)
+        return float(self.model.max_response_)
 
     def component_section(self) -> Section | None:
         model = self.model

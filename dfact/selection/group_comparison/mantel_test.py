@@ -1,4 +1,4 @@
-"""Groups of rows, and the screen for items that favour one of them by Mantel's test."""
+"""Groups of rows, and Mantel's test for items with differential functioning."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ class Groups:
         wanted = existing if chosen is None else tuple(map(level_name, chosen))
         unknown = [level for level in wanted if level not in existing]
         if unknown:
-            raise ParameterError(f"levels hold {unknown[0]!r}, expected some of {str(values.name)!r}: {', '.join(existing)}")
+            raise ParameterError(f"groups hold {unknown[0]!r}, expected some of {str(values.name)!r}: {', '.join(existing)}")
         levels = tuple(level for level in existing if level in wanted)
         if len(levels) < 2:
             raise DataError(f"{str(values.name)!r} has the level {levels[0]!r} alone, expected at least two groups")
@@ -64,7 +64,7 @@ class Groups:
         sizes = np.bincount(self.labels[self.labels >= 0], minlength=len(self.levels))
         small = int(sizes.argmin())
         if sizes[small] < _LEAST_ROWS:
-            remedy = "compare other levels (levels=, --levels), or join it with another group"
+            remedy = "compare other groups (groups=, --groups), or join it with another group"
             raise DataError(f"{self.by}={self.levels[small]} has {sizes[small]} rows, expected at least {_LEAST_ROWS}; {remedy}")
         members = []
         for number, level in enumerate(self.levels):
@@ -115,7 +115,7 @@ def make_strata(
     return of_item, Strata.of(statistics.minimum, statistics.maximum, reverse, items, len(groups.levels) - 1)
 
 
-def mantel_screen(model: Any, dataset: Dataset, groups: Groups, scales: list[str], strata: Strata) -> tuple[list[str], Array | None, str]:
+def mantel_figures(model: Any, dataset: Dataset, groups: Groups, scales: list[str], strata: Strata) -> tuple[list[str], Array | None, str]:
     """Return the scales of the items, the figures of Mantel's tests (statistics, g, m), and the reason if there are none."""
     if not strata.size or not any(scales):
         return scales, None, "it needs scales of at least two items with ordered answers"
