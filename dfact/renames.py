@@ -142,13 +142,18 @@ def accept_old_names(function: F, owner: type[Any] | None = None) -> F:
     code = getattr(function, "__code__", None)
     positional = code.co_varnames[: code.co_argcount] if code is not None and _values(named) else ()
 
-    @wraps(function)
-    def renamed(*args: Any, **keywords: Any) -> Any:
+    def with_current(args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if positional:
             args = (*current(named, dict(zip(positional, args, strict=False))).values(), *args[len(positional) :])
-        return function(*args, **current(named, keywords))
+        return args, current(named, keywords)
 
-    return cast("F", renamed)
+    def renamed(*args: Any, **keywords: Any) -> Any:
+        args, keywords = with_current(args, keywords)
+        return function(*args, **keywords)
+
+    # Python's warnings skip frames of such files, so that warnings of the function state the line that calls it.
+    renamed.__code__ = renamed.__code__.replace(co_filename=f"importlib._bootstrap of {__file__}")
+    return cast("F", wraps(function)(renamed))
 
 
 def add_old_names(kind: C) -> C:

@@ -328,7 +328,7 @@ def _write_array(group: zarr.Group, name: str, values: NDArray[Any] | zarr.Array
     array = group.create_array(
         name,
         shape=values.shape,
-        chunks=(rows, *(max(1, size) for size in values.shape[1:])),
+        chunks=(rows, *_whole_rows(values.shape)),
         dtype="string" if labels else values.dtype,
         compressors="auto" if labels else compressor(values.dtype),
         config=WRITE_EMPTY_CHUNKS,
@@ -342,12 +342,19 @@ def _write_array(group: zarr.Group, name: str, values: NDArray[Any] | zarr.Array
     return digest.value
 
 
+def _whole_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes of a chunk of whole rows, except for their number."""
+    return tuple(max(1, size) for size in shape[1:])
+
+
 def _read_array(group: zarr.Group, name: str, expected: str, *, lazy: bool) -> Any:
     """Read an array by chunks and compare it with its digest. Return the Zarr array itself if ``lazy``."""
     damaged = f"array {name!r} of {group.store_path} is damaged; save the model again"
     try:
         array = member(group, name)
         assert isinstance(array, zarr.Array), "not an array"
+        # A forged shape may claim millions of chunks, which Zarr would all look for.
+        assert array.chunks[1:] == _whole_rows(array.shape), f"chunks of {array.chunks}, expected whole rows of {array.shape}"
         labels = array.dtype.kind not in "iufb"
         values = None if lazy else np.empty(array.shape, object if labels else array.dtype)
         digest = _Digest(array.shape, labels, array.dtype)

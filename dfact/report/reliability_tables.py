@@ -21,6 +21,8 @@ _HEADINGS = {
     "text": "wording",
     "n_pairwise_min": "min. n",
     "alpha": "α",
+    "ci_low": "low",
+    "ci_high": "high",
     "std_alpha": "std. α",
     "lambda6": "λ6",
     "omega": "ω",

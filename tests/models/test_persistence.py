@@ -230,6 +230,17 @@ def truncate(name: str) -> Callable[[Path], None]:
     return lambda path: (path / name).write_bytes((path / name).read_bytes()[:-7])  # type: ignore[return-value]
 
 
+def widen(name: str) -> Callable[[Path], None]:
+    """Let an array claim so many columns that it would take hours to look for all chunks."""
+
+    def apply(path: Path) -> None:
+        document = path / name / "zarr.json"
+        metadata = json.loads(document.read_text())
+        document.write_text(json.dumps(metadata | {"shape": [metadata["shape"][0], 1 << 40]}))
+
+    return apply
+
+
 def delete(name: str) -> Callable[[Path], None]:
     return lambda path: (path / name).unlink()
 
@@ -246,6 +257,7 @@ REFUSALS = {
     "codebook that is a text": (edit(lambda a: a["model"]["fitted"].update(codebook_="[]")), "does not fit this dfact"),
     "codebook that is a number": (edit(lambda a: a["model"]["fitted"].update(codebook_=1)), "does not fit this dfact"),
     "chunk truncated": (truncate("components_/c/0/0"), "'components_' of .* is damaged"),
+    "array with more columns than chunks": (widen("components_"), "'components_' of .* is damaged.*expected whole rows"),
     "chunk of the factors gone": (delete("factors_/c/0/0"), "'factors_' of .* is damaged"),
     "chunk of the history gone": (delete("objective_history_/c/0"), "'objective_history_' of .* is damaged"),
     "row labels gone": (delete("row_labels_/c/0"), "'row_labels_' of .* is damaged"),
