@@ -1,6 +1,7 @@
 """Settings of Sphinx for the site; ``build.py`` gathers its sources."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import dfact
@@ -45,16 +46,28 @@ html_theme_options = {
 
 
 SECTION = re.compile(r"(Parameters|Attributes|Returns|Yields|Raises|Warns|References|Examples)$")
+SOURCES = dict(
+    re.findall(r"(?m)^- \*\*(.+?)\.\*\*.*?\((https://\S+)\)\.$", (Path(__file__).parent / "dfact/guides/references.md").read_text())
+)
+"""Links of the sources of the guide on references, by their names as docstrings cite them, such as ``Lam et al. (2023)``."""
+SOURCE = re.compile("|".join(map(re.escape, SOURCES)))
 
 
-def keep_formulas(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """Escape the bars of absolute values, which would mark a substitution, and keep the lines of indented formulas.
+def _marked_up(line: str) -> str:
+    """Return a line of a docstring with links of its sources, and with the bars of absolute values escaped; code as it is."""
+    if line.lstrip().startswith((">>>", "...")):
+        return line
+    text = re.split(r"(``.+?``)", line)
+    for number, part in enumerate(text):
+        if not part.startswith("``"):
+            escaped = re.sub(r"(?<!\\)\|", r"\|", part)
+            text[number] = SOURCE.sub(lambda found: f"`{found[0]} <{SOURCES[found[0]]}>`__", escaped)
+    return "".join(text)
 
-    Runs before numpydoc, and changes the text above the first section alone, except for the bars.
-    """
-    for number, line in enumerate(lines):
-        parts = re.split(r"(``.+?``)", line)
-        lines[number] = "".join(part if part.startswith("``") else re.sub(r"(?<!\\)\|", r"\|", part) for part in parts)
+
+def mark_up(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Mark up a docstring before numpydoc reads it: sources, bars, and above the first section the lines of indented formulas."""
+    lines[:] = map(_marked_up, lines)
     literal = False
     for number, line in enumerate(lines):
         if SECTION.match(line):
@@ -66,4 +79,4 @@ def keep_formulas(app: Any, what: str, name: str, value: Any, options: Any, line
 
 
 def setup(app: Any) -> None:
-    app.connect("autodoc-process-docstring", keep_formulas, priority=400)
+    app.connect("autodoc-process-docstring", mark_up, priority=400)
