@@ -33,8 +33,11 @@ class MissingCount:
     """
 
     code: str
+    """The code as it stands in the file."""
     label: str
+    """Its label in the file; empty without one."""
     count: int
+    """Number of answers with this code."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,15 @@ class Item:
     """
 
     name: str
+    """Name of the column."""
     wording: str = ""
+    """Wording of the item; empty if it is not known."""
     levels: tuple[tuple[float, str], ...] = ()
     """Codes in the units of the file (after recoding and reversal) with their labels, ascending; without missing codes."""
     valid_range: tuple[float, float] | None = None
     """Lowest and highest valid answer as declared, in the same units; None where the range is that of the data."""
     missing: tuple[MissingCount, ...] = ()
+    """Codes that were taken as missing."""
     n_empty: int = 0
     """Number of answers that are missing without a code."""
     changes: tuple[str, ...] = ()
@@ -148,6 +154,7 @@ class Codebook:
     """
 
     items: tuple[Item, ...]
+    """One item for each column, in their order."""
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items)

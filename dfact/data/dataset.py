@@ -67,22 +67,39 @@ class Dataset:
     """
 
     source: RowSource
+    """The rows, read by their numbers."""
     missing_code: int | None
+    """Stored value that marks missing entries, in addition to NaN; None without one."""
     column_labels: NDArray[Any]
-    valid_range: NDArray[np.float64]  # (columns, 2), in stored units
-    offset: NDArray[np.float64]  # (columns,): value in the file = stored value + offset
+    """Labels of the columns (m,)."""
+    valid_range: NDArray[np.float64]
+    """Lowest and highest valid entry of each column (m, 2), in stored units."""
+    offset: NDArray[np.float64]
+    """Difference of each column's entries in the file from the stored ones (m,)."""
     statistics: ColumnStatistics
+    """Counts and ranges of the columns."""
     confounder_source: pd.DataFrame | tuple[StoredConfounder, ...] | None = field(default=None, repr=False)
+    """Confounders of the rows: a table (n, c), or where they are stored; None without any."""
     path: Location | None = None
-    dropped_rows: int = 0  # number of rows without any answer that the import dropped
-    codebook: Codebook | None = field(default=None, repr=False)  # an item for each column
-    confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict, repr=False)  # by confounder, where declared
-    weights: pd.Series[float] | None = field(default=None, repr=False)  # of the rows, such as survey weights
-    replicate_weights: ReplicateWeights | None = field(default=None, repr=False)  # of the rows of a survey, beside its weights
+    """Store of the dataset; None for data in memory."""
+    dropped_rows: int = 0
+    """Number of rows without any answer that the import dropped."""
+    codebook: Codebook | None = field(default=None, repr=False)
+    """One item for each column; None if nothing is known of them."""
+    confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict, repr=False)
+    """Plausible ranges by confounder, where they were declared."""
+    weights: pd.Series[float] | None = field(default=None, repr=False)
+    """Weights of the rows (n,), such as survey weights; None without any."""
+    replicate_weights: ReplicateWeights | None = field(default=None, repr=False)
+    """Replicate weights of a survey (n, R), in addition to its weights; None without any."""
     labels: NDArray[Any] | None = field(default=None, repr=False)
-    mode_labels: tuple[NDArray[Any] | None, ...] = ()  # of the third and further modes, None for a mode without labels
-    genotypes: Genotypes = field(default=Genotypes(), repr=False)  # populations and variants; nothing for other data
+    """Labels of the rows (n,); None for rows without labels, or with labels in the store."""
+    mode_labels: tuple[NDArray[Any] | None, ...] = ()
+    """Labels of the third and further modes; None for a mode without labels."""
+    genotypes: Genotypes = field(default=Genotypes(), repr=False)
+    """Populations of the rows and variants of the columns; empty for other data."""
     stored_fingerprint: str | None = field(default=None, repr=False)
+    """Fingerprint in the store; None for data in memory."""
 
     @property
     def shape(self) -> tuple[int, ...]:

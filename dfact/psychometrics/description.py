@@ -67,7 +67,9 @@ class Description:
     n: int
     """Number of participants with any answer, or with all answers if ``missing="listwise"``."""
     correlation: str
+    """Kind of the correlations: "pearson" or "polychoric"."""
     missing: str
+    """Treatment of missing answers: "pairwise" or "listwise"."""
     note: str = ""
     """Reason why ``kmo`` or ``bartlett`` is NaN."""
     interval: str = "jackknife"

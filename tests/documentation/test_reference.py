@@ -5,8 +5,10 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from functools import cached_property
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -90,6 +92,23 @@ def lacks(path: str, value: Any) -> Iterator[str]:
 def test_docstrings_have_the_sections_that_signatures_need() -> None:
     functions = [(path, value) for path, value in public() if not inspect.isclass(value)]
     assert sorted(lack for path, value in [*functions, *methods()] for lack in lacks(path, value)) == []
+
+
+def undocumented_fields(owner: Any) -> Iterator[str]:
+    """Yield the public fields of a dataclass without a docstring below them."""
+    (definition,) = ast.parse(inspect.getsource(owner)).body
+    assert isinstance(definition, ast.ClassDef)
+    for node, following in pairwise([*definition.body, ast.Pass()]):
+        documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+        field = isinstance(node, ast.AnnAssign) and not ast.unparse(node.annotation).startswith("ClassVar")
+        if field and not documented and not ast.unparse(node.target).startswith("_"):
+            yield ast.unparse(node.target)
+
+
+def test_fields_of_public_records_have_docstrings() -> None:
+    records = [(path, value) for path, value in public() if inspect.isclass(value) and is_dataclass(value)]
+    assert len(records) >= 10
+    assert [f"{path}.{name}" for path, owner in records for name in undocumented_fields(owner)] == []
 
 
 def test_the_site_lists_every_guide() -> None:

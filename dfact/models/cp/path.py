@@ -69,6 +69,7 @@ class SolutionPath:
     """Solutions along increasing λ: ``table`` has a row for each, and ``at(i)`` returns the i-th as a fitted model."""
 
     steps: tuple[PathStep, ...]
+    """The solutions, in the order of increasing λ."""
     base: CPModel
     """Model whose path this is, with all fitted attributes that do not depend on λ."""
 
