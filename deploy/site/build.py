@@ -19,6 +19,7 @@ PAGES = (
     "README.md",
     "deploy/README.md",
     "benchmarks/README.md",
+    ".github/CONTRIBUTING.md",
     "dfact/guides/*.md",
     "benchmarks/pictures/*.png",
     "deploy/site/static/*.svg",

@@ -15,8 +15,12 @@ from typing import Any
 import dfact
 from dfact.text import section_entries
 from tests.architecture.layers import LEVELS
-from tests.documentation.pages import PAGES, ROOT, TEXTS
+from tests.documentation.pages import PAGES, ROOT, SECTIONS, TEXTS
 
+INSIDE = {"architecture", "clusters", "extending"}
+"""Guides that use contracts inside the package: those of contributors, and that of administrators of clusters."""
+EXAMPLES = {"dfact.data.examples.ipip_ascado"}
+"""The data of the demo, which examples read."""
 SITE = ROOT / "deploy" / "site"
 
 
@@ -92,6 +96,26 @@ def lacks(path: str, value: Any) -> Iterator[str]:
 def test_docstrings_have_the_sections_that_signatures_need() -> None:
     functions = [(path, value) for path, value in public() if not inspect.isclass(value)]
     assert sorted(lack for path, value in [*functions, *methods()] for lack in lacks(path, value)) == []
+
+
+def imports(code: str) -> Iterator[str]:
+    """Yield the modules of dfact that a piece of code imports, and of what it imports from dfact, the names."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_examples_import_public_names_alone() -> None:
+    codes = [(block.where, block.text) for name, blocks in SECTIONS.items() for block in blocks if block.kind == "python"]
+    codes = [(where, text) for where, text in codes if where.partition(".md")[0] not in INSIDE]
+    for path, value in [*public(), *methods()]:
+        lines = re.findall(r"(?m)^\s*(?:>>>|\.\.\.) ?(.*)$", inspect.getdoc(function_of(value)) or "")
+        codes.append((path, "\n".join(lines)))
+    allowed = {path for path, _ in public()} | {module.__name__ for module in MODULES} | EXAMPLES
+    found = [f"{where}: {name}" for where, code in codes for name in imports(code) if name.split(".")[0] == "dfact" and name not in allowed]
+    assert found == []
 
 
 def undocumented_fields(owner: Any) -> Iterator[str]:
