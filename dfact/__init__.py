@@ -3,11 +3,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
+from dfact.errors import ClusterError, DataError, DfactError, MemoryPlanError, ParameterError, StoreError
 from dfact.models.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
     from dfact import report, selection
+    from dfact.data import examples
     from dfact.data.codebook import Codebook, Item, MissingCount
     from dfact.data.dataset import Dataset
     from dfact.data.ingest.arrays.array import import_array
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from dfact.data.ingest.joins.join import join_datasets
     from dfact.data.ingest.tables.table import import_table
     from dfact.data.stored_dataset import open_dataset
+    from dfact.engine.cluster.certificate_names import ClusterSecurity
+    from dfact.engine.cluster.connection import connect
     from dfact.models.admixture.estimator import Admixture
     from dfact.models.bounded_nmf.icqf import ICQF
     from dfact.models.bounded_nmf.l1nmf import L1NMF
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from dfact.models.factor_analysis.estimator import FactorAnalysis
     from dfact.models.gom.estimator import GradeOfMembership
     from dfact.models.persistence import load_model, save_model
+    from dfact.monitoring.server import serve_metrics
     from dfact.progress import Progress
     from dfact.psychometrics.description import Description, describe
     from dfact.report.write import write_report
@@ -37,6 +41,8 @@ __all__ = [
     "ICQF",
     "L1NMF",
     "Admixture",
+    "ClusterError",
+    "ClusterSecurity",
     "Codebook",
     "DataError",
     "Dataset",
@@ -52,7 +58,9 @@ __all__ = [
     "ParameterError",
     "Progress",
     "StoreError",
+    "connect",
     "describe",
+    "examples",
     "expand_categories",
     "import_array",
     "import_genotypes",
@@ -65,17 +73,20 @@ __all__ = [
     "report",
     "save_model",
     "selection",
+    "serve_metrics",
     "write_report",
 ]
 
 # Imported on first use: Numba and scikit-learn take seconds, which `dfact --help` need not wait for.
 _MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
+    "ClusterSecurity": "dfact.engine.cluster.certificate_names",
     "Codebook": "dfact.data.codebook",
     "Dataset": "dfact.data.dataset",
     "Description": "dfact.psychometrics.description",
     "Item": "dfact.data.codebook",
     "MissingCount": "dfact.data.codebook",
     "Progress": "dfact.progress",
+    "connect": "dfact.engine.cluster.connection",
     "describe": "dfact.psychometrics.description",
     "expand_categories": "dfact.data.ingest.joins.indicators",
     "import_array": "dfact.data.ingest.arrays.array",
@@ -87,13 +98,16 @@ _MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
     "open_dataset": "dfact.data.stored_dataset",
     "plan": "dfact.models.estimator",
     "save_model": "dfact.models.persistence",
+    "serve_metrics": "dfact.monitoring.server",
     "write_report": "dfact.report.write",
 }
 
+_PACKAGES = {"examples": "dfact.data.examples", "report": "dfact.report", "selection": "dfact.selection"}
+
 
 def __getattr__(name: str) -> Any:
-    if name in ("report", "selection"):
-        return import_module(f"dfact.{name}")
+    if name in _PACKAGES:
+        return import_module(_PACKAGES[name])
     if name not in _MODULES:
         raise AttributeError(f"module 'dfact' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)

@@ -33,7 +33,7 @@ class Screenshot:
     file: str
 
 
-DEMO = "dfact demo"
+DEMOS = ("dfact demo questionnaire", "dfact demo genotypes", "dfact demo tensor")
 PICTURES = (
     Picture(
         "Loadings of factors adjusted for age and gender",
@@ -65,6 +65,18 @@ PICTURES = (
         "dfact select gom dfact-demo/answers.zarr chosen.model -k 2-6 --seed 0 --plot modularity.png",
         "classes",
     ),
+    Picture(
+        "Ancestry of individuals",
+        "Each bar is an individual, each colour a population of the model.",
+        "dfact fit admixture dfact-demo/genotypes.zarr three.model -k 3 --plot ancestry.png",
+        "admixture",
+    ),
+    Picture(
+        "Components of a tensor",
+        "The vectors of all modes: spectra of three substances.",
+        "dfact fit cp dfact-demo/spectra.zarr spectra.model -k 3 --lam 1e-6 --init svd --seed 0 --plot modes.png",
+        "tensors",
+    ),
 )
 SCREENSHOTS = (
     Screenshot("A report", "The leading items of each factor, in the report of the tour.", "factors"),
@@ -86,9 +98,10 @@ def gallery(folder: Path) -> None:
     """Draw all pictures into ``folder``/gallery, and write the page that shows them."""
     target = folder / "gallery"
     target.mkdir()
-    parts = ["# Gallery", f"After `{DEMO}` these commands draw these pictures, on your machine as here."]
+    parts = ["# Gallery", f"After {', '.join(f'`{demo}`' for demo in DEMOS)} these commands draw these pictures, on your machine as here."]
     with TemporaryDirectory() as temporary, chdir(temporary):
-        run(DEMO)
+        for demo in DEMOS:
+            run(demo)
         for picture in PICTURES:
             run(picture.command)
             (target / picture.file).write_bytes(Path(picture.file).read_bytes())

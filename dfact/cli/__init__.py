@@ -12,7 +12,7 @@ Imports every other room; computes nothing itself. dfact's modules are imported 
     transform, stability, compare  new rows, resampling and groups with a fitted model
     report, export, structure  pages, files and plots of fitted models
     run, deploy     job files, here and on Kubernetes
-    demo            a complete analysis of real answers
+    demo            example data and the first commands of its guide; demo_kinds declares the kinds
     help            the guides
     types           types of the values of options
 """

@@ -22,7 +22,11 @@ from dfact.jobs.declarations import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
 
 
-@click.command(epilog=example("dfact compare survey.model survey.zarr --by gender --seed 0"))
+@click.command(
+    epilog=example(
+        "dfact compare dfact-demo/factors4.model dfact-demo/answers.zarr", "    --by gender --groups 1,2 --resamples 30 --no-test --seed 0"
+    )
+)
 @click.argument("model", type=UpdatedLocation())
 @click.argument("data", type=InputLocation())
 @click.option("--by", required=True, metavar="NAME", help="Confounder of DATA with the groups. Its first level is the reference.")

@@ -36,9 +36,9 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @click.command(
     "import",
     epilog=example(
-        "dfact import survey.csv survey.zarr --items 'Q*' --id-column id --missing 0,-9",
-        "  --confounder age:continuous --confounder sex:categorical",
-        "dfact import cohort.bed cohort.zarr",
+        "dfact import dfact-demo/survey.csv survey.zarr --items 'Q*' --id-column person",
+        "    --missing 0,-9 --confounder age:continuous --confounder sex:categorical",
+        "dfact import dfact-demo/cohort.bed cohort.zarr",
     ),
 )
 @click.argument("source", type=InputPath())
@@ -215,7 +215,7 @@ def _import_table(
         )
 
 
-@click.command("import-array", epilog=example("dfact import-array amino.mat amino.zarr --object X"))
+@click.command("import-array", epilog=example("dfact import-array dfact-demo/spectra.npz spectra.zarr --object X"))
 @click.argument("source", type=InputPath())
 @click.argument("destination", metavar="DEST", type=OutputLocation())
 @click.option("--object", "--key", "array", metavar="NAME", help="Name of the array in a file of several.", show_default="the only array")
@@ -276,7 +276,9 @@ def import_array_command(
     click.echo(dataset_text(dataset))
 
 
-@click.command("import-triplets", epilog=example("dfact import-triplets ratings.csv ratings.zarr --row user --column film --value stars"))
+@click.command(
+    "import-triplets", epilog=example("dfact import-triplets dfact-demo/ratings.csv ratings.zarr --row user --column film --value stars")
+)
 @click.argument("source", type=InputPath())
 @click.argument("destination", metavar="DEST", type=OutputLocation())
 @click.option("--row", metavar="NAME", default="row", help="Column with the rows of the entries.")
@@ -310,7 +312,7 @@ def import_triplets_command(source: Location, destination: Location, **settings:
 
 
 @click.command(
-    epilog=example("dfact indicators survey.zarr nominal.zarr --items colour,country", "dfact fit gom nominal.zarr classes.model")
+    epilog=example("dfact indicators dfact-demo/answers.zarr nominal.zarr --items AS1,AS2", "dfact fit gom nominal.zarr classes.model -k 3")
 )
 @click.argument("data", type=InputLocation())
 @click.argument("destination", metavar="DEST", type=OutputLocation())
@@ -346,7 +348,13 @@ def indicators(data: Location, destination: Location, items: tuple[str, ...], li
     click.echo(dataset_text(dataset))
 
 
-@click.command(epilog=example("dfact join cohort.zarr phq9.zarr gad7.zarr ipip.zarr"))
+@click.command(
+    epilog=example(
+        "dfact import dfact-demo/phq9.csv phq9.zarr --items 'P*' --id-column person --missing -9",
+        "dfact import dfact-demo/gad7.csv gad7.zarr --items 'G*' --id-column person --missing -9",
+        "dfact join both.zarr phq9.zarr gad7.zarr",
+    )
+)
 @click.argument("destination", metavar="DEST", type=OutputLocation())
 @click.argument("datasets", metavar="DATASET DATASET...", type=InputLocation(), nargs=-1)
 @choice("--how", "outer inner", "Keep participants who are in any dataset (outer), or in all of them (inner).")

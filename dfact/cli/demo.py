@@ -1,125 +1,102 @@
-"""``dfact demo``: a complete analysis of real answers, from import to export."""
+"""``dfact demo``: example data of one kind, and the first commands of its guide."""
 
+import json
+import runpy
 import shlex
-import shutil
-from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from pkgutil import resolve_name
 
 import click
 
+from dfact.cli.demo_kinds import FOLDER, KINDS
 from dfact.cli.options import example
 from dfact.cli.types import path_type
 from dfact.errors import StoreError
 
-_ITEMS = ("AS*", "SC*", "AD*", "DO*")
-_KINDS: dict[str, Literal["categorical", "continuous"]] = {"age": "continuous", "gender": "categorical"}
+_WIDTH = 100
+_COMPILING = """\
+The first run compiles some functions for this machine, which takes ten seconds or more. Later runs start at once."""
 
-_BEGIN = """\
-1005 people rated 40 statements about themselves, from 1 (strongly disagree) to 5 (strongly agree). These are
-real answers: raw data of openpsychometrics.org on items of the International Personality Item Pool. The demo
-fits 4 factors in addition to the effects of age and gender. (The first run compiles some functions for this
-machine, which takes ten seconds or more. Later runs start at once.)
-"""
 
-_FACTORS = """
-What the factors are
-  Each participant has a value from 0 to 1 on each factor. The number next to an item is its loading: the
-  increase of the answer, in points of the scale, as the factor goes from 0 to 1. From 0.5, a factor is strong.
+def _help() -> str:
+    width = max(map(len, KINDS)) + 2
+    kinds = "\n".join(f"{kind:<{width}}{demo.title}" for kind, demo in KINDS.items())
+    return f"""Write example data, and run the first commands of its guide.
 
-"""
+KIND is one of the following, by default the first. The demo prints each command before it runs, and leaves its files in a folder.
+The examples of all commands use these files.
 
-_CONFOUNDERS = """
-How the factors and items differ by age and gender
-  Gender 1 is male, 2 female, 3 other; age compares the oldest (72) with the youngest (14). Impact is the
-  difference of a factor. A number next to an item is its difference between people with equal factors.
-  The anchor tells the two apart: most items have no such difference.
-
-"""
-
-_WRITTEN = {
-    "answers": "the answers as a table",
-    "items": "the texts of the items",
-    "data": "the imported dataset, a Zarr group",
-    "model": "the fitted model, a Zarr group",
-    "factors": "the factors of all participants as a table",
-}
-
-_END = """
-Files written
-{written}
-
-What to try next
-  dfact info {data}
-  dfact info {model} --top 10
-  dfact fit icqf {data} {other} --components 6 --overwrite
-  dfact transform {model} {data} {parquet} --overwrite
-The dataset was imported with this command; adapt it to your own data:
-  dfact import {answers} {data} --items 'AS*,SC*,AD*,DO*' --missing 0 \\
-    --confounder age:continuous --confounder gender:categorical --confounder-missing 0 \\
-    --empty-rows drop --dictionary {items} --overwrite
+\b
+{kinds}
 """
 
 
-@click.command(epilog=example("dfact demo"))
-@click.option("--output", metavar="DIR", type=path_type, default=Path("dfact-demo"), help="Folder for the files that the demo writes.")
-def demo(output: Path) -> None:
-    """Analyse a real questionnaire as an example.
+@click.command(epilog=example("dfact demo", "dfact demo genotypes"), help=_help())
+@click.argument("kind", type=click.Choice(list(KINDS)), default=next(iter(KINDS)))
+@click.option("--output", metavar="DIR", type=path_type, default=Path(FOLDER), help="Folder for the files that the demo writes.")
+@click.pass_context
+def demo(context: click.Context, kind: str, output: Path) -> None:
+    """Write the files of a kind, print and run its commands, and name its guide."""
+    from dfact.text import align_columns
 
-    Imports answers that come with dfact, fits their factors, and prints commands to try next.
-    """
-    paths = {name: output / file for name, file in _FILES.items()}
-    if output.exists() and not (output.is_dir() and (paths["data"].exists() or not any(output.iterdir()))):
+    chosen = KINDS[kind]
+    _check_folder(output)
+    output.mkdir(parents=True, exist_ok=True)
+    resolve_name(chosen.write)(output)
+    for name, script in chosen.scripts.items():
+        (output / name).write_text(script.replace(f'"{FOLDER}/answers.zarr"', json.dumps(str(output / "answers.zarr"))))
+    click.echo(f"{chosen.summary}\n{_COMPILING}\n\nFiles written to {output}")
+    click.echo(align_columns([(f"  {name}", text) for name, text in chosen.files.items()]))
+    for step in chosen.steps:
+        arguments = [*_in_folder(step.command, output), *(["--overwrite"] if step.writes else ())]
+        click.echo(f"\n{step.text}\n\n{_shown(arguments)}\n")
+        _run(context.find_root(), arguments)
+    click.echo(f"\nThe next command of the guide, which 'dfact help {chosen.guide}' prints:\n\n{_shown(_in_folder(chosen.next, output))}")
+
+
+def _check_folder(output: Path) -> None:
+    """Raise StoreError for a folder that holds anything but the files of demos."""
+    if not output.exists():
+        return
+    stores = {name for demo in KINDS.values() for name in demo.results if name.endswith(".zarr")}
+    files = {name for demo in KINDS.values() for name in (*demo.files, *demo.companions, *demo.scripts)}
+    found = {path.name for path in output.iterdir()} if output.is_dir() else {output.name}
+    if not (output.is_dir() and (found & stores or found <= files)):
         raise StoreError(
             f"{output} contains other files, expected an empty folder or that of an earlier demo; choose another with --output"
         )
-    click.echo(_BEGIN)
-    from dfact.text import align_columns
-
-    _run(paths)
-    written = align_columns([(f"  {paths[name]}", text) for name, text in _WRITTEN.items()])
-    click.echo(_END.format(written=written, **{name: shlex.quote(str(path)) for name, path in paths.items()}), nl=False)
 
 
-_FILES = {
-    "answers": "answers.csv",
-    "items": "items.csv",
-    "data": "answers.zarr",
-    "model": "factors4.model",
-    "other": "factors6.model",
-    "factors": "factors.csv",
-    "parquet": "factors.parquet",
-}
+def _in_folder(command: str, output: Path) -> list[str]:
+    """Return the words of a command, with its paths in the folder of the output."""
+    words = shlex.split(command)
+    return [str(output / word.removeprefix(f"{FOLDER}/")) if word.startswith(f"{FOLDER}/") else word for word in words]
 
 
-def _run(paths: dict[str, Path]) -> None:
-    """Import, fit, print and write, with the public functions of the library."""
-    from dfact.data.examples import ipip_ascado, ipip_ascado_items_file
-    from dfact.data.ingest.tables.table import import_table
-    from dfact.export.files import write_model_factors
-    from dfact.models.bounded_nmf.icqf import ICQF
-    from dfact.models.persistence import save_model
-    from dfact.progress import Progress
-    from dfact.report.presenters.bounded_nmf import confounders_text, factors_text, summary_text
+def _shown(words: list[str]) -> str:
+    """Return a command to be copied, broken before options where it is long."""
+    parts: list[str] = []
+    for word in words:
+        if word.startswith("-") or not parts:
+            parts.append(shlex.quote(word))
+        else:
+            parts[-1] += f" {shlex.quote(word)}"
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) < _WIDTH:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(f"    {part}")
+    return " \\\n".join(f"  {line}" for line in lines)
 
-    paths["answers"].parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(ipip_ascado(), paths["answers"])
-    shutil.copyfile(ipip_ascado_items_file(), paths["items"])
-    dataset = import_table(
-        paths["answers"],
-        paths["data"],
-        items=_ITEMS,
-        missing=[0],
-        confounders=_KINDS,
-        confounder_missing=[0],
-        empty_rows="drop",
-        dictionary=paths["items"],
-        overwrite=True,
-    )
-    with closing(Progress("fit")) as progress:
-        model = ICQF(n_components=4, callbacks=[progress]).fit(dataset)
-    save_model(model, paths["model"], overwrite=True)
-    write_model_factors(model, paths["factors"], overwrite=True)
-    click.echo(summary_text(model))
-    click.echo(_FACTORS + factors_text(model))
-    click.echo(_CONFOUNDERS + confounders_text(model))
+
+def _run(root: click.Context, words: list[str]) -> None:
+    """Run a command of dfact or a Python script in this process."""
+    program, *arguments = words
+    if program == "python":
+        runpy.run_path(str(Path(arguments[0]).resolve()), run_name="__main__")  # workers import it by its path
+        return
+    assert isinstance(root.command, click.Group), "dfact's commands"
+    debug = ["--debug"] if root.params.get("debug") else []
+    if code := root.command.main([*debug, *arguments], prog_name="dfact", standalone_mode=False):
+        raise click.exceptions.Exit(code)

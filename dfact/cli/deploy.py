@@ -15,7 +15,11 @@ from dfact.jobs.kustomization import Deployment, write_manifests
 
 
 @click.command(
-    epilog=example("dfact deploy job.toml deployed --image registry.example.com/dfact:0.1.0 --workers 4\nkubectl apply -k deployed")
+    epilog=example(
+        "dfact deploy job.toml deployed --image registry.example.com/dfact:0.1.0",
+        "    --workers 4 --memory 8GiB",
+        "kubectl apply -k deployed",
+    )
 )
 @click.argument("job", type=path_type)
 @click.argument("folder", type=path_type)

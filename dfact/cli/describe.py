@@ -29,7 +29,7 @@ def _formats(context: click.Context) -> str:
     return "dfact.report.apa.write:FORMATS" if context.params.get("style") == "apa" else "dfact.report.reliability_tables:FORMATS"
 
 
-@click.command(epilog=example("dfact describe survey.zarr items.xlsx --items items.csv"))
+@click.command(epilog=example("dfact describe dfact-demo/answers.zarr items.xlsx --items dfact-demo/items.csv"))
 @click.argument("data", type=InputLocation())
 @click.argument("out", type=OutputLocation(_formats), required=False)
 @items_option("scale, key (-1 reverses an item) and text, in place of those in DATA.")

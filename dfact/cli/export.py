@@ -21,7 +21,7 @@ def _formats(context: click.Context) -> str:
     return f"dfact.export.files:{names.get(table, 'TABLE_FORMATS')}"
 
 
-@click.command(epilog=example("dfact export survey.model loadings.csv --suppress 0.1"))
+@click.command(epilog=example("dfact export dfact-demo/factors4.model loadings.csv --suppress 0.1"))
 @click.argument("model", type=InputLocation())
 @click.argument("out", type=OutputLocation(_formats))
 @click.option(

@@ -9,12 +9,34 @@ from importlib.resources.abc import Traversable
 
 import click
 
+from dfact.cli.demo_kinds import KINDS
 from dfact.cli.options import example
+from dfact.models.catalogue import BY_COMMAND, CATALOGUE
 
 _WIDTH = 110
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 _ITALIC, _ESCAPED = re.compile(r'(?<![\w*`"])\*([^\s*]+)\*'), re.compile(r"\\([\[\]])")
 _IMAGE = re.compile(r'<img[^>]*alt="([^"]*)"[^>]*>')
+_GUIDES = {
+    "compare": "questionnaires",
+    "demo": "questionnaires",
+    "deploy": "jobs",
+    "describe": "psychometrics",
+    "export": "formats",
+    "import": "import",
+    "import-array": "import",
+    "import-triplets": "import",
+    "indicators": "import",
+    "info": "import",
+    "join": "import",
+    "report": "psychometrics",
+    "run": "jobs",
+    "select": "selection",
+    "stability": "stability",
+    "structure": "admixture",
+    "transform": "import",
+}
+"""Guides of the commands that are not those of one model."""
 
 
 def _guides() -> dict[str, Traversable]:
@@ -23,26 +45,60 @@ def _guides() -> dict[str, Traversable]:
     return dict(sorted(found.items()))
 
 
-@click.command("help", epilog=example("dfact help memory"))
-@click.argument("topic", required=False)
-def help_command(topic: str | None) -> None:
+def _guide_of() -> dict[str, str]:
+    """Return the guide of each command, class and kind of demo, by its name in lower case."""
+    found = {kind: demo.guide for kind, demo in KINDS.items()} | {f"demo {kind}": demo.guide for kind, demo in KINDS.items()}
+    found |= {entry.name.lower(): entry.guide for entry in CATALOGUE}
+    for command, entry in BY_COMMAND.items():
+        found |= dict.fromkeys((command, f"fit {command}", f"select {command}"), entry.guide)
+    return found | _GUIDES
+
+
+def name_guides(root: click.Group) -> None:
+    """End the help of each command with its guide."""
+    guides = _guide_of()
+    for name, command in _commands(root):
+        if name in guides:
+            command.epilog = f"{command.epilog or ''}\n\nGuide: dfact help {guides[name]}"
+
+
+def _commands(group: click.Group, *names: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands below a group with their names, such as ``fit icqf``."""
+    for name, command in group.commands.items():
+        yield " ".join([*names, name]), command
+        if isinstance(command, click.Group):
+            yield from _commands(command, *names, name)
+
+
+@click.command("help", epilog=example("dfact help memory", "dfact help fit cp", "dfact help FactorAnalysis"))
+@click.argument("topic", nargs=-1)
+@click.pass_context
+def help_command(context: click.Context, topic: tuple[str, ...]) -> None:
     """Print a guide.
 
-    Without TOPIC, list the topics.
+    TOPIC is its name, or the name of a command, a class, or a kind of demo that it is about. Without TOPIC, list the guides.
     """
-    guides = _guides()
-    if topic is None:
+    guides, guide_of, root = _guides(), _guide_of(), context.find_root().command
+    assert isinstance(root, click.Group), "dfact's commands"
+    commands = dict(_commands(root))
+    name = " ".join(topic)
+    key = name.removeprefix("dfact ").removeprefix("dfact.").lower()
+    if not topic:
         click.echo("Guides, printed by: dfact help TOPIC\n")
         width = max(map(len, guides)) + 2
-        for name, file in guides.items():
+        for each, file in guides.items():
             title = file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-            click.echo(f"  {name:<{width}}{title}")
-        click.echo("\nOptions of a command: dfact COMMAND --help")
-    elif topic in guides:
-        click.echo("\n".join(_as_text(guides[topic].read_text(encoding="utf-8"))))
+            click.echo(f"  {each:<{width}}{title}")
+        click.echo("\nTOPIC may also be a command, a class, or a kind of demo, such as: fit cp, FactorAnalysis, genotypes")
+        click.echo("Options of a command: dfact COMMAND --help")
+    elif key in guides or key in guide_of:
+        click.echo("\n".join(_as_text(guides[key if key in guides else guide_of[key]].read_text(encoding="utf-8"))))
+    elif key in commands:
+        click.echo(commands[key].get_help(click.Context(commands[key], info_name=key, parent=context.find_root())))
     else:
-        [closest] = get_close_matches(topic, guides, n=1, cutoff=0)
-        raise click.UsageError(f"TOPIC is {topic!r}, expected one of {', '.join(guides)}; did you mean {closest!r}?")
+        [closest] = get_close_matches(key, [*guides, *guide_of, *commands], n=1, cutoff=0)
+        expected = f"a command, a class, a kind of demo, or one of the guides {', '.join(guides)}"
+        raise click.UsageError(f"TOPIC is {name!r}, expected {expected}; did you mean {closest!r}?")
 
 
 def _as_text(markdown: str) -> Iterator[str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _QUANTILES = {"min": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "max": 1.0}
 
 
-@click.command(epilog=example("dfact info survey.zarr --items 'Q1*'"))
+@click.command(epilog=example("dfact info dfact-demo/answers.zarr --items 'AS*'"))
 @click.argument("path", type=InputLocation())
 @click.option(
     "-n",

@@ -19,7 +19,7 @@ from dfact.cli.demo import demo
 from dfact.cli.deploy import deploy
 from dfact.cli.describe import describe
 from dfact.cli.export import export
-from dfact.cli.help import help_command
+from dfact.cli.help import help_command, name_guides
 from dfact.cli.info import info
 from dfact.cli.model_commands import fit_command, model_specs, select_command
 from dfact.cli.report import report
@@ -97,6 +97,7 @@ for spec in model_specs():
     fit.add_command(fit_command(spec))
     if spec.select is not None:
         select.add_command(select_command(spec, spec.select))
+name_guides(cli)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -270,5 +270,7 @@ def list_option(name: str, help_text: str, **settings: Any) -> Option:
 
 
 def example(*lines: str) -> str:
-    """Format an example command for the end of a help text."""
-    return "\n  ".join(["\b\nExample:", *" \\\n".join(lines).split("\n")])
+    """Format example commands for the end of a help text; a line that begins with a space continues the command above it."""
+    text = "\n".join(lines).replace("\n ", " \\\n ")
+    heading = "Example:" if all(line.startswith(" ") for line in lines[1:]) else "Examples:"
+    return "\n  ".join([f"\b\n{heading}", *text.split("\n")])

@@ -9,7 +9,7 @@ from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 
-@click.command(epilog=example("dfact report survey.model survey.html --data survey.zarr"))
+@click.command(epilog=example("dfact report dfact-demo/factors4.model survey.html --data dfact-demo/answers.zarr"))
 @click.argument("model", type=InputLocation())
 @click.argument("out", metavar="REPORT", type=OutputLocation("dfact.report.write:FORMATS"))
 @click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset of the fit: adds missing rates and errors by item.")

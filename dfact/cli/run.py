@@ -27,21 +27,23 @@ from dfact.storage.location import parse_location
 @metrics_option
 @click.pass_context
 def run(context: click.Context, job: Path, dry_run: bool, log_format: str, run_id: str | None) -> None:
-    r"""Run the steps of a job file, JOB.
+    """Run the steps of a job file, JOB.
 
     A job is a TOML file with a table [[step]] for each command. Options have the names they have on the command line.
     Relative paths start from the folder of the file.
 
     \b
         [job]
-        memory-limit = "8GiB"            # for all steps that accept it; scheduler may stand here too
+        memory-limit = "8GiB"  # for all steps that accept it; scheduler may stand here too
 
     \b
         [[step]]
         run = "import"
-        source = "survey.csv"
+        source = "dfact-demo/survey.csv"
         dest = "survey.zarr"
         items = ["Q*"]
+        id-column = "person"
+        missing = [0, -9]
 
     \b
         [[step]]
@@ -57,7 +59,7 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str, run_i
 
     Exit codes: 0 done; 1 a step failed, or would fail; 2 the job file is invalid; 130 and 143 stopped by SIGINT and SIGTERM,
     with a checkpoint.
-    """
+    """  # noqa: D301  # click reads the escape, which a raw string would print
     commands = context.find_root().command
     assert isinstance(commands, click.Group), "dfact's commands"
     try:

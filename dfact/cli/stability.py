@@ -21,7 +21,7 @@ from dfact.jobs.declarations import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
 
 
-@click.command(epilog=example("dfact stability survey.model survey.zarr --seed 0"))
+@click.command(epilog=example("dfact stability dfact-demo/factors4.model dfact-demo/answers.zarr --seed 0"))
 @click.argument("model", type=UpdatedLocation())
 @click.argument("data", type=InputLocation())
 @click.option("--resamples", "n_resamples", type=int, default=100, help="Number of refits.")

@@ -10,7 +10,9 @@ from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
 
 
-@click.command(epilog=example("dfact structure plot.png cohort2.model cohort3.model other.4.Q --data cohort.zarr"))
+@click.command(
+    epilog=example("dfact structure plot.png dfact-demo/best.model dfact-demo/cohort.3.Q", "    --population dfact-demo/cohort.pop")
+)
 @click.argument("out", metavar="PLOT", type=OutputLocation("dfact.report.plots:FORMATS"))
 @click.argument("runs", metavar="RUN...", type=InputLocation(), nargs=-1, required=True)
 @click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset with the populations of the individuals.")

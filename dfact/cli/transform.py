@@ -9,7 +9,7 @@ from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 
-@click.command(epilog=example("dfact transform survey.model new.zarr factors.csv"))
+@click.command(epilog=example("dfact transform dfact-demo/factors4.model dfact-demo/answers.zarr factors.csv"))
 @click.argument("model", type=InputLocation())
 @click.argument("data", type=InputLocation())
 @click.argument("out", type=OutputLocation("dfact.export.files:ROW_FORMATS"))

@@ -10,5 +10,5 @@ confounders. A file format is a reader; what becomes of a file's contents is ing
     replicate_weights  weights by which a survey gives its variances
     confounders    how confounders are encoded
     synthetic      data planted from a known model
-    examples       the questionnaire that ships with the package
+    examples       the questionnaire that ships with the package, and the files of the demos
 """

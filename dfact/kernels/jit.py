@@ -3,7 +3,8 @@
 ``kernel``
     is called from Python.
 ``subroutine``
-    is called from kernels of its own module only. It is a function of its own in the compiled code and allocates nothing.
+    is called from compiled functions of its own module, or of the one other module that imports it. It is a function of its own in
+    the compiled code and allocates nothing.
 ``inlined``
     is copied into each kernel that calls it. It may allocate, and kernels of several modules may call it.
 """

@@ -20,6 +20,8 @@ class Entry:
     """Name of its commands, as in ``dfact fit icqf``; None for a model without commands."""
     presenter: str | None = None
     """Module in ``dfact.report.presenters``, and class, of what a report shows of it; None for what any model has."""
+    guide: str = "extending"
+    """Name of its guide, as in ``dfact help questionnaires``."""
 
     @property
     def family(self) -> str:
@@ -35,14 +37,14 @@ class Entry:
 KIND = "model"
 """Kind of the group that holds a saved model."""
 CATALOGUE = (
-    Entry("ICQF", "dfact.models.bounded_nmf.icqf", "icqf", "bounded_nmf:ICQFPresenter"),
-    Entry("L1NMF", "dfact.models.bounded_nmf.l1nmf", "l1nmf", "bounded_nmf:L1NMFPresenter"),
-    Entry("FactorAnalysis", "dfact.models.factor_analysis.estimator", "fa", "factor_analysis:FactorAnalysisPresenter"),
-    Entry("GradeOfMembership", "dfact.models.gom.estimator", "gom", "gom.presenter:GoMPresenter"),
-    Entry("Admixture", "dfact.models.admixture.estimator", "admixture", "admixture:AdmixturePresenter"),
-    Entry("ExpectileMF", "dfact.models.expectile.estimator", "emf", "expectile:ExpectilePresenter"),
-    Entry("ElasticCP", "dfact.models.cp.elastic", "cp", "cp.presenter:CPPresenter"),
-    Entry("CPALS", "dfact.models.cp.als", None, "cp.presenter:CPPresenter"),
+    Entry("ICQF", "dfact.models.bounded_nmf.icqf", "icqf", "bounded_nmf:ICQFPresenter", "questionnaires"),
+    Entry("L1NMF", "dfact.models.bounded_nmf.l1nmf", "l1nmf", "bounded_nmf:L1NMFPresenter", "questionnaires"),
+    Entry("FactorAnalysis", "dfact.models.factor_analysis.estimator", "fa", "factor_analysis:FactorAnalysisPresenter", "psychometrics"),
+    Entry("GradeOfMembership", "dfact.models.gom.estimator", "gom", "gom.presenter:GoMPresenter", "classes"),
+    Entry("Admixture", "dfact.models.admixture.estimator", "admixture", "admixture:AdmixturePresenter", "admixture"),
+    Entry("ExpectileMF", "dfact.models.expectile.estimator", "emf", "expectile:ExpectilePresenter", "expectiles"),
+    Entry("ElasticCP", "dfact.models.cp.elastic", "cp", "cp.presenter:CPPresenter", "tensors"),
+    Entry("CPALS", "dfact.models.cp.als", None, "cp.presenter:CPPresenter", "tensors"),
 )
 
 BY_NAME = {entry.name: entry for entry in CATALOGUE}

@@ -121,3 +121,22 @@ def test_no_layer_uses_private_names_of_another() -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dfact"):
                 offenders += [f"{name} line {node.lineno}: imports {alias.name}" for alias in node.names if alias.name.startswith("_")]
     assert offenders == []
+
+
+def test_subroutines_of_a_module_serve_at_most_one_other() -> None:
+    """As :mod:`dfact.kernels.jit` states: kernels of several modules would compile copies, which may differ by rounding."""
+    kernels = {name: path for name, path in modules().items() if name.startswith("kernels/")}
+    importers = defaultdict[str, set[str]](set)
+    for name, path in kernels.items():
+        for node in nodes(path):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dfact.kernels."):
+                home = f"{node.module.removeprefix('dfact.').replace('.', '/')}.py"
+                if {alias.name for alias in node.names} & _subroutines(kernels[home]):
+                    importers[home].add(name)
+    assert importers
+    assert {home: names for home, names in importers.items() if len(names) > 1} == {}
+
+
+def _subroutines(path: Path) -> set[str]:
+    functions = (node for node in nodes(path) if isinstance(node, ast.FunctionDef))
+    return {node.name for node in functions if any(isinstance(one, ast.Name) and one.id == "subroutine" for one in node.decorator_list)}

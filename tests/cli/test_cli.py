@@ -344,24 +344,34 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert main(["demo", "--output", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "Don't mind being the center of attention." in printed
-    assert "How the factors and items differ by age and gender" in printed
     assert "28 of 40 items carry the anchor" in printed
     assert "converged after" in printed
-    assert sorted(path.name for path in folder.iterdir()) == ["answers.csv", "answers.zarr", "factors.csv", "factors4.model", "items.csv"]
+    data, model = folder / "answers.zarr", folder / "factors4.model"
+    names = ["answers.csv", "answers.zarr", "factors.csv", "factors4.model", "items.csv", "new_people.csv", "survey.csv"]
+    assert sorted(path.name for path in folder.iterdir()) == names
     factors = pd.read_csv(folder / "factors.csv")
     assert factors.shape == (1004, 5)
-    # The suggested commands work unchanged.
+    assert printed.startswith("1004 people rated 40 statements")
+    # The commands can be copied, and the one that follows works.
+    monkeypatch.chdir(tmp_path)
     commands = [line for line in printed.replace("\\\n", "").splitlines() if line.startswith("  dfact ")]
-    assert len(commands) == 5
+    assert len(commands) == 4
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, command
-    assert dfact.load_model(folder / "factors6.model").factors_.shape == (1004, 6)
-    assert dfact.open_dataset(folder / "answers.zarr").fingerprint == dfact.load_model(folder / "factors4.model").fingerprint_
-    capsys.readouterr()
-    monkeypatch.chdir(tmp_path)
-    assert main(["demo", "--output", "my demo"]) == 0, "a second run"
-    assert main(["demo", "--output", "."]) == 1
+    assert dfact.load_model("six.model").factors_.shape == (1004, 6)
+    assert dfact.open_dataset(data).fingerprint == dfact.load_model(model).fingerprint_
+    assert main(["demo", "tensor", "--output", "."]) == 1
     assert "contains other files, expected an empty folder" in capsys.readouterr().err
+    assert main(["demo", "diary", "--output", "my demo"]) == 0, "another kind"
+
+
+def test_a_demo_without_its_extra_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dfact.data.readers.base.find_spec", lambda _: None)
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "spss"]) == 1
+    assert "needs pyreadstat; install it with: pip install 'dfact[tables]'" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("command", ["fit icqf", "fit cp", "select icqf", "stability"])

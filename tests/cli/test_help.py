@@ -1,8 +1,10 @@
 """The help of all commands, and ``dfact help``: the guides in the terminal."""
 
 import re
+import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,11 @@ import click
 import pytest
 
 import dfact
+from dfact.cli.demo_kinds import KINDS
 from dfact.cli.main import cli, main
+from dfact.models.catalogue import CATALOGUE, Entry
+from tests.cases import exhaustive_unless
+from tests.documentation.demos import demo, leave_files, parsed
 
 GUIDES = {path.stem: path.read_text() for path in (Path(dfact.__file__).parent / "guides").glob("*.md")}
 
@@ -24,6 +30,7 @@ def commands(command: click.Command, *names: str) -> Iterator[tuple[str, ...]]:
 
 
 COMMANDS = list(commands(cli))
+EXAMPLES = [names for names in COMMANDS if names not in [(), ("fit",), ("select",)]]
 
 
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
@@ -31,9 +38,95 @@ def test_help_has_usage_and_example(names: tuple[str, ...], capsys: pytest.Captu
     assert main([*names, "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: {' '.join(['dfact', *names])}")
-    if names not in [(), ("fit",), ("select",)]:
+    if names in EXAMPLES:
         assert re.search(rf"Examples?:\n(    .*\n)*    dfact {' '.join(names)}", text)
     assert all(len(line) <= 100 for line in text.splitlines())
+    assert "\\b" not in text
+
+
+def examples(names: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
+    """Return the commands of the examples in a help, as a shell reads them, and the job file that it shows."""
+    assert main([*names, "--help"]) == 0
+    text = capsys.readouterr().out
+    block = re.search(r"\n  Examples?:\n((?:    .*\n)+)", text)
+    assert block, text
+    job = "".join(re.findall(r"(?m)^      (\[.*\n(?:      .*\n)+)", text))
+    return textwrap.dedent(block[1]).replace("\\\n", " ").splitlines(), textwrap.dedent(job)
+
+
+@pytest.mark.parametrize("names", EXAMPLES, ids=" ".join)
+def test_examples_are_commands(names: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Every line of an example parses as a command of its own; only kubectl is another program."""
+    for line in examples(names, capsys)[0]:
+        if not line.startswith("kubectl "):
+            assert line.startswith("dfact "), line
+            parsed(line)
+
+
+RUN = [("info",), ("transform",), ("run",), ("fit", "gom"), ("help",)]
+"""Commands whose examples the default run starts; they take less than a second each."""
+
+
+@pytest.mark.parametrize(
+    "names", exhaustive_unless(lambda case: case.values[0] in RUN, [pytest.param(names, id=" ".join(names)) for names in EXAMPLES])
+)
+def test_examples_run(names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The examples run in the folder where the demos ran; those of jobs with the job that the help of run shows."""
+    monkeypatch.chdir(tmp_path)
+    lines, job = examples(names, capsys)
+    if any("job.toml" in line for line in lines):
+        job = examples(("run",), capsys)[1]
+        remote = re.sub('"(?=dfact-demo|survey)', '"s3://bucket/', job).replace("[job]", '[job]\nstate = "s3://bucket/state"')
+        Path("job.toml").write_text(remote if names == ("deploy",) else job)  # pods reach no files of this machine
+    leave_files("\n".join([*lines, job]))
+    for line in lines:
+        program, *words = shlex.split(line)
+        if words[:1] == ["demo"]:
+            demo(*words[1:])
+        elif program == "dfact":
+            assert main(words) == 0, f"{line}: {capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("command", ["icqf", "cp"])
+def test_tolerances_of_a_selection_state_their_criterion(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fit stops by the estimated distance from its limit; fits that start near their solutions stop by the relative change."""
+    criteria = {}
+    for group in ("fit", "select"):
+        assert main([group, command, "--help"]) == 0
+        text = re.search(r"(?ms)^  --tol FLOAT(.*?)\[default", capsys.readouterr().out)
+        assert text
+        criteria[group] = " ".join(text[1].split())
+    assert "estimated distance of the objective from its limit" in criteria["fit"]
+    assert "relative change of the objective" in criteria["select"]
+    assert "relative change" not in criteria["fit"]
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+def test_names_of_a_model_find_its_guide(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
+    commands = [f"{beginning}{entry.command}" for beginning in ("", "fit ", "select ")] if entry.command else []
+    for name in [entry.name, f"dfact.{entry.name}", *commands]:
+        assert main(["help", *name.split()]) == 0, name
+        assert capsys.readouterr().out.startswith(GUIDES[entry.guide].partition("\n")[0].removeprefix("# "))
+    assert re.search(rf"\b{entry.name}\b", GUIDES[entry.guide])
+
+
+def test_every_command_and_kind_of_demo_finds_a_guide(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in [*(" ".join(names) for names in EXAMPLES), "fit", *KINDS]:
+        assert main(["help", *name.split()]) == 0, name
+        assert capsys.readouterr().out.partition("\n")[0] in [
+            *(text.partition("\n")[0].removeprefix("# ") for text in GUIDES.values()),
+            "Usage: dfact fit [OPTIONS] COMMAND [ARGS]...",
+            "Usage: dfact help [OPTIONS] [TOPIC]...",
+        ]
+
+
+def test_help_of_a_command_ends_with_its_guide(capsys: pytest.CaptureFixture[str]) -> None:
+    for names in EXAMPLES:
+        if names != ("help",):
+            assert main([*names, "--help"]) == 0
+            found = re.search(r"\n  Guide: dfact help (\w+)\n$", capsys.readouterr().out)
+            assert found, names
+            assert found[1] in GUIDES, names
 
 
 @pytest.mark.process
@@ -75,4 +168,5 @@ def test_code_is_indented_and_links_name_their_guides(capsys: pytest.CaptureFixt
 def test_an_unknown_topic_is_refused_with_the_closest_and_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "memroy"]) == 2
     error = " ".join(capsys.readouterr().err.split())
-    assert f"TOPIC is 'memroy', expected one of {', '.join(sorted(GUIDES))}; did you mean 'memory'?" in error
+    listed = ", ".join(sorted(GUIDES))
+    assert f"TOPIC is 'memroy', expected a command, a class, a kind of demo, or one of the guides {listed}; did you mean 'memory'?" in error

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
+from dfact.data.examples.genotypes import names_of, write_bed
 from dfact.data.ingest.genotypes import genotypes as ingest
 from dfact.data.layout import Layout
 from tests.conftest import REAL_DATA
-from tests.genotypes import names_of, write_bed
 
 Genotypes = NDArray[np.uint8]
 

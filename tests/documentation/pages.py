@@ -21,6 +21,7 @@ ELSEWHERE = {
     "dask scheduler": "tests/tls/test_tls.py",
     "dask worker": "tests/tls/test_tls.py",
     "10.0.0.1": "tests/tls/test_tls.py",
+    "127.0.0.1:8786": "tests/cli/test_cli.py",
 }
 """Parts of blocks and lines that these tests do not run, and the tests that do."""
 

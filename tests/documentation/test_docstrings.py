@@ -11,11 +11,13 @@ import pytest
 import dfact
 
 NEEDS_NONE = {
+    "ClusterError": "an error",
     "DataError": "an error",
     "DfactError": "an error",
     "MemoryPlanError": "an error",
     "ParameterError": "an error",
     "StoreError": "an error",
+    "examples": "a module, whose names have examples",
     "report": "a module, whose names have examples",
     "selection": "a module, whose names have examples",
 }
@@ -27,6 +29,7 @@ def public_names() -> list[str]:
         *dfact.__all__,
         *(f"selection.{name}" for name in dfact.selection.__all__),
         *(f"report.{name}" for name in dfact.report.__all__),
+        *(f"examples.{name}" for name in dfact.examples.__all__),
     ]
 
 
@@ -63,7 +66,7 @@ def test_every_public_name_has_an_example() -> None:
         value = dfact
         for part in name.split("."):
             value = getattr(value, part)
-        home = value.__name__ if name in ("report", "selection") else f"{value.__module__}.{value.__qualname__}"
+        home = value.__name__ if name in ("examples", "report", "selection") else f"{value.__module__}.{value.__qualname__}"
         if home in EXAMPLES:
             documented.add(name)
     assert sorted(set(public_names()) - documented - NEEDS_NONE.keys()) == []

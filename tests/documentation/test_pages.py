@@ -1,6 +1,6 @@
 """Commands and code of README and guides run as they stand; output they show is compared with what is printed.
 
-Each section runs from its beginning in a folder of its own, with data in place of the reader's. Commands run in this process
+Each section runs from its beginning in a folder of its own, with the files of the demos. Commands run in this process
 through the function that ``dfact`` on the PATH calls; ``tests/cli/test_cli.py`` and ``.ci/run`` start it as a program.
 """
 
@@ -10,9 +10,9 @@ import re
 import shlex
 import shutil
 import tomllib
-from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import chdir, nullcontext
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,15 +24,17 @@ import pytest
 
 import dfact
 from benchmarks.faults.fits import forked_workers
+from dfact.cli.demo_kinds import CLUSTER_SCRIPT, FOLDER, KINDS
 from dfact.cli.main import cli, main
-from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
+from dfact.data.examples.questionnaires import write_survey
 from dfact.data.readers.formats import formats
-from tests.cases import exhaustive_unless
+from dfact.jobs.declarations import OutputLocation
+from dfact.models.catalogue import BY_COMMAND, CATALOGUE
+from tests.cases import exhaustive_after, exhaustive_unless
+from tests.documentation.demos import LEFT, demo, leave_files, parsed, run_demo
 from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
-from tests.genotypes import planted_genotypes, write_bed
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
-EXAMPLE = ["AS", "SC", "AD", "DO"]
 ALL_BLOCKS = [block for blocks in SECTIONS.values() for block in blocks]
 LONG = {"README: A five-minute tour", "README: The same in Python", "README: Your own data", "import: A table of answers"}
 REPRESENTATIVE = {name for name in SECTIONS if name.startswith("README")} | {
@@ -50,241 +52,39 @@ REPRESENTATIVE = {name for name in SECTIONS if name.startswith("README")} | {
 # The reader's data
 
 
-def survey(path: Path, rows: slice, letter: str = "Q", scales: int = 4) -> None:
-    """Write answers of the example under other names, with a few codes of missing ones."""
-    answers = pd.read_csv(ipip_ascado())[rows]
-    items = answers[[name for name in answers if name[:2] in EXAMPLE[:scales]]]
-    frame = items.set_axis([f"{letter}{j + 1}" for j in range(items.shape[1])], axis=1)
-    frame = frame[(frame != 0).any(axis=1)]
-    frame.iloc[3, 2] = -9
-    frame.insert(0, "person", [f"p{i}" for i in frame.index])
-    frame["age"], frame["sex"] = answers["age"], answers["gender"].map({0: None, 1: "m", 2: "f", 3: "d"})
-    frame.to_csv(path, index=False)
+def lay_out(blocks: list[Block]) -> None:
+    """Leave the files here that a section reads and does not make: those of the demos, and results of other sections."""
+    text = "\n".join(block.text for block in blocks if not elsewhere(block.text) or block.commands())
+    if "survey.csv" in text or "thesis.model" in text:
+        demo("spss" if "thesis.model" in text else "questionnaire")
+    leave_files(text)
+    if re.search(r"(?<![/\w])survey.csv", text):  # the reader's own data
+        shutil.copy(Path(FOLDER, "survey.csv"), "survey.csv")
+    if "thesis.model" in text and "dfact fit fa" not in text:
+        shutil.copytree(Path(_factor_analysis().name, "thesis.model"), "thesis.model")
 
 
-def imported(table: str, *others: str) -> Callable[[Path], None]:
-    """Import the table as the pages do, with the other files that the command reads."""
-
-    def make(path: Path) -> None:
-        for name in (table, *others):
-            READERS_FILES[name](path.with_name(name))
-        run_of_pages(f"dfact import {table}", path.parent, table, path.name, *others)
-
-    return make
-
-
-def factored(path: Path) -> None:
+@cache
+def _factor_analysis() -> TemporaryDirectory[str]:
     """Fit the factor analysis of the guide on psychometrics."""
-    data = path.with_name("thesis.zarr")
-    copy_earlier("thesis.zarr", path.parent)
-    run_of_pages("dfact fit fa thesis.zarr", path.parent, data.name, path.name)
-
-
-def run_of_pages(beginning: str, folder: Path, *names: str) -> None:
-    """Run the first command of the pages with this beginning, with files of these names in a folder."""
-    command = next(line for block in ALL_BLOCKS for line in block.commands() if beginning in line)
-    for name in names:
-        command = command.replace(name, str(folder / name))
-    run(command)
-
-
-def wellbeing(path: Path) -> None:
-    """Write a file of SPSS: five statements with labels, a declared missing code and an impossible age."""
-    pyreadstat = pytest.importorskip("pyreadstat")
-    rng = np.random.default_rng(0)
-    mood = rng.integers(0, 2, (60, 1)) + rng.integers(1, 4, (60, 5))
-    mood[:, 2] = 5 - mood[:, 2]
-    mood[rng.random((60, 5)) < 0.05] = 9
-    frame = pd.DataFrame(mood, columns=[f"mood{j}" for j in range(1, 6)])
-    frame.insert(0, "person", [f"p{i:02}" for i in range(60)])
-    frame["age"], frame["sex"] = rng.integers(18, 80, 60), rng.integers(1, 3, 60)
-    frame.loc[4, "age"] = 567658
-    words = ["was cheerful", "was full of energy", "felt tired", "woke up rested", "enjoyed my day"]
-    labels = {1: "never", 2: "sometimes", 3: "often", 4: "always", 9: "refused"}
-    pyreadstat.write_sav(
-        frame,
-        path,
-        column_labels=["", *(f"I {text}" for text in words), "Age in years", "Sex"],
-        variable_value_labels={f"mood{j}": labels for j in range(1, 6)} | {"sex": {1: "female", 2: "male"}},
-        missing_ranges={f"mood{j}": [9] for j in range(1, 6)},
-        variable_measure={f"mood{j}": "ordinal" for j in range(1, 6)} | {"sex": "nominal"},
-    )
-
-
-def study(path: Path) -> None:
-    """Write the example as a file of SPSS."""
-    pyreadstat = pytest.importorskip("pyreadstat")
-    frame = pd.read_csv(ipip_ascado())
-    texts = ipip_ascado_items()
-    frame = frame[[*texts, "age", "gender"]]
-    frame = frame[(frame[list(texts)] != 0).any(axis=1)]
-    frame.insert(0, "person", [f"p{i:04}" for i in range(len(frame))])
-    levels = {0: "no answer", 1: "strongly disagree", 2: "disagree", 3: "neither", 4: "agree", 5: "strongly agree"}
-    pyreadstat.write_sav(
-        frame,
-        path,
-        column_labels=["", *texts.values(), "Age in years", "Gender"],
-        variable_value_labels=dict.fromkeys(texts, levels) | {"gender": {0: "no answer", 1: "male", 2: "female", 3: "other"}},
-        missing_ranges={name: [0] for name in (*texts, "age", "gender")},
-        variable_measure=dict.fromkeys(texts, "ordinal") | {"gender": "nominal"},
-    )
-
-
-def scales(path: Path) -> None:
-    """Write the scales and the keys of the example."""
-    pd.read_csv(ipip_ascado_items_file())[["item", "scale", "key"]].to_csv(path, index=False)
-
-
-def diary(path: Path) -> None:
-    rng = np.random.default_rng(0)
-    sleep = rng.choice(["badly", "fairly", "well", "NA"], (40, 3), p=[0.3, 0.3, 0.3, 0.1])
-    frame = pd.DataFrame(sleep, columns=["sleep1", "sleep2", "sleep3"])
-    frame["calm"] = rng.choice(["no", "yes"], 40)
-    frame.insert(0, "person", [f"p{i}" for i in range(40)])
-    frame.to_csv(path, index=False)
-
-
-def records(path: Path) -> None:
-    """Write a longitudinal export of REDCap."""
-    rng = np.random.default_rng(0)
-    n = 30
-    frame = pd.DataFrame(rng.integers(0, 4, (2 * n, 4)), columns=[f"phq{j}" for j in range(1, 5)])
-    frame.insert(0, "record_id", np.repeat(np.arange(1, n + 1), 2))
-    frame.insert(1, "redcap_event_name", ["baseline_arm_1", "followup_arm_1"] * n)
-    frame["age"] = [age for pair in zip(rng.integers(18, 80, n), [None] * n, strict=True) for age in pair]
-    frame["age"] = frame["age"].astype("Int64")
-    frame["phq_complete"] = 2
-    frame.to_csv(path, index=False)
-
-
-def redcap_dictionary(path: Path) -> None:
-    header = ["Variable / Field Name", "Form Name", "Field Type", "Field Label", "Choices, Calculations, OR Slider Labels", "Identifier?"]
-    choices = "0, Not at all | 1, Several days | 2, More than half the days | 3, Nearly every day"
-    words = ["Little interest", "Feeling down", "Trouble sleeping", "Feeling tired"]
-    rows = [["record_id", "phq", "text", "Record", "", ""]]
-    rows += [[f"phq{j}", "phq", "radio", text, choices, ""] for j, text in enumerate(words, 1)]
-    rows += [["age", "phq", "text", "Age", "", ""]]
-    pd.DataFrame(rows, columns=header).to_csv(path, index=False)
-
-
-UKB_FIELDS = {20510: "Recent feelings of depression", 20514: "Recent lack of interest", 20517: "Trouble sleeping", 20518: "Recent changes"}
-
-
-def biobank(path: Path) -> None:
-    """Write columns of UK Biobank: four fields at two instances."""
-    rng = np.random.default_rng(0)
-    names = [f"{number}-{instance}.0" for number in UKB_FIELDS for instance in (0, 1)]
-    frame = pd.DataFrame(rng.choice([1, 2, 3, 4, -818], (50, len(names)), p=[0.3, 0.3, 0.2, 0.1, 0.1]), columns=names)
-    frame.insert(0, "eid", 1_000_000 + np.arange(50))
-    frame.to_csv(path, sep="\t", index=False)
-
-
-def biobank_fields(path: Path) -> None:
-    fields = pd.DataFrame({"FieldID": list(UKB_FIELDS), "Field": list(UKB_FIELDS.values())})
-    fields.assign(ValueType="Categorical single", Coding=504).to_csv(path, sep="\t", index=False)
-
-
-def biobank_codings(path: Path) -> None:
-    meanings = ["Not at all", "Several days", "More than half the days", "Nearly every day", "Prefer not to answer"]
-    pd.DataFrame({"Coding": 504, "Value": [1, 2, 3, 4, -818], "Meaning": meanings}).to_csv(path, sep="\t", index=False)
+    folder = TemporaryDirectory()
+    with chdir(folder.name):
+        demo("spss")
+        run(next(line for block in ALL_BLOCKS for line in block.commands() if " thesis.model " in line))
+    return folder
 
 
 def upload_waves(url: str) -> None:
     """Write two parts under the names that Spark gives to the values of a column."""
     import obstore
 
-    for wave, rows in (("a", OLD), ("b", NEW)):
+    for wave, rows in (("a", slice(0, 500)), ("b", slice(500, 560))):
         with TemporaryDirectory() as folder:
             file = Path(folder) / "survey.csv"
-            survey(file, rows)
+            write_survey(file, rows)
             buffer = io.BytesIO()
             pd.read_csv(file).replace(-9, np.nan).replace(0, np.nan).to_parquet(buffer)
         obstore.put(obstore.store.from_url(url), f"waves/wave={wave}/part-0.parquet", buffer.getvalue())
-
-
-def cohort(path: Path, rows: slice, variants: int = 2000) -> None:
-    """Write genotypes with the populations of the people who descend from one."""
-    G, Q = planted_genotypes(160, 2000, 3, 0)
-    populations = [("south", "west", "north")[q.argmax()] if q.max() > 0.8 else "-" for q in Q[rows]]
-    fam = [f"0 p{i} 0 0 0 -9" for i in range(160)]
-    write_bed(path, G[rows, :variants], fam=fam[rows], populations=populations)
-
-
-def genotypes(path: Path) -> None:
-    """Import the first variants of the cohort, enough for sections that show no figures."""
-    cohort(path.with_name("cohort.bed"), SETTLED, FEW)
-    run_of_pages("dfact import cohort.bed", path.parent, "cohort.bed", path.name)
-
-
-def spectra(path: Path) -> None:
-    """Make the spectra of three substances of the guide on tensors."""
-    emission, excitation = (np.exp(-((np.arange(n) / n - np.array(c)[:, None]) ** 2) / 0.03) for n, c in SPECTRA)
-    rng = np.random.default_rng(0)
-    X = np.einsum("ir,rj,rk->ijk", rng.uniform(0.2, 2, (20, 3)), emission, excitation)
-    dfact.import_array(X + rng.normal(0, 0.01, X.shape), path)
-
-
-SPECTRA = ((60, (0.2, 0.45, 0.7)), (30, (0.3, 0.5, 0.8)))
-"""Sizes of the modes, and the centers of the peaks."""
-
-
-def demo(path: Path) -> None:
-    run(f"dfact demo --output {path}")
-
-
-@cache
-def _made(name: str) -> TemporaryDirectory[str]:
-    folder = TemporaryDirectory()
-    EARLIER[name][1](Path(folder.name) / name)
-    return folder
-
-
-def copy_earlier(name: str, folder: Path) -> None:
-    """Copy a result of another section, which is made once, with the files that it was made from."""
-    shutil.copytree(_made(name).name, folder, dirs_exist_ok=True)
-
-
-OLD, NEW = slice(0, 500), slice(500, 560)
-SETTLED, NEWCOMERS, FEW = slice(0, 140), slice(140, 160), 500
-READERS_FILES: dict[str, Callable[[Path], None]] = {
-    "cohort.bed": lambda path: cohort(path, SETTLED),
-    "newcomers.bed": lambda path: cohort(path, NEWCOMERS, FEW),
-    "survey.csv": lambda path: survey(path, OLD),
-    "new_people.csv": lambda path: survey(path, NEW),
-    "phq9.csv": lambda path: survey(path, slice(0, 80), "P", 1),
-    "gad7.csv": lambda path: survey(path, slice(40, 120), "G", 2),
-    "wellbeing.sav": wellbeing,
-    "thesis.sav": study,
-    "scales.csv": scales,
-    "diary.csv": diary,
-    "records.csv": records,
-    "dictionary.csv": redcap_dictionary,
-    "biobank.tsv": biobank,
-    "fields.tsv": biobank_fields,
-    "codings.tsv": biobank_codings,
-}
-"""The reader's files: made of the example's answers, or written as other programs write them."""
-EARLIER: dict[str, tuple[str, Callable[[Path], None]]] = {
-    "dfact-demo": (r"dfact demo", demo),
-    "cohort.zarr": (r"import \S+ cohort.zarr", imported("survey.csv")),
-    "genotypes.zarr": (r"import \S+ genotypes.zarr", genotypes),
-    "new_people.zarr": (r"import \S+ new_people.zarr", imported("new_people.csv")),
-    "thesis.zarr": (r"import \S+ thesis.zarr", imported("thesis.sav", "scales.csv")),
-    "thesis.model": (r"fit fa \S+ thesis.model", factored),
-    "spectra.zarr": (r"import-array \S+ spectra.zarr", spectra),
-}
-"""Results of other sections: the command by which a section makes its own, and how to make it otherwise."""
-
-
-def lay_out(folder: Path, blocks: list[Block]) -> None:
-    """Write the files that a section reads and does not make."""
-    text = "\n".join(block.text for block in blocks if not elsewhere(block.text) or block.commands())
-    for name, make in READERS_FILES.items():
-        if name in text:
-            make(folder / name)
-    for name, (command, _) in EARLIER.items():
-        if re.search(rf"(?<![/\w]){name}", text) and not re.search(command, text):
-            copy_earlier(name, folder)
 
 
 # Running the blocks
@@ -292,6 +92,9 @@ def lay_out(folder: Path, blocks: list[Block]) -> None:
 
 def run(command: str) -> None:
     program, *arguments = shlex.split(command)
+    if arguments[:1] == ["demo"]:
+        demo(*arguments[1:])
+        return
     assert program == "dfact", f"{command!r}: expected a command of dfact, or a line in ELSEWHERE"
     assert main(arguments) == 0, command
 
@@ -313,7 +116,7 @@ def compare(block: Block, printed: str) -> None:
     np.testing.assert_allclose([float(figure) for figure in found.groups()], figures, rtol=0.02, atol=0.002, err_msg=block.where)
 
 
-@pytest.mark.filterwarnings("ignore:the anchor of factoranalysis")  # the guide on psychometrics explains it
+@pytest.mark.filterwarnings("ignore:the anchor of F")  # the guide on psychometrics explains it
 @pytest.mark.parametrize(
     "name",
     exhaustive_unless(
@@ -325,7 +128,7 @@ def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, req
     monkeypatch.chdir(tmp_path)
     blocks = SECTIONS[name]
     store = request.getfixturevalue("bucket") if any("s3://bucket" in block.text for block in blocks) else "s3://bucket"
-    lay_out(tmp_path, blocks)
+    lay_out(blocks)
     if any("s3://bucket/waves" in block.text for block in blocks):
         upload_waves(store)
     capsys: pytest.CaptureFixture[str] = request.getfixturevalue("capsys")
@@ -356,7 +159,7 @@ def test_tables_for_papers_are_those_of_the_commands(tmp_path: Path, monkeypatch
     """README has the same answers in another format."""
     monkeypatch.chdir(tmp_path)
     blocks = SECTIONS["psychometrics: Write the tables"]
-    lay_out(tmp_path, blocks)
+    lay_out(blocks)
     for block in blocks:
         for command in block.commands():
             if "apa" in command:
@@ -374,6 +177,74 @@ def test_no_block_is_left_out_without_a_reason() -> None:
 
 def test_long_sections_exist() -> None:
     assert SECTIONS.keys() >= LONG
+
+
+def test_commands_of_a_page_do_not_stop_at_the_results_of_others() -> None:
+    """A reader runs all commands of a page in one folder, so that each writes outputs of its own, or replaces them."""
+    written: dict[tuple[str, str], str] = {}
+    for block in ALL_BLOCKS:
+        for line in block.commands() if block.kind == "sh" else ():
+            context = parsed(line)
+            names = [str(parameter.name) for parameter in context.command.params if isinstance(parameter.type, OutputLocation)]
+            outputs = {str(context.params[name]) for name in names} - {"None"}
+            if not context.params.get("plan_only"):
+                found = {output: written[block.page, output] for output in outputs if (block.page, output) in written}
+                assert not found or context.params["overwrite"], f"{block.where}: {line!r} would be refused, as {found} exist"
+                written |= {(block.page, output): block.where for output in outputs}
+    assert len(written) >= 50
+
+
+# The demos
+
+
+def test_files_of_guides_are_those_of_the_demos() -> None:
+    text = "\n".join(TEXTS.values())
+    named = set(re.findall(rf"{FOLDER}/([\w-]+(?:\.[\w-]+)*)", text))
+    left = set().union(*LEFT.values())
+    assert named - left == set(), "no demo leaves these"
+    assert set().union(*({*each.files} for each in KINDS.values())) - named == {"cohort.bim", "cohort.fam"}, "no page uses these"
+
+
+def commands_of(kind: str) -> list[list[str]]:
+    """Return the commands of dfact that a demo runs."""
+    steps = (step for step in KINDS[kind].steps if step.command.startswith("dfact "))
+    return [shlex.split(step.command) + ["--overwrite"] * step.writes for step in steps]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_commands_of_a_demo_are_those_of_its_guide(kind: str) -> None:
+    chosen = KINDS[kind]
+    blocks = [block for block in ALL_BLOCKS if block.page in (chosen.guide, "import")]
+    shown = [shlex.split(line) for block in blocks for line in block.text.replace("\\\n", " ").splitlines() if block.kind == "sh"]
+    missing = [shlex.join(command) for command in [*commands_of(kind), shlex.split(chosen.next)] if command not in shown]
+    assert missing == NOT_SHOWN.get(kind, [])
+    first = next(block for block in ALL_BLOCKS if block.page == chosen.guide and block.kind == "sh")
+    assert f"dfact demo {kind}".removesuffix(" questionnaire") in first.text.splitlines(), "the guide starts with its demo"
+
+
+NOT_SHOWN = {
+    "questionnaire": ["dfact export dfact-demo/factors4.model dfact-demo/factors.csv --table factors --overwrite"],
+    "cluster": ["dfact fit icqf dfact-demo/answers.zarr dfact-demo/alone.model --components 4 --overwrite"],
+}
+"""Commands of demos that no guide needs."""
+
+
+def test_the_script_of_the_cluster_is_that_of_its_guide() -> None:
+    assert f"```python\n{CLUSTER_SCRIPT}```" in TEXTS["clusters"]
+
+
+@pytest.mark.parametrize("kind", exhaustive_after(1, [kind for kind in KINDS if kind != "questionnaire"]))
+def test_a_demo_leaves_its_files_and_names_its_guide(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made, printed = run_demo(kind)
+    chosen = KINDS[kind]
+    left = {path.name for path in Path(made.name, FOLDER).iterdir()}
+    expected = LEFT[kind] - {"all.model"} | ({"all-0.1.model", "all-0.5.model", "all-0.9.model"} if kind == "ratings" else set())
+    assert left == expected
+    assert f"dfact help {chosen.guide}" in printed
+    shown = [shlex.split(line) for line in printed.replace("\\\n", " ").splitlines() if line.startswith("  dfact ")]
+    assert [command for command in commands_of(kind) if command not in shown] == []
+    assert shlex.split(printed[printed.rindex("prints:") + 7 :].replace("\\\n", " ")) == shlex.split(chosen.next)
 
 
 # Names in sentences
@@ -455,7 +326,7 @@ def test_sources_of_the_same_import_agree(tmp_path: Path, monkeypatch: pytest.Mo
     """The import guide imports one table from the shell and from Python."""
     monkeypatch.chdir(tmp_path)
     blocks = [block for block in SECTIONS["import: A table of answers"] if "survey.csv" in block.text]
-    survey(tmp_path / "survey.csv", OLD)
+    demo()
     for block in blocks:
         if block.kind == "python":
             execute(block, tmp_path, {})
@@ -474,6 +345,73 @@ def test_readme_is_short() -> None:
 
 def test_readme_links_every_guide() -> None:
     assert [page for page in PAGES if page not in ("README", "changelog") and f"(dfact/guides/{page}.md)" not in TEXTS["README"]] == []
+
+
+def test_readme_installs_what_its_tour_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    installation = next(block.text for block in SECTIONS["README: Install and see it work"] if block.kind == "sh")
+    assert ("plot" in installation) == any("--plot" in block.text for block in SECTIONS["README: A five-minute tour"])
+    assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in TEXTS["README"]
+    systems = {line.rpartition(":: ")[2] for line in project["classifiers"] if line.startswith("Operating System")}
+    assert [system for system in systems if f"You need {system}" not in TEXTS["README"]] == []
+    extras = project["optional-dependencies"].keys() - {"test"}
+    assert [extra for extra in extras if f"`{extra}` (" not in " ".join(TEXTS["README"].split())] == []
+    assert [kind for kind in KINDS if f"demo {kind}`" not in TEXTS["README"] and f"`{kind}`" not in TEXTS["README"]] == ["questionnaire"]
+
+
+def test_lists_of_models_follow_the_catalogue() -> None:
+    """README, changelog and the map of the models name every class; the guide on selection names every selection."""
+    for text in (TEXTS["README"], TEXTS["changelog"], import_module("dfact.models").__doc__ or ""):
+        assert [entry.name for entry in CATALOGUE if not re.search(rf"\b{entry.name}\b", text)] == []
+    assert isinstance(cli.commands["select"], click.Group)
+    rows = [line for line in TEXTS["selection"].splitlines() if line.startswith("| ")]
+    for entry in CATALOGUE:
+        if entry.command in cli.commands["select"].commands:
+            assert any(entry.name in row and f"`dfact select {entry.command}" in row for row in rows), entry.name
+        assert entry.command is None or f"`dfact fit {entry.command}`" in TEXTS["README"]
+
+
+def test_guides_name_every_choice_of_a_model() -> None:
+    """The solvers, criteria, rules and other choices of fit and select stand on a model's guide, or on those that it refers to."""
+    missing = []
+    for group in ("fit", "select"):
+        parent = cli.commands[group]
+        assert isinstance(parent, click.Group)
+        for name, command in parent.commands.items():
+            text = "\n".join(TEXTS[page] for page in (BY_COMMAND[name].guide, "selection", "questionnaires"))
+            choices = {
+                (option.opts[0], str(each))
+                for option in command.params
+                if isinstance(option.type, click.Choice)
+                for each in option.type.choices
+            }
+            shared = {(option, each) for option, each in choices if option in ("--dtype", "--executor")}
+            missing += [(group, name, *each) for each in choices - shared if not re.search(rf"(?<![\w-]){each[1]}(?![\w-])", text)]
+    assert missing == []
+
+
+def test_pages_name_every_public_function_and_model() -> None:
+    names = {
+        name
+        for package in (dfact, dfact.selection, dfact.report)
+        for name in package.__all__
+        if callable(value := getattr(package, name)) and not (isinstance(value, type) and issubclass(value, Exception))
+    } - {"Description", "MissingCount"}  # results of functions, which pages show
+    text = "\n".join(page for name, page in TEXTS.items() if name != "changelog")
+    assert sorted(name for name in names if not re.search(rf"\b{name}\b", text)) == []
+
+
+def test_pages_import_no_private_path() -> None:
+    """Only the guide on extensions needs modules inside the package, which it documents."""
+    public = {"dfact", *(f"dfact.{name}" for name in ("examples", "report", "selection"))}
+    found = [
+        (page, module)
+        for page, text in TEXTS.items()
+        if page != "extending"
+        for module in re.findall(r"(?m)^ *(?:from|import) (dfact[\w.]*)", text)
+        if module not in public
+    ]
+    assert found == []
 
 
 def test_pages_name_every_command() -> None:

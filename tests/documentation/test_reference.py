@@ -17,10 +17,8 @@ from dfact.text import section_entries
 from tests.architecture.layers import LEVELS
 from tests.documentation.pages import PAGES, ROOT, SECTIONS, TEXTS
 
-INSIDE = {"architecture", "clusters", "extending"}
-"""Guides that use contracts inside the package: those of contributors, and that of administrators of clusters."""
-EXAMPLES = {"dfact.data.examples.ipip_ascado"}
-"""The data of the demo, which examples read."""
+CONTRIBUTORS = {"architecture", "extending"}
+"""Guides that use contracts inside the package."""
 SITE = ROOT / "deploy" / "site"
 
 
@@ -109,11 +107,11 @@ def imports(code: str) -> Iterator[str]:
 
 def test_examples_import_public_names_alone() -> None:
     codes = [(block.where, block.text) for name, blocks in SECTIONS.items() for block in blocks if block.kind == "python"]
-    codes = [(where, text) for where, text in codes if where.partition(".md")[0] not in INSIDE]
+    codes = [(where, text) for where, text in codes if where.partition(".md")[0] not in CONTRIBUTORS]
     for path, value in [*public(), *methods()]:
         lines = re.findall(r"(?m)^\s*(?:>>>|\.\.\.) ?(.*)$", inspect.getdoc(function_of(value)) or "")
         codes.append((path, "\n".join(lines)))
-    allowed = {path for path, _ in public()} | {module.__name__ for module in MODULES} | EXAMPLES
+    allowed = {path for path, _ in public()} | {module.__name__ for module in MODULES}
     found = [f"{where}: {name}" for where, code in codes for name in imports(code) if name.split(".")[0] == "dfact" and name not in allowed]
     assert found == []
 

@@ -24,6 +24,7 @@ import dfact
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
+from dfact.data.examples.genotypes import write_bed
 from dfact.models.estimator import MODELS
 from dfact.models.provenance import Stability
 from dfact.report import row_statistics
@@ -40,7 +41,6 @@ from dfact.report.row_statistics import RowStatistics
 from dfact.selection import compare_groups
 from dfact.selection.running.estimators import fitted_dataset
 from tests.conftest import REAL_DATA, planted_answers
-from tests.genotypes import write_bed
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
 EVIL = [

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
+from dfact.data.examples.genotypes import planted_genotypes, write_bed
 from dfact.export.files import write_loadings, write_model_factors
 from dfact.report.plots import save_figure
 from dfact.report.presenters.admixture import AdmixturePresenter, mean_memberships, population_distances, size_table
 from dfact.report.presenters.base import items_plot, model_text
 from dfact.report.presenters.sections import make_document
 from tests.conftest import REAL_DATA, planted_answers
-from tests.genotypes import planted_genotypes, write_bed
 
 
 def genotypes(n: int, m: int, k: int, seed: int) -> NDArray[np.uint8]:

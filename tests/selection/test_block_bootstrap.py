@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact import Admixture, DataError, ParameterError
 from dfact.data import layout
+from dfact.data.examples.genotypes import write_bed
 from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
@@ -23,7 +24,6 @@ from dfact.models.binomial.row_block import ColumnWeights
 from dfact.selection import block_bootstrap
 from dfact.selection.resampling.block_bootstrap import MomentPass, block_edges, draw_weights
 from dfact.selection.running import scheduler
-from tests.genotypes import write_bed
 from tests.models.admixture.test_admixture import GENOTYPES, hapmap3
 
 Array = NDArray[Any]

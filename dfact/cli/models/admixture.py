@@ -14,7 +14,7 @@ SPECS = (
         For genotypes, counts of an allele: each individual has ancestry proportions of several populations that sum to 1, and each
         population has allele frequencies, by maximum likelihood. Missing genotypes are left out. Confounders are not used.
         """,
-        example=["dfact fit admixture cohort.zarr cohort.model -k 3"],
+        example=["dfact fit admixture dfact-demo/genotypes.zarr cohort.model -k 3"],
         plot="the ancestry proportions of the individuals",
         changes={
             "n_components": {"help": "Number of populations; dfact select admixture chooses it."},
@@ -28,7 +28,7 @@ SPECS = (
             at random. All candidates are fitted without each fold in the same passes over the data. The model with the chosen number is
             fitted to all genotypes and written to MODEL, if that is given.
             """,
-            example=["dfact select admixture cohort.zarr cohort.model -k 2-8 --seed 0"],
+            example=["dfact select admixture dfact-demo/genotypes.zarr cohort.model -k 2-4 --seed 0"],
             options=[
                 component_numbers("Candidate numbers of populations."),
                 click.option("--folds", "n_folds", default=5, help="Number of folds to which the genotypes are assigned."),

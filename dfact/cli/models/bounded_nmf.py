@@ -14,7 +14,10 @@ _select_icqf = SelectSpec(
     Chooses the parameters whose models predict held-out answers best. Blocks of participants and items are held out in turn,
     and the model is fitted to the other blocks. The model with the chosen parameters is written to MODEL, if that is given.
     """,
-    example=("dfact select icqf survey.zarr survey.model -k 2-10", "    --beta 0.05,0.1,0.2 --rule 1se --seed 0 --plot errors.png"),
+    example=(
+        "dfact select icqf dfact-demo/answers.zarr survey.model -k 2-8",
+        "    --beta 0.05,0.1,0.2 --rule 1se --seed 0 --plot errors.png",
+    ),
     options=[
         component_numbers(),
         numbers("--beta", "Candidate weights of the sparsity penalties.", default="0.1"),
@@ -32,7 +35,13 @@ _select_icqf = SelectSpec(
         click.option("--restarts", "n_restarts", default=0, help="Number of random starts of each fit, beside the default start."),
         seed("Seed of the folds and of the random starts."),
     ],
-    changes={"tol": {"help": "Stop when the relative change of the objective falls below this value."}},
+    changes={
+        "tol": {
+            "help": "Stop the final fit when the estimated distance of the objective from its limit, relative to its value, falls below "
+            "this; a fit to a fold stops when the relative change of the objective in a pass falls below five times this, or twice if only "
+            "beta has changed."
+        }
+    },
     grid=("n_components", "beta"),
     plot=("dfact.report.selection:error_plot", "the error over the number of factors"),
     left_out=dict.fromkeys(("penalty", "subproblem_solver", "rho", "bounds", "max_iter"), "the default serves every candidate")
@@ -50,7 +59,7 @@ SPECS = (
         Interpretability-constrained questionnaire factorization: factors between 0 and 1, non-negative loadings of the items on
         factors and confounders, and sparsity penalties on all of them.
         """,
-        example=["dfact fit icqf survey.zarr survey.model -k 6"],
+        example=["dfact fit icqf dfact-demo/answers.zarr survey.model -k 6"],
         changes={
             "rho": {"type": NumberOrAdaptive(), "metavar": "NUMBER"},
             "q_max": {"type": float},
@@ -67,7 +76,7 @@ SPECS = (
         A baseline for icqf: non-negative factors and loadings with sparsity penalties and without upper bounds. Confounders are
         not used.
         """,
-        example=["dfact fit l1nmf survey.zarr survey.model -k 6"],
+        example=["dfact fit l1nmf dfact-demo/answers.zarr survey.model -k 6"],
         weights=True,
     ),
 )

@@ -16,7 +16,7 @@ SPECS = (
         PARAFAC (CP) with the elastic net: components that are not needed shrink to zero, as do single entries of the others.
         For tensors with any number of modes and with missing entries. Confounders are not used.
         """,
-        example=["dfact fit cp amino.zarr amino.model -k 3 --lam 1e-6 --init svd"],
+        example=["dfact fit cp dfact-demo/spectra.zarr spectra.model -k 3 --lam 1e-6 --init svd"],
         changes={
             "lam": {"help": "Weight of the penalties; dfact select cp chooses it."},
             "noise_variance": {"help": "Variance of the noise; with --laplace-rate, in place of --lam and --l1-ratio."},
@@ -33,7 +33,10 @@ SPECS = (
             With --criterion replicability, 1 to -k components are fitted without shrinkage, without each fold of the rows in turn. The
             largest number is chosen whose components, even the weakest, return in the fits to different rows.
             """,
-            example=("dfact select cp amino.zarr amino.model -k 6", "    --criterion replicability --seed 0 --plot curve.png"),
+            example=(
+                "dfact select cp dfact-demo/spectra.zarr spectra.model -k 4",
+                "    --criterion replicability --folds 4 --starts 2 --seed 0 --plot curve.png",
+            ),
             options=[
                 choice(
                     "--criterion",

@@ -19,7 +19,7 @@ SPECS = (
         Several taus are fitted on the same reads of the data. The name of each model, and of each plot, then contains its tau:
         times-0.1.model for times.model. Confounders are not used.
         """,
-        example=("dfact fit emf times.zarr times.model -k 10 --tau 0.1,0.5,0.9", "    --ridge 0.1"),
+        example=("dfact fit emf dfact-demo/ratings.zarr ratings.model -k 3 --tau 0.1,0.5,0.9", "    --ridge 0.1"),
         options=[
             numbers("--tau", "Expectiles between 0 and 1; one model is fitted for each.", default="0.5"),
         ],
@@ -41,8 +41,8 @@ SPECS = (
             own, whose name contains its tau: times-0.1.model for times.model.
             """,
             example=(
-                "dfact select emf times.zarr times.model -k 2-10",
-                "    --ridge 0.01,0.1,1 --tau 0.1,0.5 --bins 0,0.3,3.1,20 --seed 0",
+                "dfact select emf dfact-demo/ratings.zarr ratings.model -k 2-5",
+                "    --ridge 0.01,0.1,1 --tau 0.1,0.5 --bins 0,2.5,4,5.5 --seed 0",
             ),
             options=[
                 component_numbers("Candidate numbers of components."),

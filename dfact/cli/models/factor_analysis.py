@@ -16,7 +16,7 @@ SPECS = (
         A baseline for icqf: factors that explain the correlations of the items, by minimum residuals, with a rotation. Confounders
         are not used.
         """,
-        example=["dfact fit fa survey.zarr survey.model -k 6 --correlation polychoric --rotation oblimin"],
+        example=["dfact fit fa dfact-demo/answers.zarr survey.model -k 6", "    --correlation polychoric --rotation oblimin"],
         changes={
             "n_components": {"help": "Number of factors; dfact select fa chooses it."},
             "kaiser": {"show_default": "scaled for promax and varimax, not for oblimin"},
@@ -32,7 +32,7 @@ SPECS = (
             average partial (MAP) and BIC, and chooses by one of them. Eigenvalues stand beside those of unrelated answers (random). The
             model with that number of factors is written to MODEL, if that is given.
             """,
-            example=["dfact select fa survey.zarr survey.model -k 1-10"],
+            example=["dfact select fa dfact-demo/answers.zarr survey.model -k 1-10"],
             options=[
                 component_numbers(default="1-10"),
                 choice("--criterion", "PA PA-factors MAP BIC", "Criterion that chooses the number of factors."),

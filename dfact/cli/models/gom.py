@@ -15,7 +15,7 @@ SPECS = (
         responses. Responses of 0 and missing entries count as no response. Codes are counts: dfact indicators first gives each
         category of nominal items a column. Confounders are not used.
         """,
-        example=["dfact fit gom survey.zarr survey.model -k 3"],
+        example=["dfact fit gom dfact-demo/answers.zarr survey.model -k 3"],
         changes={"n_components": {"help": "Number of classes; dfact select gom chooses it."}, "max_response": {"type": float}},
         select=SelectSpec(
             "dfact.selection.modularity:select_by_modularity",
@@ -25,7 +25,7 @@ SPECS = (
             mixed it tends to choose fewer classes than there are. The model with that number of classes is written to MODEL, if that
             is given.
             """,
-            example=["dfact select gom survey.zarr survey.model --components 2-10"],
+            example=["dfact select gom dfact-demo/answers.zarr survey.model --components 2-10"],
             options=[
                 component_numbers("Candidate numbers of classes."),
                 click.option(

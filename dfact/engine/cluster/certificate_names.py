@@ -50,10 +50,31 @@ def with_names(connection_args: dict[str, Any]) -> dict[str, Any]:
 
 
 class ClusterSecurity(Security):
-    """Certificates of a driver. Takes the parameters of Dask's ``Security``, and checks the name on the scheduler's certificate."""
+    """Certificates of a driver. Takes the parameters of Dask's ``Security``, and checks the name on the scheduler's certificate.
+
+    Examples
+    --------
+    >>> import dfact
+    >>> security = dfact.ClusterSecurity(
+    ...     tls_ca_file="ca.pem", tls_client_cert="cert.pem", tls_client_key="key.pem", require_encryption=True
+    ... )
+    >>> security.require_encryption
+    True
+    """
 
     def get_connection_args(self, role: str) -> dict[str, Any]:
-        """Return the arguments of the connections of a role."""
+        """Return the arguments of the connections of a role.
+
+        Parameters
+        ----------
+        role : str
+            Role of the process, such as "client".
+
+        Returns
+        -------
+        dict
+            Arguments by name.
+        """
         return with_names(super().get_connection_args(role))
 
 

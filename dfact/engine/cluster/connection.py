@@ -23,18 +23,47 @@ _CONNECT_SECONDS = 10
 
 
 @contextmanager
-def connect(address: str, security: "ClusterSecurity") -> Iterator["Client"]:
+def connect(address: str, security: "ClusterSecurity | None" = None) -> Iterator["Client"]:
     """Connect to the scheduler at ``address`` and yield a client once the expected workers have joined.
 
     If the cluster is encrypted, all its processes must check names on certificates.
     ``dask.config`` sets their number, ``dfact.expected-workers`` (1), and the limit of the wait, ``dfact.worker-timeout`` (60 s).
+
+    Parameters
+    ----------
+    address : str
+        Address of the scheduler, such as ``tcp://10.0.0.1:8786``, or ``tls://…`` if the cluster is encrypted.
+    security : ClusterSecurity, optional
+        Certificates of this process, by default those of Dask's configuration.
+
+    Returns
+    -------
+    context manager
+        Its value is the ``distributed.Client``.
+
+    Raises
+    ------
+    DfactError
+        No scheduler answers, or too few workers join in time.
+    ClusterError
+        A process of an encrypted cluster does not check names, or the cluster is lost while it is used.
+
+    Examples
+    --------
+    >>> import dfact
+    >>> from distributed import LocalCluster
+    >>> with LocalCluster(n_workers=1, processes=False, protocol="tcp", dashboard_address=None) as cluster:
+    ...     with dfact.connect(cluster.scheduler_address) as client:
+    ...         print(len(client.scheduler_info()["workers"]))
+    1
     """
     import dask
     from dask.utils import parse_timedelta
     from distributed import Client
 
-    from dfact.engine.cluster.certificate_names import require_names_checked
+    from dfact.engine.cluster.certificate_names import ClusterSecurity, require_names_checked
 
+    security = security or ClusterSecurity()
     # A batch job expects all its workers, as the memory plan is made for all of them.
     expected = int(dask.config.get("dfact.expected-workers", 1))
     timeout = float(parse_timedelta(dask.config.get("dfact.worker-timeout", "60s")))

@@ -62,8 +62,9 @@ def block_cross_validate(
 
     ICQF and L1NMF are fitted by the solver "mm" from the NNDSVD, whatever the model's own solver
     and start. Within a fold each fit starts from the loadings of the previous one, further components
-    from the NNDSVD, and stops at five times the model's ``tol`` (at twice ``tol`` if it differs from the
-    previous fit in β alone). Bounds that the model takes from the data are those of the complete data.
+    from the NNDSVD, and stops when the relative change of the objective in a pass falls below five times the
+    model's ``tol`` (twice ``tol`` if it differs from the previous fit in β alone). The final fit stops as ``model.fit`` does.
+    Bounds that the model takes from the data are those of the complete data.
 
     Parameters
     ----------

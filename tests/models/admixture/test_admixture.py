@@ -18,6 +18,7 @@ from scipy.special import xlog1py, xlogy
 
 import dfact
 from dfact import Admixture, DataError, ParameterError
+from dfact.data.examples.genotypes import write_bed, write_bim
 from dfact.engine.executors import LocalSession
 from dfact.engine.tiles import Tile
 from dfact.models.admixture import footprint
@@ -25,7 +26,6 @@ from dfact.models.admixture.variants import Variants, match_columns
 from dfact.models.binomial.fit import ColumnStep, Extrapolate, Products
 from dfact.models.binomial.passes import ProjectionPass
 from tests.conftest import REAL_DATA
-from tests.genotypes import write_bed, write_bim
 from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[Any]

@@ -106,9 +106,9 @@ def import_table(
     Parameters
     ----------
     source : str, path or data frame
-        A data frame of pandas, polars, pyarrow or DuckDB (anything with ``__arrow_c_stream__``), or a file: csv, tsv or txt
-        (tsv and txt with tabs), each also with .gz, or a parquet file. Text is
-        UTF-8 with the column names in its first line.
+        A data frame of pandas, polars, pyarrow or DuckDB (anything with ``__arrow_c_stream__``), or the path or URL of a table: a
+        file, or a folder of parts, in one of the formats that ``dfact help formats`` lists. Text is UTF-8 with the column names in
+        its first line, unless ``encoding`` and ``header_rows`` say otherwise; cells of .tsv and .txt files are separated by tabs.
     path : str or path
         Location of the new dataset (a folder, usually ``*.zarr``, or a URL such as ``s3://bucket/a.zarr``).
     items : name or pattern, or several

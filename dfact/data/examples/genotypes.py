@@ -1,4 +1,4 @@
-"""Genotypes of planted admixtures, and their files."""
+"""Simulated genotypes as PLINK files, for ``dfact demo genotypes`` and the guide on admixture."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +8,22 @@ from numpy.typing import NDArray
 
 from dfact.data.readers.genetics.genotypes import pack
 from dfact.data.synthetic import PlantedAdmixture
+
+_SETTLED, _NEWCOMERS = slice(0, 140), slice(140, 160)
+_VARIANTS = 2000
+_POPULATIONS = ("south", "west", "north")
+
+
+def write_cohort(folder: Path) -> None:
+    """Write ``cohort.bed`` of 140 people and ``newcomers.bed`` of 20 others.
+
+    Each .bed has its .bim and .fam, and a .pop with the populations of people who descend from one.
+    """
+    G, Q = planted_genotypes(160, _VARIANTS, 3, 0)
+    for name, rows in (("cohort", _SETTLED), ("newcomers", _NEWCOMERS)):
+        populations = [_POPULATIONS[q.argmax()] if q.max() > 0.8 else "-" for q in Q[rows]]
+        fam = [f"0 p{i} 0 0 0 -9" for i in range(len(G))][rows]
+        write_bed(folder / f"{name}.bed", G[rows], fam=fam, populations=populations)
 
 
 def planted_genotypes(n: int, m: int, k: int, seed: int, missing: float = 0.01) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:

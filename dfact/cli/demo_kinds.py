@@ -1,0 +1,216 @@
+"""The kinds of ``dfact demo``: the files that each leaves, the commands that it runs, and its guide.
+
+Paths of the commands begin with ``dfact-demo``, the default of ``--output``, as in the guides.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+FOLDER = "dfact-demo"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command that a demo runs, and what is printed before it."""
+
+    text: str
+    command: str
+    writes: bool = True
+    """Whether it replaces the results of an earlier demo, by ``--overwrite``."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A demonstration of one kind of data."""
+
+    guide: str
+    title: str
+    """A phrase for the help."""
+    summary: str
+    """A description of the data."""
+    write: str
+    """Function that writes the files into a folder, such as ``dfact.data.examples.arrays:write_spectra``."""
+    files: Mapping[str, str]
+    """Descriptions of the files, by their names."""
+    steps: tuple[Step, ...]
+    next: str
+    """The next command of the guide."""
+    companions: tuple[str, ...] = ()
+    """Names of further files, which ``files`` describes with others."""
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    """Python scripts by the names of their files."""
+
+    @property
+    def results(self) -> set[str]:
+        """Names of what the commands write."""
+        words = {word for step in self.steps for word in step.command.split()}
+        return {word.removeprefix(f"{FOLDER}/") for word in words if word.startswith(f"{FOLDER}/")} - {*self.files, *self.scripts}
+
+
+_ANSWERS = {
+    "answers.csv": "the answers as a table",
+    "items.csv": "the texts, scales and keys of the items",
+    "survey.csv": "500 of the participants, as another survey program exports them",
+    "new_people.csv": "60 participants who came later",
+}
+_IMPORT_ANSWERS = (
+    f"dfact import {FOLDER}/answers.csv {FOLDER}/answers.zarr --items 'AS*,SC*,AD*,DO*' --missing 0 --confounder age:continuous "
+    f"--confounder gender:categorical --confounder-missing 0 --empty-rows drop --dictionary {FOLDER}/items.csv"
+)
+_FACTORS = """\
+Fit 4 factors in addition to the effects of age and gender. Each participant has a value from 0 to 1 on each
+factor; from 0.5, a factor is strong. The number next to an item is its loading: the increase of the answer, in
+points of the scale, as the factor goes from 0 to 1. Below the factors are their differences by age and gender.
+Gender 1 is male, 2 female, 3 other; age compares the oldest (72) with the youngest (14). Impact is the
+difference of a factor. A number next to an item is its difference between people with equal factors. The
+anchor separates the two: most items have no such difference."""
+CLUSTER_SCRIPT = f"""\
+from distributed import Client, LocalCluster
+
+import dfact
+
+if __name__ == "__main__":  # a script needs this line, because Dask imports the script in its processes
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster, Client(cluster) as client:
+        model = dfact.ICQF(n_components=4, executor=client).fit("{FOLDER}/answers.zarr")
+    print(dfact.report.text(model, top=2))
+"""
+
+KINDS = {
+    "questionnaire": Demo(
+        "questionnaires",
+        "40 statements that 1004 people rated",
+        "1004 people rated 40 statements about themselves, from 1 (strongly disagree) to 5 (strongly agree). These are real\n"
+        "answers: raw data of openpsychometrics.org on items of the International Personality Item Pool.",
+        "dfact.data.examples.questionnaires:write_answers",
+        _ANSWERS,
+        (
+            Step("Import the answers; an empty questionnaire is left out:", _IMPORT_ANSWERS),
+            Step(_FACTORS, f"dfact fit icqf {FOLDER}/answers.zarr {FOLDER}/factors4.model --components 4"),
+            Step(
+                "Write the factors of all participants as a table:",
+                f"dfact export {FOLDER}/factors4.model {FOLDER}/factors.csv --table factors",
+            ),
+        ),
+        f"dfact fit icqf {FOLDER}/answers.zarr six.model --components 6",
+    ),
+    "spss": Demo(
+        "psychometrics",
+        "the same questionnaire as an SPSS file",
+        "The same questionnaire as an SPSS file, with the wording, the labels and the missing codes in it.",
+        "dfact.data.examples.questionnaires:write_spss_files",
+        {
+            "thesis.sav": "the answers as an SPSS file",
+            "scales.csv": "the scales and keys of the items",
+            "wellbeing.sav": "a short questionnaire of the guide on import",
+        },
+        (
+            Step(
+                "Import the answers:",
+                f"dfact import {FOLDER}/thesis.sav {FOLDER}/thesis.zarr --items 'AS*' --items 'SC*' --items 'AD*' --items 'DO*' "
+                f"--id-column person --confounder age --confounder gender --dictionary {FOLDER}/scales.csv",
+            ),
+            Step("Print what is known of the items of one scale:", f"dfact info {FOLDER}/thesis.zarr --items 'AS*'", writes=False),
+            Step("Describe the scales and the items:", f"dfact describe {FOLDER}/thesis.zarr", writes=False),
+        ),
+        f"dfact select fa {FOLDER}/thesis.zarr -k 1-8 --correlation polychoric --plot scree.png",
+    ),
+    "genotypes": Demo(
+        "admixture",
+        "genotypes of 140 individuals as PLINK files",
+        "Simulated genotypes of 140 individuals from three populations, some of mixed descent, as PLINK files.",
+        "dfact.data.examples.genotypes:write_cohort",
+        {
+            "cohort.bed": "the genotypes",
+            "cohort.bim": "the SNPs",
+            "cohort.fam": "the individuals",
+            "cohort.pop": "the population of each individual, or - where it is unknown",
+            "newcomers.bed": "the genotypes of 20 individuals who came later, with .bim, .fam and .pop",
+        },
+        (
+            Step("Import the genotypes:", f"dfact import {FOLDER}/cohort.bed {FOLDER}/genotypes.zarr"),
+            Step(
+                "Choose the number of populations:", f"dfact select admixture {FOLDER}/genotypes.zarr {FOLDER}/best.model -k 1-4 --seed 0"
+            ),
+            Step(
+                "Write the ancestry proportions as ADMIXTURE does, a line for each individual:",
+                f"dfact export {FOLDER}/best.model {FOLDER}/cohort.3.Q",
+            ),
+        ),
+        f"dfact structure structure.png {FOLDER}/best.model",
+        companions=("newcomers.bim", "newcomers.fam", "newcomers.pop"),
+    ),
+    "ratings": Demo(
+        "expectiles",
+        "ratings of films, half of them unknown",
+        "Simulated ratings of films: 120 users rated half of 40 films, from 0.5 to 5 stars.",
+        "dfact.data.examples.arrays:write_ratings",
+        {"ratings.csv": "a line for each rating: user, film, stars"},
+        (
+            Step(
+                "Import the ratings; films that a user did not rate are missing:",
+                f"dfact import-triplets {FOLDER}/ratings.csv {FOLDER}/ratings.zarr --row user --column film --value stars",
+            ),
+            Step(
+                "Fit three expectiles in the same passes over the data, from a low prediction to a high one:",
+                f"dfact fit emf {FOLDER}/ratings.zarr {FOLDER}/all.model -k 3 --ridge 0.1 --tau 0.1,0.5,0.9",
+            ),
+        ),
+        f"dfact select emf {FOLDER}/ratings.zarr ratings.model -k 2-5 --ridge 0.1,1 --tau 0.1,0.5 --bins 0,2.5,4,5.5 --seed 0",
+    ),
+    "tensor": Demo(
+        "tensors",
+        "spectra of samples, a tensor of three modes",
+        "Simulated fluorescence of twenty samples of three substances: samples × emission × excitation.",
+        "dfact.data.examples.arrays:write_spectra",
+        {"spectra.npz": "the spectra, an array of 20 × 60 × 30"},
+        (
+            Step("Import the tensor:", f"dfact import-array {FOLDER}/spectra.npz {FOLDER}/spectra.zarr --key X"),
+            Step(
+                "Choose the number of components, from eight:",
+                f"dfact select cp {FOLDER}/spectra.zarr {FOLDER}/spectra.model -k 8 --l1-ratio 0 --criterion bic --seed 0",
+            ),
+        ),
+        f"dfact fit cp {FOLDER}/spectra.zarr three.model -k 3 --lam 1e-6 --init svd --seed 0 --plot modes.png",
+    ),
+    "diary": Demo(
+        "import",
+        "a diary with answers in words, exports of REDCap and UK Biobank",
+        "A diary with answers in words, and the other tables of the guide on import.",
+        "dfact.data.examples.tables:write_tables",
+        {
+            "diary.csv": "a diary of sleep",
+            "phq9.csv": "a questionnaire, and gad7.csv another one of partly the same people",
+            "records.csv": "a longitudinal export of REDCap, with its dictionary.csv",
+            "biobank.tsv": "columns of UK Biobank, with fields.tsv and codings.tsv",
+        },
+        (
+            Step(
+                "Import the diary, with the order of the words from the lowest to the highest:",
+                f"dfact import {FOLDER}/diary.csv {FOLDER}/diary.zarr --items 'sleep*,calm' --id-column person "
+                "--levels 'sleep*: badly<fairly<well' --levels 'calm: no<yes'",
+            ),
+            Step(
+                "Import an export of REDCap as a tensor of records × items × events:",
+                f"dfact import {FOLDER}/records.csv {FOLDER}/visits.zarr --dictionary {FOLDER}/dictionary.csv --confounder age "
+                "--third-mode events",
+            ),
+        ),
+        f"dfact info {FOLDER}/diary.zarr",
+        companions=("gad7.csv", "dictionary.csv", "fields.tsv", "codings.tsv"),
+    ),
+    "cluster": Demo(
+        "clusters",
+        "the questionnaire on a Dask cluster of two processes",
+        "The questionnaire, fitted on a Dask cluster of two processes on this machine.",
+        "dfact.data.examples.questionnaires:write_answers",
+        _ANSWERS | {"cluster.py": "the script that starts the cluster"},
+        (
+            Step("Import the answers:", _IMPORT_ANSWERS),
+            Step("Fit them on this machine:", f"dfact fit icqf {FOLDER}/answers.zarr {FOLDER}/alone.model --components 4"),
+            Step("Start a cluster and fit them there, with the same result:", f"python {FOLDER}/cluster.py", writes=False),
+        ),
+        "dask scheduler --host 127.0.0.1",
+        scripts={"cluster.py": CLUSTER_SCRIPT},
+    ),
+}
+"""The demos by the name of their kind; the first is the default."""
