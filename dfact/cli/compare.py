@@ -29,8 +29,8 @@ from dfact.storage.location import Location
 )
 @click.argument("model", type=UpdatedLocation())
 @click.argument("data", type=InputLocation())
-@click.option("--by", required=True, metavar="NAME", help="Confounder of DATA with the groups. Its first level is the reference.")
-@list_option("--groups", "Groups to compare, by default all; participants of others are left out.")
+@click.option("--by", required=True, metavar="NAME", help="Confounder of DATA with the groups.")
+@list_option("--groups", "Groups to compare, the reference first; by default all, sorted. Others are left out.")
 @click.option(
     "--resamples",
     "n_resamples",
@@ -83,6 +83,7 @@ def compare(
     from dfact.selection.group_comparison.groups import compare_groups
 
     estimator = load_model(model)
+    replaced = getattr(estimator, "comparison_", None)
     dataset = choose_fitted_weights(read_dataset(data), weighted, estimator, model)
     with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
         template = copy(estimator).set_params(executor=resolved, memory_limit=memory_limit)
@@ -99,5 +100,7 @@ def compare(
             callbacks=[progress],
             checkpoint=checkpoint,
         )
+    if replaced is not None:
+        click.echo(f"{model}: replaces the comparison by {replaced.by}", err=True)
     annotate_model(model, estimator, "comparison_")
     click.echo(f"{model}: {comparison_text(estimator.comparison_, list(estimator.get_feature_names_out()))}")

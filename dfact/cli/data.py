@@ -223,6 +223,9 @@ def _import_table(
 @click.option(
     "--column-labels", metavar="NAME", help="Array of the file with the labels of the second mode.", show_default="as in the file"
 )
+@list_option(
+    "--mode-labels", "Arrays of the file with the labels of the third and further modes, in their order, such as visits.", metavar="NAMES"
+)
 @click.option("--transpose", is_flag=True, help="Reverse the order of the modes, such as of a matrix of genes × cells.")
 @choice("--implicit", "zero missing", "Meaning of the entries that a sparse matrix does not store.")
 @list_option(
@@ -237,14 +240,15 @@ def import_array_command(
     transpose: bool,
     implicit: Any,
     missing: list[str],
+    mode_labels: list[str],
     overwrite: bool,
     empty_rows: Any,
     **label_arrays: str | None,
 ) -> None:
     """Import an array with two or more modes as a dataset.
 
-    SOURCE is a file of NumPy (.npy, .npz), HDF5 (.h5, .hdf5), AnnData (.h5ad), MATLAB (.mat), NetCDF (.nc, .nc4) or Matrix
-    Market (.mtx, .mtx.gz). Its first mode holds the participants or samples. DEST is the dataset, a Zarr store.
+    SOURCE is a file of NumPy (.npy, .npz), HDF5 (.h5, .hdf5), AnnData (.h5ad), MATLAB (.mat), NetCDF (.nc, .nc4), R (.rda,
+    .rds) or Matrix Market (.mtx, .mtx.gz). Its first mode holds the participants or samples. DEST is the dataset, a Zarr store.
     """
     from dfact.cli.info import dataset_text
     from dfact.data.ingest.arrays.array import import_array
@@ -260,6 +264,8 @@ def import_array_command(
     if transpose:
         opened = opened.transpose()
     labels: dict[str, Any] = {name: open_labels(source, key) for name, key in label_arrays.items() if key}
+    if mode_labels:
+        labels["mode_labels"] = [open_labels(source, key) for key in mode_labels]
     with closing(Progress("import")) as progress:
         dataset = import_array(
             opened,
@@ -295,6 +301,7 @@ def import_array_command(
     "--missing", "Codes of missing values, such as -9; empty cells are always missing. Repeatable or separated by commas.", metavar="CODES"
 )
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
+@click.option("--decimal", metavar="CHARACTER", help="Decimal mark of a text file.", show_default="a point")
 @overwrite_option
 def import_triplets_command(source: Location, destination: Location, **settings: Any) -> None:
     """Import a table with one entry per line as a dataset.

@@ -10,6 +10,7 @@ from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 _OF_CONFOUNDERS = ("effects", "impact", "confounders")
+_STATISTICS = ("communalities", "factor-correlations", "item-correlations", "fit", "groups")
 
 
 def _formats(context: click.Context) -> str:
@@ -17,7 +18,7 @@ def _formats(context: click.Context) -> str:
         return "dfact.report.apa.write:FORMATS"
     table = str(context.params.get("table"))
     names = {"factors": "FITTED_ROW_FORMATS", "loadings": "ITEM_FORMATS"}
-    names |= dict.fromkeys((*_OF_CONFOUNDERS, "items", "stability"), "LABELLED_FORMATS")
+    names |= dict.fromkeys((*_OF_CONFOUNDERS, *_STATISTICS, "items", "stability"), "LABELLED_FORMATS")
     return f"dfact.export.files:{names.get(table, 'TABLE_FORMATS')}"
 
 
@@ -26,11 +27,12 @@ def _formats(context: click.Context) -> str:
 @click.argument("out", type=OutputLocation(_formats))
 @click.option(
     "--table",
-    type=click.Choice(["loadings", "factors", *_OF_CONFOUNDERS, "items", "stability"]),
+    type=click.Choice(["loadings", "factors", *_OF_CONFOUNDERS, *_STATISTICS, "items", "stability"]),
     show_default="factors for .Q and .Q_se, else loadings",
     is_eager=True,  # the endings that OUT may have depend on it
     help="Loadings of the items; factors, memberships or scores of the fitted participants; effects of confounders on the items, or their "
-    "impact on the factors; the raw loadings of the items on confounders; the tests of items of dfact compare; or the loadings with "
+    "impact on the factors; the raw loadings of the items on confounders; communalities, correlations of the factors or of the items, "
+    "of a factor analysis; figures of the fit; the factors in groups, or the tests of items, of dfact compare; or the loadings with "
     "the intervals and selection frequencies that dfact stability stored in MODEL.",
 )
 @items_option("text, scale or both, in place of the wording and the scales in MODEL.")
@@ -60,9 +62,8 @@ def export(
     errors of the memberships, which dfact stability stores in MODEL, are written alone to a .Q_se file, and as further columns
     of a table of factors.
 
-    Factors are sorted by their contribution to the answers, largest first, or have the model's own order: classes by size,
-    components by singular value or weight, factors of a factor analysis by explained variance. If signs are arbitrary, the
-    largest loading of a factor is positive.
+    Factors have the names, the order and the signs of MODEL, as everywhere else: classes are sorted by size, components by
+    singular value or weight, and factors of a factor analysis by explained variance.
 
     Labels and texts are never formulas. In a .csv, one that begins with =, +, -, @, a tab or a line break, and is no number,
     gets an apostrophe, since a spreadsheet would interpret it; .parquet, .zarr and .xlsx have it unchanged.
@@ -74,6 +75,10 @@ def export(
     for name, value in (("--suppress", suppress), ("--items", items)):
         if table == "impact" and value is not None:
             raise click.UsageError(f"{name} applies to items only; remove it or --table impact.")
+    if table in _STATISTICS:
+        for name, value in (("--suppress", suppress), ("--items", items), ("--style", style)):
+            if value is not None:
+                raise click.UsageError(f"{name} applies to loadings only; remove it or --table {table}.")
     if table == "items" and (suppress is not None or style is not None):
         raise click.UsageError(f"{'--style' if suppress is None else '--suppress'} applies to loadings only; remove it or --table items.")
     if style is not None and (table in ("confounders", "stability") or suppress is not None):
@@ -93,6 +98,7 @@ def export(
         write_model_factors,
         write_stability,
     )
+    from dfact.export.statistics import write_statistics
     from dfact.models.persistence import load_model
     from dfact.progress import Progress
     from dfact.report.apa.effects import write_apa_effects
@@ -107,6 +113,8 @@ def export(
         write_apa_effects(fitted, out, texts=texts, overwrite=overwrite)
     elif style is not None:
         write_apa_loadings(fitted, out, texts=texts, overwrite=overwrite)
+    elif table in _STATISTICS:
+        write_statistics(fitted, out, table, overwrite=overwrite)
     elif table == "impact":
         write_confounder_impact(fitted, out, overwrite=overwrite)
     elif table == "items":

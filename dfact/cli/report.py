@@ -10,23 +10,29 @@ from dfact.storage.location import Location
 
 
 @click.command(epilog=example("dfact report dfact-demo/factors4.model survey.html --data dfact-demo/answers.zarr"))
-@click.argument("model", type=InputLocation())
+@click.argument("models", metavar="MODEL [MODEL...]", type=InputLocation(), nargs=-1, required=True)
 @click.argument("out", metavar="REPORT", type=OutputLocation("dfact.report.write:FORMATS"))
 @click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset of the fit: adds missing rates and errors by item.")
 @items_option("text, scale (or group) or both; the texts replace the wording in MODEL.")
 @overwrite_option
-def report(model: Location, out: Path, data: Location | None, items: Location | None, overwrite: bool) -> None:
-    """Write a report of a model as an HTML page.
+def report(models: tuple[Location, ...], out: Path, data: Location | None, items: Location | None, overwrite: bool) -> None:
+    """Write a report of a model, or compare several, as an HTML page.
 
     REPORT is one HTML file that loads nothing and opens in any browser. It shows the fit, the items of each factor, all
     loadings as a heat map and a sortable table, and the distributions and correlations of the factors. It adds confounders,
     convergence, the selection, the stability and the comparison of groups, if MODEL has them. Needs Matplotlib.
+
+    With several models of the same items (dfact report four.model five.model both.html), each is compared with the first one:
+    factors are matched by the congruence of their loadings, which stand side by side, with the figures of the fits, the
+    selections, and the parameters that differ.
     """
     from dfact.data.dictionaries.table import read_items
     from dfact.report.write import write_report
 
+    if len(models) > 1 and data is not None:
+        raise click.UsageError("--data applies to the report of one model; remove it, or report one model.")
     table = None if items is None else read_items(items)
     texts, groups = ({}, {}) if table is None else (table.texts, table.scales)
     dataset = None if data is None else read_dataset(data)
-    write_report(model, out, dataset, texts=texts, groups=groups, overwrite=overwrite)
+    write_report(models[0] if len(models) == 1 else models, out, dataset, texts=texts, groups=groups, overwrite=overwrite)
     click.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB, open it in a browser")

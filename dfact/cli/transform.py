@@ -23,7 +23,6 @@ def transform(model: Location, data: Location, out: Location, memory_limit: str 
     .csv, .parquet or .zarr, for memberships also in .Q.
     """
     from dfact.export.admixture_files import require_memberships
-    from dfact.export.component_order import ComponentOrder
     from dfact.export.files import ROW_FORMATS, check_destination, write_factors
     from dfact.models.persistence import load_model
     from dfact.progress import Progress
@@ -36,8 +35,7 @@ def transform(model: Location, data: Location, out: Location, memory_limit: str 
     with metrics_server(), cluster(scheduler) as client:
         # For stored data the factors are in a temporary Zarr array, so they need not fit in memory.
         factors = estimator.set_params(executor=client, memory_limit=memory_limit).transform(dataset)
-    order = ComponentOrder.of(estimator)
-    columns, labels = order.names(estimator), dataset.label_source
+    columns, labels = list(map(str, estimator.get_feature_names_out())), dataset.label_source
     with closing(Progress("write")) as progress:
-        write_factors(out, factors, columns, labels, order=order, overwrite=overwrite, progress=progress.update)
+        write_factors(out, factors, columns, labels, overwrite=overwrite, progress=progress.update)
     click.echo(f"{out}: {rows_text(estimator, dataset.shape[0])}")

@@ -159,7 +159,9 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
     """
     path = parse_location(path)
     if isinstance(path, Path) and path.is_file():
-        raise StoreError(f"{path} is a file, expected a dataset; import it: dfact import {path} {path.stem}.zarr --items 'Q*'")
+        from dfact.data.readers.formats import import_command  # imports every reader
+
+        raise StoreError(f"{path} is a file, expected a dataset; import it: {import_command(str(path), path.stem)}")
     try:
         return _read_dataset(open_group(path, KIND), path)
     except DfactError:

@@ -193,13 +193,15 @@ def invalid_value(entry: str, value: float, low: float, high: float) -> DataErro
     """Return the error for an infinite value or one outside the valid range."""
     if np.isinf(value):
         return DataError(f"{entry} is infinite, expected a finite number, or NaN or an empty cell where missing; correct it")
-    remedy = "correct it, declare its code in missing=, or widen valid_range="
+    remedy = "correct it, declare its code in missing= (--missing), or widen valid_range= (--valid-range)"
     return DataError(f"{entry} holds {value:g}, expected the valid range {low:g} to {high:g}; {remedy}")
 
 
 def empty_row(name: str, position: str) -> DataError:
     """Return the error for a row without any answer."""
-    return DataError(f"{name}: {position} has no answer, expected at least one; remove the row, or pass empty_rows='drop'")
+    return DataError(
+        f"{name}: {position} has no answer, expected at least one; remove the row, or drop such rows: empty_rows='drop' (--empty-rows drop)"
+    )
 
 
 def require_observed_columns(name: str, labels: Any, observed: NDArray[np.int64]) -> None:

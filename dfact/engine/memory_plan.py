@@ -150,9 +150,9 @@ class Plan:
         """Raise MemoryPlanError if even the minimum exceeds the limit."""
         if not self.fits:
             raise MemoryPlanError(
-                f"the fit of {'×'.join(map(str, self.shape))} needs at least {format_bytes(self.peak)} in a process, its limit is "
-                f"{format_bytes(self.workers.limit)}{self._origin}; raise memory_limit, use fewer threads, or import the data "
-                "in smaller chunks"
+                f"the computation on {'×'.join(map(str, self.shape))} needs at least {format_bytes(self.peak)} in a process, its limit is "
+                f"{format_bytes(self.workers.limit)}{self._origin}; raise memory_limit (--memory-limit), use "
+                "fewer threads (--executor inline), or use fewer columns"
             )
 
     @property

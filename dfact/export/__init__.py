@@ -6,7 +6,7 @@ Imports selection and everything below it; draws nothing.
     admixture_files   .Q and .P files
     spreadsheets      Excel workbooks, and cells of csv files that are no formulas
     tables            tables of fitted models
-    component_order   the order and signs in which components are written
     effects           impact and effects of confounders as tables and texts
+    statistics        communalities, correlations, figures of the fit, and groups in the factors
     stability         intervals and frequencies of refits, explained
 """

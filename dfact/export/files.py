@@ -1,6 +1,6 @@
 """Row factors and loadings as csv, parquet, Zarr, Excel, .Q, .Q_se and .P files, written atomically by chunks of rows.
 
-Components have the order and signs of :mod:`dfact.export.component_order`.
+Components have the order, the signs and the names that they have in the model.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,6 @@ from dfact.export.admixture_files import (
     require_memberships,
     write_frequencies,
 )
-from dfact.export.component_order import ComponentOrder
 from dfact.export.effects import UNKNOWN_IMPACT, effects_table, has_impact, impact_table, require_confounders
 from dfact.export.spreadsheets import FORMATS as WORKBOOKS
 from dfact.export.spreadsheets import require_openpyxl, without_formula, write_workbook
@@ -59,7 +58,6 @@ def write_factors(
     labels: NDArray[Any] | zarr.Array[Any] | None = None,
     *,
     errors: NDArray[Any] | zarr.Array[Any] | None = None,
-    order: ComponentOrder | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
@@ -88,9 +86,7 @@ def write_factors(
             stop = min(start + step, n)
             names = np.arange(start, stop).astype(str) if labels is None else labels[start:stop]
             rows = [np.asarray(array[start:stop]) for array in (factors, errors) if array is not None]
-            ordered = rows if order is None else [order.rows(some) for some in rows]
-            # An error has no sign.
-            write(start, np.asarray(names, dtype=object), np.hstack([ordered[0], *map(np.abs, ordered[1:])]))
+            write(start, np.asarray(names, dtype=object), np.hstack(rows))
             if progress is not None:
                 progress(stop, n)
 
@@ -103,11 +99,11 @@ def write_model_factors(
     A .Q_se file has the standard errors of the memberships, and a .Q file the memberships alone.
     """
     require_memberships(model, path)
-    order, labels, factors = ComponentOrder.of(model), model.row_labels_, model.row_factors()
+    names, labels, factors = list(map(str, model.get_feature_names_out())), model.row_labels_, model.row_factors()
     errors = getattr(model, "memberships_se_", None)
     if (ending := Path(path).suffix) in (MEMBERSHIPS, STANDARD_ERRORS):
         factors, errors = (errors if ending == STANDARD_ERRORS else factors), None
-    write_factors(path, factors, order.names(model), labels, errors=errors, order=order, overwrite=overwrite, progress=progress)
+    write_factors(path, factors, names, labels, errors=errors, overwrite=overwrite, progress=progress)
 
 
 def write_loadings(
@@ -139,7 +135,7 @@ def write_loadings(
         ``path`` ends in .xlsx, and openpyxl is not installed.
     """
     if Path(path).suffix != FREQUENCIES:
-        _write_items(path, model, "loadings", ComponentOrder.of(model).loadings(model), texts, scales, below, overwrite)
+        _write_items(path, model, "loadings", model.loadings_, texts, scales, below, overwrite)
         return
     if below or texts or scales:
         given = f"below is {below!r}, expected 0" if below else "texts or scales are given, expected none"
@@ -203,7 +199,7 @@ def write_confounder_impact(model: Factorization, path: str | PathLike[str], *, 
     if path.suffix in WORKBOOKS:
         write_workbook(path, {"impact": table})
         return
-    with _table(path, [str(column) for column in table], np.dtype(np.float64), ("factor",)) as write:
+    with open_table(path, [str(column) for column in table], np.dtype(np.float64), ("factor",)) as write:
         write(0, table.index.to_numpy(dtype=object), table.to_numpy(np.float64))
 
 
@@ -240,7 +236,7 @@ def write_item_tests(model: Factorization, path: str | PathLike[str], *, texts: 
         described = pd.DataFrame(labels).set_index("groups")
         write_workbook(path, {"items": pd.concat([described, pd.DataFrame(values, described.index, table.columns)], axis=1)})
         return
-    with _table(path, list(table), values.dtype, tuple(labels)) as write:
+    with open_table(path, list(table), values.dtype, tuple(labels)) as write:
         write(0, np.array(list(labels.values()), dtype=object).T, values)
 
 
@@ -291,7 +287,7 @@ def _write_items(
         described = pd.DataFrame(labels).set_index("item")
         write_workbook(path, {name: pd.concat([described, pd.DataFrame(values, described.index, columns)], axis=1)})
         return
-    with _table(path, columns, values.dtype, tuple(labels)) as write:
+    with open_table(path, columns, values.dtype, tuple(labels)) as write:
         write(0, np.array(list(labels.values()), dtype=object).T, values)
 
 
@@ -321,7 +317,7 @@ def _open_rows(
         return _group(path, n, columns, dtype, step, overwrite, errors)
     if path.suffix in (MEMBERSHIPS, STANDARD_ERRORS):
         return _numbers(path)
-    return _table(path, [*columns, *(f"{name}_se" for name in columns if errors)], dtype)
+    return open_table(path, [*columns, *(f"{name}_se" for name in columns if errors)], dtype)
 
 
 @contextmanager
@@ -332,7 +328,7 @@ def _numbers(path: Path) -> Iterator[Write]:
 
 
 @contextmanager
-def _table(path: Path, columns: Sequence[str], dtype: Any, label_names: Sequence[str] = ("row",)) -> Iterator[Write]:
+def open_table(path: Path, columns: Sequence[str], dtype: Any, label_names: Sequence[str] = ("row",)) -> Iterator[Write]:
     """Open a csv or parquet file for writing; its first columns hold the labels."""
     is_csv = path.suffix == ".csv"
     if is_csv:

@@ -8,7 +8,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
-from dfact.export.component_order import ComponentOrder
 from dfact.models.provenance import STABLE, Stability, TensorStability
 
 _WHAT = {
@@ -96,7 +95,7 @@ def stability_lines(model: Any) -> list[tuple[str, str]]:
 
 
 def stability_table(model: Any) -> pd.DataFrame:
-    """Return the figures of ``model.stability_`` for each loading: items × five columns for each factor, ordered as loadings are.
+    """Return the figures of ``model.stability_`` for each loading: items × five columns for each factor.
 
     The columns of a factor f are ``f``, the estimate at the centre of the interval, ``f_se``, ``f_low``, ``f_high`` and
     ``f_selected``, the selection frequency. NaN stands for an interval that is not determined.
@@ -104,30 +103,24 @@ def stability_table(model: Any) -> pd.DataFrame:
     result = getattr(model, "stability_", None)
     if not isinstance(result, Stability):
         raise ParameterError(f"the {type(model).__name__} has no stability of its loadings, expected one; compute it with dfact stability")
-    order = ComponentOrder.of(model)
     estimate = result.mean if result.estimate is None else result.estimate
     se = np.full_like(estimate, np.nan) if result.se is None else result.se
     columns: dict[str, NDArray[np.float64]] = {}
-    for number, name in zip(order.order, order.names(model), strict=True):
-        sign = order.signs[0][number]
-        low, high = sorted((sign * result.low[number], sign * result.high[number]), key=lambda ends: float(np.nansum(ends)))
-        parts = (sign * estimate[number], se[number], low, high, result.selected[number])
+    for name, *parts in zip(model.get_feature_names_out(), estimate, se, result.low, result.high, result.selected, strict=True):
         columns |= dict(zip((name, *(f"{name}_{part}" for part in ("se", "low", "high", "selected"))), parts, strict=True))
     return pd.DataFrame(columns, index=model.loadings_.index)
 
 
 def written_stability(model: Any) -> TensorStability:
-    """Return the stability of the components that are left, with the signs of :class:`ComponentOrder`."""
+    """Return the stability of the components that are left."""
     result: TensorStability = model.stability_
     left = ~np.isnan(result.weight)
-    signs = np.repeat(np.asarray(ComponentOrder.of(model).signs), model.slice_shape_, axis=0).T[left]
-    low, high = result.low[left], result.high[left]
     return replace(
         result,
         similarity=result.similarity[:, left],
-        estimate=result.estimate[left] * signs,
-        low=np.where(signs < 0, -high, low),
-        high=np.where(signs < 0, -low, high),
+        estimate=result.estimate[left],
+        low=result.low[left],
+        high=result.high[left],
         selected=result.selected[left],
         weight=result.weight[left],
         weight_low=result.weight_low[left],

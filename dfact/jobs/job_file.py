@@ -209,7 +209,8 @@ def _to_click(value: Any, parameter: click.Parameter) -> Any:
         raise click.BadParameter("a table is not a valid value.")
     if getattr(parameter, "is_flag", False):
         raise click.BadParameter("expected true or false.")
-    return (str(value),) if getattr(parameter, "multiple", False) else str(value)
+    several = getattr(parameter, "multiple", False) or (isinstance(parameter, click.Argument) and parameter.nargs == -1)
+    return (str(value),) if several else str(value)
 
 
 def _holds_nul(value: Any) -> bool:

@@ -44,7 +44,7 @@ CATALOGUE = (
     Entry("Admixture", "dfact.models.admixture.estimator", "admixture", "admixture:AdmixturePresenter", "admixture"),
     Entry("ExpectileMF", "dfact.models.expectile.estimator", "emf", "expectile:ExpectilePresenter", "expectiles"),
     Entry("ElasticCP", "dfact.models.cp.elastic", "cp", "cp.presenter:CPPresenter", "tensors"),
-    Entry("CPALS", "dfact.models.cp.als", None, "cp.presenter:CPPresenter", "tensors"),
+    Entry("CPALS", "dfact.models.cp.als", "cpals", "cp.presenter:CPPresenter", "tensors"),
 )
 
 BY_NAME = {entry.name: entry for entry in CATALOGUE}

@@ -302,7 +302,7 @@ _FORMER = "the comparison was stored by an earlier version, whose tests of items
 class Comparison:
     """Comparison of groups of participants: the attribute ``comparison_`` of a fitted model.
 
-    The first level of ``by`` is the reference, with which each of the g others is compared. Factors are those of fits to each
+    The first of the levels is the reference, with which each of the g others is compared. Factors are those of fits to each
     group, matched with the k factors of the model.
     """
 

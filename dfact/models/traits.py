@@ -25,8 +25,6 @@ class ModelTraits:
     """Whether X may have more than two modes."""
     nonnegative: bool = False
     """Whether negative values are refused and components have no sign."""
-    ordered: bool = False
-    """Whether the model fixes the order and the signs of its components."""
     implicit: Literal["zero", "missing"] = "zero"
     """Meaning of the entries that a sparse matrix does not store."""
     counts_empty_rows: bool = False

@@ -231,7 +231,7 @@ def _filled(dataset: Dataset, group: _Group, found: Tabulated | None) -> Array:
     if found.fractions.any():
         j = int(np.flatnonzero(found.fractions)[0])
         message = f"item {names[j]!r} has {found.fractions[j]} answers that are no whole numbers"
-        raise DataError(f"{message}, expected ordered categories; use correlation='pearson'")
+        raise DataError(f"{message}, expected ordered categories; use correlation='pearson' (--correlation pearson)")
     limit = found.correlations.at_limit
     if limit.size:
         pairs = ", ".join(" and ".join(repr(names[j]) for j in pair) for pair in limit[:3])

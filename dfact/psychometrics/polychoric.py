@@ -70,7 +70,8 @@ def answer_levels(low: Array, high: Array, labels: Sequence[Any] | NDArray[Any])
         if invalid.size:
             j = invalid[0]
             message = f"item {str(labels[j])!r} has answers from {low[j]:g} to {high[j]:g}, {found} ({invalid.size} such items)"
-            raise DataError(f"{message}, expected at most {MAX_LEVELS} consecutive whole numbers; recode it, or use correlation='pearson'")
+            remedy = "recode it, or use correlation='pearson' (--correlation pearson)"
+            raise DataError(f"{message}, expected at most {MAX_LEVELS} consecutive whole numbers; {remedy}")
     return Levels.between(low, high)
 
 

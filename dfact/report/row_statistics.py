@@ -33,12 +33,12 @@ class RowStatistics:
     """Rows in each bin (k, BINS)."""
 
     @classmethod
-    def of(cls, factors: Any, signs: NDArray[np.float64] | float = 1.0) -> "RowStatistics":
-        """Read row factors (n, k), with these signs, twice: for moments and range, then for the counts."""
+    def of(cls, factors: Any) -> "RowStatistics":
+        """Read row factors (n, k) twice: for moments and range, then for the counts."""
         k = factors.shape[1]
         n, total, cross, zeros = 0, np.zeros(k), np.zeros((k, k)), np.zeros(k)
         limits, shift = np.array([np.full(k, np.inf), np.full(k, -np.inf)]), np.zeros(k)
-        for W in _complete_rows(factors, signs):
+        for W in _complete_rows(factors):
             if not len(W):
                 continue
             shift = W.mean(axis=0) if n == 0 else shift  # centring first avoids cancellation in the covariance
@@ -54,7 +54,7 @@ class RowStatistics:
         correlations = np.divide(covariance, scale, out=np.full((k, k), np.nan), where=scale > 0)
         edges = np.linspace(limits[0], np.where(limits[1] > limits[0], limits[1], limits[0] + 1), BINS + 1).T
         counts = np.zeros((k, BINS), np.int64)
-        for W in _complete_rows(factors, signs):
+        for W in _complete_rows(factors):
             counts += [np.histogram(column, bins)[0] for column, bins in zip(W.T, edges, strict=True)]
         return cls(n, mean + shift, deviation, limits[0], limits[1], zeros / max(n, 1), correlations, edges, counts)
 
@@ -64,7 +64,7 @@ class RowStatistics:
         return pd.DataFrame(columns | {"share at 0": self.zeros}, index=pd.Index(names, name="factor"))
 
 
-def _complete_rows(factors: Any, signs: NDArray[np.float64] | float) -> Iterator[NDArray[np.float64]]:
-    """Yield chunks of the rows without NaN in double precision, with these signs."""
+def _complete_rows(factors: Any) -> Iterator[NDArray[np.float64]]:
+    """Yield chunks of the rows without NaN in double precision."""
     for W in row_chunks(factors):
-        yield W[~np.isnan(W).any(axis=1)].astype(np.float64) * signs
+        yield W[~np.isnan(W).any(axis=1)].astype(np.float64)

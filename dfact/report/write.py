@@ -1,23 +1,25 @@
 """A report of a fitted model as an HTML file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from dfact.errors import ParameterError
 from dfact.export.files import check_destination
 from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.report.html.page import render_page
 from dfact.report.plots import new_figure
 from dfact.report.presenters.sections import make_document
+from dfact.report.presenters.several import compare_models
 from dfact.storage.files import atomic_file
 
 FORMATS = (".html", ".htm")
 
 
 def write_report(
-    model: Factorization | str | PathLike[str],
+    model: Factorization | str | PathLike[str] | Sequence[Factorization | str | PathLike[str]],
     path: str | PathLike[str],
     data: Any = None,
     *,
@@ -26,7 +28,7 @@ def write_report(
     solutions: SolutionPath | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a report of a fitted model as one HTML file, atomically.
+    """Write a report of a fitted model, or a comparison of several, as one HTML file, atomically.
 
     The report shows the model and its data, the items of each factor, all loadings as a heat map with similar items together
     and as a sortable table, the distributions and correlations of the factors, and convergence. It adds impact and effects of confounders,
@@ -34,10 +36,13 @@ def write_report(
     stability of the loadings (``stability_``) and the comparison of groups (``comparison_``) if the model has them. Equal models
     give equal files. The file loads nothing, and labels are escaped.
 
+    A report of several models compares each of them with the first one: their components are matched one to one by the congruence
+    of their loadings, which stand side by side, with the figures of the fits, the selections, and the parameters that differ.
+
     Parameters
     ----------
-    model : fitted estimator, or path of a saved one
-        Any factorization; models that are not part of dfact get a plain presentation.
+    model : fitted estimator, or path of a saved one; or a list of two and more
+        Any factorization; models that are not part of dfact get a plain presentation. Models of a list have the same items.
     path : path ending in .html
         The file to write.
     data : array of any kind, path or Dataset, optional
@@ -56,7 +61,7 @@ def write_report(
     DataError
         ``data`` is not what the model was fitted to.
     ParameterError
-        ``path`` has another ending, or texts or groups contain none of the model's items.
+        ``path`` has another ending, texts or groups contain none of the model's items, or models of a list have other items.
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
 
@@ -71,6 +76,12 @@ def write_report(
     path = Path(path)
     check_destination(path, overwrite=overwrite, formats=FORMATS)
     new_figure(1, 1)  # raises an error before the work if Matplotlib is not installed
-    document = make_document(model, data, texts, groups, solutions)
+    if isinstance(model, Sequence) and not isinstance(model, str):
+        if data is not None or solutions is not None:
+            name = "data" if data is not None else "solutions"
+            raise ParameterError(f"{name} is given for several models, expected None; leave it out, or report one model")
+        document = compare_models(model, texts, groups)
+    else:
+        document = make_document(model, data, texts, groups, solutions)
     with atomic_file(path) as partial:
         partial.write_bytes(render_page(document).encode("utf-8", "replace"))

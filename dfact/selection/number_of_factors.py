@@ -152,11 +152,12 @@ def select_number_of_factors(
     counts = number_of_factors(model, X, candidates, sample_weight=sample_weight, quantile=quantile, random_state=random_state)
     chosen = counts.criteria()[criterion]
     if chosen is None:
-        raise DataError("the correlation matrix is singular, so that BIC is not defined; use criterion='PA', or leave out items")
+        remedy = "use criterion='PA' (--criterion PA), or import without some items"
+        raise DataError(f"the correlation matrix is singular, so that BIC is not defined; {remedy}")
     best = min(candidates, key=lambda k: abs(k - chosen.n_factors))
     if best != chosen.n_factors:
         message = f"{criterion} finds {chosen.n_factors} factors, expected one of the candidates {candidates[0]} to {candidates[-1]}"
-        warnings.warn(f"{message}; {best} was chosen, widen n_components", UserWarning, stacklevel=2)
+        warnings.warn(f"{message}; {best} was chosen; try more candidates: n_components= (--components)", UserWarning, stacklevel=2)
     table = _scores(counts, candidates)
     fitted = with_parameters(model, n_components=best).fit(X, sample_weight=sample_weight)
     score, rule = CRITERIA[criterion]

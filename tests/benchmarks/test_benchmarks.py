@@ -293,7 +293,7 @@ def test_elastic_cp_stochastic(results: Path, tmp_path: Path) -> None:
         thresholds = cp_stochastic.disk(tmp_path, shapes, [0.5], 3, picture=True)
     assert (folder / "stochastic.png").stat().st_size > 0
     waits = cp_stochastic.Waits((20_000, 30, 5), 0.002, 0.02, 4, 2)
-    thresholds += cp_stochastic.workers([waits], (1, 8), 2) + cp_stochastic.table_3(20, 3, range(1, 2), (0.8,))
+    thresholds += cp_stochastic.workers([waits], (1, 8), 2) + cp_stochastic.table_3(30, 3, range(1, 2), (0.8,))
     missed = ("its time", "of the time", "efficiency", "faster on all", "a path takes")  # by a busy machine
     missed += ("of its bytes",)  # by small data, where descent takes few passes
     assert all(held for text, held in thresholds if not any(words in text for words in missed))

@@ -339,3 +339,37 @@ def test_impossible_ages_of_public_questionnaires(questionnaires, tmp_path, name
         spreads.append(np.quantile(x, 0.75) - np.quantile(x, 0.25))
     assert checked.confounder_ranges["age"].n_outside > 0
     assert spreads[1] > 10 * spreads[0]
+
+
+@pytest.mark.parametrize("header", ["alter;gew;Q1;Q2", "alter\tgew\tQ1\tQ2"])
+def test_a_decimal_comma_applies_to_confounders_and_weights(tmp_path, header):
+    rng = np.random.default_rng(len(header))
+    age, weight, answers = rng.uniform(18, 60, 40).round(1), rng.gamma(2, 1, 40).round(2), rng.integers(1, 6, (40, 2))
+    separator = header[5]
+    lines = [[f"{a}".replace(".", ","), f"{w}".replace(".", ","), *map(str, row)] for a, w, row in zip(age, weight, answers, strict=True)]
+    lines[3][0] = "-9"
+    source = tmp_path / "t.txt"
+    source.write_text("\n".join([header, *map(separator.join, lines)]) + "\n")
+    given = {"items": "Q*", "delimiter": separator, "overwrite": True}
+    comma = {"decimal": ",", "confounder_missing": -9}
+    dataset = dfact.import_table(source, tmp_path / "d.zarr", confounders=["alter"], weight="gew", **given, **comma)
+    expected = age.copy()
+    expected[3] = np.nan
+    np.testing.assert_array_equal(dataset.confounders["alter"], expected)
+    np.testing.assert_array_equal(dataset.weights, weight)
+
+    with pytest.raises(DataError, match=r"weight 'gew' holds '\d+,\d+', expected a finite number of at least 0; declare .*--decimal ,"):
+        dfact.import_table(source, tmp_path / "d.zarr", weight="gew", **given)
+    with pytest.raises(DataError, match=r"confounder 'alter' holds '\d+,\d+', expected a finite number; declare .*--decimal ,"):
+        dfact.import_table(source, tmp_path / "d.zarr", confounders={"alter": "continuous"}, **given)
+    with pytest.warns(UserWarning, match=r"'alter' holds '\d+,\d+' and becomes categorical with \d+ levels, .*--decimal ,"):
+        dfact.import_table(source, tmp_path / "d.zarr", confounders=["alter"], **given)
+    with warnings.catch_warnings(action="error"):
+        dfact.import_table(source, tmp_path / "d.zarr", confounders={"alter": "categorical"}, **given)
+
+
+def test_a_point_is_no_number_in_a_file_with_decimal_commas(tmp_path):
+    source = tmp_path / "t.csv"
+    source.write_text("a;Q1\n1.500;1\n2,5;2\n")
+    with pytest.raises(DataError, match=r"confounder 'a' holds '1\.500', expected a finite number; declare it in confounder_missing"):
+        dfact.import_table(source, tmp_path / "d.zarr", items="Q*", confounders={"a": "continuous"}, delimiter=";", decimal=",")

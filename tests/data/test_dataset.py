@@ -442,6 +442,14 @@ def test_paths_without_a_dataset_are_refused(tmp_path):
     (tmp_path / "junk.zarr" / "zarr.json").write_text("{")
     zarr.create_group(tmp_path / "group.zarr")
     zarr.create_array(tmp_path / "array.zarr", shape=(2, 2), dtype="u1")
+    for name, command in {
+        "t.csv": "import .*t.csv t.zarr --items 'Q\\*'",
+        "t.npy": "import-array .*t.npy t.zarr$",
+        "t.bed": "import .*t.bed t.zarr$",
+    }.items():
+        (tmp_path / name).write_bytes(b"x")
+        with pytest.raises(StoreError, match=f"{name} is a file, expected a dataset; import it: dfact {command}"):
+            open_dataset(tmp_path / name)
     for name, match in [
         ("gone.zarr", "does not exist"),
         ("file.zarr", "is a file, expected a dataset; import it"),

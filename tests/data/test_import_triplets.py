@@ -293,7 +293,11 @@ SHAPE = {"shape": (3, 4)}
         (HEAD + "0,0,1\nb,0,1\n", "line 3, column 'row' holds the text 'b', expected a number", SHAPE),
         (HEAD + "a,x,1\n", "there is no column 'rows'; the closest are row", {"row": "rows"}),
         (HEAD + "a,x,1\n", "there is no column 'stars'; its columns are row, column, value", {"value": "stars"}),
-        ("row;column;value\na;x;1;2\n", "its entire header is one column, 'row;column;value'; pass delimiter=", {}),
+        (
+            "row;column;value\na;x;1;2\n",
+            "its entire header is one column, 'row;column;value'; name the separator: delimiter= (--delimiter)",
+            {},
+        ),
         ("row,column,value,row\na,x,1,b\n", "t.csv has 2 columns named 'row'", {}),
     ],
 )
@@ -466,3 +470,12 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     source = written(tmp_path / "t.csv", HEAD + "0,3,1.5\n")
     assert main(["import-triplets", str(source), str(tmp_path / "d.zarr"), "--shape", "3,4"]) == 2
     assert "'3,4' is not a shape, expected such as 1000x300" in capsys.readouterr().err
+
+
+def test_a_decimal_comma_is_an_option(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("row;column;value\na;x;1,5\nb;x;2\n")
+    with pytest.raises(DataError, match=r"holds the text '1,5', expected a number; say --decimal ,"):
+        dfact.import_triplets(tmp_path / "t.csv", tmp_path / "d.zarr", delimiter=";")
+    command = ["import-triplets", str(tmp_path / "t.csv"), str(tmp_path / "d.zarr"), "--delimiter", ";", "--decimal", ","]
+    assert main(command) == 0
+    assert dfact.open_dataset(tmp_path / "d.zarr").source.read(0, 2).tolist() == [[1.5], [2.0]]

@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose
 
 import dfact
 from dfact.cli.main import main
-from dfact.export.component_order import ComponentOrder
 from dfact.report.apa.loadings import loadings_table
 from dfact.report.apa.table import ApaTable, number
 from dfact.report.apa.write import as_markdown
@@ -114,7 +113,7 @@ def test_other_factors_have_no_communalities() -> None:
         PoissonMF(3).fit(counts(0, 80, 12)),
     ):
         table = loadings_table(model)
-        assert table.headings == ["Item", *ComponentOrder.of(model).names(model)]
+        assert table.headings == ["Item", *model.get_feature_names_out()]
         assert sum(len(one.rows) for one in table.groups) == 12
         for one in table.groups:
             for _, *cells in one.rows:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.export.component_order import ComponentOrder
 from dfact.export.files import (
     write_confounder_effects,
     write_confounder_impact,
@@ -21,6 +20,8 @@ from dfact.export.files import (
     write_loadings,
     write_model_factors,
 )
+from dfact.report.apa.loadings import loadings_table
+from dfact.report.presenters.base import model_text
 from tests.conftest import planted_answers
 
 
@@ -42,22 +43,22 @@ def test_loadings_are_those_of_the_model(seed: int, ending: str, tmp_path: Path)
     write_loadings(model, tmp_path / f"t{ending}")
     table = read(tmp_path / f"t{ending}")
     assert list(table.index) == list(model.column_labels_)
-    assert set(table) == set(model.get_feature_names_out())
+    assert list(table) == list(model.get_feature_names_out())
     assert_allclose(table, model.loadings_[list(table)], rtol=1e-6)
-    sizes = np.linalg.norm(model.factors_, axis=0) * np.linalg.norm(model.components_, axis=1)
-    assert (np.diff(sizes[[list(model.get_feature_names_out()).index(name) for name in table]]) <= 0).all()
 
 
-def test_order_of_factors_does_not_depend_on_their_order_in_the_model(tmp_path: Path) -> None:
+def test_all_tables_have_the_order_and_the_names_of_the_model(tmp_path: Path) -> None:
     model, _ = fitted(0)
-    other, _ = fitted(0)
-    turned = [2, 0, 1]
-    other.components_, other.factors_ = model.components_[turned], model.factors_[:, turned]
-    for fit, name in ((model, "a"), (other, "b")):
-        write_loadings(fit, tmp_path / f"{name}.csv")
-        write_model_factors(fit, tmp_path / f"{name}f.csv")
-    for name in ("", "f"):
-        assert_array_equal(read(tmp_path / f"a{name}.csv").to_numpy(), read(tmp_path / f"b{name}.csv").to_numpy())
+    turned = [2, 0, 1]  # so that the factors are not sorted by size
+    model.components_, model.factors_ = model.components_[turned], model.factors_[:, turned]
+    write_loadings(model, tmp_path / "loadings.csv")
+    write_model_factors(model, tmp_path / "factors.csv")
+    names = list(model.get_feature_names_out())
+    for name in ("loadings", "factors"):
+        assert list(read(tmp_path / f"{name}.csv")) == names
+    assert [line.split(":")[0] for line in model_text(model).splitlines() if line.startswith(names[0][:-1])] == names
+    cells = [[float(cell.text) for cell in row[1:4]] for group in loadings_table(model).groups for row in group.rows]
+    assert_allclose(np.max(cells, axis=0), model.loadings_.max(), atol=0.006)
 
 
 def test_small_loadings_are_left_out(tmp_path: Path) -> None:
@@ -72,26 +73,11 @@ def test_small_loadings_are_left_out(tmp_path: Path) -> None:
         write_loadings(model, tmp_path / "t.csv", below=-1, overwrite=True)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_signs_of_a_cp_are_those_of_the_rule_and_leave_the_model(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    A, B, C = (rng.standard_normal((size, 2)) for size in (8, 7, 6))
-    model = dfact.ElasticCP(2, lam=1e-6, random_state=seed).fit(np.einsum("ir,jr,kr->ijk", A, B, C))
-    order = ComponentOrder.of(model)
-    table = order.loadings(model)
-    for mode in (table.iloc[:7], table.iloc[7:]):
-        assert (mode.max() >= -mode.min()).all()
-    rows = order.rows(np.asarray(model.factors_[0]))
-    scale = [np.linalg.norm(factor, axis=0)[order.order] for factor in model.factors_[1:]]
-    B, C = table.iloc[:7].to_numpy() * scale[0], table.iloc[7:].to_numpy() * scale[1]
-    assert_allclose(np.einsum("ir,jr,kr->ijk", rows, B, C), model.reconstruct(), atol=1e-6)
-
-
 def test_loadings_of_a_tensor_name_the_slices_of_all_modes(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     Z = np.einsum("ir,jr,kr->ijk", *(rng.random((size, 2)) for size in (20, 3, 2)))
     data = dfact.import_array(Z, tmp_path / "d.zarr", column_labels=["Q1", "Q2", "Q3"], mode_labels=[["intake", "discharge"]])
-    write_loadings(dfact.ElasticCP(2, max_iter=3, random_state=0).fit(data), tmp_path / "loadings.csv")
+    write_loadings(dfact.ElasticCP(2, lam=0.01, max_iter=3, random_state=0).fit(data), tmp_path / "loadings.csv")
     assert list(pd.read_csv(tmp_path / "loadings.csv")["item"]) == ["Q1", "Q2", "Q3", "mode 3: intake", "mode 3: discharge"]
 
 
@@ -228,3 +214,41 @@ def test_workbooks_need_openpyxl_before_the_work(tmp_path: Path, monkeypatch: py
     with pytest.raises(dfact.DfactError, match=r"need openpyxl.*pip install 'dfact\[tables\]'"):
         write_loadings(fitted(0)[0], tmp_path / "t.xlsx")
     assert not (tmp_path / "t.xlsx").exists()
+
+
+def test_statistics_of_a_factor_analysis_at_full_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(4)
+    M = np.rint(3 + rng.normal(size=(300, 2)) @ rng.normal(size=(2, 9)) + rng.normal(size=(300, 9)))
+    stored = dfact.import_array(M, tmp_path / "d.zarr", column_labels=[f"Q{j}" for j in range(9)])
+    model: Any = dfact.FactorAnalysis(2, rotation="oblimin").fit(stored)
+    groups = np.repeat(["a", "b"], 150)
+    model.comparison_ = dfact.selection.compare_groups(model, M, groups, n_resamples=30, test=False, random_state=0)
+    dfact.save_model(model, tmp_path / "m")
+
+    def exported(table: str) -> pd.DataFrame:
+        assert main(["export", str(tmp_path / "m"), str(tmp_path / f"{table}.csv"), "--table", table]) == 0
+        return pd.read_csv(tmp_path / f"{table}.csv", index_col=0)
+
+    Phi, R = exported("factor-correlations"), exported("item-correlations")
+    assert_allclose(Phi, model.factor_correlations_, rtol=1e-12)
+    assert_allclose(R, np.corrcoef(M.T), rtol=1e-6)
+    table, loadings = exported("communalities"), model.loadings_
+    assert_allclose(table["h2"], np.einsum("jr,rs,js->j", loadings, Phi, loadings), rtol=1e-6)
+    assert_allclose(table["h2"] + table["uniqueness"], 1, atol=1e-4)  # the diagonal of R
+    fit = exported("fit")["value"]
+    assert_allclose(fit[list(model.fit_.index)], model.fit_, rtol=1e-12)
+    assert fit["explained_share"] == pytest.approx(model.explained_share_, rel=1e-12)
+    found, names = exported("groups"), list(model.get_feature_names_out())
+    assert list(found["factor"]) == names
+    assert_allclose(found["congruence"], model.comparison_.factors(names)["congruence"], rtol=1e-12)
+    assert_allclose(found["impact"], model.comparison_.impact(names)["impact"], rtol=1e-12)
+    openpyxl = pytest.importorskip("openpyxl")
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "h.xlsx"), "--table", "communalities"]) == 0
+    sheet = openpyxl.load_workbook(tmp_path / "h.xlsx")["communalities"]
+    assert [cell.value for cell in next(iter(sheet.rows))] == ["item", "h2", "uniqueness"]
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.csv"), "--table", "fit", "--suppress", "0.1"]) == 2
+    dfact.save_model(fitted(0)[0], tmp_path / "icqf")
+    assert main(["export", str(tmp_path / "icqf"), str(tmp_path / "t.csv"), "--table", "communalities"]) == 1
+    assert "the ICQF has no communalities, expected a fitted FactorAnalysis" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "icqf"), str(tmp_path / "t.csv"), "--table", "groups"]) == 1
+    assert main(["export", str(tmp_path / "icqf"), str(tmp_path / "fit.parquet"), "--table", "fit"]) == 0

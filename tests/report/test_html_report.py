@@ -366,6 +366,8 @@ def hostile_pages(folder: Path) -> Iterator[Path]:
     ):
         dfact.write_report(model, folder / f"{name}.html", data, **given)
         yield folder / f"{name}.html"
+    dfact.write_report([factors, dfact.L1NMF(2, max_iter=3).fit(plain)], folder / "several.html", texts=texts)
+    yield folder / "several.html"
 
 
 @pytest.mark.slow
@@ -378,7 +380,8 @@ def test_nothing_in_hostile_labels_runs(opened: Callable[[Path], Opened], tmp_pa
         assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-"), policy
         assert "unsafe" not in policy
         page = opened(path).page
-        pictures(page)
+        if path.name != "several.html":  # which has tables alone
+            pictures(page)
         page.mouse.move(300, 300)
         assert page.locator("script").count() == 1
         assert ("differential functioning" in page.content()) == (path.name == "icqf.html")

@@ -68,7 +68,8 @@ def test_long_modes_are_left_out_and_an_empty_model_has_panels() -> None:
     Z = rng.standard_normal((5001, 3, 2))
     long = dfact.ElasticCP(2, max_iter=2, random_state=0).fit(Z)
     assert [axes.get_title() for axes in modes_plot(long).axes] == ["mode 2", "mode 3"]
-    nothing = dfact.ElasticCP(2, lam=1e9, random_state=0).fit(Z[:20])
+    with pytest.warns(UserWarning, match="the penalty sets all 2 components to 0"):
+        nothing = dfact.ElasticCP(2, lam=1e9, random_state=0).fit(Z[:20])
     assert nothing.rank_ == 0
     assert len(modes_plot(nothing).axes) == 3
 
@@ -108,3 +109,14 @@ def test_path_plot_refuses_other_selections() -> None:
     table = pd.DataFrame({"modularity": [0.1]}, index=pd.Index([2], name="n_components"))
     with pytest.raises(dfact.ParameterError, match="expected one of select_penalty"):
         path_plot(Selection(table, {"n_components": 2}, dfact.ICQF()))
+
+
+def test_a_report_with_the_data_has_the_core_consistency(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (20, 7, 5))) + 0.1 * rng.standard_normal((20, 7, 5))
+    model = dfact.ElasticCP(2, lam=1e-3, random_state=0).fit(Z)
+    dfact.write_report(model, tmp_path / "with.html", Z)
+    dfact.write_report(model, tmp_path / "without.html")
+    expected = f"Core consistency {dfact.selection.core_consistency(model, Z):.1f} %"
+    assert expected in (tmp_path / "with.html").read_text()
+    assert "Core consistency" not in (tmp_path / "without.html").read_text()

@@ -378,3 +378,16 @@ def test_groups_that_cannot_be_compared_are_refused_by_name() -> None:
     refused(ParameterError, r"too few draws for a test of 2 factors: .* use n_resamples=40 or more \(--resamples 40\)", n_resamples=39)
     refused(ParameterError, "expected a fitted ICQF, L1NMF or FactorAnalysis", model=dfact.GradeOfMembership(2).fit(M))
     assert compare_groups(model, M, few, groups=["a", "b"], n_resamples=30, test=False).sizes.sum() == (few != "few").sum()
+
+
+def test_the_first_group_that_is_named_is_the_reference() -> None:
+    M, groups = traits(3)
+    model = dfact.FactorAnalysis(2).fit(M)
+    settings: dict[str, Any] = {"n_resamples": 30, "test": False, "random_state": 0}
+    found = {order: compare_groups(model, M, groups, groups=list(order), **settings) for order in ("ab", "ba", "bab")}
+    assert {order: comparison.levels for order, comparison in found.items()} == {"ab": ["a", "b"], "ba": ["b", "a"], "bab": ["b", "a"]}
+    assert_array_equal(found["ab"].sizes, found["ba"].sizes[::-1])
+    forth, back = (found[order].impact(model.get_feature_names_out()) for order in ("ab", "ba"))
+    assert list(forth.index.levels[0]) == ["b − a"]
+    assert list(back.index.levels[0]) == ["a − b"]
+    assert_allclose(forth["impact"].to_numpy(), -back["impact"].to_numpy(), atol=1e-6)

@@ -259,6 +259,7 @@ def test_data_without_entries_is_an_error(criterion: str) -> None:
         select_penalty(dfact.ElasticCP(2, random_state=0), np.full((6, 5, 4), np.nan), criterion, random_state=0)
 
 
+@pytest.mark.filterwarnings("ignore:the penalty sets all")
 def test_core_consistency_errors() -> None:
     Z = planted((10, 8, 6), 2, 0)
     with pytest.raises(dfact.ParameterError, match="model is a ICQF, expected an ElasticCP or CPALS"):

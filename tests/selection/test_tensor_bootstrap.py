@@ -175,6 +175,7 @@ def test_a_penalty_gives_selection_frequencies_and_lost_components_nothing() -> 
     assert list(found.summary(model.get_feature_names_out()).index) == ["F1", "F2"]
 
 
+@pytest.mark.filterwarnings("ignore:the penalty sets all")
 def test_wrong_arguments_are_refused() -> None:
     Z = planted((20, 5, 4), 1, 0)
     model = fitted("elastic", Z, 1)

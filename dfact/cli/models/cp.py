@@ -85,4 +85,14 @@ SPECS = (
             },
         ),
     ),
+    ModelSpec(
+        BY_COMMAND["cpals"],
+        """Components of a tensor by alternating least squares.
+
+        PARAFAC (CP) without penalties, the baseline of fit cp: the number of components is not determined, and superfluous ones
+        cancel each other. The iterations are TensorLy's, in memory. Confounders are not used.
+        """,
+        example=["dfact fit cpals amino.zarr als.model -k 3 --seed 0"],
+        checkpoint=False,
+    ),
 )

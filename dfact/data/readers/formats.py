@@ -110,6 +110,14 @@ def open_labels(source: str | PathLike[str], name: str) -> list[str]:
     return [str(label) for label in np.ravel(values if isinstance(values, np.ndarray) else values.read(0, values.shape[0]))]
 
 
+def import_command(name: str, stem: str) -> str:
+    """Return the command that imports a file of this name as the dataset ``stem``.zarr, by its ending; a table if no format has it."""
+    matching = [(len(suffix), each) for each in formats() for suffix in each.suffixes if name.lower().endswith(suffix)]
+    holds = max(matching, key=lambda match: match[0])[1].holds if matching else "table"
+    items = " --items 'Q*'" if holds == "table" else ""
+    return f"dfact {'import-array' if holds == 'array' else 'import'} {name} {stem}.zarr{items}"
+
+
 def _open(source: Input, options: ReadOptions, holds: Content) -> tuple[Format, Any]:
     chosen = _choose(source, options, holds)
     given = [name for name in _given(options) if name not in chosen.options]
@@ -154,7 +162,7 @@ def _choose(source: Input, options: ReadOptions, holds: Content) -> Format:
         raise ParameterError(f"{source.name} is a file of {other.name}, expected {_NAMES[holds][0]}; use {_NAMES[other.holds][1]}")
     ending = "".join(source.suffixes[-1:])
     expected = ", ".join(suffix for each in candidates for suffix in each.suffixes)
-    hint = "; pass delimiter= for other text" if holds == "table" else ""
+    hint = "; for other text name the separator: delimiter= (--delimiter)" if holds == "table" else ""
     raise ParameterError(f"{source.name} ends in {ending!r}, expected one of {expected}{hint}")
 
 

@@ -160,7 +160,6 @@ class Admixture(Factorization):
     traits = ModelTraits(
         Vocabulary("population", "populations", "individuals", "SNPs", "Allele frequencies of the populations", "allele frequency"),
         nonnegative=True,
-        ordered=True,
         counts_empty_rows=True,
         original_units=True,
         centred_matching=True,

@@ -16,10 +16,10 @@ from dfact.engine.partitions import partitions
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, DfactError, ParameterError
 from dfact.kernels.cp import subtract
-from dfact.models.cp.base import CPModel, component_cosines, explained_share, rows_footprint, warn_unconverged
+from dfact.models.cp.base import CPModel, component_cosines, explained_share, gather_factors, rows_footprint, warn_unconverged
 from dfact.models.cp.elastic import ElasticCP
 from dfact.models.cp.passes import FACTORS, RowsPass
-from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfold
+from dfact.models.cp.problem import ElasticNet, RowPrior, component_weights, khatri_rao, unfold
 from dfact.models.fit_task import FitTask
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.scikit_learn import check_is_fitted
@@ -63,7 +63,8 @@ class CPALS(CPModel):
     Attributes
     ----------
     factors_ : list of arrays (I_n, R)
-        A⁽ⁿ⁾, components in the order of their weights.
+        A⁽ⁿ⁾, components in the order of their weights. The entry of largest magnitude of a vector is positive in each mode from the
+        second on.
     weights_ : array (R,)
         γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing; the factors carry them.
     rank_ : int
@@ -170,15 +171,16 @@ class CPALS(CPModel):
         self.converged_ = iterations.remaining < self.tol
         # Rounded to the precision of factors_, so that transform gives the same rows.
         order = np.argsort(-_weights(iterations.factors), kind="stable")
-        others = [np.ascontiguousarray(A[:, order], task.dtype) for A in iterations.factors[1:]]
-        sums = yield from run(RowsPass(_LEAST_SQUARES, _NO_PRIOR, task.dtype), khatri_rao([A.T.astype(np.float64) for A in others]))
+        others = [np.ascontiguousarray(A[:, order].T, task.dtype).astype(np.float64) for A in iterations.factors[1:]]
+        sums = yield from run(RowsPass(_LEAST_SQUARES, _NO_PRIOR, task.dtype), khatri_rao(others))
         warn_unconverged(int(sums.unconverged))
-        self.factors_ = [np.asarray(task.gather((yield from state_rows(FACTORS)), len(order))), *others]
+        first, *rest = gather_factors((yield from state_rows(FACTORS)), others, component_weights(sums.gram, others), task)
+        self.factors_ = [np.asarray(first), *rest]
         self._set_weights(_weights([np.asarray(A, np.float64) for A in self.factors_]))
         final = iterations.objective(self.factors_)
         self.objective_history_ = np.asarray([*iterations.objectives, final])
         self.explained_share_ = explained_share(2 * final, iterations.norm)
-        self.component_cosines_ = component_cosines(sums.gram, [A.T.astype(np.float64) for A in others])
+        self.component_cosines_ = component_cosines(sums.gram, others)
 
     def _iterate(self, parafac: Any, Z: NDArray[np.float64], iterations: "_Iterations") -> None:
         missing = np.isnan(Z)

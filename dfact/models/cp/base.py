@@ -22,7 +22,6 @@ from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, check_size, c
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
-from dfact.models.row_factors import select_columns
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits, Vocabulary
 
@@ -69,6 +68,12 @@ class CPModel(Factorization):
     def fit_prepared(self, task: FitTask[Any], *, checkpoint: str | PathLike[str] | None = None) -> Self:
         super().fit_prepared(task, checkpoint=checkpoint)
         self._warn_cancelling()
+        if self.rank_ == 0 and not np.isnan(self.explained_share_):  # NaN for data of zeros
+            found = f"the penalty sets all {len(self.weights_)} components to 0, expected one that leaves some"
+            remedy = (
+                "use a smaller lam (--lam), whose size depends on that of the entries, or let dfact select cp (select_penalty) choose it"
+            )
+            warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=3)
         return self
 
     def _warn_cancelling(self) -> None:
@@ -204,11 +209,28 @@ def rows_footprint(shape: tuple[int, ...], k: int, dtype: np.dtype[Any]) -> Foot
 
 
 def gather_factors(rows: Iterable[NDArray[Any]], others: Factors, weights: NDArray[np.float64], task: FitTask[Any]) -> list[Any]:
-    """Return the factors (I_n, R), largest component first."""
+    """Return the factors (I_n, R), largest component first.
+
+    In each mode from the second on, the entry of largest magnitude of a vector is positive. The vectors of mode 1 take the sign that
+    leaves the component unchanged.
+    """
     order = np.argsort(-weights, kind="stable")
-    reorder = partial(select_columns, columns=order)
-    ordered = replace(rows, convert=reorder) if isinstance(rows, StateRows) else map(reorder, rows)
-    return [task.gather(ordered, len(order)), *(np.ascontiguousarray(A[order].T, task.dtype) for A in others)]
+    columns = [A[order].T for A in others]
+    negative = [np.take_along_axis(A, np.abs(A).argmax(axis=0)[None], axis=0)[0] < 0 for A in columns]
+    arrange = partial(_arranged, columns=order, negative=np.logical_xor.reduce(negative))
+    arranged = replace(rows, convert=arrange) if isinstance(rows, StateRows) else map(arrange, rows)
+    signed = (np.ascontiguousarray(_negated(A, signs), task.dtype) for A, signs in zip(columns, negative, strict=True))
+    return [task.gather(arranged, len(order)), *signed]
+
+
+def _arranged(rows: NDArray[Any], columns: NDArray[np.intp], negative: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return some columns, the negative ones negated; a function of its own, as workers unpickle it to convert the rows that they write."""
+    return _negated(rows[:, columns], negative)
+
+
+def _negated(columns: NDArray[Any], negative: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return the columns, the negative ones negated; a zero stays positive."""
+    return np.where(negative, 0 - columns, columns)
 
 
 def explained_share(squares: float, norm: float) -> float:

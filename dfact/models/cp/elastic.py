@@ -31,7 +31,7 @@ from dfact.models.cp.problem import (
     penalty_norms,
 )
 from dfact.models.cp.samples import monitor_rows
-from dfact.models.cp.stochastic import StochasticDescent, progress, resolve_batch_sizes
+from dfact.models.cp.stochastic import StochasticDescent, progress, require_samples, resolve_batch_sizes
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
@@ -102,7 +102,8 @@ class ElasticCP(CPModel):
         Block coordinate descent, or stochastic steps on samples. These are Adamax on slices of mode 1 (algorithm 4), for data so large
         that reading it dominates the time. An iteration of these is a pass over a 32nd of the partitions, at least 16: each block takes
         8 to 25 steps from the same factors, and the next iteration begins at the mean of their results, weighted by their
-        slices. It ends when the means of three objectives fall less than ``tol``, or than they vary by chance.
+        slices. It ends when the means of three objectives fall less than ``tol``, or than they vary by chance. It needs at least 30
+        slices, and a few hundred if the components are nearly collinear.
     missing : "fill", "exact" or "auto"
         Missing entries: imputed by the model in each pass ("fill"), or excluded from each update, in memory ("exact"). "exact" works
         on the residual tensor in memory (algorithm 1 as printed, and the rescaling of the modes). Both descend on
@@ -112,7 +113,7 @@ class ElasticCP(CPModel):
     batch_sizes : list of N int, optional
         Number of slices of each mode that a stochastic step draws; for mode 1 at most those of a block. The default is for
         mode 1 as many as have 2¹⁶ entries, but at least 16 and at most half of them, and for the other modes all, unless
-        a slice of mode 1 then has more than 2¹⁴ entries.
+        a slice of mode 1 then has more than 2¹⁴ entries. Fewer than 20 entries of a slice for each component are refused.
     step_size : float
         Size of a stochastic step, relative to a vector's length. It is divided by five when the objective rises.
     slice_variances : "estimate", None, or list of N arrays (I_n,)
@@ -143,7 +144,8 @@ class ElasticCP(CPModel):
     Attributes
     ----------
     factors_ : list of arrays (I_n, R)
-        A⁽ⁿ⁾, components in the order of their weights; that of mode 1 is a Zarr array if the data is stored.
+        A⁽ⁿ⁾, components in the order of their weights; that of mode 1 is a Zarr array if the data is stored. The entry of largest
+        magnitude of a vector is positive in each mode from the second on.
     weights_ : array (R,)
         γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing.
     rank_ : int
@@ -178,6 +180,8 @@ class ElasticCP(CPModel):
     ------
     DataError
         Infinite entries; in transform, slices of another shape.
+    ParameterError
+        An invalid parameter, or too few slices or entries for the samples of the stochastic solver.
     MemoryPlanError
         The minimum that the fit needs exceeds ``memory_limit``.
 
@@ -185,7 +189,7 @@ class ElasticCP(CPModel):
     -----
     UserWarning
         Slices, of any mode, without any observed entry: their factors are 0. Two components that cancel each other, with a cosine of at
-        most −0.8: the data may have no best decomposition of this rank (Krijnen et al. 2008).
+        most −0.8: the data may have no best decomposition of this rank (Krijnen et al. 2008). A penalty that sets all components to 0.
 
     References
     ----------
@@ -257,6 +261,8 @@ class ElasticCP(CPModel):
 
     def _prepare(self, X: Any, **identity: Any) -> FitTask[ElasticNet]:
         dataset = self._as_slices(X, reset=True)
+        if self.solver == "stochastic":
+            require_samples(self.batch_sizes, dataset.shape, self.n_components)
         covariates = row_inputs(self, dataset, self._working_dtype(dataset))
         return self._task(dataset, self.elastic_net(), covariates=covariates, **identity)
 

@@ -171,7 +171,6 @@ class ExpectileMF(Factorization):
 
     traits = ModelTraits(
         Vocabulary("component", "components", "rows", "columns", "Factors of the columns", "factor"),
-        ordered=True,
         implicit="missing",
         original_units=True,
         limited_parameters=("ridge",),

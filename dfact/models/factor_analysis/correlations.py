@@ -48,7 +48,7 @@ def correlate(task: FitTask[Tables | None], *, complete_only: bool) -> Solver[Co
     n_rows, labels = task.dataset.shape[0], task.dataset.column_labels
     found = yield from _pearson(task, complete_only) if task.problem is None else _polychoric(task, task.problem, complete_only)
     if found.n < 2:
-        raise DataError(f"{found.n} of {n_rows} rows have all answers, expected at least 2; use missing='pairwise'")
+        raise DataError(f"{found.n} of {n_rows} rows have all answers, expected at least 2; use missing='pairwise' (--missing pairwise)")
     undefined = np.argwhere(np.isnan(found.R))
     if undefined.size:
         i, j = (str(labels[column]) for column in undefined[0])
@@ -84,7 +84,7 @@ def _polychoric(task: FitTask[Tables | None], tables: Tables, complete_only: boo
     if found.fractions.any():
         j = int(np.flatnonzero(found.fractions)[0])
         message = f"item {str(dataset.column_labels[j])!r} has {found.fractions[j]} answers that are no whole numbers"
-        raise DataError(f"{message}, expected ordered categories; use correlation='pearson'")
+        raise DataError(f"{message}, expected ordered categories; use correlation='pearson' (--correlation pearson)")
     mean, scale = level_moments(levels, found.totals) if found.rows > 1 else (levels.low, levels.low)
     limit = found.correlations.at_limit
     if limit.size:

@@ -173,7 +173,7 @@ class FactorAnalysis(Factorization):
     (12, 2)
     """
 
-    traits = ModelTraits(ordered=True, counts_empty_rows=True)
+    traits = ModelTraits(counts_empty_rows=True)
 
     n_iter_: int
     converged_: bool

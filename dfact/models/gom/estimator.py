@@ -171,7 +171,6 @@ class GradeOfMembership(Factorization):
     traits = ModelTraits(
         Vocabulary("class", "classes", "subjects", "items", "Responses of the classes", "expected response"),
         nonnegative=True,
-        ordered=True,
         counts_empty_rows=True,
         original_units=True,
         centred_matching=True,

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from dfact.errors import ParameterError
-from dfact.export.component_order import ComponentOrder
 from dfact.export.files import check_destination
 from dfact.export.tables import Texts, item_texts, require_own_items
 from dfact.models.bounded_nmf.icqf import ICQF
@@ -37,7 +36,7 @@ def loadings_table(model: Factorization, texts: Texts = None) -> ApaTable:
         found = f"the {type(model).__name__} has {words.components} of {words.items}"
         raise ParameterError(f"{found}, expected a model with factors of items for a table in APA style; export a .csv or .xlsx")
     require_own_items(model, texts=texts)
-    table, known = ComponentOrder.of(model).loadings(model), item_texts(model, texts)
+    table, known = model.loadings_, item_texts(model, texts)
     names = [described(label, known.get(str(label), "")) for label in table.index]
     if isinstance(model, FactorAnalysis):
         return _factor_analysis(model, table, names)

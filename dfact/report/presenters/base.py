@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.engine.environment import describe_environments
 from dfact.errors import ParameterError
-from dfact.export.component_order import ComponentOrder
 from dfact.export.stability import stability_lines
 from dfact.export.tables import Lines, Texts, item_texts, largest_items, require_own_items, under_headings
 from dfact.models.catalogue import BY_NAME
@@ -69,8 +68,8 @@ class Presenter(Generic[M]):
 
     @cached_property
     def all_loadings(self) -> pd.DataFrame:
-        """Loadings of all items, with the signs of the exported tables and the components in the order of the model."""
-        return ComponentOrder.of(self.model).loadings(self.model)[list(self.model.get_feature_names_out())]
+        """Loadings of all items."""
+        return self.model.loadings_
 
     @cached_property
     def shown(self) -> NDArray[np.intp]:
@@ -150,7 +149,7 @@ class Presenter(Generic[M]):
     def top_items(self, n: int) -> tuple[str, pd.DataFrame]:
         """Describe and list the items that characterize each component: columns ``factor``, ``item``, ``loading``.
 
-        Loadings have the signs of the exported tables. A column ``difference`` may follow.
+        A column ``difference`` may follow.
         """
         about = f"The {self.words.items} with the largest {self.words.loading} of either sign."
         return about, largest_items(self.model, self.all_loadings, n)
@@ -201,10 +200,6 @@ class Presenter(Generic[M]):
     def component_section(self) -> Section | None:
         """Return a section on the components that only this family has."""
         return None
-
-    def row_signs(self) -> NDArray[np.float64] | float:
-        """Return the signs of the row factors in the report."""
-        return 1.0
 
     def row_tables(self) -> list[Block]:
         """Return tables on the rows that only this family has."""

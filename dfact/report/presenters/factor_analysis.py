@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dfact.export.statistics import communalities, factor_correlations
 from dfact.export.tables import Lines, Texts, convergence_text, largest_items, under_headings
 from dfact.models.factor_analysis.estimator import FactorAnalysis
 from dfact.models.provenance import SelectionRecord
-from dfact.report.document import Block, Drawing, make_table
+from dfact.report.document import Block, Drawing, Section, Text, make_table
 from dfact.report.presenters.base import Presenter
 from dfact.report.selection import eigenvalue_plot
 from dfact.text import indented, table_text
@@ -49,6 +50,13 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
             return super().selection_drawing(record, best, alt)
         caption = "Eigenvalues of the correlations, beside those of unrelated answers (dashed)."
         return Drawing(lambda: eigenvalue_plot(table, best["n_components"]), f"Scree plot. {alt}", caption)
+
+    def component_section(self) -> Section:
+        table = self.with_texts(communalities(self.model).iloc[self.shown[self.order[0]]])
+        caption = "Communality h² and uniqueness of each item: the shares of its variance that the factors explain, and that they do not"
+        note = "The explained shares of a report with data are larger, since the scores of a participant are fitted to these answers."
+        shares = make_table(table, caption, formats={"h2": "{:.3f}", "uniqueness": "{:.3f}"})
+        return Section("communalities", "Communalities", [shares, Text(note)])
 
     def row_tables(self) -> list[Block]:
         tables: list[Block] = [make_table(*fit_table(self.model))]
@@ -106,9 +114,3 @@ def fit_table(model: FactorAnalysis) -> tuple[pd.DataFrame, str]:
     if model.smoothed_:
         caption += ". The correlations were smoothed, so that only df and SRMR are defined"
     return model.fit_.to_frame().T, caption
-
-
-def factor_correlations(model: FactorAnalysis) -> pd.DataFrame:
-    """Return the factor correlations Φ (k, k) with the names of the factors."""
-    names = model.get_feature_names_out()
-    return pd.DataFrame(model.factor_correlations_, index=pd.Index(names, name="factor"), columns=names)

@@ -152,7 +152,7 @@ def selection(presenter: _Presenter) -> Section | None:
 def distributions(presenter: _Presenter) -> Section:
     """Show the distributions and correlations of the row factors."""
     words, names = presenter.words, presenter.names
-    factors, statistics = presenter.factors, RowStatistics.of(presenter.model.row_factors(), presenter.row_signs())
+    factors, statistics = presenter.factors, RowStatistics.of(presenter.model.row_factors())
     described = f"{factors} of {statistics.n} {words.rows}"
     alt = f"Histograms of the {described}; the table below has their means, ranges and shares at 0."
     drawing = Drawing(lambda: distributions_figure(statistics, names, words.rows), alt, f"Distributions of the {described}.")
@@ -331,16 +331,17 @@ def _named_by_group(result: Comparison, table: pd.DataFrame) -> pd.DataFrame:
 def parameters(presenter: _Presenter) -> Section:
     """List the parameters of the model."""
     model = presenter.model
-    values = {name: _format_value(value) for name, value in model.get_params(deep=False).items() if name not in _NOT_SHOWN}
+    values = {name: format_value(value) for name, value in model.get_params(deep=False).items() if name not in _NOT_SHOWN}
     defaults = type(model)().get_params(deep=False)
-    rows = [(name, text, "default" if text == _format_value(defaults[name]) else "set") for name, text in values.items()]
+    rows = [(name, text, "default" if text == format_value(defaults[name]) else "set") for name, text in values.items()]
     table = pd.DataFrame(rows, columns=["parameter", "value", "set or default"]).set_index("parameter")
     return Section("parameters", "Parameters", [make_table(table, f"Parameters of the {type(model).__name__}")])
 
 
-def _format_value(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """Describe the value of a parameter; of an array, its shape."""
     if hasattr(value, "shape"):
         return f"array {'×'.join(map(str, value.shape))}"
     if isinstance(value, (list, tuple)) and any(hasattr(entry, "shape") for entry in value):
-        return ", ".join(map(_format_value, value))
+        return ", ".join(map(format_value, value))
     return str(value)

@@ -88,9 +88,10 @@ def compare_groups(
     X : array (n, m) of any kind, path or Dataset
         The data that the model was fitted to. If it does not fit in memory, refits share their reads.
     by : str, or labels (n,)
-        Name of a confounder of X, or the group of each row. Rows without a group are left out. The first level is the reference.
+        Name of a confounder of X, or the group of each row. Rows without a group are left out.
     groups : sequence, optional
-        The groups to compare, by default all. Rows of others are left out of the comparison, and stay in the model.
+        The groups to compare, by default all, sorted. The first one is the reference. Rows of others are left out of the comparison,
+        and stay in the model.
     n_resamples : int, optional
         Number of draws, from 30 to 100,000: at least 20 for each factor and group that is tested. By default 200, or as many as these.
     test : bool

@@ -53,7 +53,7 @@ class Groups:
         unknown = [level for level in wanted if level not in existing]
         if unknown:
             raise ParameterError(f"groups hold {unknown[0]!r}, expected some of {str(values.name)!r}: {', '.join(existing)}")
-        levels = tuple(level for level in existing if level in wanted)
+        levels = tuple(dict.fromkeys(wanted))
         if len(levels) < 2:
             raise DataError(f"{str(values.name)!r} has the level {levels[0]!r} alone, expected at least two groups")
         labels = np.asarray(pd.Index(levels).get_indexer(pd.Index(as_levels(values.astype(object)))), np.intp)
@@ -74,7 +74,8 @@ class Groups:
             for found, verb in ((statistics.observed == 0, "has no answers"), (statistics.minimum == statistics.maximum, "does not vary")):
                 if found.any():
                     item = str(dataset.column_labels[int(np.flatnonzero(found)[0])])
-                    raise DataError(f"item {item!r} {verb} in {self.by}={level}, expected different answers; leave the item out")
+                    remedy = "compare other groups (groups=, --groups), or import and fit without the item"
+                    raise DataError(f"item {item!r} {verb} in {self.by}={level}, expected different answers; {remedy}")
             members.append(member if dataset.weights is None else member.with_weights(dataset.weights.to_numpy()[rows]))
         return members
 

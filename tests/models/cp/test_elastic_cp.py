@@ -80,6 +80,7 @@ def score(truth: list[Array], found: list[Array]) -> float:
 @pytest.mark.parametrize("update", ["fill", "exact"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the penalty sets all")
 def test_the_objective_is_the_documented_one_and_never_increases(shape: tuple[int, ...], update: str, missing: float) -> None:
     Z = planted(shape, 3, seed=len(shape), missing=missing)
     for lam, alpha, nonnegative, init in ((0.0, 0.2, False, "random"), (2.0, 0.2, False, "svd"), (30.0, 0.9, True, "random")):
@@ -690,3 +691,41 @@ def test_proposition_2_the_ridge_is_a_penalty_of_the_weights(lam: float, seed: i
     squares = np.square(Z - model.reconstruct()).sum()
     assert model.objective_history_[-1] == pytest.approx(squares / 2 + lam * 3 / 2 * (weights ** (2 / 3)).sum(), rel=1e-6)
     assert model.rank_ == np.count_nonzero(weights > 1e-6)
+
+
+@pytest.mark.parametrize("name", ["bcd", "stochastic", "als"])
+@pytest.mark.parametrize("shape", SHAPES[:2])
+def test_largest_entries_of_the_vectors_are_positive(name: str, shape: tuple[int, ...]) -> None:
+    Z = planted(shape, 3, seed=len(shape))
+    models = {"bcd": dfact.ElasticCP(3, lam=0.1, random_state=1), "als": dfact.CPALS(3, random_state=1)}
+    models["stochastic"] = dfact.ElasticCP(3, lam=0.1, solver="stochastic", max_iter=8, random_state=1)
+    model = models[name].fit(Z)
+    for A in model.factors_[1:]:
+        assert (A[np.abs(A).argmax(axis=0), range(3)] > 0).all()
+    assert np.sign(model.factors_[0]).min() < 0  # mode 1 carries the sign
+    np.testing.assert_allclose(model.transform(Z), model.factors_[0], rtol=1e-6, atol=1e-9)
+    residual = Z - model.reconstruct()
+    assert 1 - (residual**2).sum() / (Z**2).sum() == pytest.approx(model.explained_share_, abs=1e-6)
+
+
+def test_a_penalty_that_sets_all_components_to_0_is_reported() -> None:
+    Z = planted((30, 14, 9), 3, seed=0)
+    with pytest.warns(
+        UserWarning, match=r"the penalty sets all 3 components to 0, .*; use a smaller lam \(--lam\), .* or let dfact select cp"
+    ):
+        model = dfact.ElasticCP(3, random_state=0).fit(0.01 * Z)
+    assert model.rank_ == 0
+    assert dfact.ElasticCP(3, lam=1e-4, random_state=0).fit(0.01 * Z).rank_ == 3
+
+
+@pytest.mark.parametrize(
+    ("prior", "l1_ratio", "power"), [("estimate", 0, 2), (None, 0, 2 - 2 / 3), ("estimate", 1, 2 - 1 / 3), (None, 1, 2 - 1 / 3)]
+)
+def test_the_penalty_scales_with_the_entries(prior: str | None, l1_ratio: float, power: float) -> None:
+    """The guide's rule for λ: entries times c need λ times this power of c for the same components."""
+    Z, c = planted((30, 12, 9), 3, seed=5, noise=0.3), 7.0
+    settings: dict[str, Any] = {"l1_ratio": l1_ratio, "prior": prior, "random_state": 0, "tol": 1e-9, "max_iter": 2000}
+    one = dfact.ElasticCP(3, lam=2.0, **settings).fit(Z)
+    scaled = dfact.ElasticCP(3, lam=2.0 * c**power, **settings).fit(c * Z)
+    np.testing.assert_allclose(scaled.reconstruct(), c * one.reconstruct(), rtol=1e-6, atol=1e-6)
+    assert scaled.objective_history_[-1] == pytest.approx(c**2 * one.objective_history_[-1], rel=1e-9)

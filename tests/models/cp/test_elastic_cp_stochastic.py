@@ -302,7 +302,10 @@ def eight() -> Iterator[LocalCluster]:
 @pytest.mark.usefixtures("many_partitions")
 @pytest.mark.filterwarnings("ignore:components 1 and 2 cancel")
 @pytest.mark.parametrize("missing", ["fill", "exact"])
-def test_the_result_depends_on_the_seed_alone(missing: str, client: Client, eight: LocalCluster, tmp_path: Path) -> None:
+def test_the_result_depends_on_the_seed_alone(
+    missing: str, client: Client, eight: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dfact.models.cp.stochastic.LEAST_ENTRIES", 6)  # the samples are small, so that they differ
     X = answers(4000, 3).astype(np.float32)
     coded = np.where(np.isnan(X), 255, X).astype(np.uint8)
     dataset = dfact.import_array(coded, tmp_path / "d.zarr", missing=255)
@@ -430,7 +433,31 @@ def test_default_batch_sizes() -> None:
 )
 def test_invalid_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(dfact.ParameterError, match=message):
-        dfact.ElasticCP(2, solver="stochastic", **parameters).fit(planted((8, 6, 4), 2, 0))
+        dfact.ElasticCP(2, solver="stochastic", **parameters).fit(planted((40, 6, 4), 2, 0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch_sizes", "message"),
+    [
+        ((29, 6, 5), None, r"X has 29 slices in mode 1, expected at least 30 .*; use solver='bcd'"),
+        ((29, 6, 5), [28, 6, 5], r"X has 29 slices in mode 1"),
+        (
+            (60, 12, 10),
+            [32, 5, 7],
+            r"batch_sizes=\[32, 5, 7\] draws 35 entries of a slice of mode 1 for 2 components, expected at least 40",
+        ),
+        ((29, 6, 5), [29, 6, 5], None),  # all entries
+        ((60, 12, 10), [32, 8, 5], None),
+        ((60, 5, 4), [32, 5, 4], None),
+    ],
+)
+def test_samples_too_small_for_the_optimum_are_refused(shape: tuple[int, ...], batch_sizes: list[int] | None, message: str | None) -> None:
+    model = dfact.ElasticCP(2, solver="stochastic", batch_sizes=batch_sizes)
+    if message is None:
+        model.prepare(planted(shape, 2, 0))
+        return
+    with pytest.raises(dfact.ParameterError, match=message):
+        model.prepare(planted(shape, 2, 0))
 
 
 def distance_from_block_optima(Z: Array, model: Any, variances: list[Array]) -> float:

@@ -56,6 +56,7 @@ def import_triplets(
     overwrite: bool = False,
     progress: Progress | None = None,
     delimiter: str | None = None,
+    decimal: str | None = None,
 ) -> Dataset:
     """Write a table with one observed entry per line as a sparse dataset; all entries that have no line are missing.
 
@@ -91,6 +92,8 @@ def import_triplets(
         Called with (rows written, total rows) while the dataset is written.
     delimiter : character
         Separator of the cells, for files whose suffix does not determine it.
+    decimal : "." or ","
+        Decimal mark of a text file, by default a point.
 
     Returns
     -------
@@ -121,7 +124,7 @@ def import_triplets(
         raise ParameterError(f"duplicates is {duplicates!r}, expected one of {', '.join(map(repr, get_args(Duplicates)))}")
     ensure_absent(path, overwrite=overwrite)
     file = open_source(source)
-    table = open_table(file, ReadOptions(delimiter=delimiter))
+    table = open_table(file, ReadOptions(delimiter=delimiter, decimal=decimal))
     before = file.signature()
     triplets = _open_triplets(table, row, column, value, shape, parse_codes(missing))
     bounds, sizes = _cut_rows(_count_row_entries(triplets))
@@ -229,7 +232,8 @@ class _Triplets:
         (i, j), (row, column) = (first["row"], first["column"]), (axis.labels for axis in self.axes)
         entry = f"row {i} and column {j}" if row is None or column is None else f"row {row[i]!r} and column {column[j]!r}"
         positions = [self.table.row_position(int(triplet["triplet"])) for triplet in (first, second)]
-        remedy = "remove one, or combine them with duplicates= 'mean', 'first', 'last' or 'sum'"
+        remedy = "remove one, or combine them with duplicates= 'mean', 'first', 'last' or 'sum' (--duplicates)"
+        remedy += "; entries that a further column, such as a visit, tells apart are a tensor: import an array (dfact import-array)"
         return DataError(f"{self.table.name}: {entry} have values at {positions[0]} and {positions[1]}, expected one value; {remedy}")
 
 

@@ -1,6 +1,7 @@
 """The choice of items: the columns that a user names, or those that the file describes as one battery."""
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -10,6 +11,8 @@ from dfact.errors import DataError, ParameterError
 
 _LISTED = 20
 """Number of columns that a message lists."""
+_IDENTIFIER = re.compile(r"(^|[_.\s-])(p?id|uid)$|^(subject|participant|person|respondent)", re.IGNORECASE)
+"""Names of columns that a message does not propose as items."""
 
 
 def check_columns(table: Table, names: Sequence[str]) -> None:
@@ -63,9 +66,8 @@ def is_pattern(name: str, columns: Collection[str]) -> bool:
 def unknown_column(table: Table, name: str) -> DataError:
     """Return the error for a name or a pattern without a column."""
     if len(table.columns) == 1 and any(separator in table.columns[0] for separator in ",;|\t"):
-        return DataError(
-            f"{table.name} has no column {name!r}: its entire header is one column, {table.columns[0][:80]!r}; pass delimiter="
-        )
+        found = f"{table.name} has no column {name!r}: its entire header is one column, {table.columns[0][:80]!r}"
+        return DataError(f"{found}; name the separator: delimiter= (--delimiter)")
     close = difflib.get_close_matches(name, table.columns)
     listed = ", ".join(close or table.columns[:_LISTED]) + (", …" if not close and len(table.columns) > _LISTED else "")
     mismatch = "no column matches" if is_pattern(name, table.columns) else "there is no column"
@@ -126,7 +128,8 @@ def _which_items(table: Table, variables: Mapping[str, Variable], levels: Mappin
         described = "columns with labels" if levels else "columns"
         candidates = list(levels) or [name for name in table.columns if not no_answers(variables.get(name))]
         listed = ", ".join(candidates[:_LISTED]) + (", …" if len(candidates) > _LISTED else "")
-        line = f'--items "{",".join(candidates[:3])}"'
+        answered = [name for name in candidates if not _IDENTIFIER.search(name)] or candidates
+        line = f'--items "{",".join(answered[:3])}"'
         return DataError(f"{question} Its {described} are {listed}; name the items with items= (--items), such as {line}")
     answers = ", ".join(f"{code:g} {label}" for code, label in battery[:7]) + (", …" if len(battery) > 7 else "")
     others = [name for name in levels if name not in names]

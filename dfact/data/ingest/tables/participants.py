@@ -1,7 +1,9 @@
 """The columns of a table that describe participants: their ids, which are unique, confounders, and weights."""
 
+import re
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
@@ -15,11 +17,12 @@ from dfact.data.ingest.coding.answers import DEFAULT_MISSING
 from dfact.data.ingest.coding.rules import Codes, parse_codes
 from dfact.data.ingest.tables.items import valid_levels
 from dfact.data.ingest.writing.writer import Participants
-from dfact.data.readers.base import Table, Variable
+from dfact.data.readers.base import Table, Variable, is_number
 from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.weights import check_weights
 from dfact.errors import DataError, ParameterError
 
+_COMMA = re.compile(r"[+-]?\d+,\d+")
 _PARSED_ROWS = 1 << 20  # rows whose texts are parsed at once: pandas makes an object of each
 
 
@@ -79,6 +82,8 @@ class ParticipantColumns:
     """Method by which the survey made the replicate weights; ``fay`` and ``scales`` belong to it."""
     fay: float | None
     scales: float | Sequence[float] | None
+    decimal: str = "."
+    """Decimal mark of the file."""
 
     @property
     def names(self) -> list[str]:
@@ -99,6 +104,11 @@ class ParticipantColumns:
         weights = None if self.weight is None else self._weights(table, texts, self.weight, variables, dropped)
         return Participants(ids, frame, ranges, weights, self._replicate_weights(table, texts, variables, dropped))
 
+    def _variable(self, name: str, variables: Mapping[str, Variable]) -> Variable:
+        """Return what is known of a column, with the decimal mark of the file unless the dictionary states another."""
+        variable = variables.get(name, Variable(name))
+        return variable if variable.decimal is not None else replace(variable, decimal=self.decimal)
+
     def _confounders(self, table: Table, texts: pa.Table, variables: Mapping[str, Variable]) -> pd.DataFrame | None:
         """Return numbers, or texts with the labels that the file gives to their codes; None without confounders."""
         if not self.kinds:
@@ -106,7 +116,7 @@ class ParticipantColumns:
         numbers, words = parse_codes(self.missing)
         words = (*words, *(DEFAULT_MISSING if self.default_missing else ()))
         columns = {
-            name: _confounder(table, texts[name].to_pandas(), variables.get(name, Variable(name)), kind, numbers, words)
+            name: _confounder(table, texts[name].to_pandas(), self._variable(name, variables), kind, numbers, words)
             for name, kind in self.kinds.items()
         }
         return normalize(pd.DataFrame(columns), {name: kind for name, kind in self.kinds.items() if kind is not None})
@@ -115,13 +125,14 @@ class ParticipantColumns:
         self, table: Table, texts: pa.Table, name: str, variables: Mapping[str, Variable], dropped: NDArray[np.intp]
     ) -> "pd.Series[float]":
         """Return the weights of all rows in a column; raise DataError for an invalid one that is not of a dropped row."""
-        text, variable = texts[name].to_pandas(), variables.get(name, Variable(name))
+        text, variable = texts[name].to_pandas(), self._variable(name, variables)
         numbers, is_missing = _parse_numbers(text, variable, (), DEFAULT_MISSING if self.default_missing else ())
         kept = np.delete(np.arange(len(text)), dropped)
         words = kept[(numbers.isna() & ~is_missing).to_numpy()[kept]]
         if words.size:
             row = f"{table.name}: {table.row_position(int(words[0]))}, weight {name!r}"
-            raise DataError(f"{row} holds {text.iloc[words[0]].strip()!r}, expected a finite number of at least 0; correct it")
+            remedy = _decimal_remedy(text.iloc[words[0]], variable) or "correct it"
+            raise DataError(f"{row} holds {text.iloc[words[0]].strip()!r}, expected a finite number of at least 0; {remedy}")
         weights = numbers.mask(is_missing).rename(name)
         named = weights.iloc[kept].rename(f"{table.name}: the weight {name!r}")
         check_weights(named, lambda i: table.row_position(int(kept[i])))
@@ -154,7 +165,10 @@ def _parse_numbers(
     for start in range(0, len(text), _PARSED_ROWS):
         part = slice(start, start + _PARSED_ROWS)
         cells = text.iloc[part].str.strip()
-        values = pd.to_numeric(cells, errors="coerce").astype(np.float64)
+        plain = cells
+        if variable.decimal not in (None, "."):  # a point then makes a cell no number
+            plain = cells.str.replace(".", "x", regex=False).str.replace(variable.decimal, ".", regex=False)
+        values = pd.to_numeric(plain, errors="coerce").astype(np.float64)
         missing = cells.isna() | (cells == "") | (cells.str.lower() == "nan") | cells.isin(words) | values.isin(codes)
         for low, high in declared.ranges:
             missing |= (values >= low) & (values <= high)
@@ -185,5 +199,23 @@ def _confounder(
     if kind == "continuous" or (kind is None and not is_categorical(numbers)):
         row = f"{table.name}: {table.row_position(int(nonnumeric[0]))}, confounder {name!r}"
         remedy = f"declare it in confounder_missing=, or the kind with confounders={{{name!r}: 'categorical'}}"
+        remedy = _decimal_remedy(text.iloc[nonnumeric[0]], variable) or remedy
         raise DataError(f"{row} holds {text.iloc[nonnumeric[0]].strip()!r}, expected a finite number; {remedy}")
-    return text.str.strip().mask(is_missing)
+    words = text.str.strip().mask(is_missing)
+    if kind is None and variable.decimal == ".":
+        _warn_decimal_commas(f"{table.name}: confounder {name!r}", words.dropna())
+    return words
+
+
+def _decimal_remedy(cell: str, variable: Variable) -> str | None:
+    """Return the remedy for a cell such as 1,5 in a file whose decimal mark is a point; None for other cells."""
+    return "declare the decimal mark: decimal=',' (--decimal ,)" if variable.decimal == "." and _COMMA.fullmatch(cell.strip()) else None
+
+
+def _warn_decimal_commas(what: str, words: "pd.Series[Any]") -> None:
+    """Warn of a confounder whose texts are all numbers, some of them with a decimal comma, so that each of them becomes a level."""
+    if not words.map(lambda word: bool(_COMMA.fullmatch(word)) or is_number(word)).all():
+        return
+    found = f"{what} holds {words[words.str.contains(',', regex=False)].iloc[0]!r} and becomes categorical with {words.nunique()} levels"
+    remedy = "declare the decimal mark: decimal=',' (--decimal ,), or the kind: categorical"
+    warnings.warn(f"{found}, expected numbers with a point; {remedy}", UserWarning, stacklevel=6)

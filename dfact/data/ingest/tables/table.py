@@ -243,7 +243,17 @@ def import_table(
     id_column = default_id(opened, description, kinds) if id_column is None else id_column
     replicates = match_names(opened.columns, replicate_weights, "replicate weights")
     people = ParticipantColumns(
-        id_column, kinds, ranges, confounder_missing, default_missing, weight, replicates, replicate_method, fay, replicate_scales
+        id=id_column,
+        kinds=kinds,
+        ranges=ranges,
+        missing=confounder_missing,
+        default_missing=default_missing,
+        weight=weight,
+        replicates=replicates,
+        method=replicate_method,
+        fay=fay,
+        scales=replicate_scales,
+        decimal=decimal or ".",
     )
     described = _DescribedTable(
         opened, description, people.names, user_rules, third_mode, event, None if instance is None else str(instance)

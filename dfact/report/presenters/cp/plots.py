@@ -1,6 +1,5 @@
 """Tables and plots of CP decompositions, with Matplotlib (the optional extra ``plot``): the factors of each mode and the solution path."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,12 +33,12 @@ def axis_values(labels: Any) -> NDArray[np.float64] | None:
     return numbers if len(numbers) > _MAX_BARS and (np.diff(numbers) > 0).all() else None
 
 
-def mode_table(model: CPModel, mode: int, signs: NDArray[np.float64] | float = 1.0) -> pd.DataFrame:
-    """Return slices × components of a mode, counted from 0, with these signs and vectors scaled to length 1.
+def mode_table(model: CPModel, mode: int) -> pd.DataFrame:
+    """Return slices × components of a mode, counted from 0, with vectors scaled to length 1.
 
     ``weights_`` holds the product of the scales. Modes without labels have numbers.
     """
-    A = np.asarray(model.factors_[mode]) * signs
+    A = np.asarray(model.factors_[mode])
     labels = (model.row_labels_, model.column_labels_, *model.mode_labels_)[mode]
     lengths = np.linalg.norm(A, axis=0)
     index: pd.Index[Any] = pd.RangeIndex(len(A)) if labels is None else pd.Index(np.asarray(labels[:], dtype=object).astype(str))
@@ -48,7 +47,7 @@ def mode_table(model: CPModel, mode: int, signs: NDArray[np.float64] | float = 1
     )
 
 
-def modes_plot(model: CPModel, signs: Sequence[NDArray[np.float64]] | None = None) -> "Figure":
+def modes_plot(model: CPModel) -> "Figure":
     """Plot the vectors of each mode scaled to length 1, in a panel for each mode with up to 5000 slices, as lines or bars.
 
     :func:`axis_values` decides between lines and bars. Save the figure with ``figure.savefig("modes.png")``.
@@ -58,7 +57,7 @@ def modes_plot(model: CPModel, signs: Sequence[NDArray[np.float64]] | None = Non
     figure = new_figure(8, 0.5 + 2.6 * max(1, len(shown)))
     panels = figure.subplots(max(1, len(shown)), 1, squeeze=False)[:, 0]
     for axes, n in zip(panels, shown, strict=False):
-        _draw(axes, mode_table(model, n, 1.0 if signs is None else signs[n]).iloc[:, : model.rank_])
+        _draw(axes, mode_table(model, n).iloc[:, : model.rank_])
         axes.set_title(f"mode {n + 1}")
         axes.axhline(0, color="0.6", linewidth=0.8)
     handles, names = panels[0].get_legend_handles_labels()

@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.export.component_order import ComponentOrder
+from dfact.data.dataset import Dataset
 from dfact.export.tables import Lines, Texts, elided, fit_line, largest_items, under_headings
 from dfact.models.cp.base import CPModel
+from dfact.models.cp.core_consistency import core_consistency
 from dfact.models.cp.path import SolutionPath
 from dfact.models.provenance import SelectionRecord
-from dfact.report.document import Drawing, Section, make_table
+from dfact.report.document import Drawing, Section, Text, make_table
 from dfact.report.figures import Groups
 from dfact.report.presenters.base import Presenter
 from dfact.report.presenters.cp.plots import axis_values, modes_plot, path_plot, replicability_plot, solutions_plot
@@ -71,10 +72,10 @@ class CPPresenter(Presenter[CPModel]):
         return modes_plot(self.model)
 
     def loadings_drawing(self) -> Drawing:
-        model, order = self.model, ComponentOrder.of(self.model)
+        model = self.model
         sizes = " × ".join(str(A.shape[0]) for A in model.factors_)
         alt = f"Vectors of {model.rank_} components in each mode of a tensor {sizes}."
-        return Drawing(lambda: modes_plot(model, [order.row_signs, *order.signs]), alt, "Vectors of each mode, scaled to length 1.")
+        return Drawing(lambda: modes_plot(model), alt, "Vectors of each mode, scaled to length 1.")
 
     def selection_drawing(self, record: SelectionRecord, best: Mapping[str, Any], alt: str) -> Drawing:
         if record.criterion == "replicability":
@@ -87,11 +88,18 @@ class CPPresenter(Presenter[CPModel]):
         path = Selection(table, dict(best), self.model)
         return Drawing(lambda: path_plot(path), alt, "Rank, zeros and error over λ; the line marks the chosen λ.")
 
+    def errors_section(self, dataset: Dataset) -> Section | None:
+        if self.model.rank_ == 0:
+            return None
+        consistency = core_consistency(self.model, dataset)
+        about = (
+            f"Core consistency {consistency:.1f} %: near 100 if the {self.model.rank_} components suit the structure of the model, far "
+            "below, or negative, if there are too many. A component that follows noise alone is not detected."
+        )
+        return Section("core", "Are there too many components?", [Text(about)])
+
     def item_axis(self, labels: "pd.Index[Any]") -> NDArray[np.float64] | None:
         return axis_values(labels)
-
-    def row_signs(self) -> NDArray[np.float64]:
-        return ComponentOrder.of(self.model).row_signs
 
 
 def solutions_section(path: SolutionPath) -> Section:
