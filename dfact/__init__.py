@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dfact.errors import ClusterError, DataError, DfactError, MemoryPlanError, ParameterError, StoreError
+from dfact.errors import ClusterError, ConvergenceWarning, DataError, DfactError, MemoryPlanError, ParameterError, StoreError
 from dfact.models.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ __all__ = [
     "ClusterError",
     "ClusterSecurity",
     "Codebook",
+    "ConvergenceWarning",
     "DataError",
     "Dataset",
     "Description",

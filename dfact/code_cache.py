@@ -4,12 +4,15 @@ import inspect
 import logging
 import os
 import stat
+import sys
 from functools import cache
 from hashlib import sha256
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
 from dfact.internals.numba import IndexDataCacheFile, NullCache, cache_of, cache_subfolder, cached_files, set_cache, set_cache_file
+from dfact.settings import is_watched
 
 COMPILED = "DFACT_COMPILED_KERNELS"
 """Environment variable: a folder of kernels compiled before, such as those of the container image. They are only read."""
@@ -62,7 +65,10 @@ class _CacheFile(_ReadableFile):
 
     def load(self, key: Any) -> Any:
         found = self._compiled.load(key) if self._compiled else None
-        return super().load(key) if found is None else found
+        found = super().load(key) if found is None else found
+        if found is None:
+            _announce_compilation()
+        return found
 
     def save(self, key: Any, data: Any) -> None:
         try:
@@ -75,6 +81,15 @@ class _CacheFile(_ReadableFile):
             self._save_index({**found, key: name})
         except OSError as error:
             logger.warning("cannot store compiled code in %s: %s; every process will compile it", self._cache_path, error.strerror or error)
+
+
+@cache
+def _announce_compilation() -> None:
+    """Tell a user who waits, once, that kernels are compiled; the log gets the message always."""
+    message = "compiling kernels for this processor: some seconds, once for each kind of data and release"
+    logger.info(message)
+    if parent_process() is None and sys.stderr is not None and is_watched(sys.stderr):
+        print(f"dfact: {message}", file=sys.stderr, flush=True)  # noqa: T201  # logs below warnings appear nowhere by default
 
 
 @cache

@@ -33,6 +33,21 @@ class DependencyError(DfactError, ImportError):
     """A release of another library that lacks what dfact uses of it."""
 
 
+class ConvergenceWarning(UserWarning):
+    """A fit that stopped at its limit of iterations. Once scikit-learn is imported, its ConvergenceWarning, too.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np, warnings
+    >>> answers = np.random.default_rng(0).integers(0, 4, (200, 12)).astype(np.float32)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always", dfact.ConvergenceWarning)
+    ...     model = dfact.ICQF(n_components=3, max_iter=2).fit(answers)
+    >>> issubclass(caught[0].category, dfact.ConvergenceWarning), str(caught[0].message)[:40]
+    (True, 'ICQF did not converge in 2 iterations; i')
+    """
+
+
 class StoppedError(BaseException):
     """A stop requested by a signal.
 

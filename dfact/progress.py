@@ -2,6 +2,7 @@
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isnan
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 from dfact.monitoring import metrics
+from dfact.settings import in_notebook, is_watched
 
 _WINDOW = 5
 _SMOOTHING = 0.1  # weight of the last step in the pace
@@ -145,6 +147,18 @@ class TimeLeft:
         return f"{(self._total - done) * (now - since) / (done - had):.0f} s left"
 
 
+def _bar_type() -> Any:
+    """Return the class of the bar: in a notebook a widget if ipywidgets is installed, else text. It takes long to import."""
+    if not in_notebook():
+        from tqdm import tqdm as text_bar
+
+        return text_bar
+    with warnings.catch_warnings():  # without ipywidgets the bar is text, which needs no warning
+        warnings.simplefilter("ignore")
+        from tqdm.auto import tqdm as notebook_bar
+    return notebook_bar
+
+
 class Progress:
     """A display of progress, used as a solver's callback or by calling :meth:`update`.
 
@@ -161,6 +175,16 @@ class Progress:
         self._bar: tqdm[Any] | None = None
         self._last = -float("inf")
         self._line = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process, or a copy, shows progress with: its own standard stream, and no bar."""
+        return {"name": self.name, "every": self.every, "stdout": self.stream is sys.stdout}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["name"], sys.stdout if state["stdout"] else None, state["every"])  # type: ignore[misc]  # as when created
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Progress":
+        return type(self)(self.name, self.stream, self.every)
 
     def __call__(self, iteration: Iteration) -> None:
         text = iteration.step
@@ -179,11 +203,9 @@ class Progress:
         text : str
             A word about the current stage.
         """
-        if self.stream.isatty():
+        if is_watched(self.stream):
             if self._bar is None:
-                from tqdm import tqdm  # takes long to import, and a log needs no bar
-
-                self._bar = tqdm(total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
+                self._bar = _bar_type()(total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
             elif self._bar.total != total:
                 self._bar.reset(total)
             self._bar.set_postfix_str(text, refresh=False)

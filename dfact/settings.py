@@ -1,4 +1,4 @@
-"""Settings: Dask's configuration, read without importing Dask where nothing is configured, and the processors of this process."""
+"""Settings: Dask's configuration, read without importing Dask unless it is configured, the processors of this process, and its screen."""
 
 import os
 import site
@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 _ENDINGS = (".json", ".yaml", ".yml")
 
@@ -54,3 +54,15 @@ def _quotas(root: Path) -> Iterator[tuple[int, int]]:
             quota, period = (int((groups / name / f"cpu.cfs_{each}_us").read_text()) for each in ("quota", "period"))
             if quota > 0:  # −1 without a limit
                 yield quota, period
+
+
+def in_notebook() -> bool:
+    """Return whether this process runs the cells of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel")
+
+
+def is_watched(stream: TextIO) -> bool:
+    """Return whether a user sees what is written to the stream at once."""
+    return stream.isatty() or (in_notebook() and stream in (sys.stdout, sys.stderr))

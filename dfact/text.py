@@ -1,6 +1,7 @@
-"""Text: tables and named lines, aligned for a terminal, and the sections of docstrings."""
+"""Text: tables and named lines, aligned for a terminal or as HTML for a notebook, and the sections of docstrings."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from inspect import cleandoc
 from math import isnan
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,24 @@ def _cell(value: Any, decimals: int) -> str:
     if not isinstance(value, float):
         return escape_control(value)
     return "–" if isnan(value) else f"{value:.{decimals}f}"
+
+
+_MOST_ROWS, _MOST_COLUMNS = 20, 12
+"""Size of a table in a notebook; the middle of a larger one is left out."""
+
+
+def html_view(title: str, lines: Sequence[tuple[str, str]] = (), tables: "Mapping[str, pd.DataFrame] | None" = None) -> str:
+    """Return the HTML by which a notebook shows an object: a title, named lines, and tables by caption. All texts are escaped."""
+    from pandas import option_context  # not needed for the command's help
+
+    named = "".join(f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in lines)
+    shown = [f"<div><strong>{escape(title)}</strong></div>", f"<table><tbody>{named}</tbody></table>" if named else ""]
+    for caption, table in (tables or {}).items():
+        size = f" ({len(table)} rows)" if len(table) > _MOST_ROWS else ""
+        shown.append(f"<div>{escape(caption)}{size}</div>" if caption else "")
+        with option_context("display.max_colwidth", None):
+            shown.append(table.to_html(max_rows=_MOST_ROWS, max_cols=_MOST_COLUMNS, float_format="{:.3g}".format, border=0, na_rep="–"))
+    return f"<div class='dfact'>{''.join(shown)}</div>"
 
 
 def format_bytes(size: float) -> str:

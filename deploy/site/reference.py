@@ -84,6 +84,7 @@ def _summary(value: Any) -> str:
 
 def _contents(module: ModuleType) -> Iterator[str]:
     yield from _title(module.__name__, "-")
+    yield from _directive("py:module", module.__name__)
     yield from (_summary(module), "")
     names = public_names(module)
     for name, value in names.items():

@@ -12,11 +12,13 @@ from dfact.cli.options import (
     executor_option,
     fitted_weights_option,
     items_option,
+    json_option,
     list_option,
     memory_option,
     read_dataset,
     results_checkpoint_option,
     scheduler_option,
+    wants_json,
 )
 from dfact.jobs.declarations import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
@@ -47,6 +49,7 @@ from dfact.storage.location import Location
 @memory_option
 @executor_option
 @scheduler_option
+@json_option
 def compare(
     model: Location,
     data: Location,
@@ -103,4 +106,9 @@ def compare(
     if replaced is not None:
         click.echo(f"{model}: replaces the comparison by {replaced.by}", err=True)
     annotate_model(model, estimator, "comparison_")
+    if wants_json():
+        from dfact.export.documents import comparison_document, to_json
+
+        click.echo(to_json("comparison", comparison_document(estimator.comparison_, estimator)))
+        return
     click.echo(f"{model}: {comparison_text(estimator.comparison_, list(estimator.get_feature_names_out()))}")

@@ -14,11 +14,14 @@ from dfact.cli.options import (
     executor_for,
     executor_option,
     items_option,
+    json_option,
     memory_option,
     overwrite_option,
     plan_option,
+    print_plan,
     read_dataset,
     scheduler_option,
+    wants_json,
     weights_option,
 )
 from dfact.jobs.declarations import InputLocation, OutputLocation
@@ -49,6 +52,7 @@ def _formats(context: click.Context) -> str:
 @executor_option
 @scheduler_option
 @plan_option
+@json_option
 @overwrite_option
 def describe(
     data: Location,
@@ -96,12 +100,17 @@ def describe(
         }
         if plan_only:
             plan = plan_description(dataset, **settings)
-            click.echo(plan)
+            print_plan(plan)
             plan.check()
             return
         with closing(Progress("describe")) as progress:
             description = describe_data(dataset, group_factors=group_factors, interval=interval, callbacks=[progress], **settings)
     if out is not None:
         write_description(description, out, table=table, style=style, overwrite=overwrite)
-        click.echo(f"{out}: {len(description.items)} items in {len(description.scales)} scale(s)\n")
-    click.echo(description)
+        click.echo(f"{out}: {len(description.items)} items in {len(description.scales)} scale(s)\n", err=wants_json())
+    if wants_json():
+        from dfact.export.documents import description_document, to_json
+
+        click.echo(to_json("description", description_document(description)))
+    else:
+        click.echo(description)

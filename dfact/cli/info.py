@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.options import example, list_option, read_dataset
+from dfact.cli.options import example, json_option, list_option, read_dataset, wants_json
 from dfact.errors import DataError
 from dfact.jobs.declarations import InputLocation
 from dfact.storage.location import Location
@@ -38,17 +38,35 @@ _QUANTILES = {"min": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75
     "by commas.",
     metavar="NAMES",
 )
+@json_option
 def info(path: Location, top: int, items: list[str]) -> None:
-    """Print a summary of a dataset or a model."""
+    """Print a summary of a dataset or a model.
+
+    With --json, all items are listed.
+    """
     from dfact.models.catalogue import KIND
     from dfact.storage.groups import kind_at
 
+    if wants_json():
+        _print_document(path, is_model=kind_at(path) == KIND)
+        return
     if kind_at(path) != KIND:
         click.echo(dataset_text(read_dataset(path), top, items))
         return
     if items:
         raise click.UsageError("--items applies to datasets; remove it, or list more items of a model with --top.")
     click.echo(stored_model_text(path, top))
+
+
+def _print_document(path: Location, *, is_model: bool) -> None:
+    from dfact.export.documents import dataset_document, model_document, to_json
+
+    if not is_model:
+        click.echo(to_json("dataset", dataset_document(read_dataset(path))))
+        return
+    from dfact.models.persistence import load_model, saved_versions
+
+    click.echo(to_json("model", {"location": path, "versions": saved_versions(path)} | model_document(load_model(path))))
 
 
 def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ()) -> str:

@@ -19,6 +19,7 @@ from dfact.cli.demo import demo
 from dfact.cli.deploy import deploy
 from dfact.cli.describe import describe
 from dfact.cli.export import export
+from dfact.cli.extensions import MODEL_PREFIX, extension_command, extension_model_command, list_extensions
 from dfact.cli.help import help_command, name_guides
 from dfact.cli.info import info
 from dfact.cli.model_commands import fit_command, model_specs, select_command
@@ -48,6 +49,28 @@ class Commands(click.Group):
                 raise click.exceptions.Exit(1) from error
             raise click.ClickException(str(error)) from error
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command of dfact's own, else one that another package adds."""
+        return super().get_command(ctx, cmd_name) or extension_command(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, those of other packages without importing them."""
+        super().format_commands(ctx, formatter)
+        list_extensions(formatter, lambda name: "." not in name)
+
+
+class ModelCommands(click.Group):
+    """The group ``fit`` or ``select``, with the models that other packages add."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a model of dfact's own, else of one that another package adds."""
+        return super().get_command(ctx, cmd_name) or extension_model_command(str(self.name), cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the models, those of other packages without importing them."""
+        super().format_commands(ctx, formatter)
+        list_extensions(formatter, lambda name: name.startswith(MODEL_PREFIX))
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(dfact.__version__)
@@ -61,12 +84,12 @@ def cli(debug: bool) -> None:
     """
 
 
-@click.group()
+@click.group(cls=ModelCommands)
 def fit() -> None:
     """Fit a model to a dataset."""
 
 
-@click.group()
+@click.group(cls=ModelCommands)
 def select() -> None:
     """Choose the parameters of a model by the data."""
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from inspect import signature
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,14 @@ from dfact.cli.options import (
     computing_options,
     example,
     executor_for,
+    json_option,
     option_group,
     overwrite_option,
     plan_option,
+    print_plan,
     read_dataset,
     results_checkpoint_option,
+    wants_json,
     weights_option,
 )
 from dfact.jobs.declarations import FittingCommand, InputLocation, OutputLocation, with_value
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
     from dfact.engine.memory_plan import Plan
     from dfact.models.estimator import Factorization
+    from dfact.selection.result import Selection
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def fit_command(spec: ModelSpec) -> click.Command:
         executor: str | None,
         scheduler: str | None,
         plan_only: bool,
-        plot: Path | None,
+        plot: Location | None,
         overwrite: bool,
         no_confounders: bool = False,
         weighted: bool | None = None,
@@ -143,7 +146,7 @@ def fit_command(spec: ModelSpec) -> click.Command:
                 run_fit(estimator, dataset, path, plot, overwrite)
 
     shared = [computing_options, *([checkpoint_options] if spec.checkpoint else ()), *_row_options(spec)]
-    shared += [plan_option, _plot_option(spec.plot, each=spec.each), overwrite_option]
+    shared += [plan_option, json_option, _plot_option(spec.plot, each=spec.each), overwrite_option]
     return _command(spec, spec, run, shared, spec.each)
 
 
@@ -155,7 +158,7 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
         model: Location | None,
         executor: str | None,
         scheduler: str | None,
-        plot: Path | None,
+        plot: Location | None,
         overwrite: bool,
         no_confounders: bool = False,
         weighted: bool | None = None,
@@ -184,6 +187,9 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
             selections = found if len(outputs) > 1 else [found]
             for write, selection in zip(writes, selections, strict=True):
                 write(selection.model, partial(resolve_name(select.plot[0]), selection) if select.plot else None)
+        if wants_json():
+            _print_selections(selections, outputs)
+            return
         texts = [f"{selection_text(selection)}\n\n{model_text(selection.model)}" for selection in selections]
         if len(outputs) > 1 and model is not None:
             texts = [f"{path}\n{text}" for (path, _), text in zip(outputs, texts, strict=True)]
@@ -191,7 +197,7 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
 
     shared = [*([results_checkpoint_option] if select.checkpoint else ()), computing_options, *_row_options(spec)]
     each = select.each[0] if select.each else None
-    shared += [_plot_option(select.plot[1] if select.plot else spec.plot, each=each), overwrite_option]
+    shared += [json_option, _plot_option(select.plot[1] if select.plot else spec.plot, each=each), overwrite_option]
     return _command(spec, select, run, shared, each, one_fit=select.one_fit)
 
 
@@ -221,15 +227,15 @@ def _read(data: Location, no_confounders: bool, weighted: bool | None, spec: Mod
     return dataset.with_confounders(None) if no_confounders else dataset
 
 
-def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, plot: Path | None, overwrite: bool) -> None:
+def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, plot: Location | None, overwrite: bool) -> None:
     """Fit the model and write it to ``path``; without a path, only print the plan."""
     from dfact.engine.checkpoint import resume_point
     from dfact.models.persistence import is_result_of, load_model
     from dfact.progress import Progress
     from dfact.report.plots import save_figure
-    from dfact.report.presenters.base import items_plot, model_text
+    from dfact.report.presenters.base import items_plot
     from dfact.signals import finish_before_stop
-    from dfact.storage.groups import remove
+    from dfact.storage.groups import exists, remove
 
     task = model.prepare(dataset)
     _check_plan(task.plan(), path)
@@ -240,11 +246,11 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
         if is_result_of(path, task.identity()):
             # An earlier command was killed after it had written the model.
             finished = load_model(path)
-            if plot is not None and not plot.exists():
+            if plot is not None and not exists(plot):
                 save_figure(items_plot(finished), plot)
             remove(checkpoint)
             click.echo(f"{path} is the result of checkpoint {checkpoint} already.", err=True)
-            click.echo(model_text(finished))
+            _print_models([(path, finished)])
             return
         click.echo(f"Resuming from step {done} of {checkpoint}.", err=True)
     with ExitStack() as stack:
@@ -255,15 +261,14 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
             write(model, identity=task.identity())
         if checkpoint is not None:
             remove(checkpoint)
-        click.echo(model_text(model))
+        _print_models([(path, model)])
 
 
 def run_fits(
-    estimator: Any, dataset: "Dataset", values: Sequence[float], path: Location | None, plot: Path | None, overwrite: bool
+    estimator: Any, dataset: "Dataset", values: Sequence[float], path: Location | None, plot: Location | None, overwrite: bool
 ) -> None:
     """Fit and write a model for each value, on the same reads of the data; without a path, only print the plan."""
     from dfact.progress import Progress
-    from dfact.report.presenters.base import model_text
 
     _check_plan(estimator.prepare(dataset).times(len(values)).plan(), path)
     if path is None:
@@ -275,27 +280,47 @@ def run_fits(
             models = estimator.set_params(callbacks=[progress]).fit_each(dataset, values)
         for write, fitted in zip(writes, models, strict=True):
             write(fitted)
-    click.echo("\n\n".join(f"{output}\n{model_text(fitted)}" for (output, _), fitted in zip(paths, models, strict=True)))
+    _print_models([(output, fitted) for (output, _), fitted in zip(paths, models, strict=True)])
 
 
-def _outputs(model: Location | None, plot: Path | None, values: Sequence[float]) -> list[tuple[Location | None, Path | None]]:
+def _print_models(models: "Sequence[tuple[Location | None, Factorization]]") -> None:
+    """Print fitted models, as text or as JSON: a single one, or several with their locations."""
+    if wants_json():
+        from dfact.export.documents import model_document, to_json
+
+        documents = [{"location": path} | model_document(model) for path, model in models]
+        click.echo(to_json("model", documents[0]) if len(documents) == 1 else to_json("models", {"models": documents}))
+        return
+    from dfact.report.presenters.base import model_text
+
+    texts = [f"{path}\n{model_text(model)}" if len(models) > 1 else model_text(model) for path, model in models]
+    click.echo("\n\n".join(texts))
+
+
+def _print_selections(selections: "Sequence[Selection]", outputs: Sequence[tuple[Location | None, Location | None]]) -> None:
+    """Print selections as JSON: a single one, or several with the locations of their models."""
+    from dfact.export.documents import selection_document, to_json
+
+    documents = [{"location": path} | selection_document(selection) for (path, _), selection in zip(outputs, selections, strict=True)]
+    click.echo(to_json("selection", documents[0]) if len(documents) == 1 else to_json("selections", {"selections": documents}))
+
+
+def _outputs(model: Location | None, plot: Location | None, values: Sequence[float]) -> list[tuple[Location | None, Location | None]]:
     """Return the locations of the model and the plot for each value; those given if there is one value or none."""
     if len(values) < 2:
         return [(model, plot)]
-    return [
-        (None if model is None else with_value(model, value), None if plot is None else Path(with_value(plot, value))) for value in values
-    ]
+    return [(None if model is None else with_value(model, value), None if plot is None else with_value(plot, value)) for value in values]
 
 
 def _check_plan(plan: "Plan", path: Location | None) -> None:
     """Raise MemoryPlanError if the plan does not fit. Print it if nothing else is wanted, or if it writes to disk."""
-    if path is None or plan.spilled:
-        click.echo(plan)
+    if path is None or (plan.spilled and not wants_json()):
+        print_plan(plan)
     plan.check()
 
 
 @contextmanager
-def model_output(model: Location | None, plot: Path | None, *, overwrite: bool) -> Iterator[Callable[..., None]]:
+def model_output(model: Location | None, plot: Location | None, *, overwrite: bool) -> Iterator[Callable[..., None]]:
     """Create the outputs before the work, so that errors in their paths appear at once; yield a function that writes the fitted model.
 
     That function also takes one that draws the plot, by default of the model's items.

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from dfact.data.dataset import Dataset
+    from dfact.engine.memory_plan import Plan
     from dfact.models.estimator import Factorization
 
 Option = Callable[[Any], Any]
 """A decorator that adds one or more options to a command."""
 _TLS = {"ca_file": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_key"}
 """Names of the options --tls-… and of Dask's settings."""
+_JSON = f"{__name__}.json"
+"""The place of --json in a context."""
 _METRICS_PORT = f"{__name__}.metrics_port"
 """The option's place in a context, as commands need not pass its value on."""
 
@@ -63,6 +66,34 @@ def numbers(flag: str, help_text: str, **settings: Any) -> Option:
 def seed(help_text: str) -> Option:
     """Return the option of the seed of random numbers."""
     return click.option("--seed", "random_state", type=int, help=help_text)
+
+
+def _store_json(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta[_JSON] = value
+
+
+json_option = click.option(
+    "--json",
+    is_flag=True,
+    callback=_store_json,
+    expose_value=False,
+    help="Print the result, or the memory plan, as a JSON document; dfact help programs describes it.",
+)
+
+
+def wants_json() -> bool:
+    """Return whether the command was asked for JSON; what it prints besides goes to stderr then."""
+    return bool(click.get_current_context().meta.get(_JSON))
+
+
+def print_plan(plan: "Plan") -> None:
+    """Print a memory plan, as a table or as JSON."""
+    if wants_json():
+        from dfact.export.documents import plan_document, to_json
+
+        click.echo(to_json("plan", plan_document(plan)))
+    else:
+        click.echo(plan)
 
 
 plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print the memory plan and exit.")

@@ -1,7 +1,5 @@
 """``dfact report``."""
 
-from pathlib import Path
-
 import click
 
 from dfact.cli.options import example, items_option, overwrite_option, read_dataset
@@ -15,7 +13,7 @@ from dfact.storage.location import Location
 @click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset of the fit: adds missing rates and errors by item.")
 @items_option("text, scale (or group) or both; the texts replace the wording in MODEL.")
 @overwrite_option
-def report(models: tuple[Location, ...], out: Path, data: Location | None, items: Location | None, overwrite: bool) -> None:
+def report(models: tuple[Location, ...], out: Location, data: Location | None, items: Location | None, overwrite: bool) -> None:
     """Write a report of a model, or compare several, as an HTML page.
 
     REPORT is one HTML file that loads nothing and opens in any browser. It shows the fit, the items of each factor, all
@@ -28,6 +26,7 @@ def report(models: tuple[Location, ...], out: Path, data: Location | None, items
     """
     from dfact.data.dictionaries.table import read_items
     from dfact.report.write import write_report
+    from dfact.storage.files import file_size
 
     if len(models) > 1 and data is not None:
         raise click.UsageError("--data applies to the report of one model; remove it, or report one model.")
@@ -35,4 +34,4 @@ def report(models: tuple[Location, ...], out: Path, data: Location | None, items
     texts, groups = ({}, {}) if table is None else (table.texts, table.scales)
     dataset = None if data is None else read_dataset(data)
     write_report(models[0] if len(models) == 1 else models, out, dataset, texts=texts, groups=groups, overwrite=overwrite)
-    click.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB, open it in a browser")
+    click.echo(f"{out}: {file_size(out) / 1e6:.1f} MB, open it in a browser")

@@ -12,10 +12,12 @@ from dfact.cli.options import (
     executor_for,
     executor_option,
     fitted_weights_option,
+    json_option,
     memory_option,
     read_dataset,
     results_checkpoint_option,
     scheduler_option,
+    wants_json,
 )
 from dfact.jobs.declarations import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
@@ -51,6 +53,7 @@ from dfact.storage.location import Location
 @memory_option
 @executor_option
 @scheduler_option
+@json_option
 def stability(
     model: Location,
     data: Location,
@@ -118,9 +121,23 @@ def stability(
     annotate_model(model, estimator, "stability_" if n_blocks is None else "memberships_se_")
     if n_blocks is not None:
         table = size_table(estimator)[["size", "standard error"]]
+        if wants_json():
+            _print_document({"n_refits": n_resamples, "n_blocks": n_blocks, "components": table})
+            return
         click.echo(f"{model}: {n_resamples} refits to resamples of {n_blocks} blocks\n\n{table.to_string(float_format='{:.4f}'.format)}")
+        return
+    if wants_json():
+        from dfact.export.documents import stability_document
+
+        _print_document(stability_document(estimator))
         return
     result = estimator.stability_
     table = result.summary(estimator.get_feature_names_out())
     heading = f"{model}: {resamples_text(result, estimator.traits.vocabulary.rows)}, intervals of {100 * level:g}%"
     click.echo("\n\n".join([heading, table.to_string(float_format="{:.3f}".format), "\n".join(remarks(estimator))]))
+
+
+def _print_document(document: dict[str, Any]) -> None:
+    from dfact.export.documents import to_json
+
+    click.echo(to_json("stability", document))

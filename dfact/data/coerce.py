@@ -16,6 +16,7 @@ from dfact.data.sources.array import array_source, axis_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import dask_array, persist_rows
 from dfact.data.sources.dense import ArraySource, LazySource
+from dfact.data.sources.frames import as_arrays, frame_codebook, is_dask_frame
 from dfact.data.sources.sparse import SparseSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
@@ -55,13 +56,14 @@ def _from_excerpt(rows: Excerpt) -> Dataset:
 
 
 def _from_array(X: Any, client: Client | None = None) -> Dataset:
+    given, X = X, as_arrays(X)
     source = array_source(X)
     if source.dtype.kind not in "iufb":
         raise DataError(f"X holds {source.dtype}, expected numbers, NaN where missing; encode text first or use dfact.import_table")
     if len(source.shape) < 2:
         raise DataError(f"X has shape {source.shape}, expected rows (participants) and columns (items)")
     n_columns = source.shape[1]
-    labels = axis_labels(X, 1)
+    labels = axis_labels(given if is_dask_frame(given) else X, 1)
     source, statistics = _with_statistics(X, source, client)
     observed = statistics.observed > 0
     limits = (statistics.minimum[observed].min(), statistics.maximum[observed].max()) if observed.any() else (0.0, 0.0)
@@ -73,6 +75,7 @@ def _from_array(X: Any, client: Client | None = None) -> Dataset:
         offset=np.zeros(n_columns),
         statistics=statistics,
         path=source.location,
+        codebook=frame_codebook(X),
         labels=axis_labels(X, 0),
         mode_labels=tuple(axis_labels(X, axis) for axis in range(2, len(source.shape))),
     )

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.data.sources.frames import as_pandas, require_unique
 from dfact.errors import DataError, ParameterError
 from dfact.lazy import is_data_frame, pd
 
@@ -255,10 +256,11 @@ class ConfounderEncoding:
 
 
 def as_frame(confounders: Any, n_rows: int, continuous: Collection[str] = ()) -> pd.DataFrame:
-    """Convert confounders (DataFrame, Series, dict of columns, array n or n×p) to a normalized table of n rows.
+    """Convert confounders (data frame of any library, Series, dict of columns, array n or n×p) to a normalized table of n rows.
 
     The confounders that ``continuous`` names are so, the kinds of the others are inferred.
     """
+    confounders = as_pandas(confounders)
     if isinstance(confounders, pd.Series):
         confounders = confounders.to_frame(confounders.name or "confounder_0")
     if not is_data_frame(confounders):
@@ -268,6 +270,7 @@ def as_frame(confounders: Any, n_rows: int, continuous: Collection[str] = ()) ->
             array = np.asarray(confounders)
             array = array[:, None] if array.ndim == 1 else array
             confounders = pd.DataFrame(array, columns=[f"confounder_{j}" for j in range(array.shape[1])]).infer_objects()
+    require_unique([str(name) for name in confounders.columns], "the table of confounders")
     if len(confounders) != n_rows:
         raise DataError(f"confounders have {len(confounders)} rows, expected {n_rows} as in the data; pass one row for each row of X")
     return normalize(confounders.reset_index(drop=True), dict.fromkeys(continuous, "continuous"))

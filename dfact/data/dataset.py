@@ -27,6 +27,7 @@ from dfact.lazy import pd
 from dfact.storage.arrays import read_labels
 from dfact.storage.groups import kind_at, open_group
 from dfact.storage.location import Location
+from dfact.text import html_view
 
 KIND = "dataset"
 
@@ -263,6 +264,21 @@ class Dataset:
         size = "×".join(map(str, self.shape))
         where = f" at {self.path}" if self.path else ""
         return f"<Dataset {size} {self.dtype}, {self.missing_rate:.2%} missing{where}>"
+
+    def _repr_html_(self) -> str:
+        """Return the dataset for a notebook: its size, and the first of its items."""
+        confounders = [confounder.name for confounder in self.stored_confounders()]
+        lines = [
+            ("type", f"{self.dtype}, {self.missing_rate:.2%} missing"),
+            ("location", str(self.path or "memory")),
+            *([("confounders", ", ".join(confounders))] if confounders else []),
+            *([("weights", str(self.weights.name))] if self.weights is not None else []),
+        ]
+        items = pd.DataFrame({"low": self.valid_range[:, 0] + self.offset, "high": self.valid_range[:, 1] + self.offset})
+        items.index = pd.Index(self.column_labels.astype(str), name="item")
+        if self.codebook is not None:
+            items.insert(0, "wording", [item.text for item in self.codebook])
+        return html_view(f"Dataset {'×'.join(map(str, self.shape))}", lines, {"": items})
 
 
 def fingerprint(dataset: Dataset, digests: bytes, implicit_value: float) -> str:

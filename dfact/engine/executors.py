@@ -169,24 +169,33 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
     """Return the executor that a parameter names. With ``tasks`` it must be able to map over tasks too, not only to run passes.
 
     None stands for inline if there is one partition, else for the cluster of the active Dask client or, without a client, for
-    threads. Other values are "inline", "threads", "distributed" (the active client), a ``distributed.Client``, or an Executor.
+    threads. Other values are "inline", "threads", "distributed" (the active client), a ``distributed.Client``, the address of a
+    scheduler such as "tcp://10.0.0.1:8786", or an Executor.
+
+    Raises ParameterError for other values and for an asynchronous client, ClusterError for a closed one, and DfactError if no
+    scheduler answers at an address.
     """
     if executor is None:
         if n_partitions == 1:
             return InlineExecutor()
         client = active_client()
         return ThreadsExecutor() if client is None else _on_cluster(client)
-    if executor == "inline":
+    named = executor if isinstance(executor, str) else ""
+    if named == "inline":
         return InlineExecutor()
-    if executor == "threads":
+    if named == "threads":
         return ThreadsExecutor()
-    if executor == "distributed":
+    if named == "distributed":
         client = active_client()
         if client is None:
             raise ParameterError("executor is 'distributed', expected an active dask.distributed.Client; create one or pass it as executor")
         return _on_cluster(client)
     if hasattr(executor, "scheduler_info"):
         return _on_cluster(executor)
+    if "://" in named:
+        from dfact.engine.cluster.clients import client_at
+
+        return _on_cluster(client_at(named))
     methods = ("workers", "open", "map") if tasks else ("workers", "open")
     missing = [name for name in methods if not callable(getattr(executor, name, None))]
     if not missing:
@@ -194,14 +203,17 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
         return chosen
     if len(missing) < len(methods):
         raise ParameterError(f"executor is {executor!r} without the method {missing[0]!r}, expected one with {', '.join(methods)}; add it")
-    raise ParameterError(f"executor is {executor!r}, expected None, 'inline', 'threads', 'distributed' or a distributed.Client")
+    found = repr(named) if named else f"a {type(executor).__name__}"
+    expected = "None, 'inline', 'threads', 'distributed', an address such as 'tcp://10.0.0.1:8786' or a distributed.Client"
+    raise ParameterError(f"executor is {found}, expected {expected}")
 
 
 def _on_cluster(client: Any) -> Executor:
     """Return the executor of a client's cluster; its modules are imported on first use, as most fits need none."""
+    from dfact.engine.cluster.clients import usable_client
     from dfact.engine.cluster.session import DistributedExecutor
 
-    return DistributedExecutor(client)
+    return DistributedExecutor(usable_client(client))
 
 
 def data_client(X: Any, executor: Any) -> Any:

@@ -3,6 +3,7 @@
 import ctypes
 from contextlib import suppress
 from dataclasses import dataclass
+from html import escape
 from math import prod
 
 import numpy as np
@@ -159,6 +160,11 @@ class Plan:
     def _origin(self) -> str:
         """Source of the limit, as text that follows it; empty if it was stated."""
         return f", which follows from the {self.workers.limit_source}" if self.workers.limit_source else ""
+
+    def _repr_html_(self) -> str:
+        """Return the plan for a notebook."""
+        fits = "fits" if self.fits else "does not fit"
+        return f"<div class='dfact'><strong>Memory plan: it {fits}</strong><pre>{escape(str(self))}</pre></div>"
 
     def __str__(self) -> str:
         w, size = self.workers, "×".join(map(str, self.shape))

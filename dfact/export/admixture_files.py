@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dfact.errors import DataError, ParameterError
 from dfact.storage.files import atomic_file
 from dfact.storage.input_files import open_input_file
+from dfact.storage.location import Location
 
 if TYPE_CHECKING:
     from dfact.models.estimator import Factorization
@@ -27,7 +28,7 @@ _MAX_ROWS = 1 << 16  # formatted at once
 
 
 @contextmanager
-def number_file(path: Path) -> Iterator[Callable[[NDArray[Any]], None]]:
+def number_file(path: Location) -> Iterator[Callable[[NDArray[Any]], None]]:
     """Open a file for rows of numbers with 6 decimals, separated by blanks; NaN is "NaN", which R and Python read."""
     with atomic_file(path) as partial, partial.open("w", encoding="ascii", newline="\n") as stream:
 
@@ -39,7 +40,7 @@ def number_file(path: Path) -> Iterator[Callable[[NDArray[Any]], None]]:
         yield write
 
 
-def write_frequencies(model: "Factorization", path: Path) -> None:
+def write_frequencies(model: "Factorization", path: Location) -> None:
     """Write the frequencies of an admixture (K, m) as a .P file, a line for each SNP."""
     if not hasattr(model, "allele_frequencies_"):
         raise ParameterError(f"{path} ends in {FREQUENCIES!r}, expected a model with frequencies; the model is a {type(model).__name__}")

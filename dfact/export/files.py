@@ -6,7 +6,6 @@ Components have the order, the signs and the names that they have in the model.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,8 @@ from dfact.models.estimator import Factorization
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_labels
 from dfact.storage.files import atomic_file
 from dfact.storage.groups import create_group, ensure_absent
-from dfact.storage.location import Location, check_ending, parse_location
+from dfact.storage.location import Location, check_ending, parse_location, suffix
+from dfact.storage.remote_files import describe
 
 KIND = "factors"
 FORMATS = (".csv", ".parquet", ".zarr")
@@ -101,7 +101,7 @@ def write_model_factors(
     require_memberships(model, path)
     names, labels, factors = list(map(str, model.get_feature_names_out())), model.row_labels_, model.row_factors()
     errors = getattr(model, "memberships_se_", None)
-    if (ending := Path(path).suffix) in (MEMBERSHIPS, STANDARD_ERRORS):
+    if (ending := suffix(parse_location(path))) in (MEMBERSHIPS, STANDARD_ERRORS):
         factors, errors = (errors if ending == STANDARD_ERRORS else factors), None
     write_factors(path, factors, names, labels, errors=errors, overwrite=overwrite, progress=progress)
 
@@ -134,14 +134,15 @@ def write_loadings(
     DfactError
         ``path`` ends in .xlsx, and openpyxl is not installed.
     """
-    if Path(path).suffix != FREQUENCIES:
+    path = parse_location(path)
+    if suffix(path) != FREQUENCIES:
         _write_items(path, model, "loadings", model.loadings_, texts, scales, below, overwrite)
         return
     if below or texts or scales:
         given = f"below is {below!r}, expected 0" if below else "texts or scales are given, expected none"
         raise ParameterError(f"{given}, since {path} has all frequencies and nothing else; write a .csv, .parquet or .xlsx")
-    check_destination(Path(path), overwrite=overwrite, formats=ITEM_FORMATS)
-    write_frequencies(model, Path(path))
+    check_destination(path, overwrite=overwrite, formats=ITEM_FORMATS)
+    write_frequencies(model, path)
 
 
 def write_confounder_loadings(
@@ -194,9 +195,9 @@ def write_confounder_impact(model: Factorization, path: str | PathLike[str], *, 
     require_confounders(model)
     if not has_impact(model):
         raise DataError(UNKNOWN_IMPACT)
-    path, table = Path(path), impact_table(model)
+    path, table = parse_location(path), impact_table(model)
     check_destination(path, overwrite=overwrite, formats=LABELLED_FORMATS)
-    if path.suffix in WORKBOOKS:
+    if suffix(path) in WORKBOOKS:
         write_workbook(path, {"impact": table})
         return
     with open_table(path, [str(column) for column in table], np.dtype(np.float64), ("factor",)) as write:
@@ -218,7 +219,7 @@ def write_item_tests(model: Factorization, path: str | PathLike[str], *, texts: 
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
     """
-    path, comparison = Path(path), getattr(model, "comparison_", None)
+    path, comparison = parse_location(path), getattr(model, "comparison_", None)
     if comparison is None:
         raise DataError("the model has no comparison of groups, expected one; run dfact compare (compare_groups) first")
     if comparison.effects is None and comparison.mantel_tests is None:
@@ -232,7 +233,7 @@ def write_item_tests(model: Factorization, path: str | PathLike[str], *, texts: 
     labels |= {"text": [known.get(item, "") for item in items]} if known else {}
     labels |= {name: list(table.pop(f"mantel_{name}")) for name in ("scale", "class") if mantel is not None}
     values = table.to_numpy(np.float64)
-    if path.suffix in WORKBOOKS:
+    if suffix(path) in WORKBOOKS:
         described = pd.DataFrame(labels).set_index("groups")
         write_workbook(path, {"items": pd.concat([described, pd.DataFrame(values, described.index, table.columns)], axis=1)})
         return
@@ -273,7 +274,7 @@ def _write_items(
     overwrite: bool,
 ) -> None:
     """Write a table of items, with their texts and scales if there are any."""
-    path = Path(path)
+    path = parse_location(path)
     check_destination(path, overwrite=overwrite, formats=LABELLED_FORMATS)
     if not below >= 0:
         raise ParameterError(f"below is {below!r}, expected a number of at least 0")
@@ -283,7 +284,7 @@ def _write_items(
     labels = {"item": items} | {column: [of_items.get(item, "") for item in items] for column, of_items in known.items() if of_items}
     values = np.where(np.abs(table.to_numpy()) < below, np.nan, table.to_numpy())
     columns = [str(column) for column in table]
-    if path.suffix in WORKBOOKS:
+    if suffix(path) in WORKBOOKS:
         described = pd.DataFrame(labels).set_index("item")
         write_workbook(path, {name: pd.concat([described, pd.DataFrame(values, described.index, columns)], axis=1)})
         return
@@ -294,12 +295,15 @@ def _write_items(
 def check_destination(location: Location, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
     """Raise an error before the work if a location cannot be written."""
     check_ending(location, formats)
-    path = Path(location)
-    if path.suffix == ".zarr":
+    if suffix(location) == ".zarr":
         ensure_absent(location, overwrite=overwrite)
         return
-    if path.suffix in WORKBOOKS:
+    if suffix(location) in WORKBOOKS:
         require_openpyxl()
+    if isinstance(location, str):
+        _check_object(location, overwrite=overwrite)
+        return
+    path = location
     if path.is_dir():
         raise StoreError(f"{path} is a folder, expected a file; choose another path")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
@@ -309,28 +313,34 @@ def check_destination(location: Location, *, overwrite: bool, formats: Sequence[
         raise StoreError(f"{path} exists already, expected a new path; choose another one or replace it with overwrite=True (--overwrite)")
 
 
+def _check_object(url: str, *, overwrite: bool) -> None:
+    """Raise an error if there is an object of this name that is not to be replaced, or the bucket cannot be reached."""
+    if describe(url) is not None and not overwrite:
+        raise StoreError(f"{url} exists already, expected a new name; choose another one or replace it with overwrite=True (--overwrite)")
+
+
 def _open_rows(
     path: Location, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool, errors: bool
 ) -> AbstractContextManager[Write]:
     """Open a location for rows in the format of its ending; if there are standard errors, they follow the factors in each row."""
-    if not isinstance(path, Path) or path.suffix == ".zarr":
+    if suffix(path) == ".zarr":
         return _group(path, n, columns, dtype, step, overwrite, errors)
-    if path.suffix in (MEMBERSHIPS, STANDARD_ERRORS):
+    if suffix(path) in (MEMBERSHIPS, STANDARD_ERRORS):
         return _numbers(path)
     return open_table(path, [*columns, *(f"{name}_se" for name in columns if errors)], dtype)
 
 
 @contextmanager
-def _numbers(path: Path) -> Iterator[Write]:
+def _numbers(path: Location) -> Iterator[Write]:
     """Open a .Q or .Q_se file for writing; it has no labels."""
     with number_file(path) as write:
         yield lambda _, __, factors: write(factors)
 
 
 @contextmanager
-def open_table(path: Path, columns: Sequence[str], dtype: Any, label_names: Sequence[str] = ("row",)) -> Iterator[Write]:
+def open_table(path: Location, columns: Sequence[str], dtype: Any, label_names: Sequence[str] = ("row",)) -> Iterator[Write]:
     """Open a csv or parquet file for writing; its first columns hold the labels."""
-    is_csv = path.suffix == ".csv"
+    is_csv = suffix(path) == ".csv"
     if is_csv:
         columns = list(map(without_formula, columns))
     schema = pa.schema([*((name, pa.string()) for name in label_names), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from dfact.errors import DfactError, ParameterError
 from dfact.storage.files import atomic_file
+from dfact.storage.location import Location
 
 FORMATS = (".xlsx",)
 _MAX_ROWS = 2**20
@@ -33,7 +33,7 @@ def require_openpyxl() -> Any:
     return openpyxl
 
 
-def write_workbook(path: Path, tables: Mapping[str, pd.DataFrame]) -> None:
+def write_workbook(path: Location, tables: Mapping[str, pd.DataFrame]) -> None:
     """Write a sheet for each table, with its index as the first column. Text is never a formula, and NaN is an empty cell.
 
     Raises ParameterError for a table with more rows than a sheet has, and DfactError if openpyxl is not installed.

@@ -232,8 +232,8 @@ def _unknown_key(name: str, keys: Any) -> str:
 def _find_command(commands: click.Group, name: str) -> click.Command | None:
     command: click.Command | None = commands
     for word in name.split():
-        command = command.commands.get(word) if isinstance(command, click.Group) else None
-    return None if isinstance(command, click.Group) or name not in _command_names(commands) else command
+        command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+    return None if command is None or isinstance(command, click.Group) or not _writes(command) else command
 
 
 def _command_names(commands: click.Group, prefix: str = "") -> Iterator[str]:
@@ -241,8 +241,12 @@ def _command_names(commands: click.Group, prefix: str = "") -> Iterator[str]:
     for name, command in commands.commands.items():
         if isinstance(command, click.Group):
             yield from _command_names(command, f"{prefix}{name} ")
-        elif any(isinstance(parameter.type, (OutputLocation, UpdatedLocation)) for parameter in command.params):
+        elif _writes(command):
             yield prefix + name
+
+
+def _writes(command: click.Command) -> bool:
+    return any(isinstance(parameter.type, (OutputLocation, UpdatedLocation)) for parameter in command.params)
 
 
 def job_path(location: Location) -> str:

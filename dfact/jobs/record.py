@@ -33,6 +33,7 @@ RUNTIME_OPTIONS = (
     "checkpoint-every",
     "overwrite",
     "metrics-port",
+    "json",
 )
 """Options that change no result, and which the digest of a step's settings therefore leaves out."""
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from inspect import signature
 from os import PathLike
 from typing import Annotated, Any, ClassVar, Self
 
@@ -19,6 +18,7 @@ from dfact.data.confounders import ConfounderEncoding, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.sources.array import axis_labels
 from dfact.data.sources.base import RowSource
+from dfact.data.sources.frames import as_arrays, frame_codebook, is_dask_frame
 from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, warn_unobserved_rows
 from dfact.data.weights import effective_number
 from dfact.engine.driver import drive
@@ -29,14 +29,17 @@ from dfact.engine.requests import Solver, read_environments
 from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
 from dfact.lazy import is_data_frame, is_sparse, pd
+from dfact.models.docstrings import with_shared_entries
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
+from dfact.models.notebook import model_html
+from dfact.models.reconstruction import ScoreInterface
+from dfact.models.run_end import end_callbacks, warn_unconverged
 from dfact.models.scikit_learn import TransformerInterface, check_is_fitted, checked_array, set_feature_count
 from dfact.models.traits import ModelTraits
 from dfact.parameters import check_magnitudes, check_parameters, random_generator
 from dfact.progress import Iteration
 from dfact.renames import add_old_names
-from dfact.text import add_entries, section_entries
 
 MODELS: dict[str, type[Factorization]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
@@ -46,7 +49,7 @@ SAVED_TYPES: dict[str, type[Any]] = {Environment.__name__: Environment}
 
 
 @add_old_names
-class Factorization(TransformerInterface):
+class Factorization(ScoreInterface, TransformerInterface):
     """Base of the estimators.
 
     A subclass defines ``_prepare``, which checks the parameters and the data, ``_solve``, a generator of passes that stores the
@@ -57,8 +60,9 @@ class Factorization(TransformerInterface):
 
     Parameters
     ----------
-    executor : None, "inline", "threads", "distributed" or distributed.Client
-        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
+    executor : None, "inline", "threads", "distributed", address of a Dask scheduler or distributed.Client
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result. Of a client,
+        a pickled model keeps the address of the scheduler, and a clone the client itself.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB"). ``dfact.plan`` reports beforehand what a fit needs, and how much of its state it spills
         to disk, in TMPDIR.
@@ -111,7 +115,7 @@ class Factorization(TransformerInterface):
         if not registered:
             return
         MODELS[cls.__name__] = cls
-        cls.__doc__ = _with_shared_entries(cls)
+        cls.__doc__ = with_shared_entries(cls, Factorization)
         SAVED_TYPES.update({kind.__name__: kind for kind in cls.saved_types})
 
     def prepare(self, X: Any, **fit_inputs: Any) -> FitTask[Any]:
@@ -149,8 +153,12 @@ class Factorization(TransformerInterface):
 
     def fit_prepared(self, task: FitTask[Any], *, checkpoint: str | PathLike[str] | None = None) -> Self:
         """Run the fit that ``prepare`` returned. ``checkpoint`` overrides the parameter."""
-        with task.open(checkpoint) as session:
-            drive(self.solve(task), session)
+        try:
+            with task.open(checkpoint) as session:
+                drive(self.solve(task), session)
+        finally:
+            end_callbacks(self)
+        warn_unconverged(self)
         return self
 
     def fit_transform(self, X: Any, y: None = None, **fit_inputs: Any) -> Any:
@@ -166,6 +174,9 @@ class Factorization(TransformerInterface):
         """Loadings as a table, items × components."""
         return pd.DataFrame(self.components_.T, index=self._items, columns=self.get_feature_names_out())
 
+    def _fitted_html(self) -> str:
+        return model_html(self)
+
     @property
     def _items(self) -> pd.Index[Any]:
         """Labels of the columns as an index, named as the model calls a column."""
@@ -177,11 +188,13 @@ class Factorization(TransformerInterface):
 
         Set the number and the names of its columns (``reset``), or check them.
         """
+        if not is_dask_frame(X):  # whose names as_dataset keeps
+            X = as_arrays(X)
         if isinstance(X, (np.ndarray, list, tuple)) or is_data_frame(X) or is_sparse(X):
             dataset = as_dataset(checked_array(self, X, reset=reset, tensor=self.traits.tensor), confounders)
             if is_data_frame(X):
                 columns = np.asarray(X.columns.astype(str), dtype=object)
-                dataset = replace(dataset, column_labels=columns, labels=axis_labels(X, 0))
+                dataset = replace(dataset, column_labels=columns, labels=axis_labels(X, 0), codebook=frame_codebook(X))
         else:
             dataset = as_dataset(X, confounders, self._client(X))
             if reset:
@@ -355,21 +368,6 @@ class Factorization(TransformerInterface):
         tags.input_tags.positive_only = self.traits.nonnegative
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _with_shared_entries(cls: type[Factorization]) -> str | None:
-    """Return the docstring of an estimator with what :class:`Factorization` documents for all, and the estimator does not itself."""
-    docstring, shared = cls.__doc__, Factorization.__doc__
-    if docstring is None or shared is None:  # python -OO
-        return docstring
-    for title in ("Parameters", "Attributes"):
-        entries = section_entries(docstring, title)
-        if entries:
-            described = {name for names in entries for name in names.split(", ")}
-            absent = {names: entry for names, entry in section_entries(shared, title).items() if described.isdisjoint(names.split(", "))}
-            accepted = absent if title == "Attributes" else signature(cls).parameters
-            docstring = add_entries(docstring, title, [entry for name, entry in absent.items() if name in accepted])
-    return docstring
 
 
 def plan(model: Factorization, data: Any, memory_limit: int | str | None = None) -> Plan:

@@ -14,6 +14,7 @@ from dfact.data.coerce import Excerpt, as_dataset
 from dfact.data.lazy_results import compute_chunks, map_rows
 from dfact.data.sources.array import axis_labels
 from dfact.data.sources.dask import dask_array
+from dfact.data.sources.frames import as_arrays, is_dask_frame
 from dfact.lazy import pd
 from dfact.models.estimator import Factorization
 from dfact.models.row_factors import gather_rows
@@ -24,7 +25,7 @@ P = ParamSpec("P")
 
 
 def lazy_of_dask(transform: Callable[Concatenate[M, Any, P], Any]) -> Callable[Concatenate[M, Any, P], Any]:
-    """Make a model's ``transform`` of a Dask array return a Dask array, whose chunks are computed on demand.
+    """Make a model's ``transform`` of a Dask array or frame return a Dask array, whose chunks are computed on demand.
 
     An invalid shape or name raises an error at once, an invalid value when its chunk is computed. With
     ``out`` the result is computed and written there.
@@ -32,7 +33,7 @@ def lazy_of_dask(transform: Callable[Concatenate[M, Any, P], Any]) -> Callable[C
 
     @wraps(transform)
     def transformed(self: M, X: Any, *args: P.args, **inputs: P.kwargs) -> Any:
-        array = dask_array(X)
+        array = as_arrays(X) if is_dask_frame(X) else dask_array(X)
         if array is None:
             return transform(self, X, *args, **inputs)
         arguments = signature(transform).bind(self, X, *args, **inputs).kwargs  # refuses arguments that the model does not accept

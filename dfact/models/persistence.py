@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from dfact.data.codebook import Codebook
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
+from dfact.extensions import extensions, load_extension
 from dfact.models.catalogue import BY_NAME, KIND
 from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.provenance import Comparison, SelectionRecord, Stability, TensorStability
+from dfact.models.row_factors import StoredRows
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import is_count
 from dfact.renames import current, stored
@@ -199,8 +201,11 @@ def load_model(path: str | PathLike[str]) -> Any:
     name = document["class"]
     if name in BY_NAME:
         BY_NAME[name].load()
+    elif name not in MODELS and name in (others := extensions("dfact.estimators")):
+        load_extension(others[name])
     if name not in MODELS:
-        raise StoreError(f"{path} holds a model of class {name}, expected one of {', '.join(_names())}; {writer}")
+        remedy = "install the package of the model, or import it first"
+        raise StoreError(f"{path} holds a model of class {name}, expected one of {', '.join(_names())}; {remedy}; {writer}")
     try:
         json.dumps(document, ensure_ascii=False).encode()  # JSON may hold lone surrogates, which cannot be encoded
         parameters = {key: _decode(group, value) for key, value in document["parameters"].items() if key not in _NOT_SAVED}
@@ -224,7 +229,7 @@ def load_model(path: str | PathLike[str]) -> Any:
 
 def _names() -> list[str]:
     """Return the names of the classes of models that can be saved and loaded."""
-    return sorted({*BY_NAME, *MODELS})
+    return sorted({*BY_NAME, *MODELS, *extensions("dfact.estimators")})
 
 
 def _check(model: Factorization) -> None:
@@ -368,7 +373,9 @@ def _read_array(group: zarr.Group, name: str, expected: str, *, lazy: bool) -> A
         raise StoreError(f"{damaged} ({error})") from error
     if digest.value != expected:
         raise StoreError(damaged)
-    return array if values is None else values
+    if values is not None:
+        return values
+    return array if labels else StoredRows(array.async_array)
 
 
 class _Digest:

@@ -17,6 +17,7 @@ from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
 from dfact.psychometrics.mantel import adjusted
 from dfact.renames import add_old_names, current
+from dfact.text import html_view
 
 _COSINE = 1.0001  # greatest absolute value of a similarity, with its rounding error
 STABLE = 0.9
@@ -77,6 +78,15 @@ class SelectionRecord:
         if np.isfinite(self.errors).any():
             table["standard error"] = self.errors
         return table.assign(**{name: self.figures[:, i] for i, name in enumerate(self.figure_names)})
+
+    def __repr__(self) -> str:
+        chosen = ", ".join(f"{name}={value}" for name, value in zip(self.names, self.values[self.best], strict=True))
+        return f"<SelectionRecord of {len(self.values)} candidates by {self.criterion} ({self.rule}): {chosen}>"
+
+    def _repr_html_(self) -> str:
+        return html_view(
+            repr(self)[1:-1], (), {"": self.table.assign(chosen=["✓" if i == self.best else "" for i in range(len(self.values))])}
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +180,12 @@ class Stability:
         """Whether any refit has a loading of exactly 0, because of a bound or a penalty."""
         return bool((self.selected < 1).any())
 
+    def __repr__(self) -> str:
+        return f"<Stability over {self.n_refits} refits: {self.resampling}>"
+
+    def _repr_html_(self) -> str:
+        return html_view(repr(self)[1:-1], (), {"": self.summary([str(i) for i in range(1, self.similarity.shape[1] + 1)])})
+
     def false_selections(self, threshold: float = STABLE) -> float:
         """Return an upper bound on the expected number of loadings with a selection frequency of at least ``threshold`` by chance:
 
@@ -261,6 +277,12 @@ class TensorStability:
     def sparse(self) -> bool:
         """Whether any penalized refit has a loading of exactly 0."""
         return bool((self.selected < 1).any())
+
+    def __repr__(self) -> str:
+        return f"<TensorStability over {self.n_refits} refits: {self.resampling}>"
+
+    def _repr_html_(self) -> str:
+        return html_view(repr(self)[1:-1], (), {"": self.summary([str(i) for i in range(1, self.similarity.shape[1] + 1)])})
 
     @property
     def factor_match_scores(self) -> NDArray[np.float64]:
@@ -388,6 +410,15 @@ class Comparison:
         columns |= {"low": self.low, "high": self.high, "p": self.p}
         known = {name: values.ravel() for name, values in columns.items() if values is not None and not np.isnan(values).all()}
         return pd.DataFrame(known, index)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{level} ({size})" for level, size in zip(self.levels, self.sizes, strict=True))
+        return f"<Comparison of {self.by}: {sizes}>"
+
+    def _repr_html_(self) -> str:
+        tables = {"Factors": self.factors([str(i) for i in range(1, self.congruence.shape[1] + 1)])}
+        tables |= {"Items with differential functioning": self.dif_items} if len(self.dif_items) else {}
+        return html_view(repr(self)[1:-1], (), tables)
 
     @property
     def lowest_p(self) -> float:

@@ -1,6 +1,6 @@
 """Row factors as an array, or as a Zarr array that workers may write themselves."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from typing import Any
 
@@ -14,6 +14,21 @@ from dfact.engine.session import StateRows
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_chunk
 from dfact.storage.files import TemporaryFolder
 from dfact.storage.groups import create_array, open_store
+from dfact.storage.location import Location, parse_location
+
+
+class StoredRows(zarr.Array[Any]):
+    """A Zarr array (n, k) of row factors that libraries take for rows: ``pandas.DataFrame(model.factors_)`` reads it."""
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        step = self.chunks[0]
+        for start in range(0, self.shape[0], step):
+            yield from np.asarray(self[start : start + step])
+
+
+def open_rows(location: Location) -> StoredRows:
+    """Open row factors that are stored, read-only."""
+    return StoredRows(zarr.open_array(open_store(location, read_only=True), mode="r").async_array)
 
 
 def gather_rows(
@@ -38,7 +53,7 @@ def gather_rows(
     if out is not None:
         with create_array(out, "rows", **settings) as array:
             _write_rows(parts, array)
-        return zarr.open_array(open_store(out, read_only=True), mode="r")
+        return open_rows(parse_location(out))
     folder = TemporaryFolder("factors")
     path = folder.path / "factors.zarr"
     written = zarr.create_array(path, config=WRITE_EMPTY_CHUNKS, **settings)
@@ -47,7 +62,7 @@ def gather_rows(
     except BaseException:
         folder.remove()
         raise
-    array = zarr.open_array(open_store(path, read_only=True), mode="r")
+    array = open_rows(path)
     folder.remove_with(array)
     return array
 

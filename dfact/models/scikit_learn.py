@@ -6,20 +6,24 @@ output as data frames.
 """
 
 import sys
+import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from functools import cache, wraps
 from inspect import signature
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
+import zarr
 from numpy.typing import NDArray
 
+from dfact.models.copies import is_client, picklable_state
 from dfact.models.method_docs import document_methods
 from dfact.renames import current
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FROM_SCIKIT_LEARN = ("_get_metadata_request", "_repr_html_", "_repr_mimebundle_", "get_metadata_routing")
+_FROM_SCIKIT_LEARN = ("_get_metadata_request", "get_metadata_routing")
 
 
 def check_is_fitted(model: Any) -> None:
@@ -125,6 +129,27 @@ class TransformerInterface:
     def _n_features_out(self) -> int:
         raise NotImplementedError  # each model's own
 
+    def __getstate__(self) -> dict[str, Any]:
+        return picklable_state(self)
+
+    def __copy__(self) -> Self:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(vars(self))
+        return copied
+
+    def __sklearn_clone__(self) -> Self:
+        """Return an unfitted copy for ``sklearn.base.clone``; a Dask client is shared, as it cannot be copied."""
+        from sklearn.base import clone
+
+        shared = [name for name, value in self.get_params(deep=False).items() if name == "executor" and is_client(value)]
+        copied = type(self)(
+            **{name: value if name in shared else clone(value, safe=False) for name, value in self.get_params(deep=False).items()}
+        )
+        for name in ("_metadata_request", "_sklearn_output_config"):
+            if name in vars(self):
+                setattr(copied, name, deepcopy(vars(self)[name]))
+        return copied
+
     def set_output(self, *, transform: str | None = None) -> Self:
         """Set the container that ``transform`` returns.
 
@@ -150,6 +175,23 @@ class TransformerInterface:
 
         return cast("str", BaseEstimator.__repr__(self._as_base_estimator()))
 
+    def _repr_html_(self) -> str:
+        """Return scikit-learn's diagram, and below it what a fit has found."""
+        from sklearn.utils import estimator_html_repr
+
+        with warnings.catch_warnings():  # scikit-learn reads all attributes, old names too
+            warnings.simplefilter("ignore", DeprecationWarning)
+            diagram = str(estimator_html_repr(self._as_base_estimator()))
+        return diagram + self._fitted_html() if hasattr(self, "n_features_in_") else diagram
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        """Return the model for a notebook, which prefers this to ``_repr_html_``."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _fitted_html(self) -> str:
+        """Return the HTML that describes the fitted model."""
+        return ""
+
     def __getattr__(self, name: str) -> Any:
         if name in _FROM_SCIKIT_LEARN or (name.startswith("set_") and name.endswith("_request")):
             return getattr(self._as_base_estimator(), name)
@@ -171,11 +213,21 @@ def _with_container(method: F) -> F:
         result = method(self, X, *args, **options)
         if "sklearn" not in sys.modules and "_sklearn_output_config" not in vars(self):
             return result
+        if isinstance(result, zarr.Array) and _wants_frame(self):
+            result = np.asarray(result)
         from sklearn.utils._set_output import _wrap_data_with_container
 
         return _wrap_data_with_container("transform", result, X, self)
 
     return cast("F", transformed)
+
+
+def _wants_frame(model: Any) -> bool:
+    """Return whether ``set_output`` or scikit-learn's configuration asks for a data frame."""
+    from sklearn import get_config
+
+    chosen = vars(model).get("_sklearn_output_config", {}).get("transform", get_config()["transform_output"])
+    return bool(chosen != "default")
 
 
 @cache

@@ -26,7 +26,7 @@ from dfact.psychometrics.answer_sums import AnswerSums, SumsTask, SurveyFigures
 from dfact.psychometrics.item_sums import ItemRange, ItemSums
 from dfact.psychometrics.scale_statistics import Associations, adequacy, describe_scale, quoted
 from dfact.renames import accept_old_names
-from dfact.text import align_columns, table_text
+from dfact.text import align_columns, html_view, table_text
 
 Array = NDArray[np.float64]
 INTERVALS = {"jackknife": "jackknife", "feldt": "Feldt", "replicates": "replicate weights"}
@@ -94,6 +94,10 @@ class Description:
         lines += [] if np.isnan(self.kmo) else [("KMO", f"{self.kmo:.3f}")]
         lines += [] if np.isnan(chi_square) else [(f"{self.bartlett.name}'s test", f"χ² = {chi_square:.1f}, {df:.0f} df, {level}")]
         return lines + ([("note", self.note)] if self.note else [])
+
+    def _repr_html_(self) -> str:
+        """Return the description for a notebook."""
+        return html_view("Description of a questionnaire", self.summary(), {"Scales": self.scales, "Items": self.items})
 
     def __str__(self) -> str:
         return "\n\n".join([align_columns(self.summary()), _printed(self.scales), _printed(self.items)])

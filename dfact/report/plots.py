@@ -1,7 +1,6 @@
 """Plots that several families of models share, with Matplotlib (the optional extra ``plot``)."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from dfact.errors import DfactError
 from dfact.export.tables import item_texts
 from dfact.models.estimator import Factorization
 from dfact.storage.files import atomic_file
+from dfact.storage.location import Location, suffix
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,10 +30,10 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure: "Figure", path: Path) -> None:
+def save_figure(figure: "Figure", path: Location) -> None:
     """Write a figure atomically, in the format of the ending of ``path``, one of ``FORMATS``."""
     with atomic_file(path) as partial:
-        figure.savefig(partial, format=path.suffix[1:])
+        figure.savefig(partial, format=suffix(path)[1:])
 
 
 def loadings_heatmap(model: Factorization) -> "Figure":

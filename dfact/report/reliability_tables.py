@@ -1,7 +1,6 @@
 """A description of a questionnaire as a csv file, an Excel workbook or an HTML page."""
 
 from os import PathLike
-from pathlib import Path
 
 import pandas as pd
 
@@ -14,6 +13,7 @@ from dfact.report.apa.write import write_tables
 from dfact.report.document import DefinitionList, Document, Section, Table, make_table
 from dfact.report.html.page import render_page
 from dfact.storage.files import atomic_file
+from dfact.storage.location import parse_location, suffix
 
 FORMATS = (".csv", ".xlsx", ".html")
 _FORMATS = dict.fromkeys(("key", "n", "items", "n_pairwise_min"), "{:.0f}") | dict.fromkeys(("missing", "floor", "ceiling"), "{:.1%}")
@@ -40,7 +40,7 @@ _HEADINGS = {
 
 def check_description_path(path: str | PathLike[str], *, style: str | None = None, overwrite: bool) -> None:
     """Raise an error before the work if a description cannot be written."""
-    check_destination(Path(path), overwrite=overwrite, formats=FORMATS if style is None else APA_FORMATS)
+    check_destination(parse_location(path), overwrite=overwrite, formats=FORMATS if style is None else APA_FORMATS)
 
 
 def write_description(
@@ -59,17 +59,17 @@ def write_description(
     DfactError
         ``path`` ends in .xlsx, and openpyxl is not installed.
     """
-    path = Path(path)
+    path = parse_location(path)
     check_description_path(path, style=style, overwrite=overwrite)
     if style is not None:
         write_tables(description_tables(description), path, overwrite=overwrite)
         return
-    if path.suffix == ".xlsx":
+    if suffix(path) == ".xlsx":
         tables = {"scales": description.scales, "items": description.items, "adequacy": _adequacy(description)}
         write_workbook(path, tables)
         return
     with atomic_file(path) as partial:
-        if path.suffix == ".csv":
+        if suffix(path) == ".csv":
             shown = description.items if table == "items" else description.scales
             inert = shown.rename(without_formula).map(lambda value: without_formula(value) if isinstance(value, str) else value)
             inert.to_csv(partial)

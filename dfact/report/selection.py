@@ -1,7 +1,6 @@
 """Scores of a selection, as text and as plots with Matplotlib (the optional extra ``plot``)."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -9,6 +8,7 @@ import pandas as pd
 from dfact.errors import ParameterError
 from dfact.export.files import check_destination
 from dfact.report.plots import FORMATS, new_figure
+from dfact.storage.location import Location
 from dfact.text import indented, table_text
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: 
     return figure
 
 
-def check_plot(path: Path, *, overwrite: bool) -> None:
+def check_plot(path: Location, *, overwrite: bool) -> None:
     """Raise an error before the work if the plot cannot be written: its path, its format, or Matplotlib missing."""
     check_destination(path, overwrite=overwrite, formats=FORMATS)
     new_figure(1, 1)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from dfact.errors import ParameterError
@@ -14,6 +13,7 @@ from dfact.report.plots import new_figure
 from dfact.report.presenters.sections import make_document
 from dfact.report.presenters.several import compare_models
 from dfact.storage.files import atomic_file
+from dfact.storage.location import parse_location
 
 FORMATS = (".html", ".htm")
 
@@ -43,8 +43,8 @@ def write_report(
     ----------
     model : fitted estimator, or path of a saved one; or a list of two and more
         Any factorization; models that are not part of dfact get a plain presentation. Models of a list have the same items.
-    path : path ending in .html
-        The file to write.
+    path : path or URL ending in .html
+        The file to write, or the object, such as ``s3://bucket/report.html``.
     data : array of any kind, path or Dataset, optional
         The data the model was fitted to: adds errors and missing rates by item, and for expectile models errors by size.
     texts, groups : dicts from item to text, optional
@@ -73,7 +73,7 @@ def write_report(
     >>> pathlib.Path("report.html").read_text().startswith("<!DOCTYPE html>")
     True
     """
-    path = Path(path)
+    path = parse_location(path)
     check_destination(path, overwrite=overwrite, formats=FORMATS)
     new_figure(1, 1)  # raises an error before the work if Matplotlib is not installed
     if isinstance(model, Sequence) and not isinstance(model, str):

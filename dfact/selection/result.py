@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
 from dfact.models.estimator import Factorization
+from dfact.text import html_view
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,14 @@ class Selection:
         """Numbers of components from 1 to the largest that no step of a solution path has; none for selections of another kind."""
         ranks = set(self.table["rank"]) if "rank" in self.table else set()
         return [rank for rank in range(1, max(ranks, default=0)) if rank not in ranks]
+
+    def _repr_html_(self) -> str:
+        """Return the candidates for a notebook, the chosen one marked."""
+        index = self.table.index.to_frame(index=False)
+        chosen = (index[list(self.best_params)] == pd.Series(self.best_params)).all(axis=1) if set(self.best_params) <= set(index) else None
+        table = self.table if chosen is None else self.table.assign(chosen=["✓" if each else "" for each in chosen])
+        best = ", ".join(f"{name}={value}" for name, value in self.best_params.items())
+        return html_view(f"Selection: {best}", [("model", type(self.model).__name__)], {"": table})
 
     def __str__(self) -> str:
         best = ", ".join(f"{name}={value}" for name, value in self.best_params.items())

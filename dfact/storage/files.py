@@ -14,9 +14,13 @@ from dfact.errors import StoreError
 from dfact.signals import finish_before_stop
 from dfact.storage.folder_owners import is_stale, owner_tag
 from dfact.storage.groups import partial_path
+from dfact.storage.location import Location
+from dfact.storage.remote_files import describe, file_name, upload
 from dfact.storage.replacement import absent_parents, remove_empty, sync
 
 _PREFIX = "dfact-"
+_folders: set[Path] = set()
+"""The temporary folders of this process that have not been removed."""
 _PRIVATE = 0o600  # for the user alone
 
 
@@ -26,9 +30,11 @@ class TemporaryFolder:
     def __init__(self, purpose: str) -> None:
         _remove_stale()
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-{owner_tag()}."))
+        _folders.add(self.path)
 
     def remove(self) -> None:
         """Delete the folder."""
+        _folders.discard(self.path)
         with finish_before_stop():  # runs in a finalizer, where an exception of a signal handler would only interrupt the deletion
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -39,6 +45,11 @@ class TemporaryFolder:
     def new_file(self, name: str) -> int:
         """Create a file for its user alone, and return its descriptor for reading and writing."""
         return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
+
+
+def is_temporary(location: Location | None) -> bool:
+    """Return whether a location lies in a temporary folder of this process."""
+    return isinstance(location, Path) and not _folders.isdisjoint(location.parents)
 
 
 def _remove_stale() -> None:
@@ -52,11 +63,27 @@ def _remove_stale() -> None:
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
+def _uploaded_file(url: str) -> Iterator[Path]:
+    """Yield a path in a temporary folder. Its file becomes the object at the URL if the block succeeds."""
+    folder = TemporaryFolder("upload")
+    try:
+        partial = folder.path / file_name(url)
+        yield partial
+        upload(partial, url)
+    finally:
+        folder.remove()
+
+
+@contextmanager
+def atomic_file(path: Location) -> Iterator[Path]:
     """Yield a path beside ``path`` to write to. The file moves to ``path`` if the block succeeds.
 
-    Otherwise it is deleted, with the folders that were created for it.
+    Otherwise it is deleted, with the folders that were created for it. A file for an object store is written in TMPDIR and uploaded.
     """
+    if isinstance(path, str):
+        with _uploaded_file(path) as partial:
+            yield partial
+        return
     partial, new = partial_path(path), list[Path]()
     try:
         new = absent_parents(path)
@@ -73,3 +100,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
         with suppress(OSError):  # absent after success, or if its folder could not be created
             partial.unlink()
         remove_empty(new)
+
+
+def file_size(location: Location) -> int:
+    """Return the size of a file or an object in bytes."""
+    if isinstance(location, Path):
+        return location.stat().st_size
+    found = describe(location)
+    if found is None:
+        raise StoreError(f"{location} does not exist, expected a file")
+    return found[0]

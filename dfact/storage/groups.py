@@ -13,7 +13,8 @@ from zarr.errors import ZarrUserWarning
 
 from dfact.errors import StoreError
 from dfact.storage.arrays import MAX_REASON, WRITE_EMPTY_CHUNKS, reason
-from dfact.storage.location import Location, parse_location
+from dfact.storage.location import Location, parse_location, suffix
+from dfact.storage.remote_files import describe, remove_object
 from dfact.storage.replacement import absent_parents, delete_folder, remove_empty, replace_folder, replaced_folder, restore_folder
 from dfact.storage.zarr_stores import StrictLocalStore, StrictObjectStore
 
@@ -157,6 +158,8 @@ def remove(location: Location) -> None:
             location.rename(partial)
             delete_folder(partial)
         return
+    if suffix(location) and describe(location) is not None:  # a single object, such as a report
+        remove_object(location)
     store = StrictObjectStore(location)
     stored = _dfact_attributes(location)
     if stored and stored.get("complete") is True:
@@ -192,7 +195,9 @@ def ensure_not_source(path: str | PathLike[str], sources: Iterable[Location | No
 
 def exists(location: Location) -> bool:
     """Check whether anything is at the location, complete or not."""
-    return location.exists() if isinstance(location, Path) else StrictObjectStore(location).holds_any()
+    if isinstance(location, Path):
+        return location.exists()
+    return StrictObjectStore(location).holds_any() or (bool(suffix(location)) and describe(location) is not None)
 
 
 def stored_size(location: Location) -> int:
@@ -217,10 +222,13 @@ def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     except StoreError:
         raise
     except Exception as error:  # damaged metadata makes Zarr raise errors of all kinds
-        raise StoreError(f"{location} is not a Zarr group, expected a dfact {kind} ({f'{error}'[:MAX_REASON]})") from error
+        raise StoreError(
+            f"{location} is not a Zarr group, expected a dfact {kind} ({f'{error}'[:MAX_REASON]}){_how_to_import(location)}"
+        ) from error
     stored = group.attrs.get(ATTRIBUTE)
     if not isinstance(stored, Mapping):
-        raise StoreError(f"{location} is a Zarr group, expected a dfact {kind}; write one with dfact.import_array or dfact.import_table")
+        remedy = _how_to_import(location, group) or "; write one with dfact.import_array or dfact.import_table"
+        raise StoreError(f"{location} is a Zarr group, expected a dfact {kind}{remedy}")
     if stored.get("version") != FORMAT_VERSION:  # kinds may have had other names
         raise StoreError(f"{location} has format version {stored.get('version')}, expected {FORMAT_VERSION}; {_remedy(kind, stored)}")
     if stored.get("kind") != kind:
@@ -228,6 +236,27 @@ def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     if stored.get("complete") is not True:
         raise StoreError(f"{location} is incomplete: its writer was interrupted; write it again")
     return group
+
+
+def _how_to_import(location: Location, group: zarr.Group | None = None) -> str:
+    """Return the line that imports an array of another program's store at the location; an empty text if there is none."""
+    line = "; import an array of it: dfact.import_array({}, 'new.zarr')".format
+    if group is None:  # an array, or another format
+        older = isinstance(location, Path) and any((location / name).is_file() for name in (".zarray", ".zgroup"))
+        return f"{' in Zarr format 2' if older else ''}{line(f'zarr.open({str(location)!r})')}" if older or _is_array(location) else ""
+    tables = [name for name in sorted(group.array_keys()) if len(group[name].shape) > 1]  # type: ignore[union-attr]  # an array has a shape
+    if not tables:
+        return ""
+    named = getattr(group[tables[0]].metadata, "dimension_names", None)
+    opened = f"xarray.open_zarr({str(location)!r})" if named else f"zarr.open_group({str(location)!r})"
+    return line(f"{opened}[{tables[0]!r}]")
+
+
+def _is_array(location: Location) -> bool:
+    try:
+        return isinstance(_open(open_store(location, read_only=True), mode="r"), zarr.Array)
+    except Exception:  # damaged metadata makes Zarr raise errors of all kinds
+        return False
 
 
 def _remedy(kind: str, stored: Mapping[str, Any]) -> str:

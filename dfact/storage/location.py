@@ -39,7 +39,8 @@ def parse_location(path: str | PathLike[str], *, web: bool = False) -> Location:
         or a prefix, names a user, or has lost a slash in a ``Path``.
     """
     if not isinstance(path, (str, PathLike)) or not str(path) or "\0" in str(path):
-        raise ParameterError(f"the location is {path!r}, expected a path or a URL such as s3://bucket/prefix")
+        found = repr(path) if isinstance(path, (str, PathLike)) else f"a {type(path).__name__}"  # data is not printed
+        raise ParameterError(f"the location is {found}, expected a path or a URL such as s3://bucket/prefix")
     url = _URL.fullmatch(str(path))
     if url is None:
         _require_reachable(Path(path))
@@ -98,10 +99,13 @@ def stem(location: Location) -> str:
     return Path(location).stem
 
 
+def suffix(location: Location) -> str:
+    """Return the ending of the last part, with its dot; an empty text without one."""
+    return Path(location).suffix
+
+
 def check_ending(location: Location, formats: Sequence[str]) -> None:
     """Raise an error if the ending of a location is not one of the formats."""
-    ending = Path(location).suffix
+    ending = suffix(location)
     if ending not in formats:
         raise ParameterError(f"{location} ends in {ending!r}, expected one of {', '.join(formats)}")
-    if isinstance(location, str) and ending != ".zarr":
-        raise ParameterError(f"{location} is in an object store, expected a local path; only .zarr is written to object stores")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -95,6 +96,27 @@ def stream_file(url: str) -> tuple[Signature, Iterator[bytes]]:
             yield from result.stream(_MOST_READ)
 
     return _signature(result.meta), content()
+
+
+def upload(path: Path, url: str) -> None:
+    """Write a local file as an object, which is complete or absent; an object of this name is replaced."""
+    import obstore
+
+    client, key = _object(url)
+    try:
+        with _errors(url):
+            obstore.put(client, key, path)
+    except StoreError as error:
+        raise StoreError(f"cannot write {public_url(url)}: {error}") from error
+
+
+def remove_object(url: str) -> None:
+    """Delete the object of this name."""
+    import obstore
+
+    client, key = _object(url)
+    with _errors(url):
+        obstore.delete(client, key)
 
 
 class RangeStream(io.RawIOBase):

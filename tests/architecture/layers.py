@@ -11,7 +11,7 @@ ROOT = Path(dfact.__file__).parent
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("errors", "lazy", "renames", "settings"),
     ("internals",),
-    ("signals", "text", "code_cache"),
+    ("signals", "text", "code_cache", "extensions"),
     ("monitoring",),
     ("progress",),
     ("kernels",),

@@ -1,8 +1,10 @@
 """The command line: printed text, written files and exit codes."""
 
 import asyncio
+import json
 import logging
 import shlex
+import shutil
 import signal
 import warnings
 from pathlib import Path
@@ -204,6 +206,44 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale is negative")
+def test_json_documents_hold_what_the_tables_hold(data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def printed(*arguments: str) -> dict[str, Any]:
+        assert main([*arguments, "--json"]) == 0
+        document: dict[str, Any] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is no JSON
+        assert (document["schema"], document["dfact"]) == (1, dfact.__version__)
+        return document
+
+    copied = shutil.copytree(model, tmp_path / "copied.model")
+    fitted, dataset = dfact.load_model(model), dfact.open_dataset(data)
+    found = {name: printed("info", str(path)) for name, path in (("dataset", data), ("model", model))}
+    assert [document["kind"] for document in found.values()] == ["dataset", "model"]
+    assert [item["item"] for item in found["dataset"]["items"]] == list(dataset.column_labels)
+    assert {each["name"] for each in found["dataset"]["confounders"]} == {"age", "sex"}
+    loadings = pd.DataFrame(found["model"]["loadings"]).set_index("item")
+    pd.testing.assert_frame_equal(loadings, fitted.loadings_, check_dtype=False, check_index_type=False, check_column_type=False)
+    assert found["model"]["figures"]["n_iter"] == fitted.n_iter_
+    plan = printed("fit", "icqf", str(data), "-k", "2", "--plan")
+    assert plan["kind"] == "plan"
+    assert plan["fits"]
+    assert plan["peak"] == plan["baseline"] + plan["working"] + plan["driver"] + plan["resident"]
+    described = printed("describe", str(data))
+    assert len(described["items"]) == M
+    assert described["sphericity"]["df"] == M * (M - 1) / 2
+    chosen = printed("select", "icqf", str(data), "-k", "1,2", "--seed", "0")
+    assert chosen["best"]["n_components"] in (1, 2)
+    assert [row["n_components"] for row in chosen["candidates"]] == [1, 2]
+    stability = printed("stability", str(copied), str(data), "--resamples", "3", "--seed", "0")
+    assert len(stability["loadings"]) == M * len(stability["components"])
+    assert {type(row["low"]) for row in stability["loadings"]} <= {float, type(None)}
+    even = dfact.import_array(planted_answers(2 * N, M, 2, 0), tmp_path / "even.zarr", confounders={"sex": ["f", "m"] * N})
+    dfact.save_model(dfact.ICQF(2, random_state=0).fit(even.with_confounders(None)), tmp_path / "even.model")
+    arguments = ["--by", "sex", "--resamples", "30", "--no-test", "--seed", "0"]
+    compared = printed("compare", str(tmp_path / "even.model"), str(tmp_path / "even.zarr"), *arguments)
+    assert [group["level"] for group in compared["groups"]] == ["f", "m"]
+    assert compared["factors_untested"] == "not asked for"
+
+
 def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.model"
     options = "--components 2 --beta 0.2 --rho 2 --max-iter 7 --tol 0 --init random --seed 3 --q-max 2.5 --w-max 0.9 --bounds 0 3.5"

@@ -14,6 +14,8 @@ import pytest
 import dfact
 from dfact.cli.demo_kinds import KINDS
 from dfact.cli.main import cli, main
+from dfact.data.readers.formats import open_table
+from dfact.errors import DependencyError
 from dfact.models.catalogue import CATALOGUE, Entry
 from tests.cases import exhaustive_unless
 from tests.documentation.demos import demo, leave_files, parsed
@@ -170,3 +172,27 @@ def test_an_unknown_topic_is_refused_with_the_closest_and_the_list(capsys: pytes
     error = " ".join(capsys.readouterr().err.split())
     listed = ", ".join(sorted(GUIDES))
     assert f"TOPIC is 'memroy', expected a command, a class, a kind of demo, or one of the guides {listed}; did you mean 'memory'?" in error
+
+
+def test_extensions_are_listed_without_an_import_and_errors_name_their_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed = tmp_path / "other_words-2.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: other-words\nVersion: 2.0\n")
+    names = "words = no_such_module:words\nfit.words = dfact.errors:DataError\n"
+    (installed / "entry_points.txt").write_text(f"[dfact.commands]\n{names}[dfact.readers]\nwords = no_such_module:FORMATS\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for arguments in (["--help"], ["fit", "--help"], ["select", "--help"]):
+        assert main(arguments) == 0
+        assert re.search(r"Commands of other packages:\n +words +other-words 2\.0", capsys.readouterr().out)
+    assert main(["words"]) == 1
+    assert "'words' (no_such_module:words) cannot be loaded: No module named" in capsys.readouterr().err
+    assert main(["fit", "words"]) == 1
+    assert "is a type, expected a dfact ModelSpec; correct its entry point" in capsys.readouterr().err
+    assert main(["verbs"]) == 2
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    assert open_table(tmp_path / "a.csv").columns == ["a", "b"]  # a format of dfact's own needs no other
+    (tmp_path / "a.words").write_text("")
+    with pytest.raises(DependencyError, match=r"'words'.*repair or uninstall other-words"):
+        open_table(tmp_path / "a.words")

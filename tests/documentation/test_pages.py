@@ -9,7 +9,9 @@ import pkgutil
 import re
 import shlex
 import shutil
+import sys
 import tomllib
+from collections.abc import Iterator
 from contextlib import chdir, nullcontext
 from functools import cache
 from importlib import import_module
@@ -28,8 +30,10 @@ from dfact.cli.demo_kinds import CLUSTER_SCRIPT, FOLDER, KINDS
 from dfact.cli.main import cli, main
 from dfact.data.examples.questionnaires import write_survey
 from dfact.data.readers.formats import formats
+from dfact.engine.passes import PARTIAL_SUMS
 from dfact.jobs.declarations import OutputLocation
 from dfact.models.catalogue import BY_COMMAND, CATALOGUE
+from dfact.models.estimator import MODELS, SAVED_TYPES
 from tests.cases import exhaustive_after, exhaustive_unless
 from tests.documentation.demos import LEFT, demo, leave_files, parsed, run_demo
 from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
@@ -39,6 +43,7 @@ ALL_BLOCKS = [block for blocks in SECTIONS.values() for block in blocks]
 LONG = {"README: A five-minute tour", "README: The same in Python", "README: Your own data", "import: A table of answers"}
 REPRESENTATIVE = {name for name in SECTIONS if name.startswith("README")} | {
     "extending: extending",
+    "extending: From an empty folder",
     "failures: failures",
     "import: A table of answers",
     "limits: limits",
@@ -105,6 +110,41 @@ def execute(block: Block, folder: Path, names: dict[str, Any]) -> None:
     exec(compile(block.text, str(file), "exec"), names)
 
 
+def file_of(block: Block) -> str | None:
+    """Return the name of the file that a block shows, which its first line states: ``# pyproject.toml``."""
+    found = re.match(r"# (\S+\.(?:py|toml))\n", block.text)
+    return found[1] if found else None
+
+
+def write_file(block: Block, name: str, folder: Path) -> None:
+    """Write a file of a package that a guide shows; its entry points become known, as an installation makes them."""
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(f"{block.text}\n")
+    if name == "pyproject.toml":
+        project = tomllib.loads(block.text)["project"]
+        installed = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+        installed.mkdir()
+        (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+        groups = [
+            f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in names.items())
+            for group, names in project["entry-points"].items()
+        ]
+        (installed / "entry_points.txt").write_text("\n".join(groups))
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let packages in the folder be imported, and forget them afterwards."""
+    registries: tuple[dict[str, Any], ...] = (sys.modules, MODELS, SAVED_TYPES, PARTIAL_SUMS)
+    before = [set(registry) for registry in registries]
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for registry, known in zip(registries, before, strict=True):
+        for name in set(registry) - known:
+            if str(getattr(registry[name], "__module__", name)).startswith("dfact_"):
+                del registry[name]
+
+
 def compare(block: Block, printed: str) -> None:
     """Check that a block of output was printed; … stands for any lines, and decimal figures may differ in their last places."""
     pattern = ""
@@ -116,6 +156,7 @@ def compare(block: Block, printed: str) -> None:
     np.testing.assert_allclose([float(figure) for figure in found.groups()], figures, rtol=0.02, atol=0.002, err_msg=block.where)
 
 
+@pytest.mark.usefixtures("packages")
 @pytest.mark.filterwarnings("ignore:the anchor of F")  # the guide on psychometrics explains it
 @pytest.mark.parametrize(
     "name",
@@ -136,7 +177,9 @@ def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, req
     names: dict[str, Any] = {"__name__": "__main__"}
     printed = ""
     for block in blocks:
-        if block.kind == "sh":
+        if (file := file_of(block)) is not None:
+            write_file(block, file, tmp_path)
+        elif block.kind == "sh":
             for command in block.commands():
                 run(command.replace("s3://bucket", store))
         elif elsewhere(block.text):
@@ -318,7 +361,7 @@ def test_links_and_pictures_exist(page: str) -> None:
 
 
 def test_the_job_is_that_of_its_section() -> None:
-    (toml,) = (block for block in ALL_BLOCKS if block.kind == "toml")
+    (toml,) = (block for block in ALL_BLOCKS if block.kind == "toml" and file_of(block) is None)
     assert [step["run"] for step in tomllib.loads(toml.text)["step"]] == ["import", "select icqf", "stability", "report"]
 
 

@@ -2,21 +2,29 @@
 
 import asyncio
 import logging
+import pickle
+import tempfile
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 
 import dask
+import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 from distributed.core import ConnectionPool
+from sklearn.base import clone
 
+import dfact
 from benchmarks.faults.fits import PATIENCE, Processes
 from dfact.data.sources.dask import worker_infos
 from dfact.engine.cluster.certificate_names import ClusterSecurity
+from dfact.engine.cluster.clients import client_at
 from dfact.engine.cluster.connection import connect
 from dfact.engine.cluster.dismissal import FILE, dismiss_workers
 from dfact.engine.cluster.watchdog import Watchdog
-from dfact.errors import ClusterError, DfactError
+from dfact.errors import ClusterError, DfactError, ParameterError
+from tests.conftest import planted_answers
 
 
 def test_driver_starts_with_the_expected_workers(cluster: LocalCluster, caplog: pytest.LogCaptureFixture) -> None:
@@ -46,6 +54,42 @@ def test_polls_of_the_client_hide_no_workers(cluster: LocalCluster) -> None:
     """Dask's clients poll the scheduler without its workers, and Client.scheduler_info may return what such a poll has found."""
     with dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}), Client(cluster, set_as_default=False) as client:
         assert {len(worker_infos(client)) for _ in range(300)} == {2}
+
+
+def test_copies_of_an_estimator_reach_the_cluster_of_its_client(cluster: LocalCluster) -> None:
+    X = planted_answers(4100, 6, 2, 0)
+    expected = dfact.ICQF(2, random_state=0, max_iter=3, executor="inline").fit(X).components_
+    with Client(cluster, set_as_default=False) as client:
+        model = dfact.ICQF(2, random_state=0, max_iter=3, executor=client)
+        assert clone(model).executor is client
+        copied = pickle.loads(pickle.dumps(model))
+        assert copied.executor == deepcopy(model).executor == cluster.scheduler_address
+        returned = client.submit(_fit_stored, X).result()
+    np.testing.assert_array_equal(returned.components_, expected)
+    assert isinstance(returned.factors_, np.ndarray)  # the temporary folder was the worker's
+    np.testing.assert_array_equal(copied.fit(X).components_, expected)  # connects by the address, and stays connected
+    assert client_at(cluster.scheduler_address) is client_at(cluster.scheduler_address)
+    with pytest.raises(ClusterError, match="the Dask client is closed, expected one that is connected"):
+        model.fit(X)
+
+
+def _fit_stored(X: np.ndarray) -> dfact.ICQF:
+    with tempfile.TemporaryDirectory() as folder:
+        return dfact.ICQF(2, random_state=0, max_iter=3, executor="inline").fit(dfact.import_array(X, f"{folder}/x.zarr"))
+
+
+def test_an_asynchronous_client_is_refused_and_a_running_loop_is_not(cluster: LocalCluster) -> None:
+    X = planted_answers(4100, 6, 2, 0)
+
+    async def fit(*, asynchronous: bool) -> dfact.ICQF:
+        if asynchronous:
+            async with Client(cluster.scheduler_address, asynchronous=True, set_as_default=False) as client:
+                return dfact.ICQF(2, max_iter=3, executor=client).fit(X)
+        return dfact.ICQF(2, max_iter=3, executor=cluster.scheduler_address).fit(X)  # as in a cell of a notebook
+
+    with pytest.raises(ParameterError, match=r"the Dask client is asynchronous.*expected a synchronous one"):
+        asyncio.run(fit(asynchronous=True))
+    assert asyncio.run(fit(asynchronous=False)).n_iter_ == 3
 
 
 @pytest.mark.cluster

@@ -488,11 +488,6 @@ def test_steps_with_overlapping_paths_are_refused(tmp_path: Path, more: str, pro
             4,
             "export: out: x ends in '', expected one of .csv, .parquet, .zarr",
         ),
-        (
-            'run = "export"\nmodel = "m.model"\nout = "s3://a/b.csv"',
-            4,
-            "export: out: s3://a/b.csv is in an object store, expected a local path",
-        ),
         ('run = "transform"\nmodel = "m.model"\ndata = "a.zarr"\nout = "x.xlsx"', 5, "transform: out: x.xlsx ends in '.xlsx', expected"),
         (
             'run = "fit icqf"\ndata = "a.zarr"\nmodel = "m.model"\nplot = "p.gif"',

@@ -44,6 +44,7 @@ from dfact.storage.array_stream import StreamWriter
 from dfact.storage.groups import ATTRIBUTE, create_group, kind_at, open_store
 from dfact.storage.input_files import InputFolder, open_input, open_input_file
 from dfact.storage.location import parse_location
+from dfact.storage.remote_files import stream_file
 from dfact.storage.zarr_stores import StrictObjectStore
 from tests.conftest import free_port, planted_answers
 from tests.servers import serving
@@ -308,9 +309,12 @@ def test_command_line(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["info", data]) == 0
     assert data in capsys.readouterr().out
     assert xr.open_zarr(open_store(out, read_only=True))["factors"].shape == (200, 2)
-    assert main(["transform", model, data, f"{bucket}/factors.csv"]) == 1
-    assert "object store" in capsys.readouterr().err
-    assert not StrictObjectStore(f"{bucket}/factors.csv").holds_any()
+    commands = {"factors.csv": ["transform", model, data], "a.html": ["export", model, "--style", "apa"], "report.html": ["report", model]}
+    for name, command in commands.items():  # single files are objects of the same bytes
+        assert main([*command, f"{bucket}/{name}"]) == main([*command, str(tmp_path / name)]) == 0
+        assert b"".join(map(bytes, stream_file(f"{bucket}/{name}")[1])) == (tmp_path / name).read_bytes()
+        assert main([*command, f"{bucket}/{name}"]) == 1
+        assert f"{bucket}/{name} exists already" in capsys.readouterr().err
 
 
 # tables in a store
@@ -578,7 +582,7 @@ max-iter = 3
 run = "transform"
 model = "{bucket}/job.model"
 data = "{bucket}/job.zarr"
-out = "factors.csv"
+out = "{bucket}/job-factors.csv"
 """
     (tmp_path / "job.toml").write_text(job)
     for done in (2, 0):
@@ -587,7 +591,9 @@ out = "factors.csv"
     (tmp_path / "job.toml").write_text(job.replace("components = 2", "components = 1"))
     assert main(["run", str(tmp_path / "job.toml")]) == 0
     assert dfact.load_model(f"{bucket}/job.model").n_components == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["factors.csv", "job.toml"]
+    [header, *_] = b"".join(map(bytes, stream_file(f"{bucket}/job-factors.csv")[1])).splitlines()
+    assert header.count(b",") == 1  # of the model with one component: the object has been replaced
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
 
 
 # requests that write

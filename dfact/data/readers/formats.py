@@ -17,7 +17,9 @@ from dfact.data.readers.frames import ArrowStream, InputFrame, open_frame
 from dfact.data.readers.genetics.genotypes import GenotypeFile
 from dfact.data.readers.isolation.parsers import parse
 from dfact.data.sources.array import LabelledArray
+from dfact.data.sources.frames import collected
 from dfact.errors import DataError, ParameterError
+from dfact.extensions import extensions, load_extension
 from dfact.storage.input_files import InputFolder, open_input
 
 TableSource = str | PathLike[str] | ArrowStream
@@ -51,8 +53,15 @@ def formats() -> tuple[Format, ...]:
     return tuple(each for module in modules for each in getattr(module, "FORMATS", ()))
 
 
+def other_formats() -> tuple[Format, ...]:
+    """Return the formats that other packages add; they are asked only for files that no format here reads."""
+    found = [load_extension(each) for each in extensions("dfact.readers").values()]
+    return tuple(each for formats_of_package in found for each in formats_of_package)
+
+
 def open_source(source: TableSource) -> Input | InputFrame:
     """Open a data frame, a file or a folder of files, whose content is not read yet; raises StoreError if there is no such file."""
+    source = collected(source)
     return InputFrame(source) if isinstance(source, ArrowStream) else open_input(source)
 
 
@@ -99,7 +108,8 @@ def open_genotypes(source: str | PathLike[str] | Input) -> GenotypeFile:
 def holds_genotypes(source: str | PathLike[str]) -> bool:
     """Check whether the suffix is that of a format of genotypes, without opening the file."""
     name = str(source).rstrip("/").lower()
-    return any(each.holds == "genotypes" and name.endswith(each.suffixes) for each in formats())
+    known = any(name.endswith(each.suffixes) for each in formats())
+    return any(each.holds == "genotypes" and name.endswith(each.suffixes) for each in (formats() if known else other_formats()))
 
 
 def open_labels(source: str | PathLike[str], name: str) -> list[str]:
@@ -138,7 +148,18 @@ def _given(options: ReadOptions) -> list[str]:
 
 
 def _choose(source: Input, options: ReadOptions, holds: Content) -> Format:
-    candidates = [each for each in formats() if each.holds == holds]
+    """Return the format that reads a file, one of dfact's own if there is any."""
+    try:
+        return _choose_among(formats(), source, options, holds)
+    except (DataError, ParameterError):
+        others = other_formats()
+        if not others:
+            raise
+        return _choose_among((*formats(), *others), source, options, holds)
+
+
+def _choose_among(known: tuple[Format, ...], source: Input, options: ReadOptions, holds: Content) -> Format:
+    candidates = [each for each in known if each.holds == holds]
     if isinstance(source, InputFolder):
         for each in candidates:
             # A folder of tables is chosen by the parts in it, a store by its own suffix.
@@ -157,7 +178,7 @@ def _choose(source: Input, options: ReadOptions, holds: Content) -> Format:
         text = next((each for each in candidates if "delimiter" in each.options), None)
         if text is not None:
             return text
-    other = next((each for each in formats() if each.holds != holds and name.endswith(each.suffixes)), None)
+    other = next((each for each in known if each.holds != holds and name.endswith(each.suffixes)), None)
     if other is not None:
         raise ParameterError(f"{source.name} is a file of {other.name}, expected {_NAMES[holds][0]}; use {_NAMES[other.holds][1]}")
     ending = "".join(source.suffixes[-1:])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import dask_array
 from dfact.data.sources.dense import ArraySource, LazySource, ZarrSource
+from dfact.data.sources.frames import index_texts, is_dask_frame
 from dfact.data.sources.sparse import CSRSource
 from dfact.errors import DataError
 from dfact.lazy import is_data_frame, is_sparse, pd, sp
@@ -83,12 +84,14 @@ def _frame_values(frame: pd.DataFrame) -> NDArray[Any]:
 
 
 def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
-    """Return the labels that a DataFrame, an xarray DataArray or an array of a file has along an axis."""
+    """Return the labels that a data frame of pandas or Dask, an xarray DataArray or an array of a file has along an axis."""
     if isinstance(X, LabelledArray):
         return X.labels[axis] if axis < len(X.labels) else None
     if is_data_frame(X):
         index = (X.index, X.columns)[axis]
-        return None if isinstance(index, pd.RangeIndex) else index.astype(str).to_numpy(dtype=object)
+        return None if isinstance(index, pd.RangeIndex) else index_texts(index)
+    if is_dask_frame(X):
+        return np.asarray([str(name) for name in X.columns], dtype=object) if axis else None
     if hasattr(X, "dims") and X.dims[axis] in X.coords:
         return np.asarray(X.coords[X.dims[axis]].values).astype(str).astype(object)
     return None

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from dfact.export.tables import Texts, item_texts, require_own_items
 from dfact.models.bounded_nmf.effects import group_effects
 from dfact.report.apa.table import ApaTable, Cell, Group, described, number
 from dfact.report.apa.write import FORMATS, write_tables
+from dfact.storage.location import parse_location
 
 
 def effects_tables(model: Any, texts: Texts = None) -> list[ApaTable]:
@@ -58,7 +58,7 @@ def write_apa_effects(model: Any, path: str | PathLike[str], *, texts: Texts = N
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
     """
-    check_destination(Path(path), overwrite=overwrite, formats=FORMATS)
+    check_destination(parse_location(path), overwrite=overwrite, formats=FORMATS)
     write_tables(effects_tables(model, texts), path, overwrite=overwrite)
 
 

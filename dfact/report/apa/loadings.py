@@ -1,7 +1,6 @@
 """Loadings of factors as a table in APA style."""
 
 from os import PathLike
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,6 +14,7 @@ from dfact.models.factor_analysis.estimator import FactorAnalysis
 from dfact.models.traits import Vocabulary
 from dfact.report.apa.table import ANSWERED, UNDEFINED, ApaTable, Cell, Group, described, level_of_significance, number
 from dfact.report.apa.write import FORMATS, write_tables
+from dfact.storage.location import parse_location
 
 SALIENT = 0.40
 """Absolute loading of a factor analysis from which it is bold."""
@@ -57,7 +57,7 @@ def write_apa_loadings(model: Factorization, path: str | PathLike[str], *, texts
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
     """
-    check_destination(Path(path), overwrite=overwrite, formats=FORMATS)
+    check_destination(parse_location(path), overwrite=overwrite, formats=FORMATS)
     write_tables([loadings_table(model, texts)], path, overwrite=overwrite)
 
 

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
 
 from dfact.export.files import check_destination
 from dfact.report.apa.table import ApaTable, Cell
 from dfact.report.html.apa import render_tables
 from dfact.storage.files import atomic_file
+from dfact.storage.location import parse_location, suffix
 from dfact.text import escape_control
 
 FORMATS = (".html", ".md")
@@ -26,9 +26,9 @@ def write_tables(tables: Sequence[ApaTable], path: str | PathLike[str], *, overw
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
     """
-    path = Path(path)
+    path = parse_location(path)
     check_destination(path, overwrite=overwrite, formats=FORMATS)
-    text = as_markdown(tables) if path.suffix == ".md" else render_tables(tables)
+    text = as_markdown(tables) if suffix(path) == ".md" else render_tables(tables)
     with atomic_file(path) as partial:
         partial.write_bytes(text.encode("utf-8", "replace"))
 

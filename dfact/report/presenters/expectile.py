@@ -14,10 +14,10 @@ from dfact.export.tables import Lines, Texts, fit_line, largest_items, row_chunk
 from dfact.models.expectile.estimator import ExpectileMF
 from dfact.models.expectile.held_out_errors import ErrorHistogram, ErrorMeasure
 from dfact.models.provenance import SelectionRecord
+from dfact.models.reconstruction import entries
 from dfact.report.document import Drawing, Section, Text, make_table
 from dfact.report.plots import new_figure
 from dfact.report.presenters.base import Presenter
-from dfact.report.reconstruction import entries
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -144,7 +144,7 @@ class BinErrors:
 
 def _sizes(model: ExpectileMF, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Yield the sizes |b| of the observed entries, and their reconstruction with the same change of sign."""
-    for M, R in entries(model, dataset):
+    for M, R in entries(model, dataset, model.row_factors()):
         observed = ~np.isnan(M)
         b = M[observed]
         sign = np.where(b < 0, -1.0, 1.0)

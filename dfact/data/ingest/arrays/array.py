@@ -17,6 +17,7 @@ from dfact.data.ingest.writing.writer import Participants, Progress, dataset_wri
 from dfact.data.layout import Layout
 from dfact.data.sources.array import LabelledArray, array_source, axis_labels
 from dfact.data.sources.base import RowSource
+from dfact.data.sources.frames import as_arrays, frame_codebook, is_dask_frame
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, column_limits, stored_limits
 from dfact.data.weights import check_weights, weight_series
@@ -71,7 +72,7 @@ def import_array(
     Parameters
     ----------
     X : array of two or more modes, rows (participants) first
-        NumPy, SciPy sparse, pandas, dask, xarray or Zarr, or an array of a file (``LabelledArray``) with
+        NumPy, SciPy sparse, dask, xarray or Zarr, a data frame of any library, or an array of a file (``LabelledArray``) with
         its labels and missing codes. A sparse matrix is stored in CSR format, with its explicit zeros.
     path : str or path
         Location of the new dataset (a folder, usually ``*.zarr``, or a URL such as ``s3://bucket/a.zarr``).
@@ -123,6 +124,13 @@ def import_array(
     >>> dfact.import_array(answers, "answers.zarr", missing=9, valid_range=(0, 3))
     <Dataset 3×2 int32, 16.67% missing at answers.zarr>
     """
+    if isinstance(X, (str, PathLike)):
+        raise DataError(f"X is the path {str(X)!r}, expected an array; open the file first, such as zarr.open({str(X)!r})")
+    if column_labels is None and is_dask_frame(X):
+        names: Any = axis_labels(X, 1)
+        column_labels = names
+    X = as_arrays(X)
+    codebook = frame_codebook(X) if codebook is None else codebook
     source = array_source(X)
     name = X.name if isinstance(X, LabelledArray) else "X"
     if len(source.shape) < 2 or 0 in source.shape:

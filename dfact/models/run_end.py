@@ -1,0 +1,50 @@
+"""The end of a fit: callbacks are closed, and a fit that did not converge is reported."""
+
+import sys
+import warnings
+from functools import cache
+from typing import Any
+
+from dfact.errors import ConvergenceWarning
+
+
+def end_callbacks(model: Any) -> None:
+    """Close the callbacks that can be closed, such as a progress bar, whose last line appears then."""
+    for callback in getattr(model, "callbacks", ()):
+        close = getattr(callback, "close", None)
+        if callable(close):
+            close()
+
+
+def warn_unconverged(model: Any) -> None:
+    """Warn of a fit that stopped at its limit of iterations before it converged."""
+    if getattr(model, "converged_", True):
+        return
+    limit, n_iter = getattr(model, "max_iter", None), getattr(model, "n_iter_", None)
+    steps = "" if n_iter is None else f" in {n_iter} iterations"
+    remedy = "start from other values (random_state)" if limit is None or n_iter is None or n_iter < limit else "increase max_iter or tol"
+    message = f"{type(model).__name__} did not converge{steps}; {remedy}, and compare objective_history_"
+    warnings.warn(message, warning_class(), stacklevel=_level_outside())
+
+
+def _level_outside() -> int:
+    """Return the level of the nearest caller that is not dfact, where a warning is of use."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("dfact."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def warning_class() -> type[ConvergenceWarning]:
+    """Return dfact's ConvergenceWarning; once scikit-learn's is imported, a class that is both.
+
+    A filter of either class then applies, and a fit need not import scikit-learn: whoever filters its class has imported it.
+    """
+    return _shared_class() if "sklearn.exceptions" in sys.modules else ConvergenceWarning
+
+
+@cache
+def _shared_class() -> type[ConvergenceWarning]:
+    from sklearn.exceptions import ConvergenceWarning as Other
+
+    return type(ConvergenceWarning.__name__, (ConvergenceWarning, Other), {"__module__": ConvergenceWarning.__module__})
