@@ -194,7 +194,15 @@ class Progress:
         self.update(iteration.number, iteration.limit, text)
 
     def update(self, done: int, total: int, text: str = "") -> None:
-        """Show that ``done`` of ``total`` steps are done. Another total begins the next stage of the work."""
+        """Show that ``done`` of ``total`` steps are done. Another total begins the next stage of the work.
+
+        Parameters
+        ----------
+        done, total : int
+            Numbers of steps.
+        text : str
+            A word about the current stage.
+        """
         if is_watched(self.stream):
             if self._bar is None:
                 self._bar = _bar_type()(total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)

@@ -33,8 +33,11 @@ class MissingCount:
     """
 
     code: str
+    """The code as it stands in the file."""
     label: str
+    """Its label in the file; empty without one."""
     count: int
+    """Number of answers with this code."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,15 @@ class Item:
     """
 
     name: str
+    """Name of the column."""
     wording: str = ""
+    """Wording of the item; empty if it is not known."""
     levels: tuple[tuple[float, str], ...] = ()
     """Codes in the units of the file (after recoding and reversal) with their labels, ascending; without missing codes."""
     valid_range: tuple[float, float] | None = None
     """Lowest and highest valid answer as declared, in the same units; None where the range is that of the data."""
     missing: tuple[MissingCount, ...] = ()
+    """Codes that were taken as missing."""
     n_empty: int = 0
     """Number of answers that are missing without a code."""
     changes: tuple[str, ...] = ()
@@ -88,7 +94,18 @@ class Item:
         return ", ".join(codes + [f"empty ({self.n_empty})"] * (self.n_empty > 0))
 
     def level_near(self, answer: float) -> str:
-        """Return the label of the level closest to an answer; an empty text without levels."""
+        """Return the label of the level closest to an answer; an empty text without levels.
+
+        Parameters
+        ----------
+        answer : float
+            An answer in the units of the dataset.
+
+        Returns
+        -------
+        str
+            The label.
+        """
         return min(self.levels, key=lambda level: abs(level[0] - answer))[1] if self.levels else ""
 
 
@@ -137,6 +154,7 @@ class Codebook:
     """
 
     items: tuple[Item, ...]
+    """One item for each column, in their order."""
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items)
@@ -145,7 +163,18 @@ class Codebook:
         return self._by_name[name]
 
     def get(self, name: str) -> Item | None:
-        """Return the item of this name, None if there is none."""
+        """Return the item of this name, None if there is none.
+
+        Parameters
+        ----------
+        name : str
+            Name of the item, which is that of its column.
+
+        Returns
+        -------
+        Item or None
+            The item.
+        """
         return self._by_name.get(name)
 
     @cached_property
@@ -171,7 +200,20 @@ class Codebook:
     def for_columns(self, labels: Iterable[Any]) -> "Codebook":
         """Return the items of these columns in their order; a column that is not in the codebook gets an item without a wording.
 
-        Raises DataError for an item that is none of the columns, is there twice, or has a field of another type.
+        Parameters
+        ----------
+        labels : iterable
+            Names of the columns (m,).
+
+        Returns
+        -------
+        Codebook
+            One item for each column.
+
+        Raises
+        ------
+        DataError
+            An item is none of the columns, is there twice, or has a field of another type.
         """
         names = list(map(str, labels))
         known = set(names)
@@ -190,7 +232,13 @@ class Codebook:
             raise DataError(f"{error}; correct the item") from error
 
     def to_texts(self) -> NDArray[Any]:
-        """Return a JSON text for each item (m,), without empty fields."""
+        """Return a JSON text for each item (m,), without empty fields.
+
+        Returns
+        -------
+        array (m,) of str
+            One text for each item, in their order.
+        """
         entries = ({key: value for key, value in asdict(item).items() if value or key == "name"} for item in self.items)
         # NumPy's numbers have ``item``.
         texts = [json.dumps(entry, ensure_ascii=False, default=lambda number: number.item()) for entry in entries]
@@ -198,7 +246,25 @@ class Codebook:
 
     @classmethod
     def from_texts(cls, texts: Iterable[str], labels: Iterable[Any]) -> "Codebook":
-        """Return the codebook of these columns that :meth:`to_texts` wrote; raise ValueError for anything else."""
+        """Return the codebook of these columns that :meth:`to_texts` wrote.
+
+        Parameters
+        ----------
+        texts : iterable of str
+            JSON texts (m,), as :meth:`to_texts` returns them.
+        labels : iterable
+            Names of the columns (m,).
+
+        Returns
+        -------
+        Codebook
+            The same items.
+
+        Raises
+        ------
+        ValueError
+            A text is not what :meth:`to_texts` writes.
+        """
         items = tuple(_parse_item(json.loads(text)) for text in texts)
         for item, label in zip(items, labels, strict=True):
             _expect(item.name == str(label), f"the item of column {str(label)!r}", item.name)

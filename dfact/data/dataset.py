@@ -68,29 +68,48 @@ class Dataset:
     """
 
     source: RowSource
+    """The rows, read by their numbers."""
     missing_code: int | None
+    """Stored value that marks missing entries, in addition to NaN; None without one."""
     column_labels: NDArray[Any]
-    valid_range: NDArray[np.float64]  # (columns, 2), in stored units
-    offset: NDArray[np.float64]  # (columns,): value in the file = stored value + offset
+    """Labels of the columns (m,)."""
+    valid_range: NDArray[np.float64]
+    """Lowest and highest valid entry of each column (m, 2), in stored units."""
+    offset: NDArray[np.float64]
+    """Difference of each column's entries in the file from the stored ones (m,)."""
     statistics: ColumnStatistics
+    """Counts and ranges of the columns."""
     confounder_source: pd.DataFrame | tuple[StoredConfounder, ...] | None = field(default=None, repr=False)
+    """Confounders of the rows: a table (n, c), or where they are stored; None without any."""
     path: Location | None = None
-    dropped_rows: int = 0  # number of rows without any answer that the import dropped
-    codebook: Codebook | None = field(default=None, repr=False)  # an item for each column
-    confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict, repr=False)  # by confounder, where declared
-    weights: pd.Series[float] | None = field(default=None, repr=False)  # of the rows, such as survey weights
-    replicate_weights: ReplicateWeights | None = field(default=None, repr=False)  # of the rows of a survey, beside its weights
+    """Store of the dataset; None for data in memory."""
+    dropped_rows: int = 0
+    """Number of rows without any answer that the import dropped."""
+    codebook: Codebook | None = field(default=None, repr=False)
+    """One item for each column; None if nothing is known of them."""
+    confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict, repr=False)
+    """Plausible ranges by confounder, where they were declared."""
+    weights: pd.Series[float] | None = field(default=None, repr=False)
+    """Weights of the rows (n,), such as survey weights; None without any."""
+    replicate_weights: ReplicateWeights | None = field(default=None, repr=False)
+    """Replicate weights of a survey (n, R), in addition to its weights; None without any."""
     labels: NDArray[Any] | None = field(default=None, repr=False)
-    mode_labels: tuple[NDArray[Any] | None, ...] = ()  # of the third and further modes, None for a mode without labels
-    genotypes: Genotypes = field(default=Genotypes(), repr=False)  # populations and variants; nothing for other data
+    """Labels of the rows (n,); None for rows without labels, or with labels in the store."""
+    mode_labels: tuple[NDArray[Any] | None, ...] = ()
+    """Labels of the third and further modes; None for a mode without labels."""
+    genotypes: Genotypes = field(default=Genotypes(), repr=False)
+    """Populations of the rows and variants of the columns; empty for other data."""
     stored_fingerprint: str | None = field(default=None, repr=False)
+    """Fingerprint in the store; None for data in memory."""
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Sizes of all modes, the rows first: (n, m), for a tensor (I_1, …, I_N)."""
         return self.source.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """Type of the stored entries."""
         return self.source.dtype
 
     @property
@@ -105,7 +124,13 @@ class Dataset:
         return pd.DataFrame({each.name: each.column() for each in source}) if isinstance(source, tuple) else source
 
     def stored_confounders(self) -> tuple[StoredConfounder, ...]:
-        """Return the confounders as they are stored."""
+        """Return the confounders as they are stored.
+
+        Returns
+        -------
+        tuple of StoredConfounder
+            One for each confounder, empty without any.
+        """
         source = self.confounder_source
         if source is None or isinstance(source, tuple):
             return source or ()
@@ -137,14 +162,39 @@ class Dataset:
         return fingerprint(self, self.source.digests(), self.source.implicit_value)
 
     def with_confounders(self, confounders: pd.DataFrame | None) -> Dataset:
-        """Return the dataset with other confounders."""
+        """Return the dataset with other confounders.
+
+        Parameters
+        ----------
+        confounders : DataFrame (n, c) or None
+            One column for each confounder; None for a dataset without any.
+
+        Returns
+        -------
+        Dataset
+            The same rows with these confounders.
+        """
         return replace(self, confounder_source=confounders, confounder_ranges={}, stored_fingerprint=None)
 
     def with_weights(self, weights: Any) -> Dataset:
         """Return the dataset with other weights of its rows (n,); None for a dataset without weights.
 
-        Its replicate weights, which belong to its own weights, are left out. Raises DataError for a weight that is missing, infinite or
-        negative, and if none is above 0.
+        Its replicate weights, which belong to its own weights, are left out.
+
+        Parameters
+        ----------
+        weights : array (n,) or None
+            Weights of the rows, at least 0.
+
+        Returns
+        -------
+        Dataset
+            The same rows with these weights.
+
+        Raises
+        ------
+        DataError
+            A weight is missing, infinite or negative, or none is above 0.
         """
         if weights is None:
             return self if self.weights is None else replace(self, weights=None, replicate_weights=None, stored_fingerprint=None)
@@ -155,10 +205,31 @@ class Dataset:
     def with_replicate_weights(
         self, values: Any, *, method: str, fay: float | None = None, scales: float | Sequence[float] | None = None
     ) -> Dataset:
-        """Return the dataset with replicate weights (n, R) beside its weights, as
+        """Return the dataset with replicate weights (n, R) in addition to its weights, as
         :meth:`dfact.data.replicate_weights.ReplicateWeights.of` takes them.
 
-        Raises DataError for a dataset without weights, and the errors of that method.
+        Parameters
+        ----------
+        values : array or table (n, R)
+            Weights of the rows in each replicate, at least 0.
+        method : str
+            How the replicates were made, such as "jk1", "jkn", "brr", "fay" or "bootstrap".
+        fay : float, optional
+            Fay's factor ρ, of the method "fay" alone.
+        scales : float or sequence of R floats, optional
+            Factors a_r of the method "jkn".
+
+        Returns
+        -------
+        Dataset
+            The same rows with these replicate weights.
+
+        Raises
+        ------
+        DataError
+            The dataset has no weights; or the errors of :meth:`dfact.data.replicate_weights.ReplicateWeights.of`.
+        ParameterError
+            The errors of that method.
         """
         if self.weights is None:
             raise DataError("the dataset has no weights, expected the main weights beside its replicate weights; add them (--weight)")
@@ -166,7 +237,18 @@ class Dataset:
         return replace(self, replicate_weights=replicates, stored_fingerprint=None)
 
     def take_rows(self, numbers: NDArray[np.intp]) -> Dataset:
-        """Return the rows with these numbers, ascending, which become their labels; reads them once for the statistics."""
+        """Return the rows with these numbers, ascending, which become their labels; reads them once for the statistics.
+
+        Parameters
+        ----------
+        numbers : array (n',) of int
+            Numbers of the rows, ascending.
+
+        Returns
+        -------
+        Dataset
+            A view of these rows (n', m), without confounders, weights and populations.
+        """
         source = RowSubset(self.source, numbers)
         statistics = ColumnStatistics.of_source(source, self.missing_code)
         rows_only: dict[str, Any] = {

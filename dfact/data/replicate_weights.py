@@ -67,8 +67,25 @@ class ReplicateWeights:
     ) -> Self:
         """Check the weights (n, R) and return them with the factors of the method's variance.
 
-        ``fay`` is Fay's factor ρ, of the method "fay" alone. ``scales`` are the factors a_r of "jkn", one number for all replicates or
-        one for each.
+        Parameters
+        ----------
+        values : array or table (n, R)
+            Weights of the rows in each replicate, at least 0.
+        n : int
+            Number of rows.
+        method : str or None
+            How the replicates were made.
+        fay : float, optional
+            Fay's factor ρ, of the method "fay" alone.
+        scales : float or sequence of R floats, optional
+            Factors a_r of the method "jkn": one number for all replicates, or one for each.
+        names : sequence of R str, optional
+            Names of the replicates; by default those of the columns of a table.
+
+        Returns
+        -------
+        ReplicateWeights
+            The weights with the factors of the method's variance.
 
         Raises
         ------
@@ -92,6 +109,7 @@ class ReplicateWeights:
 
     @property
     def n_replicates(self) -> int:
+        """Number R of replicates."""
         return int(self.values.shape[1])
 
     @property
@@ -100,7 +118,18 @@ class ReplicateWeights:
         return f"{self.n_replicates} replicate weights ({METHODS[self.method]})"
 
     def column(self, r: int) -> pd.Series[float]:
-        """Return the weights of replicate r (n,)."""
+        """Return the weights of replicate r (n,).
+
+        Parameters
+        ----------
+        r : int
+            Number of the replicate, from 0.
+
+        Returns
+        -------
+        Series (n,)
+            Weights by row, named as the replicate.
+        """
         return pd.Series(np.asarray(self.values[:, r], np.float64), name=self.names[r])
 
     @cached_property
@@ -120,18 +149,48 @@ class ReplicateWeights:
         return max(int((eigenvalues > 1e-9 * R).sum()) - 1, 1)
 
     def take(self, rows: NDArray[np.intp]) -> Self:
-        """Return the weights of some of the rows."""
+        """Return the weights of some of the rows.
+
+        Parameters
+        ----------
+        rows : array (n',) of int
+            Numbers of the rows.
+
+        Returns
+        -------
+        ReplicateWeights
+            Of these rows (n', R).
+        """
         return type(self)(np.asarray(self.values)[rows], self.names, self.method, self.scales)
 
     def digest(self) -> bytes:
-        """Return a digest of the weights and the method."""
+        """Return a digest of the weights and the method.
+
+        Returns
+        -------
+        bytes
+            Equal for equal weights and methods.
+        """
         digest = hashlib.blake2b(f"{self.method} {list(self.names)} {self.scales.tolist()}".encode(), digest_size=16)
         for r in range(self.n_replicates):
             digest.update(np.ascontiguousarray(self.column(r)).data)
         return digest.digest()
 
     def standard_error(self, replicates: NDArray[Any], estimate: Any) -> NDArray[np.float64]:
-        """Return the standard errors √Σ_r a_r (θ_r − θ)² of estimates θ (…) from those by each replicate (R, …)."""
+        """Return the standard errors √Σ_r a_r (θ_r − θ)² of estimates θ (…) from those by each replicate (R, …).
+
+        Parameters
+        ----------
+        replicates : array (R, …)
+            Estimates with the weights of each replicate.
+        estimate : array (…)
+            Estimates with the weights themselves.
+
+        Returns
+        -------
+        array (…)
+            One standard error for each estimate.
+        """
         return np.asarray(np.sqrt(np.tensordot(self.scales, (np.asarray(replicates) - estimate) ** 2, 1)))
 
 

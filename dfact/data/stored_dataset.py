@@ -135,8 +135,20 @@ def _check_values(source: RowSource, info: dict[str, Any], path: Location) -> No
 def open_dataset(path: str | PathLike[str]) -> Dataset:
     """Open a dataset that an import or :func:`join_datasets` wrote.
 
-    Raises StoreError if there is no dataset at ``path``, if its import was interrupted, or if any part is missing or
-    inconsistent.
+    Parameters
+    ----------
+    path : path or URL
+        Zarr store of the dataset, such as ``answers.zarr`` or ``s3://bucket/answers.zarr``.
+
+    Returns
+    -------
+    Dataset
+        Its values stay in the store, and are read when they are needed.
+
+    Raises
+    ------
+    StoreError
+        There is no dataset at ``path``, its import was interrupted, or any part is missing or inconsistent.
 
     Examples
     --------

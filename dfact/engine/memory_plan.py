@@ -88,12 +88,19 @@ class Plan:
     """Peak memory of a process, and the part of the state that is spilled to disk. ``str(plan)`` is a readable table."""
 
     shape: tuple[int, ...]
+    """Sizes of all modes of the data, the rows first."""
     workers: WorkerResources
+    """Numbers of processes and threads, and their memory."""
     n_partitions: int
+    """Number of partitions of the data."""
     partition_rows: int
+    """Number of rows in a partition."""
     block_rows: int
+    """Number of rows in a block."""
     working: int
+    """Bytes of a process that do not depend on the number of rows."""
     driver: int
+    """Additional bytes on the driver."""
     state: int
     """Bytes of the complete state, in memory and on disk."""
     state_in_memory: int

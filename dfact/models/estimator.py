@@ -1,4 +1,5 @@
 """Base class of all factorizations: scikit-learn's contract, checks of the data, memory plan, executor, row factors."""
+# Long because it documents what all estimators share.
 
 from __future__ import annotations
 
@@ -372,8 +373,19 @@ class Factorization(ScoreInterface, TransformerInterface):
 def plan(model: Factorization, data: Any, memory_limit: int | str | None = None) -> Plan:
     """Plan the memory and disk space of a fit of the model to the data; nothing is run.
 
-    ``print(dfact.plan(model, data))`` prints the plan as a table. ``plan.fits`` is True if the fit would start.
-    ``memory_limit`` replaces that of the model.
+    Parameters
+    ----------
+    model : estimator
+        It need not be fitted.
+    data : array, path or Dataset
+        The data of the fit.
+    memory_limit : int or str, optional
+        Bytes that a process may use ("4GiB"), in place of the model's.
+
+    Returns
+    -------
+    Plan
+        ``print`` shows it as a table, and ``fits`` is True if the fit would start.
 
     Examples
     --------

@@ -62,6 +62,15 @@ def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bo
     a loaded model has their defaults. A model fitted on stored data has its factors in a Zarr
     array, which is copied by chunks.
 
+    Parameters
+    ----------
+    model : estimator
+        A fitted model.
+    path : path or URL
+        Where the model is written.
+    overwrite : bool
+        Whether an existing model is replaced.
+
     Raises
     ------
     StoreError
@@ -162,6 +171,16 @@ def load_model(path: str | PathLike[str]) -> Any:
 
     Every array is read once and compared with its digest. Row factors and labels that were a Zarr
     array when the model was saved stay one; ``np.asarray`` reads them.
+
+    Parameters
+    ----------
+    path : path or URL
+        Store of the model, such as ``traits.model``.
+
+    Returns
+    -------
+    estimator
+        The fitted model, of the class that was saved.
 
     Raises
     ------

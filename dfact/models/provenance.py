@@ -148,6 +148,16 @@ class Stability:
 
         Earlier versions had percentile intervals of all loadings. Those that touch 0 or have no width are not determined. The effects of
         confounders of earlier versions, which the data did not determine, are left out.
+
+        Parameters
+        ----------
+        values : dict
+            Fields by name, as an earlier version stored them.
+
+        Returns
+        -------
+        dict
+            Fields by name.
         """
         if "resampling" not in values:
             low, high = values["low"], values["high"]
@@ -184,6 +194,16 @@ class Stability:
         (Meinshausen & Bühlmann 2010, theorem 1). By chance means: of loadings that a half of the rows selects with a probability of
         at most q/p (Shah & Samworth 2013, theorem 1). Both theorems are about halves of the rows, so the bound is NaN for other
         refits; it is also NaN unless 1/2 < ``threshold`` ≤ 1.
+
+        Parameters
+        ----------
+        threshold : float
+            Selection frequency π from which on a loading counts as selected.
+
+        Returns
+        -------
+        float
+            The bound; NaN where the theorem says nothing.
         """
         if self.resampling != "halves" or not 0.5 < threshold <= 1 or not self.sparse:
             return float("nan")
@@ -195,6 +215,16 @@ class Stability:
 
         ``selected`` loadings have a selection frequency of at least 0.9; the column is left out if no refit has a loading of 0.
         ``intervals`` are determined, and those ``off 0`` exclude 0.
+
+        Parameters
+        ----------
+        names : sequence of k str
+            Names of the factors.
+
+        Returns
+        -------
+        DataFrame
+            One row for each factor.
         """
         median, low = np.nanquantile(self.similarity, [0.5, 0.05], axis=0)
         columns = {"median": median, "5 %": low}
@@ -262,6 +292,16 @@ class TensorStability:
     def summary(self, names: Sequence[str]) -> pd.DataFrame:
         """Summarize each component that is left: ``median`` and 5th percentile of its similarities, its weight with the ends of the
         interval, and the number of ``loadings`` whose interval excludes 0.
+
+        Parameters
+        ----------
+        names : sequence of R str
+            Names of the components.
+
+        Returns
+        -------
+        DataFrame
+            One row for each component that is left.
         """
         left = ~np.isnan(self.weight)
         median, low = np.nanquantile(self.similarity[:, left], [0.5, 0.05], axis=0)
@@ -332,6 +372,16 @@ class Comparison:
         """Return the fields of this version.
 
         Earlier ones had p values of permutations, effects in the model, and two statistics of Mantel's test less.
+
+        Parameters
+        ----------
+        values : dict
+            Fields by name, as an earlier version stored them.
+
+        Returns
+        -------
+        dict
+            Fields by name.
         """
         values = _upgrade_factors(values)
         values = {name: value for name, value in values.items() if name not in ("effect", "effect_se", "unshrunken", "share", "minimum")}
@@ -343,7 +393,18 @@ class Comparison:
         return values
 
     def factors(self, names: Sequence[str]) -> pd.DataFrame:
-        """Return the congruences as a table, groups × factors, with their intervals and p values; columns without a number are left out."""
+        """Return the congruences as a table, groups × factors, with their intervals and p values; columns without a number are left out.
+
+        Parameters
+        ----------
+        names : sequence of k str
+            Names of the factors.
+
+        Returns
+        -------
+        DataFrame
+            One row for each group and factor.
+        """
         index = pd.MultiIndex.from_product([self._others, list(names)], names=[self.by, "factor"])
         columns = {"congruence": self.congruence, "rotated": self.rotated, "centred": self.centred, "population": self.population}
         columns |= {"low": self.low, "high": self.high, "p": self.p}
@@ -366,7 +427,18 @@ class Comparison:
         return min(1.0, n_tests / (self.n_resamples + 1)) if n_tests else float("nan")
 
     def impact(self, names: Sequence[str]) -> pd.DataFrame | None:
-        """Return the differences of the groups in the factors as a table, groups × factors, in standard deviations within the groups."""
+        """Return the differences of the groups in the factors as a table, groups × factors, in standard deviations within the groups.
+
+        Parameters
+        ----------
+        names : sequence of k str
+            Names of the factors.
+
+        Returns
+        -------
+        DataFrame or None
+            One row for each group and factor; None for a comparison without impact.
+        """
         tests = self.item_tests
         if tests is None:
             return None

@@ -18,6 +18,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.models.copies import is_client, picklable_state
+from dfact.models.method_docs import document_methods
 from dfact.renames import current
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,13 +68,36 @@ class TransformerInterface:
         for name in ("transform", "fit_transform"):
             if name in vars(cls):
                 setattr(cls, name, _with_container(vars(cls)[name]))
+        document_methods(cls)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name. No parameter is an estimator, so ``deep`` changes nothing."""
+        """Return the parameters by name.
+
+        Parameters
+        ----------
+        deep : bool
+            No parameter is an estimator, so it changes nothing.
+
+        Returns
+        -------
+        dict
+            Values by the names of the parameters.
+        """
         return {name: getattr(self, name) for name in sorted(signature(type(self)).parameters)}
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters by name; raise ValueError for a name that the model has not."""
+        """Set parameters by name.
+
+        Returns
+        -------
+        self
+            The model.
+
+        Raises
+        ------
+        ValueError
+            The model has no parameter of a name.
+        """
         known = self.get_params()
         for name, value in current(type(self), params).items():
             if name not in known:
@@ -82,7 +106,18 @@ class TransformerInterface:
         return self
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the labels of the components: F1, F2, …."""
+        """Return the labels of the components: F1, F2, ….
+
+        Parameters
+        ----------
+        input_features : array (m,), optional
+            Names of the columns, which are checked and have no other effect.
+
+        Returns
+        -------
+        array (k,) of str
+            One name for each component.
+        """
         check_is_fitted(self)
         if input_features is not None:
             from sklearn.base import ClassNamePrefixFeaturesOutMixin
@@ -116,7 +151,18 @@ class TransformerInterface:
         return copied
 
     def set_output(self, *, transform: str | None = None) -> Self:
-        """Set the container that ``transform`` returns: "default", "pandas" or "polars"; None changes nothing."""
+        """Set the container that ``transform`` returns.
+
+        Parameters
+        ----------
+        transform : "default", "pandas", "polars" or None
+            Kind of the container; None changes nothing.
+
+        Returns
+        -------
+        self
+            The model.
+        """
         if transform is not None:
             self._sklearn_output_config = {"transform": transform}  # clones keep it by this name
         return self

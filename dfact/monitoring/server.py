@@ -83,7 +83,24 @@ def serve_metrics(port: int | None = None) -> Iterator[str | None]:
     """Serve the metrics of this process on a port and yield the URL, or None if neither ``port`` nor ``dask.config`` names a port.
 
     The settings are ``dfact.metrics-port``, 0 for any free port, and ``dfact.metrics-host``, by default 127.0.0.1. A process has
-    one server, which all callers share. Raises DfactError if the port is not free.
+    one server, which all callers share.
+
+    Parameters
+    ----------
+    port : int, optional
+        Port of the server, 0 for any free one; by default that of ``dask.config``.
+
+    Returns
+    -------
+    context manager
+        Its value is the URL of the server, or None.
+
+    Raises
+    ------
+    DfactError
+        The port is not free.
+    ParameterError
+        The port is no number from 0 to 65535.
 
     Examples
     --------

@@ -67,14 +67,22 @@ class Description:
     n: int
     """Number of participants with any answer, or with all answers if ``missing="listwise"``."""
     correlation: str
+    """Kind of the correlations: "pearson" or "polychoric"."""
     missing: str
+    """Treatment of missing answers: "pairwise" or "listwise"."""
     note: str = ""
     """Reason why ``kmo`` or ``bartlett`` is NaN."""
     interval: str = "jackknife"
     """Kind of the intervals of alpha: "jackknife" or "feldt"."""
 
     def summary(self) -> list[tuple[str, str]]:
-        """Return what is said of all items together, as named lines."""
+        """Return what is said of all items together, as named lines.
+
+        Returns
+        -------
+        list of (str, str)
+            Names and values.
+        """
         chi_square, df, p = self.bartlett
         level = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
         lines = [

@@ -91,11 +91,12 @@ def select_by_criterion(
 
     Examples
     --------
-    >>> import dfact
-    >>> from dfact.data.synthetic import icqf_simulation
-    >>> M = icqf_simulation(0.1, 0).M
-    >>> dfact.selection.select_by_criterion(dfact.ICQF(bounds=(0, 100)), M, range(8, 13)).best_params
-    {'n_components': 10}
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> loadings = np.kron(np.eye(3), np.full(8, 4.0))  # each factor has eight items
+    >>> answers = np.clip(np.rint(rng.random((200, 3)) @ loadings + rng.normal(0, 0.5, (200, 24))), 0, 5)
+    >>> dfact.selection.select_by_criterion(dfact.ICQF(), answers, range(2, 6)).best_params
+    {'n_components': 3}
     """
     check_estimator(model)
     if is_tensor_model(model):

@@ -111,7 +111,7 @@ def select_number_of_factors(
         Candidates.
     criterion : "PA", "PA-factors", "MAP" or "BIC"
         Criterion that chooses: parallel analysis of components (Horn's), parallel analysis of common factors (psych's), minimum average
-        partial, or the lowest BIC; see :func:`number_of_factors`.
+        partial, or the lowest BIC; see :func:`dfact.selection.number_of_factors.number_of_factors`.
     sample_weight : numbers (n,), optional
         The weights passed to ``model.fit``; a Dataset or path brings its own.
     quantile, random_state

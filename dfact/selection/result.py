@@ -30,6 +30,7 @@ class Selection:
     table: pd.DataFrame
     """One row for each candidate, with parameters as index and scores as columns."""
     best_params: dict[str, Any]
+    """Parameters of the chosen candidate, by name."""
     model: Factorization
     """The model fitted with ``best_params`` to the complete data."""
     folds: pd.DataFrame | None = None

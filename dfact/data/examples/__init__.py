@@ -16,6 +16,11 @@ def ipip_ascado() -> Path:
     Source: raw data published by openpsychometrics.org for general public edification, anonymous,
     from participants who consented to research use; the IPIP items are in the public domain.
 
+    Returns
+    -------
+    Path
+        A file of the installed package.
+
     Examples
     --------
     >>> import dfact
@@ -29,6 +34,11 @@ def ipip_ascado() -> Path:
 def ipip_ascado_items() -> dict[str, str]:
     """Return the text of each item of :func:`ipip_ascado`; the questionnaire puts "I" before it.
 
+    Returns
+    -------
+    dict
+        Texts by item.
+
     Examples
     --------
     >>> import dfact
@@ -41,6 +51,11 @@ def ipip_ascado_items() -> dict[str, str]:
 
 def ipip_ascado_items_file() -> Path:
     """Return the path of a csv file with these texts, and the scale and key (1 or −1) of each item.
+
+    Returns
+    -------
+    Path
+        A file of the installed package.
 
     Examples
     --------

@@ -63,7 +63,18 @@ class ClusterSecurity(Security):
     """
 
     def get_connection_args(self, role: str) -> dict[str, Any]:
-        """Return the arguments of the connections of a role."""
+        """Return the arguments of the connections of a role.
+
+        Parameters
+        ----------
+        role : str
+            Role of the process, such as "client".
+
+        Returns
+        -------
+        dict
+            Arguments by name.
+        """
         return with_names(super().get_connection_args(role))
 
 

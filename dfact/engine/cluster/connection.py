@@ -36,6 +36,11 @@ def connect(address: str, security: "ClusterSecurity | None" = None) -> Iterator
     security : ClusterSecurity, optional
         Certificates of this process, by default those of Dask's configuration.
 
+    Returns
+    -------
+    context manager
+        Its value is the ``distributed.Client``.
+
     Raises
     ------
     DfactError

@@ -208,6 +208,7 @@ class Admixture(Factorization):
 
     @property
     def components_(self) -> NDArray[Any]:  # type: ignore[override]  # derived from the frequencies
+        """The allele's frequencies (K, m)."""
         return self.allele_frequencies_
 
     def _prepare(self, X: Any, populations: Any = None) -> FitTask[AdmixtureProblem]:

@@ -173,7 +173,7 @@ class ElasticCP(CPModel):
         Variances of the other modes, and the rule for those of mode 1.
     column_labels_, row_labels_, mode_labels_, offset_, n_features_in_, slice_shape_, fingerprint_
         Description of the fitted data: labels of modes 2 and 1 (row labels are those of stored data, or None), a list of those
-        of modes 3 to N (None for a mode without), and the shape of a slice of mode 1. n_features_in_ is I_2. The fingerprint
+        of modes 3 to N (None for a mode without), and the shape of a slice of mode 1. ``n_features_in_`` is I_2. The fingerprint
         is that of a stored dataset, else None.
 
     Raises
@@ -304,6 +304,22 @@ class ElasticCP(CPModel):
         default 1e-10, 1e-9, …, 1, then 10, 20, …, 90, 100, 200, …, 1e10. The rows are those of the
         last iteration; for stored data they are written to disk for every step. ``checkpoint`` overrides the parameter;
         it also holds the factors of every step.
+
+        Parameters
+        ----------
+        X : array (I_1, …, I_N), path or Dataset
+            NaN is missing.
+        lambdas : increasing numbers, optional
+            Values of λ.
+        refine : bool
+            Whether to compute the refined solutions.
+        checkpoint : path, optional
+            Store (folder or URL) for the progress, in place of the parameter of this name.
+
+        Returns
+        -------
+        SolutionPath
+            A table of the solutions, and each as a model.
         """
         grid = checked_lambdas(lambdas)
         self._check_parameters()

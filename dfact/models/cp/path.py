@@ -69,6 +69,7 @@ class SolutionPath:
     """Solutions along increasing λ: ``table`` has a row for each, and ``at(i)`` returns the i-th as a fitted model."""
 
     steps: tuple[PathStep, ...]
+    """The solutions, in the order of increasing λ."""
     base: CPModel
     """Model whose path this is, with all fitted attributes that do not depend on λ."""
 
@@ -81,7 +82,20 @@ class SolutionPath:
         return table.rename(columns={"lam": "lambda"}).rename_axis("step")
 
     def at(self, i: int, *, refined: bool = False) -> CPModel:
-        """Return step i as a fitted model: the shrunk solution, or the ``refined`` one, whose λ is that of the refinement."""
+        """Return step i as a fitted model: the shrunk solution, or the ``refined`` one, whose λ is that of the refinement.
+
+        Parameters
+        ----------
+        i : int
+            Number of the step, from 0.
+        refined : bool
+            Whether to return the solution without shrinkage.
+
+        Returns
+        -------
+        CPModel
+            A fitted model.
+        """
         step, base = self.steps[i], self.base
         factors, error, objectives, converged = step.factors, step.relative_error, step.objectives, step.converged
         if refined:

@@ -224,6 +224,18 @@ class ExpectileMF(Factorization):
         """Fit a model for each τ, with the other parameters of this one. The fits share each read of X, and write no checkpoint.
 
         The models have the shares of entries at which their order is wrong in ``crossed_``.
+
+        Parameters
+        ----------
+        X : array (n, m), path or Dataset
+            NaN is missing.
+        taus : sequence of floats
+            Levels τ of the expectiles, between 0 and 1.
+
+        Returns
+        -------
+        list of ExpectileMF
+            The fitted models, in the order of the levels.
         """
         if np.ndim(taus) != 1 or not len(taus):
             raise ParameterError(f"taus is {taus!r}, expected a list of at least one number between 0 and 1")
@@ -314,6 +326,20 @@ class ExpectileMF(Factorization):
         The method minimises Σ ρ_τ(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²) over X and Y in turn, each half-step to its minimum
         (algorithm 1). It starts from the SVD of Σ b_i A_i and works in double precision; ``init``, ``solver`` and ``dtype`` are
         ignored. The matrices A_i are finite, row-major in A (p, n, m), (p, n·m) or sparse (p, n·m); the measurements are b (p,).
+
+        Parameters
+        ----------
+        A : array (p, n, m) or (p, n·m), or sparse (p, n·m)
+            The matrices A_i.
+        b : array (p,)
+            The measurements.
+        shape : (int, int)
+            Numbers n and m of rows and columns.
+
+        Returns
+        -------
+        self
+            The fitted model.
         """
         self._check_parameters()
         measurements, loss = Measurements.from_arrays(A, b, shape), Loss(self.tau, self.ridge)
@@ -355,7 +381,20 @@ class ExpectileMF(Factorization):
     def predict(self, rows: Any, columns: Any) -> NDArray[Any]:
         """Return the model's entries at pairs of fitted rows and columns, numbered from 0, of equal or broadcastable shapes.
 
-        Numbers outside the fitted data raise DataError.
+        Parameters
+        ----------
+        rows, columns : arrays of int
+            Numbers of the rows and columns of each pair, of equal or broadcastable shapes.
+
+        Returns
+        -------
+        array (…)
+            The entries, in the broadcast shape.
+
+        Raises
+        ------
+        DataError
+            A number is outside the fitted data.
         """
         check_is_fitted(self)
         indices = []
@@ -373,6 +412,7 @@ class ExpectileMF(Factorization):
 
     @property
     def components_(self) -> NDArray[Any]:  # type: ignore[override]  # derived from the columns' factors
+        """Factors of the columns (k, m)."""
         return self.column_factors_.T
 
     @property

@@ -364,7 +364,7 @@ class FactorAnalysis(Factorization):
     def omega_(self) -> "pd.Series[float]":
         """Shares of the variance of the sum of all standardized items, as they are scored, that the factors explain.
 
-        ``omega`` is of one factor, and ``omega_total`` of the model's k factors; see :func:`dfact.psychometrics.description.describe`.
+        ``omega`` is of one factor, and ``omega_total`` of the model's k factors; see :func:`dfact.describe`.
         """
         values = {"omega": omega(self.correlations_), "omega_total": omega_total(self.correlations_, self.uniquenesses_)}
         return pd.Series(values, name="share")

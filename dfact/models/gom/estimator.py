@@ -216,6 +216,20 @@ class GradeOfMembership(Factorization):
         """Fit with the one of these numbers of classes whose memberships have the highest modularity (the first of equals).
 
         Return the modularity of each. All share the singular vectors, the passes of the search, and one pass for their scores.
+
+        Parameters
+        ----------
+        X : array (N, J), path or Dataset
+            Responses; NaN is none.
+        n_components : sequence of int
+            Candidate numbers of classes.
+        checkpoint : path, optional
+            Store (folder or URL) for the progress, in place of the parameter of this name.
+
+        Returns
+        -------
+        list of float
+            The modularity of each candidate.
         """
         task = self.prepare(X, n_components=n_components)
         with task.open(checkpoint) as session:

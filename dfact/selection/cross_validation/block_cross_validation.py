@@ -127,12 +127,13 @@ def block_cross_validate(
 
     Examples
     --------
-    >>> import dfact
-    >>> from dfact.data.synthetic import icqf_simulation
-    >>> M = icqf_simulation(0.1, 0).M
-    >>> model = dfact.ICQF(bounds=(0, 100))
-    >>> dfact.selection.block_cross_validate(model, M, {"n_components": [8, 10, 12]}, random_state=0).best_params
-    {'n_components': 10}
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> loadings = np.kron(np.eye(3), np.full(8, 4.0))  # each factor has eight items
+    >>> answers = np.clip(np.rint(rng.random((200, 3)) @ loadings + rng.normal(0, 0.5, (200, 24))), 0, 5)
+    >>> grid = {"n_components": [2, 3, 4]}
+    >>> dfact.selection.block_cross_validate(dfact.ICQF(), answers, grid, random_state=0).best_params
+    {'n_components': 3}
     """
     check_estimator(model)
     if rule not in RULES:

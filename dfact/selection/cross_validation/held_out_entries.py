@@ -160,6 +160,11 @@ def select_each_by_held_out(
     not used. Fits of different τ are independent, so that a lower expectile may come out above a higher one:
     the models have the shares of entries where it does in ``taus_`` and ``crossed_``, see :class:`dfact.ExpectileMF`.
 
+    Returns
+    -------
+    list of Selection
+        One for each τ, in their order.
+
     Raises
     ------
     ParameterError, DataError, MemoryPlanError

@@ -75,7 +75,7 @@ def select_penalty(
     criterion : "held_out", "bic" or "split_half"
         The score of a step, see above.
     lambdas : increasing numbers, optional
-        Values of λ; by default those of :meth:`ElasticCP.path`.
+        Values of λ; by default those of :meth:`dfact.ElasticCP.path`.
     l1_ratios : numbers from 0 to 1, optional
         Candidates for the share α of the ℓ1 penalty. A path is computed for each, and the rule chooses among the steps of all. The
         same entries, or halves, serve all. By default the model's.
@@ -86,7 +86,7 @@ def select_penalty(
     random_state : int, RandomState or None
         Seed of the held-out entries or of the halves.
     checkpoint : path, optional
-        Store (folder or URL) for the checkpoints of all paths, as in :meth:`ElasticCP.path`. After an interruption the
+        Store (folder or URL) for the checkpoints of all paths, as in :meth:`dfact.ElasticCP.path`. After an interruption the
         same call resumes from it with bit-identical results. A checkpoint with other data, parameters, lambdas, holdout
         fraction or seed is refused. A call with another criterion or rule reuses the path of the complete data.
 

@@ -72,7 +72,7 @@ def import_array(
     Parameters
     ----------
     X : array of two or more modes, rows (participants) first
-        NumPy, SciPy sparse, dask, xarray or Zarr, a data frame of any library, or an array of a file (:class:`LabelledArray`) with
+        NumPy, SciPy sparse, dask, xarray or Zarr, a data frame of any library, or an array of a file (``LabelledArray``) with
         its labels and missing codes. A sparse matrix is stored in CSR format, with its explicit zeros.
     path : str or path
         Location of the new dataset (a folder, usually ``*.zarr``, or a URL such as ``s3://bucket/a.zarr``).
