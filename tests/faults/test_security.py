@@ -370,7 +370,7 @@ CONTROLS = ["\x1b]0;title\x07", "\x1b[2J", "a\rb", "\x9b31m", "two\nlines", "\u2
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
-@pytest.mark.filterwarnings("always:the anchor of icqf")  # printed, with the labels of the groups
+@pytest.mark.filterwarnings("always:the anchor of F")  # printed, with the labels of the groups
 def test_control_characters_of_labels_are_not_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -719,12 +719,12 @@ def test_a_penalty_that_sets_all_components_to_0_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prior", "l1_ratio", "power"), [("estimate", 0, 2), (None, 0, 2 - 2 / 3), ("estimate", 1, 2 - 1 / 3), (None, 1, 2 - 1 / 3)]
+    ("slice_variances", "l1_ratio", "power"), [("estimate", 0, 2), (None, 0, 2 - 2 / 3), ("estimate", 1, 2 - 1 / 3), (None, 1, 2 - 1 / 3)]
 )
-def test_the_penalty_scales_with_the_entries(prior: str | None, l1_ratio: float, power: float) -> None:
+def test_the_penalty_scales_with_the_entries(slice_variances: str | None, l1_ratio: float, power: float) -> None:
     """The guide's rule for λ: entries times c need λ times this power of c for the same components."""
     Z, c = planted((30, 12, 9), 3, seed=5, noise=0.3), 7.0
-    settings: dict[str, Any] = {"l1_ratio": l1_ratio, "prior": prior, "random_state": 0, "tol": 1e-9, "max_iter": 2000}
+    settings: dict[str, Any] = {"l1_ratio": l1_ratio, "slice_variances": slice_variances, "random_state": 0, "tol": 1e-9, "max_iter": 2000}
     one = dfact.ElasticCP(3, lam=2.0, **settings).fit(Z)
     scaled = dfact.ElasticCP(3, lam=2.0 * c**power, **settings).fit(c * Z)
     np.testing.assert_allclose(scaled.reconstruct(), c * one.reconstruct(), rtol=1e-6, atol=1e-6)
