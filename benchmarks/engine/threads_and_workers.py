@@ -32,6 +32,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine.block_state import BlockState
 from dfact.engine.cluster.session import DistributedExecutor
+from dfact.engine.driver import drive
 from dfact.engine.executors import ThreadsExecutor
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Pass, RunPass
@@ -79,7 +80,7 @@ def _sessions(dataset: Dataset, executor: Any, stack: ExitStack, *, resident: bo
     point = np.random.default_rng(0).uniform(0, 3, (_FACTORS, m)).astype(dtype)
     for _ in range(_WARM_UP):
         sums = session.run(RunPass(solver.pass_, solver.broadcast(point)))
-        point = solver.next_point(solver.loadings(sums, point))
+        point = solver.next_point(drive(solver.loadings(sums, point), session))
     sketch = np.random.default_rng(1).standard_normal((m, _SKETCH)).astype(dtype)
     icqf, vectors, count = (
         RunPass(solver.pass_, solver.broadcast(point)),

@@ -39,6 +39,7 @@ FILES += ["a.csv", "triplets.csv", "x.npy", "c.bed", "items.csv", "job.toml", "r
 REQUIRED: dict[str, str] = {
     "data": "d.zarr",
     "model": "m.model",
+    "models": "m.model",
     "source": "a.csv",
     "path": "d.zarr",
     "job": "job.toml",
@@ -55,6 +56,7 @@ USUAL: dict[str, dict[str, str]] = {
     "import-array": {"source": "x.npy"},
     "import-triplets": {"source": "triplets.csv"},
     "fit cp": {"data": "t.zarr", "init": "random"},
+    "fit cpals": {"data": "t.zarr"},
     "select icqf": {"n_blocks": "3x3"},
     "select cp": {"data": "t.zarr"},
     "fit admixture": {"data": "g.zarr"},

@@ -59,12 +59,16 @@ class Solver:
         """Return the data as a tensor or as genotypes, where the model takes these."""
         if "genotypes" in self.inputs:
             return np.minimum(X, 2)
+        if self.parameters.get("solver") == "stochastic":
+            X = np.tile(X, (3, 1))  # its samples need 30 rows
         return np.stack([X, X[::-1], 2 * X], axis=2) if "tensor" in self.inputs else X
 
     def expected(self, case: str, dtype: str) -> str:
         """Return the pattern of the message with which this data is refused, empty if it is fitted."""
         if case == "more components":
             return self.least
+        if case in ("one row", "one number") and self.parameters.get("solver") == "stochastic":
+            return "slices in mode 1, expected at least 30"
         if self.refused is None:
             return "^(?!failed|raised)"
         return self.refused.get(case, SINGLE.get(case, "") if dtype == "float32" else "")

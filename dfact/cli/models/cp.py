@@ -92,7 +92,7 @@ SPECS = (
         PARAFAC (CP) without penalties, the baseline of fit cp: the number of components is not determined, and superfluous ones
         cancel each other. The iterations are TensorLy's, in memory. Confounders are not used.
         """,
-        example=["dfact fit cpals amino.zarr als.model -k 3 --seed 0"],
+        example=["dfact fit cpals dfact-demo/spectra.zarr als.model -k 3 --seed 0"],
         checkpoint=False,
     ),
 )
