@@ -206,7 +206,7 @@ def table_3(repetitions: int, size: int = 50, rank: int = 9, init: str = "random
             if solver == "bcd":
                 thresholds.append((f"{name}: a whole path takes {seconds:.1f} s (threshold 15; the paper 322)", seconds < 15))
     report(_name("elastic_cp_table_3", init), rows, thresholds)
-    print(f"{init} starts, {size}×{size}×{size}, {rank} components from {rank + 1}, 25 % missing, 20 dB, {repetitions} simulations.")
+    print(f"{init} starts, {size}×{size}×{size}, {rank} components from {rank + 1}, 25% missing, 20 dB, {repetitions} simulations.")
     print(RECOVERY_NOTES)
     return thresholds
 

@@ -61,7 +61,7 @@ def shares(sample: int, widths: list[int]) -> list[dict[str, Any]]:
     for m in widths:
         cases: list[tuple[str, Any, Any]] = [
             (f"ICQF({K})", dfact.ICQF(K, init="random", **SETTINGS), answers(sample, m)),
-            ("ExpectileMF(10), 10 %", dfact.ExpectileMF(10, ridge=1, **SETTINGS), sp.random_array((sample, m), density=0.1, rng=rng)),
+            ("ExpectileMF(10), 10%", dfact.ExpectileMF(10, ridge=1, **SETTINGS), sp.random_array((sample, m), density=0.1, rng=rng)),
             ("ElasticCP(8)", dfact.ElasticCP(8, lam=0.1, **SETTINGS), rng.random((sample, m // 50, 50))),
         ]
         for name, model, X in cases:

@@ -66,7 +66,7 @@ def export(
     Factors have the names, the order and the signs of MODEL, as everywhere else: classes are sorted by size, components by
     singular value or weight, and factors of a factor analysis by explained variance.
 
-    Labels and texts are never formulas. In a .csv, one that begins with =, +, -, @, a tab or a line break, and is no number,
+    Labels and texts are never formulas. In a .csv, one that begins with =, +, -, @, a tab or a line break, and is not a number,
     gets an apostrophe, since a spreadsheet would interpret it; .parquet, .zarr and .xlsx have it unchanged.
     """
     table = table or ("factors" if Path(out).suffix in (".Q", ".Q_se") else "loadings")

@@ -66,7 +66,7 @@ def free_memory(root: Path = Path("/")) -> FreeMemory:
     found = FreeMemory(psutil.virtual_memory().available, "the machine")
     for version, group in _groups(root):
         for name in version.limits:
-            with suppress(OSError, ValueError):  # the root has no limits, "max" is no number, and another mount may hide the files
+            with suppress(OSError, ValueError):  # the root has no limits, "max" is not a number, and another mount may hide the files
                 free = int((group / name).read_text()) - _usage(version, group)
                 if free < found.size:
                     found = FreeMemory(max(free, 0), f"{group / name}")

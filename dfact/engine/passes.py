@@ -122,9 +122,9 @@ class Block:
     covariates: NDArray[Any] | None
     """The rows' covariates (rows, c), as the model encoded them."""
     index: int
-    """Number of the block in the data set, counted through all partitions."""
+    """Number of the block in the dataset, counted through all partitions."""
     start: int
-    """Number of its first row in the data set."""
+    """Number of its first row in the dataset."""
     implicit_value: float = 0.0
     """Value of the entries that a CSR matrix does not store: 0, or NaN for missing."""
     work: Workspace = field(default_factory=Workspace)

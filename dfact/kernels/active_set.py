@@ -289,7 +289,7 @@ def solve_rows(
 ) -> int:
     """Solve, for every row m of M (n, m; NaN = missing), with its x = X[:, i] = [w, c], in place:
 
-        minimise ½‖o∘(m − Qᵀx)‖² + penalty·Σw + ridge/2·‖w‖²   over 0 ≤ w ≤ w_max and lower ≤ Qᵀx ≤ upper
+        minimize ½‖o∘(m − Qᵀx)‖² + penalty·Σw + ridge/2·‖w‖²   over 0 ≤ w ≤ w_max and lower ≤ Qᵀx ≤ upper
 
     H (n_free, n) = Q·(M with zeros for NaN)ᵀ, Q (k+c, m), lower and upper (m). ``tolerance`` is relative to w_max
     and to the bounds' width. Returns the number of rows that did not reach it.

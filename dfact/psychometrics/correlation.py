@@ -10,7 +10,7 @@ from dfact.engine.block_state import BlockState
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.entries import filled
 
-_INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is no rounding error of single precision
+_INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is not a rounding error of single precision
 _FLOOR = 1e-10  # smoothing raises smaller eigenvalues to this value, as psych's cor.smooth does
 ONE_ROW = 1e-9
 """Excess over 1 up to which an effective number of rows is that of one row."""

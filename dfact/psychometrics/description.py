@@ -56,7 +56,7 @@ class Description:
     Reversed items are described as they count in the scale: reversed within their range."""
     scales: pd.DataFrame
     """By scale: the number of ``items``, the number ``n`` of participants, the least number ``n_pairwise_min`` who answered both items of a
-    pair, Cronbach's ``alpha`` with its standard error ``se`` and the ends ``ci_low`` and ``ci_high`` of its 95 % interval, the standardized
+    pair, Cronbach's ``alpha`` with its standard error ``se`` and the ends ``ci_low`` and ``ci_high`` of its 95% interval, the standardized
     alpha ``std_alpha``, Guttman's ``lambda6``, McDonald's ``omega`` of one factor, ``omega_total`` of a general factor and group factors,
     ``omega_hierarchical`` and ``ecv`` of the general factor, the average correlation ``average_r``, and ``note``."""
     kmo: float
@@ -89,7 +89,7 @@ class Description:
             ("answers", f"{self.n} participants × {len(self.items)} items"),
             ("missing answers", self.missing),
             ("correlations", self.correlation),
-            ("intervals of alpha", f"95 %, {INTERVALS[self.interval]}"),
+            ("intervals of alpha", f"95%, {INTERVALS[self.interval]}"),
         ]
         lines += [] if np.isnan(self.kmo) else [("KMO", f"{self.kmo:.3f}")]
         lines += [] if np.isnan(chi_square) else [(f"{self.bartlett.name}'s test", f"χ² = {chi_square:.1f}, {df:.0f} df, {level}")]
@@ -124,7 +124,7 @@ def describe(
 
     - alpha = m/(m − 1)·(1 − tr C/ΣC) with its standard error ``se`` by the jackknife (Maydeu-Olivares et al. 2007 have the
       same to first order), which holds whatever the distribution of the answers and with answers missing completely at random, or
-      with the interval of Feldt et al. (1987), which does not: its coverage at 95 % falls to 70 to 80 % for skewed items;
+      with the interval of Feldt et al. (1987), which does not: its coverage at 95% falls to 70 to 80% for skewed items;
       std_alpha, the standardized alpha: the same of R;
     - λ6 = 1 − Σ 1/(R⁻¹)_ii / ΣR (Guttman 1945);
     - omega = (Σλ)²/((Σλ)² + Σψ) of one minres factor (McDonald 1999), the ω of a scale with one dimension. Programs that fit the

@@ -33,7 +33,7 @@ def answers(ids, items, seed, levels=4, missing=0.2):
 
 
 def in_store(tmp_path, name, frame, **settings):
-    """The frame as a table that was imported with its ids; columns that are no items are confounders."""
+    """The frame as a table that was imported with its ids; columns that are not items are confounders."""
     frame.to_csv(tmp_path / f"{name}.csv")
     confounders = [column for column in frame.columns if column in ("age", "sex")]
     settings = {"shift": False, "id_column": "id", "confounders": confounders, "overwrite": True} | settings

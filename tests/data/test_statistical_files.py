@@ -468,9 +468,7 @@ class TestWrittenHere:
             pyreadstat.write_xport(frame, path, file_format_version=version, table_name=path.stem)
         first, second = (path.read_bytes() for path in paths)
         (tmp_path / "both.xpt").write_bytes(first + second[240:])
-        with pytest.raises(
-            ParameterError, match=r"both\.xpt holds 2 data sets \((first, second|FIRST, SECOND)\), expected one; choose one"
-        ):
+        with pytest.raises(ParameterError, match=r"both\.xpt holds 2 datasets \((first, second|FIRST, SECOND)\), expected one; choose one"):
             open_table(tmp_path / "both.xpt")
         for name, table in (("first", open_table(paths[0])), ("second", open_table(paths[1]))):
             chosen = open_table(tmp_path / "both.xpt", ReadOptions(object=name))

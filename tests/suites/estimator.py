@@ -1,4 +1,4 @@
-"""What every factorization keeps to, whatever it minimises."""
+"""What every factorization keeps to, whatever it minimizes."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace

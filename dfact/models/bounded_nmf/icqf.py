@@ -46,7 +46,7 @@ class ICQF(Factorization):
 
     Finds factors W (n, k) of the participants and loadings Q = [Qr, Qc] (m, k + c) of the items that
 
-        minimise  ½‖O∘(M − [W, C]Qᵀ)‖² + β‖W‖₁ + βγ‖Q‖₁,   γ = (n/m)·q_max,
+        minimize  ½‖O∘(M − [W, C]Qᵀ)‖² + β‖W‖₁ + βγ‖Q‖₁,   γ = (n/m)·q_max,
         subject to  0 ≤ W ≤ w_max,  0 ≤ Q ≤ q_max,  bounds[0] ≤ [W, C]Qᵀ ≤ bounds[1],
 
     for answers M (n, m) with mask O (0 where missing) and confounders C (n, c): an indicator for each

@@ -74,8 +74,8 @@ def resolve_batch_sizes(batch_sizes: Sequence[int] | None, shape: Sequence[int],
 def require_samples(batch_sizes: Sequence[int] | None, shape: Sequence[int], rank: int) -> None:
     """Raise ParameterError for samples so small that the mean of their solutions is not that of the data.
 
-    They are those of a first mode of fewer than 30 slices, of which objectives ended 0.1 to 4 % above that of block descent, and those
-    with fewer than 20 entries of a slice for each component (up to 50 %). A step on all entries is exact and never refused.
+    They are those of a first mode of fewer than 30 slices, of which objectives ended 0.1 to 4% above that of block descent, and those
+    with fewer than 20 entries of a slice for each component (up to 50%). A step on all entries is exact and never refused.
     """
     drawn, advice = resolve_batch_sizes(batch_sizes, shape, rank), "use solver='bcd' (--solver bcd)"
     if shape[0] < LEAST_SLICES and drawn[0] < shape[0]:

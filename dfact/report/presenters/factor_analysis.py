@@ -108,7 +108,7 @@ def _p_text(p: float) -> str:
 
 def fit_table(model: FactorAnalysis) -> tuple[pd.DataFrame, str]:
     """Return the indices of fit as a table of one row, and its caption."""
-    caption = f"Fit of the model to the correlations; the interval of RMSEA is that of 90 %; {NORMAL_ANSWERS}"
+    caption = f"Fit of the model to the correlations; the interval of RMSEA is that of 90%; {NORMAL_ANSWERS}"
     if model.correlation == "polychoric":
         caption += ". With polychoric correlations, all indices but SRMR are descriptive"
     if model.smoothed_:

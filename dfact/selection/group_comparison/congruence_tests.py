@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 DRAWS_PER_TEST = 20
-"""Least number of draws for each p value, with which Holm's procedure can still reject at 5 %."""
+"""Least number of draws for each p value, with which Holm's procedure can still reject at 5%."""
 _ANGLES = np.radians(np.linspace(0, 90, 181))  # between the loadings of two populations, of congruence 1 to 0
 
 
@@ -105,7 +105,7 @@ def _crossing(curve: Array, of_populations: Array, value: float) -> float:
 
 
 def holm(p: Array) -> Array:
-    """Return p values of any shape adjusted by Holm's procedure; NaN ones are no tests."""
+    """Return p values of any shape adjusted by Holm's procedure; NaN ones are not tests."""
     adjusted, known = np.full(p.shape, np.nan), ~np.isnan(p)
     flat = p[known]
     order = np.argsort(flat, kind="stable")

@@ -131,7 +131,7 @@ class FactorCongruences:
         p = np.stack([test.p for test in tests])
         zero = ~np.stack([loadings.any(axis=1) for loadings in observed]).all(axis=0)  # a penalty may have left a factor without loadings
         p[:, zero] = np.nan
-        # The intervals of bounded models, whose draws are simulated, covered a congruence of .9 in 75 % of samples of 200 people a group.
+        # The intervals of bounded models, whose draws are simulated, covered a congruence of .9 in 75% of samples of 200 people a group.
         absent = np.full(p.shape, np.nan) if self._bounded else None
         population, low, high = (
             np.stack(values) if absent is None else absent

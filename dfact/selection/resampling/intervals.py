@@ -70,7 +70,7 @@ def factor_intervals(
     centre = 2 * estimate - samples.mean(axis=0) if penalized and variance.scales is None else estimate
     low, high = centre - half, centre + half
     determined = (se > 0) & ~at_bound(samples)
-    if nonnegative or (samples == 0).any():  # a loading of exactly 0 is no estimate of a small one
+    if nonnegative or (samples == 0).any():  # a loading of exactly 0 is not an estimate of a small one
         determined &= (low > 0) | (high < 0)
     if np.mean(similarity < SAME_FACTOR) > 1 - level:
         determined[:] = False

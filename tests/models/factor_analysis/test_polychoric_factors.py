@@ -113,7 +113,7 @@ def test_repeated_items_and_invalid_answers_are_named() -> None:
         polychoric().fit(wide)
     fraction = X.copy()
     fraction[5, 2] = 2.5
-    with pytest.raises(dfact.DataError, match="item '2' has 1 answers that are no whole numbers, expected ordered categories"):
+    with pytest.raises(dfact.DataError, match="item '2' has 1 answers that are not whole numbers, expected ordered categories"):
         polychoric().fit(fraction)
 
 
