@@ -30,10 +30,14 @@ SPELLING = re.compile(
 
 
 GRAMMAR = re.compile(
-    r"(?<!there )\b(is|are) no (?!longer|more|less|fewer|better|worse|larger|smaller|later|earlier|higher|lower|one\b)(?=[a-z])",
+    r"(?<!there )\b(is|are) no (?!longer|more|less|fewer|better|worse|larger|smaller|later|earlier|higher|lower|one\b)(?=[a-z])"
+    r"|\bbut for\b"
+    r"|\bno(thing| one)?( [a-z]+){0,2} but\b"
+    r"|\bfiles? of (an? )?(SPSS|Stata|SAS|PLINK|Excel|R\b)"
+    r"|\b(end|ends|ended) with( code)? \d+\b",
     re.IGNORECASE,
 )
-"""What is not idiomatic: "is no number" for "is not a number"."""
+"""What is not idiomatic, such as "is no number" for "is not a number", "ends with 75" for "exits with code 75"."""
 
 
 def fragments(path: Path) -> Iterator[str]:
@@ -120,6 +124,7 @@ def test_patterns_are_found_where_they_stand(source: str, expected: int, tmp_pat
         ('print(f"{x} analysed within 5 %")', 2),
         ("n = 5 % 3  # under SLURM", 1),
         ("# NaN is\n# no number", 1),
+        ('print("They end with 75, and read no file but a file of SPSS")', 3),
         ('print("There is no number, it is no longer 3, 5 are no more than 6")', 0),
     ],
 )

@@ -1,4 +1,4 @@
-"""Files of SPSS, Stata and SAS: what they say about their columns, and what independent readers find in them."""
+"""SPSS, Stata and SAS files: what they say about their columns, and what independent readers find in them."""
 
 import json
 import pickle
@@ -361,7 +361,7 @@ class TestFilesOfUsers:
     def test_foreign_content_is_named(self) -> None:
         with pytest.raises(DataError, match=r"^encrypted\.sav is encrypted, .*save it without a password"):
             opened("spss/encrypted.sav")
-        with pytest.raises(DataError, match=r"^idl_save_file\.sav is not a file of SPSS: its content is an IDL save file"):
+        with pytest.raises(DataError, match=r"^idl_save_file\.sav does not have the format SPSS: its content is an IDL save file"):
             opened("spss/idl_save_file.sav")
 
     @pytest.mark.slow
@@ -453,7 +453,7 @@ class TestWrittenHere:
     def test_encodings_are_asked_for(self, tmp_path: Path) -> None:
         pyreadstat.write_xport(pd.DataFrame({"t": ["Zoe", "xyz"]}), tmp_path / "t.xpt", file_format_version=5)
         (tmp_path / "t.xpt").write_bytes((tmp_path / "t.xpt").read_bytes().replace(b"Zoe", "Zoë".encode("cp1252")))
-        with pytest.raises(DataError, match=r"t\.xpt cannot be read as a file of SAS transport: .*; pass encoding="):
+        with pytest.raises(DataError, match=r"t\.xpt cannot be read in the format SAS transport: .*; pass encoding="):
             read(open_table(tmp_path / "t.xpt"), [], ["t"])
         table = open_table(tmp_path / "t.xpt", ReadOptions(encoding="windows-1252"))
         assert read(table, [], ["t"])[1] == {"t": ["Zoë", "xyz"]}

@@ -698,7 +698,7 @@ def test_batch_script(driver: str, restarts: str, requeued: bool, slurm: Callabl
 
 
 _DASK = """#!/bin/sh
-# Stands in for dask worker: ends with 0 a while after SIGTERM, as one that hands its partitions over.
+# Stands in for dask worker: exits with 0 a while after SIGTERM, as one that hands its partitions over.
 stat -c %a "$TMPDIR" > "$REPORTS/mode"
 echo "$TMPDIR" > "$REPORTS/folder"
 trap 'touch "$REPORTS/stopped"' TERM

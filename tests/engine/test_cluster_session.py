@@ -258,7 +258,7 @@ def _attentive(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Leaps:
-    """A clock that stands still, but for the pauses between attempts to join, each of which exceeds all that a driver waits."""
+    """A clock that stands still, except during the pauses between attempts to join, each of which exceeds all that a driver waits."""
 
     now = 0.0
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.faults.chaos [--minutes 60] [--seed 0] [--every 30] [--workers 8]
 
-Workers, scheduler and store start again after each end, and so does the driver, ``dfact …``, unless it ends with 0 or 2,
+Workers, scheduler and store start again after each end, and so does the driver, ``dfact …``, unless it exits with 0 or 2,
 as under Kubernetes or Slurm. The faults are drawn from the seed, which repeats them: their kinds, targets and times.
 Each job runs once undisturbed in one process on local data, and once on the cluster without faults; *seconds lost* are those
 beyond the latter. Where several faults hit a job, each counts with an equal share of them. *Bytes lost* are those in

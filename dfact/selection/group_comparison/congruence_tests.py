@@ -27,7 +27,7 @@ def congruences(A: Array, B: Array) -> Array:
 def centred_congruences(A: Array, B: Array) -> Array:
     """Return the congruences of non-negative loadings A (k, m) and B after each item's mean over the factors is subtracted.
 
-    All factors are first scaled to length 1. The mean is that of both groups, so that nothing differs but the loadings.
+    All factors are first scaled to length 1. The mean is that of both groups, so that only the loadings differ.
     """
     A, B = unit(A), unit(B)
     mean = (A + B).mean(axis=0) / 2

@@ -122,7 +122,7 @@ def test_fit_is_described() -> None:
     text = model_text(polychoric().fit(X), 2)
     assert "oblimin rotation" in text
     assert "polychoric, of 500 participants (pairwise)" in text
-    assert "descriptive but for SRMR" in text
+    assert "all but SRMR are descriptive" in text
     pearson = dfact.FactorAnalysis(2).fit(X)
     assert pearson.thresholds_ is None
     assert "descriptive" not in model_text(pearson, 2)

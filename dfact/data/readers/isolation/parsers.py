@@ -122,7 +122,7 @@ def _died(file: InputFile, parser: Parser, code: int | None, output: BinaryIO, r
         return _refused(file, parser, f"stopped with SIGABRT{printed}", request.memory)
     if code is None:
         return DataError(f"{file.name} cannot be read: the process that starts its parser {parser.name} has ended; try again")
-    return _refused(file, parser, f"{f'crashed with {signal.Signals(-code).name}' if code < 0 else f'ended with code {code}'}{printed}")
+    return _refused(file, parser, f"{f'crashed with {signal.Signals(-code).name}' if code < 0 else f'exited with code {code}'}{printed}")
 
 
 def _refused(file: InputFile, parser: Parser, found: str, memory: int | None = None) -> DataError:

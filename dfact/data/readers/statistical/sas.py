@@ -208,7 +208,7 @@ def _count_rows(stream: BinaryIO, file: InputFile, header: bytes, start: int, st
 
 
 def _damaged(file: InputFile, found: str) -> DataError:
-    return DataError(f"{file.name} cannot be read as a file of SAS transport: {found}; the file is damaged or incomplete: export it again")
+    return DataError(f"{file.name} cannot be read in the format SAS transport: {found}; the file is damaged or incomplete: export it again")
 
 
 FORMATS = (
