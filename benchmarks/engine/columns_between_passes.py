@@ -100,7 +100,7 @@ def loadings(sample: int, widths: list[int]) -> tuple[list[dict[str, Any]], list
             tiled, expected = update_of_loadings(X, LocalSession, time.thread_time, "inline")
             shared, found = update_of_loadings(X, ClusterSession, time.perf_counter, client)
             rows.append({"items": m, "at_once_ms": whole * 1e3, "tiles_ms": tiled * 1e3, "two_processes_ms": shared * 1e3})
-            thresholds.append((f"{m} items: the same bits on two processes", bool(np.array_equal(expected, found))))
+            thresholds.append((f"{m} items: bit-identical on two processes", bool(np.array_equal(expected, found))))
             text = f"{m} items: by tiles {tiled / whole:.2f} of the time of all at once (threshold 0.8)"
             thresholds.append((text, tiled <= 0.8 * whole))
     return rows, thresholds

@@ -200,7 +200,7 @@ Sums_co = TypeVar("Sums_co", bound=PartialSums, covariant=True)
 class Pass(Protocol[State, Broadcast_contra, Sums_co]):
     """A computation over all blocks, declared as data; executors run it.
 
-    The same arguments give the same bits, so a lost worker's partitions can be recomputed. A pass may
+    The same arguments give bit-identical results, so a lost worker's partitions can be recomputed. A pass may
     write into its state argument and return it. It changes nothing else that outlives the call.
     """
 

@@ -68,7 +68,7 @@ class Session(Protocol):
         raise TypeError(f"{type(self).__name__} has no tiles of columns")
 
     def map_columns(self, request: ColumnMap) -> NDArray[Any]:
-        """Return the results of a function that is mapped over tiles of columns. A repeated call gives the same bits."""
+        """Return the results of a function that is mapped over tiles of columns. A repeated call gives bit-identical results."""
         return request()
 
     @property

@@ -68,7 +68,7 @@ class Factorization(ScoreInterface, TransformerInterface):
         to disk, in TMPDIR.
     checkpoint : path, optional
         Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
-        gives the same bits. See :mod:`dfact.engine.checkpoint`.
+        gives bit-identical results. See :mod:`dfact.engine.checkpoint`.
     checkpoint_every : int
         Number of passes between two checkpoint versions.
     callbacks : sequence of callables

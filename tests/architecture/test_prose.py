@@ -5,6 +5,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ GRAMMAR = re.compile(
     r"|\bbut for\b"
     r"|\bno(thing| one)?( [a-z]+){0,2} but\b"
     r"|\bfiles? of (an? )?(SPSS|Stata|SAS|PLINK|Excel|R\b)"
+    r"|\b(the same|to the( last)?) bits?\b"
     r"|\b(end|ends|ended) with( code)? \d+\b",
     re.IGNORECASE,
 )
@@ -77,7 +79,10 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
 def offenders(path: Path, banned: re.Pattern[str]) -> list[str]:
     text = path.read_text()
     if path.suffix == ".md":
-        return [f"{text[: found.start()].count(chr(10)) + 1}: {' '.join(found[0].split())}" for found in banned.finditer(text)]
+        lines = enumerate(text.splitlines(), 1)
+        blocks = [list(block) for filled, block in groupby(lines, key=lambda line: bool(line[1].strip())) if filled]
+        joined = [(block[0][0], " ".join(" ".join(line for _, line in block).split())) for block in blocks]
+        return [f"{line}: {found[0]}" for line, block in joined for found in banned.finditer(block)]
     return list(phrases(text, path, banned))
 
 

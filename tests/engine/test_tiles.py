@@ -1,4 +1,4 @@
-"""Sums by tiles of columns: the same bits everywhere, in bounded memory, after losses and interruptions."""
+"""Sums by tiles of columns: bit-identical everywhere, in bounded memory, after losses and interruptions."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Descriptions of questionnaires: published data against R's figures, the same bits everywhere, and what has no figure."""
+"""Descriptions of questionnaires: published data against R's figures, bit-identical results everywhere, and what has no figure."""
 
 import json
 from pathlib import Path

@@ -66,7 +66,7 @@ class CongruenceTests:
             A, B, d = draws[0][:, factor], draws[1][:, factor], half[factor]
             drawn = _moved_congruences(A, B, d, np.zeros(1))[0]
             p[factor] = (1 + (drawn <= value).sum()) / (len(drawn) + 1)
-            if not halves[factor] or not lengths[factor]:  # equal to the last bit, or without loadings
+            if not halves[factor] or not lengths[factor]:  # bit-identical, or without loadings
                 ends[:, factor] = np.nan
                 continue
             A, B = (X - X.mean(axis=0) + mean[factor] for X in (A, B))
