@@ -45,7 +45,7 @@ RECOVERY_NOTES = """SPML(α): a step of the path, SPMS(α): the same refined; of
 of section 7.1.2, which knows the truth: of the smallest rank not below the true one the last whose zeros are all true.
 LRTI: α = 0 and λ = ‖Δ∘Z‖^(4/3)/100, with the same prior. `score` is of matched components, `by weight` of the first with the
 first, as they are sorted: what the paper describes. `true zeros`: the share found of all; `false zeros`: of those found.
-`excess error`: the relative error on the observed entries less that of the planted tensor."""
+`excess error`: the relative error on the observed entries minus that of the planted tensor."""
 
 
 def found_factors(factors: Sequence[Any]) -> Factors:

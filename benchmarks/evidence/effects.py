@@ -24,7 +24,7 @@ Where there are effects, four items are half a point higher in one group. The tr
 between the groups at equal factors; the true impact is the difference of the means of a factor, in the units of the fitted factor.
 With a continuous confounder, the two groups differ in age, too: one factor rises with age and no item does.
 
-The intervals are the estimate less its bias over the refits ± t standard errors. Two others were measured first, on 40 of the same
+The intervals are the estimate minus its bias over the refits ± t standard errors. Two others were measured first, on 40 of the same
 datasets. Percentiles of the refits covered the effect 0 in 97.2 to 98.5% of items, an effect in 93.1 to 96.9%, and the impact in 95.0 to
 98.1%. Basic bootstrap intervals covered 95.1 to 97.8%, 90.6 to 94.4% and 91.2 to 95.0%. None of the three meets the bar in all
 conditions. Today's are too short with 500 people of whom answers are missing, and, for the impact, with groups of 4 : 1: they cover 90 to

@@ -142,7 +142,7 @@ def masked_gram(
     space: Space,
     G: NDArray[np.float64],
 ) -> None:
-    """Set G = Σ q_j q_jᵀ over the answered items j: the sum of all less the missing ones, or that of the answered ones if fewer.
+    """Set G = Σ q_j q_jᵀ over the answered items j: the sum of all minus the missing ones, or that of the answered ones if fewer.
 
     The first d diagonal entries include the ridge, which gram includes already.
     """
@@ -207,7 +207,7 @@ def solve_row(state: Tableau, space: Space, limits: Limits) -> bool:
 
 @subroutine
 def load_row(x: NDArray[np.floating], h: NDArray[np.floating], penalty: float, state: Tableau, space: Space) -> None:
-    """Load a row's x, and its h less the penalty and the part that the confounders explain."""
+    """Load a row's x, and its h minus the penalty and the part that the confounders explain."""
     d, k = state.d, len(x)
     for c in range(d, k):
         space.w[c] = x[c]

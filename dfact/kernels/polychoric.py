@@ -176,7 +176,7 @@ def count_common(bits: Bits, first: int, last: int, counts: NDArray[np.integer])
 
 @subroutine
 def integrate(rho: float, a: Floats, b: Floats, nodes: Floats, weights: Floats, panels: int, F: Floats) -> None:
-    """Set F (L+1, L+1) to Φ₂ at the thresholds less its value for ρ = 0, for the inner corners:
+    """Set F (L+1, L+1) to Φ₂ at the thresholds minus its value for ρ = 0, for the inner corners:
 
         (1/2π) ∫ exp(−(a² + b² − 2ab sin θ)/(2 cos² θ)) dθ  over 0 ≤ θ ≤ arcsin ρ,
 

@@ -35,6 +35,7 @@ GRAMMAR = re.compile(
     r"|\bbut for\b"
     r"|\bno(thing| one)?( [a-z]+){0,2} but\b"
     r"|\bfiles? of (an? )?(SPSS|Stata|SAS|PLINK|Excel|R\b)"
+    r"|\bless (the|its|their|that of)\b"
     r"|\b(the same|to the( last)?) bits?\b"
     r"|\b(end|ends|ended) with( code)? \d+\b",
     re.IGNORECASE,

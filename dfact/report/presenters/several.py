@@ -223,7 +223,7 @@ def _matched(first: _Member, others: Sequence[_Member], matches: Sequence[_Match
     )
     about = f"Each model's {words.components} are matched one to one with those of {first.label}, so that the sum of their congruences"
     about += f" is largest: {measure}"
-    about += ", those of two models of classes less their mean" if first.model.traits.centred_matching else ""
+    about += ", those of two models of classes minus their mean" if first.model.traits.centred_matching else ""
     blocks: list[Block] = [Text(f"{about}.")]
     if not first.model.traits.tensor:
         marks = dict.fromkeys(MARKS[not _is_bounded(first, other)] for other in others if not first.model.traits.centred_matching)

@@ -150,7 +150,7 @@ class FactorCongruences:
         )
 
     def _matched(self, refit: RefittedLoadings) -> Array:
-        """Return the loadings (k, m) in the order and with the signs of the model's factors, less the matching's centre."""
+        """Return the loadings (k, m) in the order and with the signs of the model's factors, minus the matching's centre."""
         return np.asarray(self._matching.match(refit.components)[1] - self._matching.centre, np.float64)
 
     def _comparable_draw(self, draw: Sequence[RefittedLoadings], observed: Sequence[Array]) -> list[Array]:

@@ -96,7 +96,7 @@ def bootstrap(
 
     Impact and effects of confounders are identified by the anchor of :func:`dfact.psychometrics.anchor.anchor`, refit by refit. Their
     estimates are those without the penalty's shrinkage, which would leave most effects at 0: the differences of the residuals between
-    the groups are added to those of the loadings. Their intervals are, as those of penalized loadings, the estimate less its
+    the groups are added to those of the loadings. Their intervals are, as those of penalized loadings, the estimate minus its
     bias over the refits ± t·se.
 
     For the CP decomposition of a tensor the rows are the slices of mode 1, and the result is a
