@@ -49,7 +49,7 @@ def export(
     .parquet, for loadings also in .xlsx (needs openpyxl), for factors also in .zarr. For new participants, use dfact transform.
 
     With --style apa, the loadings become a table for a paper, in .html or .md: items are sorted by the factor on which they load
-    most, and a note describes the sample and the model. Of a factor analysis, the table has communalities, explained variances,
+    most, and a note describes the sample and the model. The table of a factor analysis has communalities, explained variances,
     and correlations of the factors, and loadings from .40 on are bold.
 
     Tables of confounders: impact is the difference that a confounder makes to the factors, effects those on the items at equal

@@ -271,7 +271,7 @@ class RunPass(Generic[Sums_co]):
     pass_: Pass[Any, Any, Sums_co]
     broadcast: Any = None
     view: BlockView | None = None
-    """View of the blocks that the pass gets. Of a solver that shares its reads, it replaces the solver's own view."""
+    """View of the blocks that the pass gets. If a solver shares its reads, it replaces the solver's own view."""
     sample: tuple[int, ...] | None = None
     """Numbers of the partitions to process, ascending; the blocks of the others keep their states. All if None."""
     reset: bool = False

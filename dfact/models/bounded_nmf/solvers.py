@@ -231,7 +231,7 @@ def initial_loadings(
 ) -> Solver[tuple[NDArray[Any], RowStart]]:
     """Return the initial loadings Qᵀ (k+c, m), with 0 for those of confounders, and the start of the rows.
 
-    ``init`` is "nndsvd", "random" or loadings (k, m). Of weighted rows, "nndsvd" takes the weights divided by ``unit``.
+    ``init`` is "nndsvd", "random" or loadings (k, m). For weighted rows, "nndsvd" takes the weights divided by ``unit``.
     """
     k, m = problem.k, dataset.shape[1]
     if isinstance(init, str) and init == "random":

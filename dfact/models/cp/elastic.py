@@ -162,7 +162,7 @@ class ElasticCP(CPModel):
     n_iter_, converged_ : int, bool
     remaining_ : float
         Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations, and if two
-        components have a cosine of at most −0.5, as the history then does not show what is left. Of the stochastic solver, it is the
+        components have a cosine of at most −0.5, as the history then does not show what is left. With the stochastic solver it is the
         fall of the objective in the last three iterations, 0 if that is noise, and NaN after fewer than 6.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².

@@ -136,7 +136,7 @@ class StochasticDescent:
         self._source, self._shape, self._layout = source, shape, Layout.of(shape)
         self._batch_sizes, self._step_size, self._exact = batch_sizes, step_size, exact
         self._rows_read = 0
-        # Of the partitions drawn, of the steps on them, and of the monitoring sample.
+        # Seeds of the partitions drawn, the steps on them, and the monitoring sample.
         self._seeds = [int(seeded(seed, len(shape), i).integers(1 << 62)) for i in range(3)]
         self._monitor_partitions = spread_partitions(self._layout.n_partitions, seeded(self._seeds[2]))[::2]
         self._n_monitor_rows = 0

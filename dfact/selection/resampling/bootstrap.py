@@ -68,7 +68,7 @@ def bootstrap(
     have up to 0.9.
 
     The interval of a loading is that of its standard error over the B refits around the estimate, ± t·se with B − 1 degrees of freedom.
-    Of a penalized model, the bias over the refits is subtracted. It covers the loading that the same model has in the population: that
+    For a penalized model the bias over the refits is subtracted. It covers the loading that the same model has in the population: that
     of its fit to unlimited data with the same parameters, the same penalty among them, at the scale that n rows give it. An interval
     is not determined, NaN, if
 
