@@ -29,7 +29,7 @@ are not 0 in a refit, half of all, for the number that chance selects.
 
 With `--reselect`, parallel analysis chooses the number of factors in the data and again in each resample. The clustered survey has
 two clusters of twenty persons in each stratum, whose members share a fifth of the trait's variance. Without replicate
-weights, intervals take its persons for independent.
+weights, intervals treat its persons as independent.
 """
 
 _LARGE = 60_000

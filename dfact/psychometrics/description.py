@@ -136,7 +136,7 @@ def describe(
 
     KMO, MSA and the test of sphericity are of all items, whether they belong to a scale or not. Bartlett's test (1951) is of complete
     answers. With missing answers, the test of Steiger (1980) takes its place, in which each correlation has the number of its own
-    participants; Bartlett's with the number who answered anything, as psych has it, rejects too often. Feldt's interval takes for n
+    participants; Bartlett's with the number who answered anything, as psych has it, rejects too often. Feldt's interval uses as n
     the harmonic mean of these numbers.
 
     Parameters
@@ -151,7 +151,7 @@ def describe(
         By default the keys of the csv file or the codebook, else 1. Nothing is reversed unasked.
     correlation : "pearson" or "polychoric"
         Correlations R. Alpha, its interval, r_drop and alpha if dropped are of the answers' covariances in either case; with
-        polychoric correlations, which take answers for ordered categories, the standardized alpha is the ordinal alpha, and
+        polychoric correlations, which treat answers as ordered categories, the standardized alpha is the ordinal alpha, and
         Bartlett's test is descriptive.
     sample_weight : array (n,), optional
         Weights of the participants, such as survey weights; by default those of the dataset. Means, shares and covariances are
