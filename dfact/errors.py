@@ -51,7 +51,7 @@ class ConvergenceWarning(UserWarning):
 class StoppedError(BaseException):
     """A stop requested by a signal.
 
-    It derives from BaseException, as KeyboardInterrupt does: code that reads a store takes any Exception for damage.
+    It derives from BaseException, as KeyboardInterrupt does: code that reads a store treats any Exception as damage.
     """
 
     def __init__(self, signal: int, text: str) -> None:

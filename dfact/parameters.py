@@ -97,7 +97,7 @@ def check_parameters(model: Any) -> None:
 
 
 def check_magnitudes(model: object, names: Iterable[str], dtype: np.dtype[Any]) -> None:
-    """Raise ParameterError for a number, or an array of numbers, beyond the range of the working precision. Infinity is no bound."""
+    """Raise ParameterError for a number, or an array of numbers, beyond the range of the working precision. Infinity is not a bound."""
     _, highest = magnitude_limits(dtype)
     for name in names:
         value = getattr(model, name)

@@ -29,7 +29,7 @@ class Iteration:
     limit: int
     """Maximum number of iterations."""
     objective: float
-    """Objective after the iteration; NaN for steps that minimise no objective."""
+    """Objective after the iteration; NaN for steps that minimize no objective."""
     change: float
     """Relative change of the objective since the previous iteration; NaN in the first."""
     seconds: float
@@ -55,12 +55,12 @@ class Reporter:
         self._notify(history[-1], relative_change(history), step)
 
     def step(self, step: str) -> None:
-        """Report a step that minimises no objective."""
+        """Report a step that minimizes no objective."""
         self._number += 1
         self._notify(float("nan"), float("nan"), step)
 
     def reached(self, number: int, step: str) -> None:
-        """Report that this number of steps is done, of work that minimises no objective."""
+        """Report that this number of steps is done, of work that minimizes no objective."""
         self._number = number
         self._notify(float("nan"), float("nan"), step)
 

@@ -45,7 +45,7 @@ def processors() -> int:
 def _quotas(root: Path) -> Iterator[tuple[int, int]]:
     """Yield the microseconds of processors that a control group of either version grants, and the period for which it does."""
     groups = root / "sys/fs/cgroup"
-    with suppress(OSError, ValueError):  # "max" is no number, and other systems have no control groups
+    with suppress(OSError, ValueError):  # "max" is not a number, and other systems have no control groups
         own = (root / "proc/self/cgroup").read_text().strip().rpartition(":")[2].lstrip("/")
         quota, period = map(int, (groups / own / "cpu.max").read_text().split())
         yield quota, period

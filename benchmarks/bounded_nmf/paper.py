@@ -318,7 +318,7 @@ def _real_tasks() -> Iterator[Task]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", nargs="*", help="experiments, table1 followed by the data sets a noise level; by default all")
+    parser.add_argument("which", nargs="*", help="experiments, table1 followed by the datasets a noise level; by default all")
     parser.add_argument("--repetitions", type=int, default=5, help="of stability's samples and of auc's splits")
     parser.add_argument("--components", type=int, nargs=2, default=(2, 20), metavar=("LOW", "HIGH"), help="candidates of table1")
     options = parser.parse_args()

@@ -101,7 +101,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--components", type=int, nargs=2, default=(4, 12), metavar=("LOW", "HIGH"), help="numbers of factors on eqsq")
     parser.add_argument("--folds", type=int, default=10)
-    parser.add_argument("--table1", type=int, default=0, metavar="N", help="instead, the paper's table 1 with N data sets a noise level")
+    parser.add_argument("--table1", type=int, default=0, metavar="N", help="instead, the paper's table 1 with N datasets a noise level")
     arguments = parser.parse_args()
     if arguments.table1:
         return exit_code(table_1(arguments.table1))

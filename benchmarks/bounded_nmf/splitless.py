@@ -93,10 +93,10 @@ def against_the_admm(names: list[str]) -> Thresholds:
         (f"objective at most {worst:.5f} × the ADMM's converged one (threshold {TOLERANCE})", worst <= TOLERANCE),
         (f"bounds left by at most {beyond:.4f} (threshold 0.01)", beyond <= 0.01),
         (
-            f"{passes:.0%} of the ADMM's passes or fewer to 1.0005 × its objective, {whole:.0%} to tol=1e-8 (threshold 60 %)",
+            f"{passes:.0%} of the ADMM's passes or fewer to 1.0005 × its objective, {whole:.0%} to tol=1e-8 (threshold 60%)",
             max(passes, whole) <= 0.6,
         ),
-        (f"multipliers take {state_share:.1%} of the ADMM's state (threshold 5 %)", state_share <= 0.05),
+        (f"multipliers take {state_share:.1%} of the ADMM's state (threshold 5%)", state_share <= 0.05),
     ]
     report("icqf_splitless", rows, thresholds)
     return thresholds

@@ -45,7 +45,7 @@ RECOVERY_NOTES = """SPML(α): a step of the path, SPMS(α): the same refined; of
 of section 7.1.2, which knows the truth: of the smallest rank not below the true one the last whose zeros are all true.
 LRTI: α = 0 and λ = ‖Δ∘Z‖^(4/3)/100, with the same prior. `score` is of matched components, `by weight` of the first with the
 first, as they are sorted: what the paper describes. `true zeros`: the share found of all; `false zeros`: of those found.
-`excess error`: the relative error on the observed entries less that of the planted tensor."""
+`excess error`: the relative error on the observed entries minus that of the planted tensor."""
 
 
 def found_factors(factors: Sequence[Any]) -> Factors:
@@ -206,7 +206,7 @@ def table_3(repetitions: int, size: int = 50, rank: int = 9, init: str = "random
             if solver == "bcd":
                 thresholds.append((f"{name}: a whole path takes {seconds:.1f} s (threshold 15; the paper 322)", seconds < 15))
     report(_name("elastic_cp_table_3", init), rows, thresholds)
-    print(f"{init} starts, {size}×{size}×{size}, {rank} components from {rank + 1}, 25 % missing, 20 dB, {repetitions} simulations.")
+    print(f"{init} starts, {size}×{size}×{size}, {rank} components from {rank + 1}, 25% missing, 20 dB, {repetitions} simulations.")
     print(RECOVERY_NOTES)
     return thresholds
 

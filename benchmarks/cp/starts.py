@@ -1,10 +1,10 @@
-"""How often ElasticCP ends more than 1 % above the best of ten starts, on planted tensors.
+"""How often ElasticCP ends more than 1% above the best of ten starts, on planted tensors.
 
     python -m benchmarks.cp.starts --before FOLDER [--tensors 200] [--first 0]
 
 FOLDER is a checkout of an earlier version. Each tensor is fitted by the defaults of both versions, and by this one from ten single
 random starts. The tensors have three or four modes, and two to five components of five kinds, which are normal, positive, sparse,
-collinear, or positive and fitted as such; 0, 30 or 60 % of their entries are missing. Two minutes on one core.
+collinear, or positive and fitted as such; 0, 30 or 60% of their entries are missing. Two minutes on one core.
 """
 
 import argparse

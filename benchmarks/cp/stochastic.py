@@ -144,10 +144,10 @@ def compared(data: str, exact: Run, sampled: Run) -> Thresholds:
     excess = 100 * (sampled.model.objective_history_[-1] / exact.model.objective_history_[-1] - 1)
     read, time_share = sampled.bytes / exact.bytes, sampled.seconds / exact.seconds
     return [
-        (f"{data}: {excess:+.2f} % of the objective of block coordinate descent (threshold 1 %)", excess <= 1),
+        (f"{data}: {excess:+.2f}% of the objective of block coordinate descent (threshold 1%)", excess <= 1),
         (f"{data}: having read {read:.3f} of its bytes (threshold 0.25)", read <= 0.25),
         (f"{data}: in {time_share:.2f} of its time (threshold 0.5)", time_share <= 0.5),
-        (f"{data}: watching the objective takes {sampled.watching:.1%} of the time (threshold 5 %)", sampled.watching < 0.05),
+        (f"{data}: watching the objective takes {sampled.watching:.1%} of the time (threshold 5%)", sampled.watching < 0.05),
     ]
 
 
@@ -175,7 +175,7 @@ def draw(runs: dict[str, Run]) -> None:
 
 @dataclass(frozen=True)
 class Waits:
-    """Seconds that a core takes for a partition of a data set, and how many passes reach 0.1 % (``benchmarks.cp.time_to_objective``)."""
+    """Seconds that a core takes for a partition of a dataset, and how many passes reach 0.1% (``benchmarks.cp.time_to_objective``)."""
 
     shape: tuple[int, int, int]
     pass_seconds: float
@@ -208,13 +208,13 @@ def workers(data: Sequence[Waits], counts: tuple[int, ...], repeats: int, rank: 
                 full, part = (statistics.median(seconds[2:]) for seconds in times.values())
                 ideal = len(drawn[0]) * waits.steps_seconds / min(count, len(drawn[0]))
                 row: dict[str, Any] = {"shape": name, "workers": count, "pass, s": full, "iteration, s": part, "efficiency": ideal / part}
-                row |= {"bcd to 0.1 %, s": (1 + waits.passes) * full, "stochastic to 0.1 %, s": full + waits.iterations * part}
+                row |= {"bcd to 0.1%, s": (1 + waits.passes) * full, "stochastic to 0.1%, s": full + waits.iterations * part}
                 rows.append(row)
         own = [row for row in rows if row["shape"] == name]
-        slower = [row["workers"] for row in own if row["stochastic to 0.1 %, s"] >= row["bcd to 0.1 %, s"]]
+        slower = [row["workers"] for row in own if row["stochastic to 0.1%, s"] >= row["bcd to 0.1%, s"]]
         thresholds.append((f"{name}: the stochastic solver is faster on all numbers of workers but {slower} (threshold: none)", not slower))
         eight = next(row for row in own if row["workers"] == 8)
-        text = f"{name}: an iteration on 8 workers has an efficiency of {eight['efficiency']:.0%} (threshold 75 %)"
+        text = f"{name}: an iteration on 8 workers has an efficiency of {eight['efficiency']:.0%} (threshold 75%)"
         thresholds.append((text, eight["efficiency"] >= 0.75))
     report("elastic_cp_stochastic_workers", rows, thresholds)
     return thresholds

@@ -1,4 +1,4 @@
-"""Time and bytes until ElasticCP is within 0.1 % of the objective at which block descent of an earlier version ends.
+"""Time and bytes until ElasticCP is within 0.1% of the objective at which block descent of an earlier version ends.
 
     python -m benchmarks.cp.time_to_objective --before FOLDER [--data 0 1 2] [--shrink N] [--folder FOLDER]
 
@@ -131,7 +131,7 @@ def compare(folder: Path, shape: tuple[int, int, int], missing: float, root: Pat
     return rows, [
         (f"{name}: the default takes {time_share:.2f} of its time before (threshold {_TIME})", time_share <= _TIME),
         (f"{name}: the stochastic solver reads {read:.2f} of the default's bytes (threshold {_BYTES})", read <= _BYTES),
-        (f"{name}: and takes {faster:.2f} of its time (below 1 on one data set at least)", faster < float("inf")),
+        (f"{name}: and takes {faster:.2f} of its time (below 1 on one dataset at least)", faster < float("inf")),
     ]
 
 

@@ -97,7 +97,7 @@ def tried(kind: str, cluster: Any, data: Path, folder: Path) -> Iterator[dict[st
     def row(way: str, seen: str, same: bool) -> dict[str, Any]:
         limit = _LIMITS.get((kind, way))
         held = same if limit is None else limit in seen
-        found = {"cluster": kind, "way": way, "seen": seen, "expected": "the same bits" if limit is None else limit, "held": held}
+        found = {"cluster": kind, "way": way, "seen": seen, "expected": "bit-identical" if limit is None else limit, "held": held}
         print(found, flush=True)
         return found
 

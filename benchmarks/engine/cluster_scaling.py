@@ -164,7 +164,7 @@ def scaling(size: Size) -> Thresholds:
                 found = statistics.median(_seconds(session, pass_, size.waiting_passes, noise(_SUMS)))
             rows.append({"workers": workers, "s": found, "ideal s": arithmetic / workers, "efficiency": arithmetic / workers / found})
     last = rows[-1]
-    thresholds = [(f"{last['workers']} workers have an efficiency of {last['efficiency']:.0%}, at least 80 %", last["efficiency"] >= 0.8)]
+    thresholds = [(f"{last['workers']} workers have an efficiency of {last['efficiency']:.0%}, at least 80%", last["efficiency"] >= 0.8)]
     report("cluster_scaling", rows, thresholds)
     return thresholds
 

@@ -61,7 +61,7 @@ def shares(sample: int, widths: list[int]) -> list[dict[str, Any]]:
     for m in widths:
         cases: list[tuple[str, Any, Any]] = [
             (f"ICQF({K})", dfact.ICQF(K, init="random", **SETTINGS), answers(sample, m)),
-            ("ExpectileMF(10), 10 %", dfact.ExpectileMF(10, ridge=1, **SETTINGS), sp.random_array((sample, m), density=0.1, rng=rng)),
+            ("ExpectileMF(10), 10%", dfact.ExpectileMF(10, ridge=1, **SETTINGS), sp.random_array((sample, m), density=0.1, rng=rng)),
             ("ElasticCP(8)", dfact.ElasticCP(8, lam=0.1, **SETTINGS), rng.random((sample, m // 50, 50))),
         ]
         for name, model, X in cases:
@@ -100,7 +100,7 @@ def loadings(sample: int, widths: list[int]) -> tuple[list[dict[str, Any]], list
             tiled, expected = update_of_loadings(X, LocalSession, time.thread_time, "inline")
             shared, found = update_of_loadings(X, ClusterSession, time.perf_counter, client)
             rows.append({"items": m, "at_once_ms": whole * 1e3, "tiles_ms": tiled * 1e3, "two_processes_ms": shared * 1e3})
-            thresholds.append((f"{m} items: the same bits on two processes", bool(np.array_equal(expected, found))))
+            thresholds.append((f"{m} items: bit-identical on two processes", bool(np.array_equal(expected, found))))
             text = f"{m} items: by tiles {tiled / whole:.2f} of the time of all at once (threshold 0.8)"
             thresholds.append((text, tiled <= 0.8 * whole))
     return rows, thresholds

@@ -162,7 +162,7 @@ class Fit:
         return self.seconds(costs, caller, 1) / self.seconds(costs, caller, workers)
 
     def half_efficient(self, costs: Costs, caller: Caller) -> int:
-        """Return the number of workers up to which the efficiency is at least one half, to about 5 %."""
+        """Return the number of workers up to which the efficiency is at least one half, to about 5%."""
         sizes = sorted({round(1.05**i) for i in range(170)})
         return max(w for w in sizes if w <= self.partitions and self.speed_up(costs, caller, w) >= w / 2)
 

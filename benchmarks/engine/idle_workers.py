@@ -117,7 +117,7 @@ class WaitingSteps(Pass[BlockState, tuple[AdamaxState, float, int], AdamaxState]
 
 
 def _wait(seconds: float) -> None:
-    """Let the thread wait, less the time since its last wait in this pass: summation is part of the arithmetic."""
+    """Let the thread wait, minus the time since its last wait in this pass: summation is part of the arithmetic."""
     now = time.perf_counter()
     last: float = getattr(_thread, "until", 0.0)
     _thread.until = seconds + (last if now - last < _NEXT else now)

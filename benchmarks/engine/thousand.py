@@ -1,7 +1,7 @@
 """A session on a thousand workers without arithmetic: passes, a checkpoint, losses, joins, preemption, a write of rows, adaptive scaling.
 
 python -m benchmarks.engine.thousand                  a quarter of an hour
-python -m benchmarks.engine.thousand --minutes 60     5 % of the workers are preempted in an hour instead of in three minutes
+python -m benchmarks.engine.thousand --minutes 60     5% of the workers are preempted in an hour instead of in three minutes
 python -m benchmarks.engine.thousand --workers 100    fewer workers
 python -m benchmarks.engine.thousand adaptive         one part: passes, adaptive
 
@@ -442,7 +442,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[*names, []], help="parts to run, by default all")
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--passes", type=int, default=10, help="number of passes over which a figure is taken")
-    parser.add_argument("--minutes", type=float, default=3.0, help="minutes in which 5 %% of the workers are preempted")
+    parser.add_argument("--minutes", type=float, default=3.0, help="minutes in which 5%% of the workers are preempted")
     arguments = parser.parse_args()
     thresholds: Thresholds = []
     for name in arguments.parts or names:

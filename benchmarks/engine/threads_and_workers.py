@@ -5,7 +5,7 @@
 The answers lie in a store on disk, whose pages are in memory after the first pass. Passes read them anew each time, or keep their values
 decoded. Three passes: an iteration of ICQF with 20 factors; the product of a block iteration for singular vectors; and the number of
 answers of each block, which does little but read and has no limit. Threads and workers take turns, and the ratio of their times is the
-median of the rounds' ratios. The sums must have the same bits. With ``--threads-only`` there is no cluster, for a profiler.
+median of the rounds' ratios. The sums must be bit-identical. With ``--threads-only`` there is no cluster, for a profiler.
 """
 
 import argparse
@@ -115,7 +115,7 @@ def compare(dataset: Dataset, rounds: int, client: Client) -> tuple[list[dict[st
                 if name != "count":  # its blocks take no longer than the threads' turns in the interpreter
                     text = f"{name} from {where}: two threads take {ratio:.2f} × the time of two workers, at most {_RATIO}"
                     thresholds.append((text, ratio <= _RATIO))
-                thresholds.append((f"{name} from {where}: the sums have the same bits", equal))
+                thresholds.append((f"{name} from {where}: the sums are bit-identical", equal))
     return rows, thresholds
 
 

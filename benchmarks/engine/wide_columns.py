@@ -152,7 +152,7 @@ def main() -> int:
         shutil.rmtree(folder)
     thresholds = [
         ("the peak is within the plan", all(row["peak_GB"] <= row["planned_GB"] for row in rows)),
-        ("the same bits with sums in memory and on disk", len({row["result"] for row in rows if row["solver"] == "tiled"}) == 1),
+        ("bit-identical with sums in memory and on disk", len({row["result"] for row in rows if row["solver"] == "tiled"}) == 1),
     ]
     report("wide_columns", rows, thresholds)
     return exit_code(thresholds)

@@ -1,7 +1,7 @@
 """Calibration of what dfact prints: tests, flags, intervals and rules, on simulated data whose truth is known.
 
     python -m benchmarks.evidence                    all topics
-    python -m benchmarks.evidence items --runs 100   one topic, with 100 simulated data sets for each condition
+    python -m benchmarks.evidence items --runs 100   one topic, with 100 simulated datasets for each condition
     python -m benchmarks.evidence --write            only write the guide from the stored results
 
 A topic is a module of this package with the constants

@@ -11,7 +11,7 @@ from benchmarks.evidence.guide import GUIDE, NAMES, load, text, topics
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("topics", nargs="*", choices=[*NAMES, []], help="topics to measure, by default all")
-    parser.add_argument("--runs", type=int, help="data sets for each condition, by default those of each experiment")
+    parser.add_argument("--runs", type=int, help="datasets for each condition, by default those of each experiment")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--write", action="store_true", help="write the guide from the stored results, and measure nothing")
     options = parser.parse_args()

@@ -15,9 +15,9 @@ Counts = Mapping[str, tuple[float, float]]
 """Hits and trials by name of a statement."""
 
 LEVEL_OF_TESTS = (0.02, 0.07)
-"""Bar of the false rejections at a nominal 5 %."""
+"""Bar of the false rejections at a nominal 5%."""
 COVERAGE = (0.92, 0.98)
-"""Bar of the coverage of intervals of 95 %."""
+"""Bar of the coverage of intervals of 95%."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class Statement:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Simulated data sets that measure the rates of some statements."""
+    """Simulated datasets that measure the rates of some statements."""
 
     statements: Sequence[Statement]
     conditions: Sequence[str]
     """Names of the simulated situations: sizes, missing answers, ordinal items, unequal groups."""
     simulate: Callable[[str, int], Counts]
-    """Simulate one data set, given the condition and the seed, and return the hits and trials of each statement that it measures. It is
+    """Simulate one dataset, given the condition and the seed, and return the hits and trials of each statement that it measures. It is
     called in worker processes, so it is a function of a module."""
     runs: int = 100
-    """Number of data sets for each condition."""
+    """Number of datasets for each condition."""
     unjudged: Sequence[tuple[str, str]] = ()
     """Names of statements with conditions for which the bar does not hold, such as a present rule beside the one that replaces it."""
 
@@ -62,13 +62,13 @@ class Rate:
     hits: float
     trials: float
     error: float
-    """Monte-Carlo standard error; the data sets are independent, the trials within one are not."""
+    """Monte-Carlo standard error; the datasets are independent, the trials within one are not."""
     runs: int
     judged: bool = True
 
     @classmethod
     def of(cls, statement: Statement, condition: str, counts: Sequence[tuple[float, float]], judged: bool) -> Self:
-        """Pool hits and trials of simulated data sets."""
+        """Pool hits and trials of simulated datasets."""
         hits, trials = (math.fsum(column) for column in zip(*counts, strict=True))
         rate = hits / trials if trials else math.nan
         error = math.sqrt(math.fsum((h - rate * t) ** 2 for h, t in counts)) / trials if trials else math.nan
@@ -150,7 +150,7 @@ def _simulate(experiment: Experiment, condition: str, seed: int) -> Counts:
 
 def value_text(statement: Statement, value: float) -> str:
     """Return a rate as text: a share in percent, a mean as a number."""
-    return f"{100 * value:.1f} %" if statement.is_share else f"{value:.3f}"
+    return f"{100 * value:.1f}%" if statement.is_share else f"{value:.3f}"
 
 
 def error_text(rate: Rate) -> str:
@@ -159,15 +159,15 @@ def error_text(rate: Rate) -> str:
 
 
 def bar_text(statement: Statement) -> str:
-    """Return the bar as text: "2 to 7 %", "at least 80 %", "at most 5 %", or a dash without one."""
+    """Return the bar as text: "2 to 7%", "at least 80%", "at most 5%", or a dash without one."""
     if statement.bar is None:
         return "—"
     low, high = statement.bar
     if not statement.is_share:
         return f"{low:g} to {high:g}"
     if low <= 0:
-        return f"at most {100 * high:g} %"
-    return f"at least {100 * low:g} %" if high == 1 else f"{100 * low:g} to {100 * high:g} %"
+        return f"at most {100 * high:g}%"
+    return f"at least {100 * low:g}%" if high == 1 else f"{100 * low:g} to {100 * high:g}%"
 
 
 def describe(rate: Rate) -> str:
@@ -189,6 +189,6 @@ def section(topic: Topic, rates: Sequence[Rate]) -> str:
         measured = f"{value_text(s, rate.rate)} ± {error_text(rate)}"
         missed = " (missed)" if rate.met is False else ""
         bar = bar_text(s) if rate.judged else "—"
-        nominal = "—" if s.nominal is None else f"{100 * s.nominal:g} %" if s.is_share else f"{s.nominal:g}"
+        nominal = "—" if s.nominal is None else f"{100 * s.nominal:g}%" if s.is_share else f"{s.nominal:g}"
         lines.append(f"| {s.name} | {rate.condition} | {s.measured} | {nominal} | {measured}{missed} | {bar} |")
     return "\n".join([*lines, ""])

@@ -15,10 +15,10 @@ TITLE = "Classes of grade of membership"
 INTRODUCTION = """\
 Three classes answer 24 items from 0 to 4. A share of the people belongs to one class alone; the others have mixed memberships.
 
-Modularity finds the number of classes in nine of ten data sets where they are separated and most people are pure. With most people
+Modularity finds the number of classes in nine of ten datasets where they are separated and most people are pure. With most people
 mixed, with missing answers, and above all with classes that resemble each other it chooses two, never more than three: its choice
-is a lower limit. The range of 95 % of the resamples is no confidence interval: it contains the modularity of 10,000 people of the same
-population in 77 to 90 % of data sets, below the 92 % of a calibrated interval. So it is named a range of resamples, and has no bar.
+is a lower limit. The range of 95% of the resamples is not a confidence interval: it contains the modularity of 10,000 people of the same
+population in 77 to 90% of datasets, below the 92% of a calibrated interval. So it is named a range of resamples, and has no bar.
 
 Nominal answers are those of items whose categories have no order. Two classes prefer different categories and have the same mean code.
 Fitted to the codes, the classes are not found; fitted to indicators (`dfact indicators`) they are.
@@ -38,12 +38,12 @@ def memberships(rng: np.random.Generator, n: int, mixed: float, k: int = K) -> N
 
 
 _CLASSES: dict[str, tuple[int, float, float, float]] = {
-    "200 people, 20 % mixed": (200, 0.2, 1.0, 0.0),
-    "500 people, 20 % mixed": (500, 0.2, 1.0, 0.0),
-    "1,000 people, 20 % mixed": (1000, 0.2, 1.0, 0.0),
-    "500 people, 90 % mixed": (500, 0.9, 1.0, 0.0),
+    "200 people, 20% mixed": (200, 0.2, 1.0, 0.0),
+    "500 people, 20% mixed": (500, 0.2, 1.0, 0.0),
+    "1,000 people, 20% mixed": (1000, 0.2, 1.0, 0.0),
+    "500 people, 90% mixed": (500, 0.9, 1.0, 0.0),
     "500 people, similar classes": (500, 0.2, 0.35, 0.0),
-    "500 people, 20 % missing": (500, 0.2, 1.0, 0.2),
+    "500 people, 20% missing": (500, 0.2, 1.0, 0.2),
 }
 """Number of people, share of mixed memberships, separation of the classes, share of missing answers."""
 
@@ -102,7 +102,7 @@ _NOMINAL: dict[str, tuple[int, float]] = {
     "200 people": (200, 0.0),
     "500 people": (500, 0.0),
     "1,000 people": (1000, 0.0),
-    "500 people, 20 % missing": (500, 0.2),
+    "500 people, 20% missing": (500, 0.2),
     "500 people, unequal classes": (500, 0.0),
 }
 
@@ -140,6 +140,6 @@ def _agreement(found: NDArray[np.float64], classes: NDArray[np.int_]) -> float:
 
 EXPERIMENTS = [
     Experiment([MODULARITY, FEWER], list(_CLASSES), simulate_classes, runs=50),
-    Experiment([RANGE], ["200 people, 20 % mixed", "1,000 people, 20 % mixed", "500 people, similar classes"], simulate_ranges, runs=15),
+    Experiment([RANGE], ["200 people, 20% mixed", "1,000 people, 20% mixed", "500 people, similar classes"], simulate_ranges, runs=15),
     Experiment([CODES, INDICATORS], list(_NOMINAL), simulate_nominal, runs=25),
 ]

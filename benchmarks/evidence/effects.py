@@ -24,11 +24,11 @@ Where there are effects, four items are half a point higher in one group. The tr
 between the groups at equal factors; the true impact is the difference of the means of a factor, in the units of the fitted factor.
 With a continuous confounder, the two groups differ in age, too: one factor rises with age and no item does.
 
-The intervals are the estimate less its bias over the refits ± t standard errors. Two others were measured first, on 40 of the same data
-sets. Percentiles of the refits covered the effect 0 in 97.2 to 98.5 % of items, an effect in 93.1 to 96.9 %, and the impact in 95.0 to
-98.1 %. Basic bootstrap intervals covered 95.1 to 97.8 %, 90.6 to 94.4 % and 91.2 to 95.0 %. None of the three meets the bar in all
+The intervals are the estimate minus its bias over the refits ± t standard errors. Two others were measured first, on 40 of the same
+datasets. Percentiles of the refits covered the effect 0 in 97.2 to 98.5% of items, an effect in 93.1 to 96.9%, and the impact in 95.0 to
+98.1%. Basic bootstrap intervals covered 95.1 to 97.8%, 90.6 to 94.4% and 91.2 to 95.0%. None of the three meets the bar in all
 conditions. Today's are too short with 500 people of whom answers are missing, and, for the impact, with groups of 4 : 1: they cover 90 to
-92 %, and have no bar there.
+92%, and have no bar there.
 """
 _NEGLIGIBLE = 0.1  # points, as in the trials before anchoring
 _REFITS = 100
@@ -44,7 +44,7 @@ SHOWN = Statement("Planted impact after", "Impact after, in the same units.", "s
 INVARIANCE = Statement(
     "Invariance",
     "Effects are the same to 6 decimals if any shift moves differences from the factors to the items.",
-    "share of data sets",
+    "share of datasets",
     1.0,
     (1.0, 1.0),
 )
@@ -131,7 +131,7 @@ class Condition:
 
 CONDITIONS = {
     "n = 200": Condition(200),
-    "n = 500, effects, 20 % missing": Condition(500, missing=0.2, n_effects=4),
+    "n = 500, effects, 20% missing": Condition(500, missing=0.2, n_effects=4),
     "n = 1,000": Condition(1000),
     "n = 1,000, effects, groups 4 : 1": Condition(1000, share=0.2, n_effects=4),
     "n = 1,000, effects, half of one group's answers missing": Condition(1000, missing=-0.5, n_effects=4),
@@ -212,8 +212,8 @@ def _true_impact(model: Any, questionnaire: Questionnaire, gaps: Array) -> Array
 
 
 _SHORT = [
-    (EFFECT.name, "n = 500, effects, 20 % missing"),
-    (FACTORS.name, "n = 500, effects, 20 % missing"),
+    (EFFECT.name, "n = 500, effects, 20% missing"),
+    (FACTORS.name, "n = 500, effects, 20% missing"),
     (FACTORS.name, "n = 1,000, effects, groups 4 : 1"),
 ]
 """Intervals that are known to miss their level, in conditions without a bar."""

@@ -22,25 +22,25 @@ TITLE = "Factors of groups"
 INTRODUCTION = """
 `dfact compare` tests whether two groups have the same loadings. The groups may differ in whatever else: in the means and the
 variances of the factors, in the missing answers, in size. A test that permutes the groups, as earlier versions had, rejects such
-differences, too: for factor analysis in 7 to 17 % of data sets with other means or variances, and in 70 % if half of the answers of one
+differences, too: for factor analysis in 7 to 17% of datasets with other means or variances, and in 70% if half of the answers of one
 group are missing.
 
 Factor analysis has 24 items of 4 correlated factors, ICQF 18 items of 3; where nothing else is said, a group has 200 people. The share of
 p values up to .05 is that of all factors, before Holm's procedure, from 39 draws. The interval holds the congruence of the
 loadings of the populations, after rotation for factor analysis. At equal loadings this is 1, the end of the range, and
-an interval has no upper error there: it should contain 1 in 97.5 %. “Different loadings” are those of three of the six items of a factor,
+an interval has no upper error there: it should contain 1 in 97.5%. “Different loadings” are those of three of the six items of a factor,
 which have a third of their size in the second group, so that the congruence is .9.
 
 With 100 people a group, and with half of the answers missing, the test of factor analysis rejects less often than it may: it is
 conservative, so that no bar holds there. Nor does one for its interval with 500 people a group, which is wider than it need be. ICQF and
-L1NMF have a test and no interval: the interval of a congruence of .9 covered it in 75 % of 20 samples of 200 people a group, and was
+L1NMF have a test and no interval: the interval of a congruence of .9 covered it in 75% of 20 samples of 200 people a group, and was
 removed.
 
 Rotation alone can lower the congruence of factors, as in the README's example; in the data simulated here it did not. After rotation to
 the same target the factors of two samples agree. Unrelated non-negative loadings may be congruent; their centred congruence is low.
 """
 
-_DRAWS = 39  # with which a test at 5 % is exact
+_DRAWS = 39  # with which a test at 5% is exact
 _SHIFT, _SCALE = 1.0, 1.5  # of the factors: one standard deviation, and 2.25 times the variance
 _CORRELATIONS = np.full((4, 4), 0.3) + 0.7 * np.eye(4)
 _LARGE = 40_000  # people a group, whose loadings are those of the population
@@ -269,12 +269,12 @@ def _simulate_scale(condition: str, seed: int) -> Counts:
     }
 
 
-_EQUAL = ["200 a group", "100 a group", "500 a group", "all means by one SD", "variances by 2.25", "50 % missing in one group"]
+_EQUAL = ["200 a group", "100 a group", "500 a group", "all means by one SD", "variances by 2.25", "50% missing in one group"]
 _EQUAL += ["100 and 400 people", "ordinal, all means by one SD"]
-_BOUNDED = ["200 a group", "500 a group", "all means by one SD", "variances by 2.25", "20 % missing in one group", "100 and 300 people"]
+_BOUNDED = ["200 a group", "500 a group", "all means by one SD", "variances by 2.25", "20% missing in one group", "100 and 300 people"]
 _DIFFERENT = ["200 a group, different loadings", "500 a group, different loadings", "1000 a group, different loadings"]
 _SCALES = ["200 a group, 24 items, 3 factors", "500 a group, 40 items, 5 factors"]
-_CONSERVATIVE = [(FA_REJECTED.name, condition) for condition in ("100 a group", "50 % missing in one group")]
+_CONSERVATIVE = [(FA_REJECTED.name, condition) for condition in ("100 a group", "50% missing in one group")]
 EXPERIMENTS = [
     Experiment([ICQF_REJECTED], _BOUNDED, _simulate_icqf, 50),
     Experiment([FA_REJECTED, FA_ONE], _EQUAL, _simulate_fa, 200, _CONSERVATIVE),

@@ -16,10 +16,10 @@ dfact prints p values, intervals, flags and chosen sizes. This page states for e
 often it was right on simulated data whose truth is known. `python -m benchmarks.evidence` measures the rates and writes the
 tables.
 
-- A *test* at a nominal 5 % should reject a true hypothesis in 2 to 7 % of data sets. *Power* is the share of rejections of a
+- A *test* at a nominal 5% should reject a true hypothesis in 2 to 7% of datasets. *Power* is the share of rejections of a
   false one.
-- An *interval* of 95 % should contain the true value in 92 to 98 % of data sets.
-- A *rule* chooses a size. The table has the share of data sets in which it chose the true one.
+- An *interval* of 95% should contain the true value in 92 to 98% of datasets.
+- A *rule* chooses a size. The table has the share of datasets in which it chose the true one.
 
 The error after ± is the standard error of the simulation. The simulations are simpler than real data: they show that a procedure
 can be trusted when its assumptions hold, not that the assumptions hold for your data.

@@ -21,9 +21,9 @@ two experiments, but the groups differ by half a standard deviation in the first
 
 The answers of the first experiment follow graded response models with normal factors, with items of different discriminations and
 difficulties, and the model is a factor analysis with as many factors as there are. Those of the second are bounded, as in ICQF's
-model: skewed factors from 0 to 1, of which 20 % are 0. In the third, two of 24 items favour a group by half of their standard deviation.
+model: skewed factors from 0 to 1, of which 20% are 0. In the third, two of 24 items favour a group by half of their standard deviation.
 
-**The rule.** An item is a finding if the test at equal factors flags it, at a false discovery rate of 5 % and from 0.17 standard deviations
+**The rule.** An item is a finding if the test at equal factors flags it, at a false discovery rate of 5% and from 0.17 standard deviations
 on, and Mantel's test does so too (classes B and C of ETS), where it is possible. The model's own screen of earlier versions, a
 z test of ICQF's shrunken effects, is replaced: it had no error rate, as its effects mixed the impact with those of the items.
 
@@ -34,8 +34,8 @@ differ in other confounders, equal totals do not mean equal factors, and the tes
 The *impact* is the difference of the factors themselves. Its unit is the standard deviation within the groups, which is a matter of
 definition where ordered answers have other variances in one group; and a rotation of factors whose items load on several of them finds
 other factors than those that were planted. Its coverage is therefore measured for equal variances and simple structure. In a first run
-of the same method, on 50 data sets for each condition, it was 90.0 % for 200 people a group, 98.7 % without impact and with three
-categories, and 88.7 % with cross-loadings; the rates below are those of a second run, on 120.
+of the same method, on 50 datasets for each condition, it was 90.0% for 200 people a group, 98.7% without impact and with three
+categories, and 88.7% with cross-loadings; the rates below are those of a second run, on 120.
 """
 
 ANCHORED = Statement(
@@ -96,7 +96,7 @@ GRADED = {
     "continuous answers": Condition(categories=0),
     "standard deviations 1 and 1.5": Condition(spread=1.5),
     "standard deviations 1 and 1.5, 2 categories": Condition(spread=1.5, categories=2),
-    "10 and 30 % missing": Condition(missing=(0.1, 0.3)),
+    "10 and 30% missing": Condition(missing=(0.1, 0.3)),
     "200 and 1,000": Condition((200, 1000)),
     "survey weights": Condition(weighted=True),
     "cross-loadings, 1,000 a group": Condition((1000, 1000), cross=True),
@@ -219,7 +219,7 @@ def simulate_bounded(name: str, seed: int) -> Counts:
     return tests(comparison, np.ones(m, bool))
 
 
-_WITH_IMPACT = ["200 a group", "500 a group", "1,000 a group", "no impact", "2 categories", "10 and 30 % missing", "200 and 1,000"]
+_WITH_IMPACT = ["200 a group", "500 a group", "1,000 a group", "no impact", "2 categories", "10 and 30% missing", "200 and 1,000"]
 """Conditions whose rotated factors are those of the simulation, and whose variances agree."""
 _LARGE = ["100 items, 10 factors", "120 items, 12 factors"]
 _OTHERS = [name for name in GRADED if name not in (*_WITH_IMPACT, *_LARGE)]

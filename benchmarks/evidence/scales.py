@@ -14,8 +14,8 @@ from benchmarks.evidence.calibration import COVERAGE, LEVEL_OF_TESTS, Counts, Ex
 TITLE = "Scales and their correlations"
 INTRODUCTION = """
 `dfact describe` prints Cronbach's alpha with an interval, and a test that no items are correlated. A factor analysis has the RMSEA
-with an interval of 90 %. Three scales of six items have loadings from 0.5 to 0.8 on a trait each. "Skewed" items have four
-categories, the lowest of which 73 % choose, as with symptoms. Answers are missing completely at random.
+with an interval of 90%. Three scales of six items have loadings from 0.5 to 0.8 on a trait each. "Skewed" items have four
+categories, the lowest of which 73% choose, as with symptoms. Answers are missing completely at random.
 
 Two rules were replaced. Feldt's interval assumes normal items: it stays as `--interval feldt`. Alpha's interval and Bartlett's
 test took for n everyone who answered anything, as other programs do; with missing answers that is too many. Feldt's interval now
@@ -46,7 +46,7 @@ BARTLETT_ALL = Statement(
     LEVEL_OF_TESTS,
 )
 RMSEA = Statement(
-    "Interval of the RMSEA, 90 %",
+    "Interval of the RMSEA, 90%",
     "The RMSEA of the best model of two factors for the correlations in the population.",
     "coverage",
     0.9,

@@ -20,7 +20,7 @@ questionnaires have 24 items of four factors with answers from 0 to 4. Each item
 noise is large.
 
 *Blocks of answers.* `lowest` is right most often. `1se`, which wants a reason for every factor, and `knee`, which looks for a bend,
-choose too few factors in most of these data sets; the fewer people and answers, the more often. `1se` used to take the standard error
+choose too few factors in most of these datasets; the fewer people and answers, the more often. `1se` used to take the standard error
 of the lowest error alone, divided by the root of the number of folds in all repeats. So repeats, which add no data, moved its choice to
 that of `lowest`: compare "1se before as lowest" with one repeat and with six. With the standard error of the paired difference,
 averaged over repeats, it does not move there. `bic1` and the consensus of restarts fail on noisy answers: do not rely on them alone.
@@ -31,7 +31,7 @@ missing and with ordinal answers. MAP and BIC need 500 people, and choose too fe
 *Expectiles.* Entries of a matrix of rank 3 are multiplied by noise of a gamma distribution, so that each expectile has rank 3,
 too. Components and ridge are chosen for a given ω. The expectile loss finds the rank at least as often as the median relative error,
 which it replaced. The share of the distances below the predictions should be ω, and the share of entries below them that of
-the noise; both are measured on new entries. The mean is predicted too low (40 to 47 % of the distances in place of 50 %), as
+the noise; both are measured on new entries. The mean is predicted too low (40 to 47% of the distances in place of 50%), as
 the ridge draws predictions to 0, and the lower expectile slightly too high: this is why the selection prints the coverage.
 """
 
@@ -55,7 +55,7 @@ _QUESTIONNAIRES: dict[str, dict[str, float]] = {
     "100 people": {"n": 100},
     "200 people": {"n": 200},
     "500 people": {"n": 500},
-    "200 people, 20 % missing": {"n": 200, "missing": 0.2},
+    "200 people, 20% missing": {"n": 200, "missing": 0.2},
 }
 _BLOCKS = "the number of factors, by the error on held-out blocks of answers"
 _LARGE = f"more factors than needed are avoided: {_BLOCKS}"
@@ -138,7 +138,7 @@ _ANALYSES: dict[str, tuple[int, float, bool]] = {
     "100 people": (100, 0.0, False),
     "200 people": (200, 0.0, False),
     "500 people": (500, 0.0, False),
-    "200 people, 20 % missing": (200, 0.2, False),
+    "200 people, 20% missing": (200, 0.2, False),
     "200 people, ordinal": (200, 0.0, True),
 }
 
@@ -173,7 +173,7 @@ def share_below(omega: float) -> float:
     return float(gammainc(SHAPE, SHAPE * brentq(balance, 1e-6, 50)))
 
 
-_MATRICES = {"100 × 50, 60 % observed": (100, 0.6), "300 × 50, 60 % observed": (300, 0.6), "300 × 50, 30 % observed": (300, 0.3)}
+_MATRICES = {"100 × 50, 60% observed": (100, 0.6), "300 × 50, 60% observed": (300, 0.6), "300 × 50, 30% observed": (300, 0.3)}
 EXPECTILE_RULES = [
     *(_rule(f"components by expectile loss, ω = {omega}", "the rank of the matrix of expectiles") for omega in OMEGAS),
     *(_rule(f"components by relative error, ω = {omega}", "the rank; the score that was replaced") for omega in OMEGAS),

@@ -13,12 +13,12 @@ from dfact.selection.tensors.factor_match import match_components
 
 TITLE = "Components of tensors"
 INTRODUCTION = """
-Tensors Σ_r a_r∘b_r∘c_r plus normal noise, with 20 % of the entries missing at random. The row factors a_r of mode 1 are drawn again for
+Tensors Σ_r a_r∘b_r∘c_r plus normal noise, with 20% of the entries missing at random. The row factors a_r of mode 1 are drawn again for
 each tensor; the vectors b_r and c_r of the other modes are what the intervals are for.
 
 Intervals: two components of 10 × 6 slices, 79 refits of `dfact stability`, normal row factors, noise of standard deviation 1.5
 (CPALS) or 1 (ElasticCP, `lam=2`, `l1_ratio=0.5`). Both models get intervals of loadings and weights from least-squares refits.
-Intervals of vectors on the support that the penalties leave are not offered: they covered 91 % at 50 slices, because the same
+Intervals of vectors on the support that the penalties leave are not offered: they covered 91% at 50 slices, because the same
 data choose the support. The similarity of refits and model is on average about that of model and truth.
 
 Rules: three components of 12 × 10 slices with noise of 0.7 standard deviations, normal vectors in all modes, and ElasticCP with
@@ -65,7 +65,7 @@ LOADING, SPARSE_LOADING, WEIGHT = (
     Statement(name, estimand, "coverage", 0.95, COVERAGE)
     for name, estimand in (
         ("Interval of a loading, CPALS", "The entry of the component's vector in mode 2 or 3, at length 1, in the population of slices."),
-        ("Interval of a loading, ElasticCP", "The same, which the refits estimate without penalties; 40 % of the entries of mode 2 are 0."),
+        ("Interval of a loading, ElasticCP", "The same, which the refits estimate without penalties; 40% of the entries of mode 2 are 0."),
         ("Interval of a weight", "√n times the root mean square of the component's row factors as least squares estimates them."),
     )
 )

@@ -32,7 +32,7 @@ COMPONENTS = 10
 
 # Fig. 2. Medians of a prototype whose half-steps are exact for rows and for columns, with the same sweeps and ridge:
 # on its own data, and on the ten datasets drawn here. The number of sweeps matters: as the
-# entries are few, twice the sweeps give up to 2 % more at R = 0.05, half of them as much less.
+# entries are few, twice the sweeps give up to 2% more at R = 0.05, half of them as much less.
 SKEWED_OMEGAS = (0.1, 0.5, 0.9)
 PROTOTYPE = {0.1: (0.33, 0.60, 0.95), 0.05: (0.43, 0.64, 0.86)}
 PROTOTYPE_HERE = {0.1: (0.3305, 0.6017, 0.9540), 0.05: (0.4267, 0.6337, 0.8507)}

@@ -119,7 +119,7 @@ def sweeps_side_by_side(n: int, m: int, repeats: int) -> tuple[list[dict[str, An
 
 
 def growth(largest: int, repeats: int) -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
-    """Time sweeps on one core over three decades of entries, with 5 % of the entries of 1000 columns observed."""
+    """Time sweeps on one core over three decades of entries, with 5% of the entries of 1000 columns observed."""
     rows = []
     for entries in (largest // 1000, largest // 100, largest // 10, largest):
         A = skewed(entries // 50, 1000, 0.05, 1)
@@ -143,7 +143,7 @@ def growth(largest: int, repeats: int) -> tuple[list[dict[str, Any]], list[tuple
 
 
 def make(path: Path, n: int, m: int) -> None:
-    """Return skewed measurements as a dataset: 30 % missing, float32."""
+    """Return skewed measurements as a dataset: 30% missing, float32."""
     rng = np.random.default_rng(0)
     Y = rng.random((K, m), dtype=np.float32)
     labels = np.asarray([f"M{j}" for j in range(m)], dtype=object)

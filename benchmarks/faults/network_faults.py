@@ -190,7 +190,7 @@ def row_of(fault: Fault, data: Path, expected: str, *, tls: bool) -> dict[str, A
 def make_thresholds(fault: Fault, row: dict[str, Any]) -> list[tuple[str, bool]]:
     """Return the thresholds for a row."""
     what = f"{fault.name}, {row['protocol']}"
-    held = [(f"{what}: completes, or ends with a message", not row["ended"].startswith(UNENDED)), (f"{what}: the same bits", row["equal"])]
+    held = [(f"{what}: completes, or ends with a message", not row["ended"].startswith(UNENDED)), (f"{what}: bit-identical", row["equal"])]
     return held + [(f"{what}: {name} took part", row["partitions"].get(name, 0) > 0) for name in fault.used]
 
 

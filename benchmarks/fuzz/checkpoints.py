@@ -115,7 +115,7 @@ CHECKPOINTS: dict[str, Callable[[Any], Any]] = {
 
 
 def checkpoint_target(name: str) -> Target:
-    """Return the target of a checkpoint, from which the same call must resume and end with the same bits, or which it must refuse."""
+    """Return the target of a checkpoint, from which the same call must resume with bit-identical results, or which it must refuse."""
     compute = CHECKPOINTS[name]
     original: list[list[bytes]] = []
 

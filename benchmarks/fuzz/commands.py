@@ -83,7 +83,7 @@ EFFORT: dict[str, str] = {
     "n_blocks": "",
     "n_components": "2",
 }
-"""Parameters that set how long a command takes, with values for tiny data. They are not made large: that is no mistake."""
+"""Parameters that set how long a command takes, with values for tiny data. They are not made large: that is not a mistake."""
 ENDINGS = [".csv", ".parquet", ".zarr", ".model", ".html", ".md", ".xlsx", ".png", ".svg", ".Q", ".P", ".Q_se", ""]
 TEXTS = [
     *"Q* Q1 Q1,Q2 -Q1 id age sex sex:categorical sex:continuous * @key [ Q1:0<1<2<3<4 X Q1:1=2 Q1=3".split(),

@@ -30,7 +30,7 @@ def _write_tables(folder: Path) -> None:
 def _import(source: Path, out: Path) -> dfact.Dataset:
     dataset = dfact.import_genotypes(source, out / "d.zarr", empty_variants="drop", multiallelic="drop", n_readers=1)
     values = read_values(dataset)
-    expect(np.isin(values[~np.isnan(values)], (0, 1, 2)).all(), "values that are no genotypes")
+    expect(np.isin(values[~np.isnan(values)], (0, 1, 2)).all(), "values that are not genotypes")
     assert dataset.genotypes.variants is not None
     sizes = len(dataset.row_labels), len(dataset.column_labels), len(dataset.genotypes.variants)
     expect(sizes == (*values.shape, values.shape[1]), "inconsistent sizes")

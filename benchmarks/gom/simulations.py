@@ -139,7 +139,7 @@ def experiment_2(repetitions: int) -> Thresholds:
     thresholds = beats_srsc([row for row in rows if row["rho"] == 1], "ρ = 1, N = 800") + errors_fall(rows, "ρ")
     for algorithm in SPECTRAL:
         right = float(of([row for row in rows if row["rho"] == 1], algorithm, "K_right")[0])
-        thresholds.append((f"{algorithm}: K found in {right:.0%} of the runs at ρ = 1, N = 800 (threshold 95 %)", right >= 0.95))
+        thresholds.append((f"{algorithm}: K found in {right:.0%} of the runs at ρ = 1, N = 800 (threshold 95%)", right >= 0.95))
     report("gom_experiment_2", rows, thresholds)
     return thresholds
 

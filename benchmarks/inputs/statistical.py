@@ -2,7 +2,7 @@
 
     python -m benchmarks.inputs.statistical [--rows 200000] [--columns 300] [--folder DIR]
 
-The same answers, of which 3 % are missing, are written in each format. A new process imports them: seconds, CPU seconds and peak
+The same answers, of which 3% are missing, are written in each format. A new process imports them: seconds, CPU seconds and peak
 memory, all with its start.
 """
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.versions.default_fits --before FOLDER [--cases WORD ...]
 
-FOLDER is a checkout of the earlier version, made for instance by ``git worktree add FOLDER COMMIT``. No fit may end more than 0.05 %
+FOLDER is a checkout of the earlier version, made for instance by ``git worktree add FOLDER COMMIT``. No fit may end more than 0.05%
 above the same fit with the earlier version.
 """
 
@@ -94,7 +94,7 @@ def compare(name: str, case: Case, versions: Mapping[str, Path]) -> tuple[list[d
             row[f"end_{version}"], row[f"iterations_{version}"], row[f"seconds_{version}"] = fits[i]
         rows.append(row | {"above": row["end_now"] / row["end_before"] - 1})
     worst = max(row["above"] for row in rows)
-    return rows, (f"{name}: at most {100 * worst:+.3f} % above the end before (threshold {100 * _BAR:+.2f} %)", worst <= _BAR)
+    return rows, (f"{name}: at most {100 * worst:+.3f}% above the end before (threshold {100 * _BAR:+.2f}%)", worst <= _BAR)
 
 
 def main() -> int:

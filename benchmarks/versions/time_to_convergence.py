@@ -1,4 +1,4 @@
-"""Time from a file to an objective within 0.1 % of an earlier version's final one, for this version and the earlier one.
+"""Time from a file to an objective within 0.1% of an earlier version's final one, for this version and the earlier one.
 
     python -m benchmarks.versions.time_to_convergence --before FOLDER [--cases WORD ...] [--scale 1] [--folder FOLDER]
     python -m benchmarks.versions.time_to_convergence --before FOLDER --refits

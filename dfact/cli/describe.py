@@ -74,7 +74,7 @@ def describe(
     """Describe the items and scales of a questionnaire.
 
     Prints for each item of the dataset DATA its missing answers, mean, standard deviation, skewness, floor and ceiling, its
-    correlation with the rest of its scale, alpha without it, and its sampling adequacy; for each scale alpha with its 95 %
+    correlation with the rest of its scale, alpha without it, and its sampling adequacy; for each scale alpha with its 95%
     interval, the standardized alpha, lambda 6, omega, omega total and omega hierarchical; and KMO and Bartlett's test of all items.
 
     OUT gets the same tables: a .csv one of them, an .xlsx (needs openpyxl) or an .html all. With --style apa, an .html

@@ -66,7 +66,7 @@ def estimator_options(
 ) -> list[Option]:
     """Return the options and, after them, those of the estimator's other parameters, in the order of its signature.
 
-    ``changes`` are settings of these by the parameter's name. A name that is no parameter raises KeyError.
+    ``changes`` are settings of these by the parameter's name. A name that is not a parameter raises KeyError.
     """
 
     @click.command()

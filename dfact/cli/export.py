@@ -49,7 +49,7 @@ def export(
     .parquet, for loadings also in .xlsx (needs openpyxl), for factors also in .zarr. For new participants, use dfact transform.
 
     With --style apa, the loadings become a table for a paper, in .html or .md: items are sorted by the factor on which they load
-    most, and a note describes the sample and the model. Of a factor analysis, the table has communalities, explained variances,
+    most, and a note describes the sample and the model. The table of a factor analysis has communalities, explained variances,
     and correlations of the factors, and loadings from .40 on are bold.
 
     Tables of confounders: impact is the difference that a confounder makes to the factors, effects those on the items at equal
@@ -66,7 +66,7 @@ def export(
     Factors have the names, the order and the signs of MODEL, as everywhere else: classes are sorted by size, components by
     singular value or weight, and factors of a factor analysis by explained variance.
 
-    Labels and texts are never formulas. In a .csv, one that begins with =, +, -, @, a tab or a line break, and is no number,
+    Labels and texts are never formulas. In a .csv, one that begins with =, +, -, @, a tab or a line break, and is not a number,
     gets an apostrophe, since a spreadsheet would interpret it; .parquet, .zarr and .xlsx have it unchanged.
     """
     table = table or ("factors" if Path(out).suffix in (".Q", ".Q_se") else "loadings")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dfact.data.dataset import Dataset, StoredConfounder
     from dfact.data.genotypes import Genotypes
 
-_QUANTILES = {"min": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "max": 1.0}
+_QUANTILES = {"min": 0.0, "5%": 0.05, "25%": 0.25, "median": 0.5, "75%": 0.75, "95%": 0.95, "max": 1.0}
 
 
 @click.command(epilog=example("dfact info dfact-demo/answers.zarr --items 'AS*'"))

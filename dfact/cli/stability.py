@@ -77,7 +77,7 @@ def stability(
     factors of the refits are matched with the model's. Their similarities, the intervals of the loadings and their selection
     frequencies are stored in MODEL and appear in its report. The table lists for each factor the median and the 5th percentile
     of the similarities, where 1 is identical and, of loadings with signs, below 0.85 a different factor. It has the numbers of
-    loadings that are selected (not 0 in at least 90 % of the refits), that have an interval, and whose interval excludes 0.
+    loadings that are selected (not 0 in at least 90% of the refits), that have an interval, and whose interval excludes 0.
     Loadings at a bound or set to 0 by a penalty have no interval.
 
     With --reselect, each resample repeats the selection recorded in MODEL, whose choice was made on the same data. The output then

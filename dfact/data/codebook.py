@@ -118,7 +118,7 @@ class Difference(NamedTuple):
 
 
 def compare_items(first: Item, second: Item) -> Difference | None:
-    """Compare the direction, the levels and the range of two items; what only one of them states is no difference."""
+    """Compare the direction, the levels and the range of two items; what only one of them states is not a difference."""
     if Item(first.name) == first or Item(second.name) == second:  # nothing is known of it
         return None
     if first.is_reversed != second.is_reversed:

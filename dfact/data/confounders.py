@@ -231,7 +231,7 @@ class ConfounderEncoding:
     def differences(self) -> tuple[tuple[str, ...], NDArray[np.float64]]:
         """Return the names of the q differences between encoded columns, and the matrix (q, c) that takes them.
 
-        They are each level less the first one of its confounder, and x less 1 − x of a continuous confounder.
+        They are each level minus the first one of its confounder, and x minus (1 − x) of a continuous confounder.
         """
         names: list[str] = []
         pairs: list[tuple[int, int]] = []

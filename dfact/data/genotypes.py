@@ -19,7 +19,7 @@ VARIANTS = "variants"
 _TEXTS = ("chromosome", "name", "A1", "A2")
 _NUMBERS = {"cM": np.float64, "position": np.int64}
 COLUMNS = ("chromosome", "name", "cM", "position", "A1", "A2")
-"""Columns of the table of variants, as in a .bim file of PLINK. A genotype is the number of its A2 alleles."""
+"""Columns of the table of variants, as in PLINK's .bim files. A genotype is the number of its A2 alleles."""
 
 
 @dataclass(frozen=True, eq=False)

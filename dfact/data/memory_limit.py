@@ -60,13 +60,13 @@ def free_memory(root: Path = Path("/")) -> FreeMemory:
     """Return the memory that this process may still use: that of the machine, or less if a control group above it allows less.
 
     A batch system limits a job by a group that is several levels above the process, so every level counts, of both versions. What a
-    group allows is its limit less what its processes use already, except files' contents that the system can drop. ``root`` is the
+    group allows is its limit minus what its processes use already, except files' contents that the system can drop. ``root`` is the
     folder of ``/proc`` and of the mounted groups.
     """
     found = FreeMemory(psutil.virtual_memory().available, "the machine")
     for version, group in _groups(root):
         for name in version.limits:
-            with suppress(OSError, ValueError):  # the root has no limits, "max" is no number, and another mount may hide the files
+            with suppress(OSError, ValueError):  # the root has no limits, "max" is not a number, and another mount may hide the files
                 free = int((group / name).read_text()) - _usage(version, group)
                 if free < found.size:
                     found = FreeMemory(max(free, 0), f"{group / name}")
@@ -102,7 +102,7 @@ def _memberships(path: Path) -> Iterator[tuple[_Version, str]]:
 
 
 def _usage(version: _Version, group: Path) -> int:
-    """Return the bytes that the processes of a group use, less the contents of files that can be dropped."""
+    """Return the bytes that the processes of a group use, minus the contents of files that can be dropped."""
     fields = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     return int((group / version.usage).read_text()) - int(fields.get(version.cache, 0))
 

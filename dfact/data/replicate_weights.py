@@ -136,7 +136,7 @@ class ReplicateWeights:
     def df(self) -> int:
         """Degrees of freedom of the variance: the rank of the replicate weights less 1, as in R's survey (Lumley 2004).
 
-        That is the number of clusters less the number of strata, for a jackknife of all clusters and for balanced halves.
+        That is the number of clusters minus the number of strata, for a jackknife of all clusters and for balanced halves.
         """
         R = self.n_replicates
         gram = np.zeros((R, R))

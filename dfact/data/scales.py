@@ -98,7 +98,7 @@ def _checked(keys: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def _require_known(items: Sequence[str], names: Sequence[str], parameter: str) -> None:
-    """Raise DataError for an item that is no column."""
+    """Raise DataError for an item that is not a column."""
     known = set(names)
     unknown = [item for item in items if item not in known]
     if unknown:

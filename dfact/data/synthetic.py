@@ -111,7 +111,7 @@ def elastic_cp_simulation(size: int, rank: int, seed: int, *, snr: float = np.in
 class PlantedQuestionnaire:
     """Answers 0, 1, …, top (255 = missing) of any number of participants, independent of the chunking.
 
-    Loadings are uniform on [0, top], factors on [0, 1], both zero for 70 %; answers are the rounded
+    Loadings are uniform on [0, top], factors on [0, 1], both zero for 70%; answers are the rounded
     model with normal noise of standard deviation ½.
     """
 

@@ -153,7 +153,7 @@ def first_outside(
 ) -> tuple[tuple[int, ...], float] | None:
     """Find the first entry outside [``low``, ``high``], numbers or one for each column; return its index and its value.
 
-    NaN is missing, never outside. Of a CSR matrix, stored entries are searched first, then implicit zeros; implicit entries
+    NaN is missing, never outside. In a CSR matrix stored entries are searched first, then implicit zeros; implicit entries
     that are missing (``implicit_value`` NaN) are not searched.
     """
     if isinstance(values, np.ndarray):

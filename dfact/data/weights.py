@@ -19,7 +19,8 @@ def weight_series(values: Any, n: int) -> pd.Series[float]:
     try:
         array = np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{name} holds a value that is no number ({error}), expected finite weights of at least 0; correct it") from error
+        message = f"{name} holds a value that is not a number ({error}), expected finite weights of at least 0; correct it"
+        raise DataError(message) from error
     if array.shape != (n,):
         raise DataError(f"{name} has shape {array.shape}, expected one for each of {n} rows")
     return pd.Series(array, name=name)

@@ -2,7 +2,7 @@
 
 Imports data and everything below it, and knows how passes run, never which. Its folder ``cluster`` alone drives workers of
 ``distributed``; ``data`` uses that library for Dask arrays, and ``internals`` holds the undocumented names of both.
-Sums are added in the order of a fixed tree over the partitions, so every executor returns the same bits.
+Sums are added in the order of a fixed tree over the partitions, so every executor returns bit-identical results.
 
     passes          the contract: a block, a pass, sums that add up, the request for a pass
     session         the contract of where passes run

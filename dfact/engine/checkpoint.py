@@ -2,7 +2,7 @@
 
 A fit depends on the data only through the sums of its passes. A checkpoint therefore records the sums of every
 pass, and the state of the partitions after the last of them. A resumed fit replays the recorded sums, without
-reading any data, until it reaches the interruption, and ends with the same bits.
+reading any data, until it reaches the interruption, and ends with bit-identical results.
 
 A step is a pass, or a result that the driver memoizes in addition. The group of a checkpoint
 holds ``steps-N``, the records of the steps from number N up to the next version, and ``state-N``, the state after

@@ -20,7 +20,7 @@ _WORKERS_SECONDS = 12e-3  # least gain for which work is sent to workers: packin
 
 ColumnFunction = Callable[[StateArrays], NDArray[Any]]
 """A function of contiguous arrays (…, columns) that returns one. It is sent to workers, so it must be a module's function or a dataclass.
-The same arguments give the same bits."""
+The same arguments give bit-identical results."""
 
 
 @dataclass(frozen=True)

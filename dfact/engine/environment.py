@@ -71,7 +71,7 @@ class Environment:
         return tuple(getattr(self, key) for key in (*VERSIONS, *ARITHMETIC))
 
     def computes_as(self, other: "Environment") -> bool:
-        """Return whether both give the same bits."""
+        """Return whether both give bit-identical results."""
         return self._compared == other._compared
 
 
@@ -167,8 +167,8 @@ def mixed_text(named: Mapping[str, Environment]) -> str:
 def _remedy(environments: Sequence[Environment]) -> str:
     settings = common_settings(environments)
     if settings is None or len({environment.libc for environment in environments}) > 1:
-        return "to get the same bits, use identical machines and images"
-    return "to get the same bits, start all processes with " + " ".join(f"{name}='{value}'" for name, value in settings.items())
+        return "to get bit-identical results, use identical machines and images"
+    return "to get bit-identical results, start all processes with " + " ".join(f"{name}='{value}'" for name, value in settings.items())
 
 
 def common_settings(environments: Sequence[Environment]) -> dict[str, str] | None:

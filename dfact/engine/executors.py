@@ -1,7 +1,7 @@
 """Executors: the same passes over the same partitions, inline, on threads, or on a Dask cluster.
 
 A session keeps the state of every partition from pass to pass. The partitions fix the order of all sums,
-so all executors give the same bits.
+so all executors give bit-identical results.
 """
 
 import threading

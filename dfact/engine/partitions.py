@@ -28,7 +28,7 @@ _SPARSE_READS = 64  # minimum number of runs in which CSR data is read, so that 
 
 @dataclass(frozen=True, eq=False)
 class Partitions:
-    """A run of consecutive partitions of a data set, and how to read their rows."""
+    """A run of consecutive partitions of a dataset, and how to read their rows."""
 
     first: int
     """Number of the first partition."""
@@ -52,7 +52,7 @@ class Partitions:
 
     @property
     def rows(self) -> slice:
-        """Their rows in the data set."""
+        """Their rows in the dataset."""
         return self.layout.rows(self.first, self.last)
 
     def part(self, first: int, last: int) -> Partitions:
@@ -117,7 +117,7 @@ class Partitions:
 
 
 def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[Any] | None) -> Partitions:
-    """Return all partitions of a data set; its shape alone determines them."""
+    """Return all partitions of a dataset; its shape alone determines them."""
     return Partitions(0, source, missing_code, covariates, Layout.of(source.shape))
 
 

@@ -122,9 +122,9 @@ class Block:
     covariates: NDArray[Any] | None
     """The rows' covariates (rows, c), as the model encoded them."""
     index: int
-    """Number of the block in the data set, counted through all partitions."""
+    """Number of the block in the dataset, counted through all partitions."""
     start: int
-    """Number of its first row in the data set."""
+    """Number of its first row in the dataset."""
     implicit_value: float = 0.0
     """Value of the entries that a CSR matrix does not store: 0, or NaN for missing."""
     work: Workspace = field(default_factory=Workspace)
@@ -200,7 +200,7 @@ Sums_co = TypeVar("Sums_co", bound=PartialSums, covariant=True)
 class Pass(Protocol[State, Broadcast_contra, Sums_co]):
     """A computation over all blocks, declared as data; executors run it.
 
-    The same arguments give the same bits, so a lost worker's partitions can be recomputed. A pass may
+    The same arguments give bit-identical results, so a lost worker's partitions can be recomputed. A pass may
     write into its state argument and return it. It changes nothing else that outlives the call.
     """
 
@@ -271,7 +271,7 @@ class RunPass(Generic[Sums_co]):
     pass_: Pass[Any, Any, Sums_co]
     broadcast: Any = None
     view: BlockView | None = None
-    """View of the blocks that the pass gets. Of a solver that shares its reads, it replaces the solver's own view."""
+    """View of the blocks that the pass gets. If a solver shares its reads, it replaces the solver's own view."""
     sample: tuple[int, ...] | None = None
     """Numbers of the partitions to process, ascending; the blocks of the others keep their states. All if None."""
     reset: bool = False

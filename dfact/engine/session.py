@@ -1,4 +1,4 @@
-"""The protocols of sessions, which run passes on the partitions of a data set, and of executors, which open sessions."""
+"""The protocols of sessions, which run passes on the partitions of a dataset, and of executors, which open sessions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,7 +26,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Session(Protocol):
-    """The partitions of one data set, with the state that passes keep for them."""
+    """The partitions of one dataset, with the state that passes keep for them."""
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +68,7 @@ class Session(Protocol):
         raise TypeError(f"{type(self).__name__} has no tiles of columns")
 
     def map_columns(self, request: ColumnMap) -> NDArray[Any]:
-        """Return the results of a function that is mapped over tiles of columns. A repeated call gives the same bits."""
+        """Return the results of a function that is mapped over tiles of columns. A repeated call gives bit-identical results."""
         return request()
 
     @property
@@ -125,7 +125,7 @@ class Executor(Protocol):
         ...
 
     def open(self, partitions: Partitions, plan: Plan) -> CheckpointableSession:
-        """Open a session on the partitions of a data set."""
+        """Open a session on the partitions of a dataset."""
         ...
 
     def map(

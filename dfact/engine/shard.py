@@ -48,14 +48,14 @@ class _WorkItem:
 
 
 class Shard:
-    """Some partitions of a data set in one process, with their state, on which passes run.
+    """Some partitions of a dataset in one process, with their state, on which passes run.
 
     The number of the last pass is recorded for each partition. A pass that is requested again, for example after a fault,
     therefore runs only where it has not run yet. Its sums are kept until the next pass. Calls must not overlap.
     """
 
     def __init__(self, n_partitions: int, threads: int, resident_states: int, resident_values: int, resident_sums: int) -> None:
-        """Initialize an empty shard for a data set of ``n_partitions``.
+        """Initialize an empty shard for a dataset of ``n_partitions``.
 
         States of up to ``resident_states`` partitions, values of up to ``resident_values``, and tiled sums of up to ``resident_sums``
         groups that wait for others stay in memory.

@@ -66,7 +66,7 @@ class Tile:
 
 TileStep = Callable[[Tile], tuple[StateArrays, PartialSums]]
 """A function that returns a tile's new state and its small sums, which are added up in the order of the tiles. It is sent to workers,
-so it must be a module's function or a dataclass. The same arguments give the same bits."""
+so it must be a module's function or a dataclass. The same arguments give bit-identical results."""
 
 
 @dataclass(frozen=True)

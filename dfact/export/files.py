@@ -156,7 +156,7 @@ def write_confounder_loadings(
 ) -> None:
     """Write the loadings on the encoded confounder columns, as :func:`write_loadings` does.
 
-    They are parameters of the model; differences between its levels are no effects (see :func:`write_confounder_effects`).
+    They are parameters of the model; differences between its levels are not effects (see :func:`write_confounder_effects`).
     """
     require_confounders(model)
     fitted: Any = model

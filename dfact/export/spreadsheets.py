@@ -1,4 +1,4 @@
-"""Tables for spreadsheets: Excel workbooks, and csv cells that are no formulas."""
+"""Tables for spreadsheets: Excel workbooks, and csv cells that are not formulas."""
 
 import re
 from collections.abc import Mapping

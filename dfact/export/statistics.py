@@ -32,7 +32,7 @@ def factor_correlations(model: Any) -> pd.DataFrame:
 
 
 def item_correlations(model: Any) -> pd.DataFrame:
-    """Return the correlations of the items that were analysed (m, m); raise ParameterError for a model of none."""
+    """Return the correlations of the items that were analyzed (m, m); raise ParameterError for a model of none."""
     _require(model, "correlations_", "correlations of items")
     items = model.loadings_.index
     return pd.DataFrame(model.correlations_, index=items, columns=list(map(str, items)))

@@ -142,7 +142,7 @@ def masked_gram(
     space: Space,
     G: NDArray[np.float64],
 ) -> None:
-    """Set G = Σ q_j q_jᵀ over the answered items j: the sum of all less the missing ones, or that of the answered ones if fewer.
+    """Set G = Σ q_j q_jᵀ over the answered items j: the sum of all minus the missing ones, or that of the answered ones if fewer.
 
     The first d diagonal entries include the ridge, which gram includes already.
     """
@@ -207,7 +207,7 @@ def solve_row(state: Tableau, space: Space, limits: Limits) -> bool:
 
 @subroutine
 def load_row(x: NDArray[np.floating], h: NDArray[np.floating], penalty: float, state: Tableau, space: Space) -> None:
-    """Load a row's x, and its h less the penalty and the part that the confounders explain."""
+    """Load a row's x, and its h minus the penalty and the part that the confounders explain."""
     d, k = state.d, len(x)
     for c in range(d, k):
         space.w[c] = x[c]
@@ -289,7 +289,7 @@ def solve_rows(
 ) -> int:
     """Solve, for every row m of M (n, m; NaN = missing), with its x = X[:, i] = [w, c], in place:
 
-        minimise ½‖o∘(m − Qᵀx)‖² + penalty·Σw + ridge/2·‖w‖²   over 0 ≤ w ≤ w_max and lower ≤ Qᵀx ≤ upper
+        minimize ½‖o∘(m − Qᵀx)‖² + penalty·Σw + ridge/2·‖w‖²   over 0 ≤ w ≤ w_max and lower ≤ Qᵀx ≤ upper
 
     H (n_free, n) = Q·(M with zeros for NaN)ᵀ, Q (k+c, m), lower and upper (m). ``tolerance`` is relative to w_max
     and to the bounds' width. Returns the number of rows that did not reach it.

@@ -2,9 +2,9 @@
 
 For every column x of X (k, n), in place:
 
-    minimise  ½ xᵀ(G + ridge·I)x − hᵀx   over 0 ≤ x_r ≤ upper, r < n_free
+    minimize  ½ xᵀ(G + ridge·I)x − hᵀx   over 0 ≤ x_r ≤ upper, r < n_free
 
-G (k, k) is the Gram matrix that all columns share. H (n_free, n) holds the linear terms h, less the weight of an ℓ1
+G (k, k) is the Gram matrix that all columns share. H (n_free, n) holds the linear terms h, minus the weight of an ℓ1
 penalty; ridge (n) and upper (n) differ by column. Components from n_free on are fixed and have no ridge.
 """
 

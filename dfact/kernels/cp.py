@@ -155,7 +155,7 @@ def residual_sweep(E: Doubles, A: Doubles, shape: Sizes, ridge: Doubles, l1: flo
 
 @kernel
 def balance(squares: Doubles, sizes: Doubles, l2: float, l1: float) -> Doubles:
-    """Return the scales c (N, R) of each component's modes that minimise their penalties, with Π_n c_n = 1.
+    """Return the scales c (N, R) of each component's modes that minimize their penalties, with Π_n c_n = 1.
 
     For each mode's vector a, squares (N, R) are aᵀR_n⁻¹a and sizes (N, R) ‖a‖₁. At the minimum the derivatives are equal:
     l2·squares·c² + l1·sizes·c = μ for all modes. Newton's method finds log μ, on a monotone function.

@@ -2,7 +2,7 @@
 
 For every column x of X (k, n), in place:
 
-    minimise  ½ xᵀG x − hᵀx + ridge/2·‖x‖² + l1·‖x‖₁,   x ≥ 0 where ``nonnegative``
+    minimize  ½ xᵀG x − hᵀx + ridge/2·‖x‖² + l1·‖x‖₁,   x ≥ 0 where ``nonnegative``
 
 H (k, n) holds the linear terms h; ridge (n) differs by column.
 """

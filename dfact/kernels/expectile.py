@@ -183,7 +183,7 @@ def newton_step(
         new[a] = rows.systems.x[a, lane]
     loss = residuals(p, new, tau, rows, lane)
     halvings = 0
-    while not loss + ridge * squared_norm(new) <= objective * (1 + _ROUNDING) and halvings < _HALVINGS:  # NaN is no descent
+    while not loss + ridge * squared_norm(new) <= objective * (1 + _ROUNDING) and halvings < _HALVINGS:  # NaN does not count as descent
         halvings += 1
         for a in range(k):
             new[a] = 0.5 * (x[a] + new[a])

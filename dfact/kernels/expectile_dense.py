@@ -164,7 +164,7 @@ def surrogate_rows(
                     size += float(x[a]) * float(x[a])
                 residuals(v, x, Y, r)
                 loss = weigh(tau, r, w, s)
-                if loss + ridge * size <= allowed:  # NaN is no descent
+                if loss + ridge * size <= allowed:  # NaN does not count as descent
                     break
                 length *= 0.5
             if not loss <= (1 - gain) * previous:

@@ -1,4 +1,4 @@
-"""Genotypes packed as in the .bed files of PLINK: two bits for each person, variant by variant.
+"""Genotypes packed as in PLINK's .bed files: two bits for each person, variant by variant.
 
 Codes, from the low bits of a byte: 0 is A1/A1, 1 is missing, 2 is A1/A2, 3 is A2/A2. Unpacked, a genotype is its number of A2 alleles.
 

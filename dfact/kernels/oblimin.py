@@ -66,7 +66,7 @@ def criterion(A: Floats, inverse: Floats, pattern: Floats, slope: Floats) -> flo
 
 @subroutine
 def project_slope(T: Floats, inverse: Floats, pattern: Floats, slope: Floats, product: Floats, out: Floats) -> float:
-    """Set out (k, k) to the gradient by T, −T⁻ᵀ(GᵀΛ), less its part along each column of T; return the sum of its squares."""
+    """Set out (k, k) to the gradient by T, −T⁻ᵀ(GᵀΛ), minus its part along each column of T; return the sum of its squares."""
     m, k = pattern.shape
     for r in range(k):
         for s in range(k):

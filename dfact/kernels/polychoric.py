@@ -50,7 +50,7 @@ def contributes(row: NDArray[np.generic], missing_code: float, complete_only: bo
 
 @subroutine
 def level_of(value: float, missing_code: float, low: float, fractions: Integers, j: int) -> int:
-    """Return an answer's level above the lowest one, −1 if there is none. An answer to item j that is no whole number is added to
+    """Return an answer's level above the lowest one, −1 if there is none. An answer to item j that is not a whole number is added to
     fractions (m).
     """
     if value != value or value == missing_code:
@@ -75,7 +75,7 @@ def pack_levels(
 ) -> int:
     """Set the bits (S, words), zero before, of the answers of values (n, m) to items 0 to ``last`` − 1, and count the contributing rows.
 
-    An answer is missing if it is NaN or the missing code. Level v of item j has slot s_j + v − low_j. Answers that are no whole
+    An answer is missing if it is NaN or the missing code. Level v of item j has slot s_j + v − low_j. Answers that are not whole
     numbers are added to fractions (m), and have no bit. Rows without answers, and with ``complete_only`` those with missing ones, do
     not contribute.
     """
@@ -176,7 +176,7 @@ def count_common(bits: Bits, first: int, last: int, counts: NDArray[np.integer])
 
 @subroutine
 def integrate(rho: float, a: Floats, b: Floats, nodes: Floats, weights: Floats, panels: int, F: Floats) -> None:
-    """Set F (L+1, L+1) to Φ₂ at the thresholds less its value for ρ = 0, for the inner corners:
+    """Set F (L+1, L+1) to Φ₂ at the thresholds minus its value for ρ = 0, for the inner corners:
 
         (1/2π) ∫ exp(−(a² + b² − 2ab sin θ)/(2 cos² θ)) dθ  over 0 ≤ θ ≤ arcsin ρ,
 
@@ -260,7 +260,7 @@ def start_value(table: Floats, A: int, B: int) -> float:
 
 @subroutine
 def maximize_likelihood(table: Floats, a: Floats, b: Floats, pa: Floats, pb: Floats, F: Floats, D: Floats) -> tuple[float, float]:
-    """Return the ρ that maximises Σ n_ab log P_ab(ρ) of a table for given thresholds, and its standard error.
+    """Return the ρ that maximizes Σ n_ab log P_ab(ρ) of a table for given thresholds, and its standard error.
 
     Fisher scoring, kept within a bracket by the sign of the score. At the limit there is no standard error. Both are NaN if an item
     does not vary in the table.

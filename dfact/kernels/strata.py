@@ -56,7 +56,7 @@ def count_strata(
 
 @kernel
 def count_fractions(values: NDArray[np.floating], counts: NDArray[np.int64]) -> None:
-    """Add the number of answers to each item that are no whole numbers, of values (n, m), to counts (m)."""
+    """Add the number of answers to each item that are not whole numbers, of values (n, m), to counts (m)."""
     for i in range(values.shape[0]):
         for j in range(values.shape[1]):
             value = values[i, j]

@@ -155,7 +155,7 @@ def lloyd(starts: Sequence[Centers], tolerance: float, max_steps: int) -> Solver
     """Run Lloyd's iteration from each start, with Nesterov's momentum as long as it helps. Returns the solutions in that order.
 
     The squared distances of the directions x from the means of their clusters add up to Σ n − ‖Σx‖² / n over the clusters,
-    so the iteration needs nothing but sums over the points.
+    so the iteration needs only sums over the points.
     """
     centers, means = list(starts), list(starts)
     inertia, age = np.full(len(starts), np.inf), np.zeros(len(starts))

@@ -31,7 +31,7 @@ class Rotation:
 
 
 def varimax(loadings: Array, *, kaiser: bool = True) -> tuple[Array, Array]:
-    """Return Λ T (m, k) and the rotation T (k, k) that maximises Σ_r Var_j((ΛT)_jr²), with ``kaiser`` for rows of length 1 (Kaiser 1958).
+    """Return Λ T (m, k) and the rotation T (k, k) that maximizes Σ_r Var_j((ΛT)_jr²), with ``kaiser`` for rows of length 1 (Kaiser 1958).
 
     The iteration alternates between the criterion's linear part and its nearest rotation (the singular value iteration). It hardly
     leaves the neighbourhood of a saddle, where the unrotated loadings of clear, equally strong factors lie. So now and then, and when it
@@ -100,7 +100,7 @@ def _fitted_to(target: Array, B: Array) -> tuple[Array, Array]:
 
 
 def oblimin(loadings: Array, *, kaiser: bool = False, n_starts: int = 10, seed: int = 0) -> Rotation:
-    """Rotate loadings A (m, k) of uncorrelated factors by oblimin with γ = 0 (quartimin): minimise
+    """Rotate loadings A (m, k) of uncorrelated factors by oblimin with γ = 0 (quartimin): minimize
 
         ¼ Σ_{r≠s} Σ_j λ_jr² λ_js²  over Λ = A T⁻ᵀ with columns of T (k, k) of length 1, and Φ = TᵀT
 
@@ -153,7 +153,7 @@ def _normalized(loadings: Array, *, kaiser: bool) -> tuple[Array, Array]:
 def rotate_to_target(loadings: Array, target: Array, *, oblique: bool) -> Array:
     """Return loadings A (k, m) rotated to the target B (k, m), the closest to it by least squares.
 
-    Orthogonal: the rotation T that minimises ‖TᵀA − B‖² (Schönemann 1966). Oblique: each row of B is regressed on the rows of A, which
+    Orthogonal: the rotation T that minimizes ‖TᵀA − B‖² (Schönemann 1966). Oblique: each row of B is regressed on the rows of A, which
     makes Tucker's congruence with that row the highest that a combination of the factors has (Hurley & Cattell 1962; Korth &
     Tucker 1976). The length of an oblique factor is that of the regression, and has no meaning of its own.
 

@@ -94,7 +94,7 @@ class MarginPass(Pass[BlockState, NDArray[np.float64], Taken]):
 
 
 def cone_normal(points: Coordinates, precision: float) -> Solver[NDArray[np.float64]]:
-    """Compute the normal w of the cone's margin: minimise ½‖w‖² subject to xᵢ·w ≥ 1 for the unit points xᵢ of all rows.
+    """Compute the normal w of the cone's margin: minimize ½‖w‖² subject to xᵢ·w ≥ 1 for the unit points xᵢ of all rows.
 
     This is the one-class SVM in the hard-margin limit. It has only d unknowns, so it is solved on a
     working set of rows, to which each pass adds the rows of every block that are lowest along w, until none is

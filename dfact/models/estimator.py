@@ -61,14 +61,14 @@ class Factorization(ScoreInterface, TransformerInterface):
     Parameters
     ----------
     executor : None, "inline", "threads", "distributed", address of a Dask scheduler or distributed.Client
-        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result. Of a client,
-        a pickled model keeps the address of the scheduler, and a clone the client itself.
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result. If it is a
+        client, a pickled model keeps the address of its scheduler, and a clone the client itself.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB"). ``dfact.plan`` reports beforehand what a fit needs, and how much of its state it spills
         to disk, in TMPDIR.
     checkpoint : path, optional
         Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
-        gives the same bits. See :mod:`dfact.engine.checkpoint`.
+        gives bit-identical results. See :mod:`dfact.engine.checkpoint`.
     checkpoint_every : int
         Number of passes between two checkpoint versions.
     callbacks : sequence of callables

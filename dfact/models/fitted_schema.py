@@ -146,7 +146,7 @@ def check_fitted(model: object, annotations: dict[str, Any]) -> None:
         if name in annotations:
             _check_attribute(name, value, annotations[name], sizes)
         elif name not in hints:
-            raise DataError(f"{name} is no attribute of a fitted {type(model).__name__}, expected {', '.join(declared)}")
+            raise DataError(f"{name} is not an attribute of a fitted {type(model).__name__}, expected {', '.join(declared)}")
 
 
 def row_attributes(kind: type[Any]) -> set[str]:

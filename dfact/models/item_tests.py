@@ -21,7 +21,7 @@ SHARE = 0.05
 class ItemTests:
     """Tests of m items, in g contrasts of a group with the reference, for a difference at equal factors; k factors.
 
-    Differences and effects are in points, the group less the reference.
+    Differences and effects are in points, the group minus the reference.
     """
 
     difference: Annotated[NDArray[np.float64], Shape(("g", "m"))]

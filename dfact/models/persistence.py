@@ -167,7 +167,7 @@ def is_result_of(path: str | PathLike[str], identity: Mapping[str, str]) -> bool
 
 
 def load_model(path: str | PathLike[str]) -> Any:
-    """Read a model that :func:`save_model` wrote. Its ``transform`` gives the same bits as before.
+    """Read a model that :func:`save_model` wrote. Its ``transform`` gives results bit-identical to those before.
 
     Every array is read once and compared with its digest. Row factors and labels that were a Zarr
     array when the model was saved stay one; ``np.asarray`` reads them.

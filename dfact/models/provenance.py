@@ -227,7 +227,7 @@ class Stability:
             One row for each factor.
         """
         median, low = np.nanquantile(self.similarity, [0.5, 0.05], axis=0)
-        columns = {"median": median, "5 %": low}
+        columns = {"median": median, "5%": low}
         if self.sparse:
             columns["selected"] = (self.selected >= STABLE).sum(axis=1)
         columns["intervals"] = (~np.isnan(self.low)).sum(axis=1)
@@ -306,7 +306,7 @@ class TensorStability:
         left = ~np.isnan(self.weight)
         median, low = np.nanquantile(self.similarity[:, left], [0.5, 0.05], axis=0)
         off = ((self.low > 0) | (self.high < 0)).sum(axis=1)[left]
-        columns = {"median": median, "5 %": low, "weight": self.weight[left], "low": self.weight_low[left], "high": self.weight_high[left]}
+        columns = {"median": median, "5%": low, "weight": self.weight[left], "low": self.weight_low[left], "high": self.weight_high[left]}
         names = [name for name, kept in zip(names, left, strict=True) if kept]
         return pd.DataFrame(columns | {"loadings": off}, index=pd.Index(names, name="component"))
 
@@ -466,7 +466,7 @@ class Comparison:
     def mantel_tests(self) -> pd.DataFrame | None:
         """Mantel's tests of equal answers at equal totals of the scales as a table, groups × items; None without any.
 
-        Equal totals are not equal factors, so that ``p`` is no test of the latter: see the guide ``evidence`` for how often it rejects.
+        Equal totals are not equal factors, so that ``p`` is not a test of the latter: see the guide ``evidence`` for how often it rejects.
         ``size`` is the mean difference in standard deviations of the item, ``class`` that of ETS; classes B and C that are
         significant at the false discovery rate are flagged.
         """
@@ -512,7 +512,7 @@ def ets_classes(
     """Return the classes of the Educational Testing Service: A negligible, B moderate, C large; empty where nothing was tested.
 
     Two categories: C from |Δ| = 1.5 on if |Δ| exceeds 1 significantly, else B from |Δ| = 1 on (Zieky 1993). More categories: C above a
-    difference of 0.25 standard deviations, else B above 0.17 (Zwick, Thayer & Mazzeo 1997). What is not significant at 5 % is A.
+    difference of 0.25 standard deviations, else B above 0.17 (Zwick, Thayer & Mazzeo 1997). What is not significant at 5% is A.
     """
     binary = ~np.isnan(delta)
     with np.errstate(invalid="ignore"):

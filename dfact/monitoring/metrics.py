@@ -41,7 +41,7 @@ METRICS = (
     Metric("fit_passes", "counter", "Passes over all rows that this driver has completed."),
     Metric("iteration", "gauge", "Iteration of the fit that reported last."),
     Metric("iteration_limit", "gauge", "Maximum number of iterations of the fit that reported last."),
-    Metric("objective", "gauge", "Objective of the fit that reported last; NaN in a step that minimises none."),
+    Metric("objective", "gauge", "Objective of the fit that reported last; NaN in a step that minimizes none."),
     Metric(
         "estimated_end_timestamp_seconds",
         "gauge",

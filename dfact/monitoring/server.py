@@ -100,7 +100,7 @@ def serve_metrics(port: int | None = None) -> Iterator[str | None]:
     DfactError
         The port is not free.
     ParameterError
-        The port is no number from 0 to 65535.
+        The port is not a number from 0 to 65535.
 
     Examples
     --------

@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class AlphaParts:
-    """Broadcast of the pass: figures of a scale for its alphas without each row. x is an answer less its shift, times the item's key."""
+    """Broadcast of the pass: figures of a scale for its alphas without each row. x is an answer minus its shift, times the item's key."""
 
     columns: NDArray[np.intp]
     """Positions of the m items in the data."""

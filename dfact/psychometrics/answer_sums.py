@@ -230,7 +230,7 @@ def _filled(dataset: Dataset, group: _Group, found: Tabulated | None) -> Array:
     names = [str(dataset.column_labels[j]) for j in group.varying]
     if found.fractions.any():
         j = int(np.flatnonzero(found.fractions)[0])
-        message = f"item {names[j]!r} has {found.fractions[j]} answers that are no whole numbers"
+        message = f"item {names[j]!r} has {found.fractions[j]} answers that are not whole numbers"
         raise DataError(f"{message}, expected ordered categories; use correlation='pearson' (--correlation pearson)")
     limit = found.correlations.at_limit
     if limit.size:

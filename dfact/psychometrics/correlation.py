@@ -10,7 +10,7 @@ from dfact.engine.block_state import BlockState
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.entries import filled
 
-_INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is no rounding error of single precision
+_INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is not a rounding error of single precision
 _FLOOR = 1e-10  # smoothing raises smaller eigenvalues to this value, as psych's cor.smooth does
 ONE_ROW = 1e-9
 """Excess over 1 up to which an effective number of rows is that of one row."""
@@ -18,7 +18,7 @@ ONE_ROW = 1e-9
 
 @dataclass
 class Moments(PartialSums, name="moments"):
-    """Sums over the rows in which both of two columns are observed; x is a column's value less its shift."""
+    """Sums over the rows in which both of two columns are observed; x is a column's value minus its shift."""
 
     counts: NDArray[Any]
     """Number of these rows (m, m)."""
@@ -52,7 +52,7 @@ class Moments(PartialSums, name="moments"):
         return replace(self, **{name: value[pairs] for name, value in vars(self).items() if np.ndim(value) == 2})
 
     def means(self) -> NDArray[np.float64]:
-        """Return the means of the columns less their shifts (m)."""
+        """Return the means of the columns minus their shifts (m)."""
         means: NDArray[np.float64] = self.sums.diagonal() / self.total_weights.diagonal()
         return means
 

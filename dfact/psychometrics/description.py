@@ -56,7 +56,7 @@ class Description:
     Reversed items are described as they count in the scale: reversed within their range."""
     scales: pd.DataFrame
     """By scale: the number of ``items``, the number ``n`` of participants, the least number ``n_pairwise_min`` who answered both items of a
-    pair, Cronbach's ``alpha`` with its standard error ``se`` and the ends ``ci_low`` and ``ci_high`` of its 95 % interval, the standardized
+    pair, Cronbach's ``alpha`` with its standard error ``se`` and the ends ``ci_low`` and ``ci_high`` of its 95% interval, the standardized
     alpha ``std_alpha``, Guttman's ``lambda6``, McDonald's ``omega`` of one factor, ``omega_total`` of a general factor and group factors,
     ``omega_hierarchical`` and ``ecv`` of the general factor, the average correlation ``average_r``, and ``note``."""
     kmo: float
@@ -89,7 +89,7 @@ class Description:
             ("answers", f"{self.n} participants × {len(self.items)} items"),
             ("missing answers", self.missing),
             ("correlations", self.correlation),
-            ("intervals of alpha", f"95 %, {INTERVALS[self.interval]}"),
+            ("intervals of alpha", f"95%, {INTERVALS[self.interval]}"),
         ]
         lines += [] if np.isnan(self.kmo) else [("KMO", f"{self.kmo:.3f}")]
         lines += [] if np.isnan(chi_square) else [(f"{self.bartlett.name}'s test", f"χ² = {chi_square:.1f}, {df:.0f} df, {level}")]
@@ -124,7 +124,7 @@ def describe(
 
     - alpha = m/(m − 1)·(1 − tr C/ΣC) with its standard error ``se`` by the jackknife (Maydeu-Olivares et al. 2007 have the
       same to first order), which holds whatever the distribution of the answers and with answers missing completely at random, or
-      with the interval of Feldt et al. (1987), which does not: its coverage at 95 % falls to 70 to 80 % for skewed items;
+      with the interval of Feldt et al. (1987), which does not: its coverage at 95% falls to 70 to 80% for skewed items;
       std_alpha, the standardized alpha: the same of R;
     - λ6 = 1 − Σ 1/(R⁻¹)_ii / ΣR (Guttman 1945);
     - omega = (Σλ)²/((Σλ)² + Σψ) of one minres factor (McDonald 1999), the ω of a scale with one dimension. Programs that fit the
@@ -136,7 +136,7 @@ def describe(
 
     KMO, MSA and the test of sphericity are of all items, whether they belong to a scale or not. Bartlett's test (1951) is of complete
     answers. With missing answers, the test of Steiger (1980) takes its place, in which each correlation has the number of its own
-    participants; Bartlett's with the number who answered anything, as psych has it, rejects too often. Feldt's interval takes for n
+    participants; Bartlett's with the number who answered anything, as psych has it, rejects too often. Feldt's interval uses as n
     the harmonic mean of these numbers.
 
     Parameters
@@ -151,7 +151,7 @@ def describe(
         By default the keys of the csv file or the codebook, else 1. Nothing is reversed unasked.
     correlation : "pearson" or "polychoric"
         Correlations R. Alpha, its interval, r_drop and alpha if dropped are of the answers' covariances in either case; with
-        polychoric correlations, which take answers for ordered categories, the standardized alpha is the ordinal alpha, and
+        polychoric correlations, which treat answers as ordered categories, the standardized alpha is the ordinal alpha, and
         Bartlett's test is descriptive.
     sample_weight : array (n,), optional
         Weights of the participants, such as survey weights; by default those of the dataset. Means, shares and covariances are

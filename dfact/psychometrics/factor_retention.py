@@ -94,7 +94,7 @@ def _unrelated(n: int, m: int, rng: np.random.Generator) -> Array:
 
 
 def minimum_average_partial(R: Array) -> FactorCount:
-    """Choose the number of principal components whose removal minimises the average squared partial correlation: MAP (Velicer 1976)."""
+    """Choose the number of principal components whose removal minimizes the average squared partial correlation: MAP (Velicer 1976)."""
     values, V = np.linalg.eigh(R)
     A = (V * np.sqrt(np.maximum(values, 0)))[:, ::-1]
     m = len(R)

@@ -12,7 +12,7 @@ FIT_INDICES = ("chi_square", "df", "p", "rmsea", "rmsea_low", "rmsea_high", "cfi
 """Names of the indices, in their order."""
 SINGULAR = 1e-8
 """Smallest eigenvalue, or residual variance, of a matrix that counts as regular."""
-_LOW, _HIGH = 0.95, 0.05  # percentiles of the 90 % interval of RMSEA
+_LOW, _HIGH = 0.95, 0.05  # percentiles of the 90% interval of RMSEA
 _LARGE = 1e9  # a larger χ² is normal to 2e-9 of it, and beyond 1e10 SciPy's distribution function returns NaN
 
 
@@ -38,7 +38,7 @@ def fit_indices(R: Array, loadings: Array, uniquenesses: Array, n: float, *, reg
 
     - ``chi_square`` χ² = (n − 1 − (2m + 5)/6 − 2k/3)·F, with F = log|Σ| − log|R| + tr(RΣ⁻¹) − m, its degrees of freedom
       ``df`` d = ((m − k)² − m − k)/2, and ``p``;
-    - ``rmsea`` √max(0, χ²/(dn) − 1/(n − 1)), with the 90 % interval ``rmsea_low``, ``rmsea_high`` from the noncentral χ²;
+    - ``rmsea`` √max(0, χ²/(dn) − 1/(n − 1)), with the 90% interval ``rmsea_low``, ``rmsea_high`` from the noncentral χ²;
     - ``cfi`` 1 − max(χ² − d, 0)/max(χ₀² − d₀, 0), and ``tli`` ((F₀/d₀ − F/d)/(F₀/d₀ − 1/c), with the factor c of χ²),
       against the model without factors, F₀ = −log|R|;
     - ``srmr``, the root mean square of the residual correlations, in which the diagonal counts as m zeros;

@@ -49,7 +49,7 @@ class NormalEquations(PartialSums, name="item_regressions"):
     gram: NDArray[Any]
     """Σ w z zᵀ (m, p, p)."""
     products: NDArray[Any]
-    """Σ w z x (m, p), x an answer less the item's shift."""
+    """Σ w z x (m, p), x an answer minus the item's shift."""
 
 
 @dataclass(frozen=True)

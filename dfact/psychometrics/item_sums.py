@@ -22,7 +22,7 @@ class ItemRange:
 
 @dataclass
 class ItemSums(PartialSums, name="item_sums"):
-    """Sums over all answers to each item (m), each times the weight of its row; x is an answer less the item's shift."""
+    """Sums over all answers to each item (m), each times the weight of its row; x is an answer minus the item's shift."""
 
     counts: NDArray[Any]
     """Number of answers, whatever their weight above 0."""
@@ -40,7 +40,7 @@ class ItemSums(PartialSums, name="item_sums"):
     """Σ w of those at its upper end."""
 
     def means(self) -> NDArray[np.float64]:
-        """Return the means of the items less their shifts; NaN without answers."""
+        """Return the means of the items minus their shifts; NaN without answers."""
         means: NDArray[np.float64] = self.sums / self.total
         return means
 

@@ -81,7 +81,7 @@ class StrataCounts(PartialSums, name="strata"):
     counts: NDArray[Any]
     """Flat; the table of an item is (strata, 2, levels)."""
     fractions: NDArray[Any]
-    """Number of answers to each item that are no whole numbers (m,)."""
+    """Number of answers to each item that are not whole numbers (m,)."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def adjusted(p: Array) -> Array:
 
 
 def mantel_tests(strata: Strata, dtype: np.dtype[Any], *, level: float = 0.05) -> Solver[tuple[MantelTest, MantelTest] | NDArray[Any]]:
-    """Test all items, and again with purified totals; return both tests, or the numbers of answers (m,) that are no whole numbers.
+    """Test all items, and again with purified totals; return both tests, or the numbers of answers (m,) that are not whole numbers.
 
     While Benjamini and Hochberg's procedure flags anchors of a scale, the one with the largest χ² leaves its total, and all counts are
     taken again: one pass each, for all scales and contrasts at once. Four items at least stay.

@@ -28,13 +28,13 @@ class Extraction:
 
 
 def minres(R: Array, k: int, max_iter: int = 1000, tol: float = 1e-6) -> Extraction:
-    """Extract minimum residual factors of the correlation matrix R (m, m): minimise f over 0.005 ≤ Ψ ≤ 1,
+    """Extract minimum residual factors of the correlation matrix R (m, m): minimize f over 0.005 ≤ Ψ ≤ 1,
 
         f(Ψ) = min over Λ (m, k) of ½‖R − diag(Ψ) − ΛΛᵀ‖².
 
     The k leading eigenpairs of R − diag(Ψ) give Λ (Harman & Jones 1966; Jöreskog 1977,
     unweighted least squares). If no uniqueness is at its limit, the residual's diagonal is 0, and Λ
-    minimises the squared off-diagonal residuals. L-BFGS-B starts from 1 − squared multiple
+    minimizes the squared off-diagonal residuals. L-BFGS-B starts from 1 − squared multiple
     correlations; ``tol`` bounds the projected gradient's largest entry.
     """
     start = np.clip(1 / np.linalg.inv(R + _RIDGE * np.eye(len(R))).diagonal(), LOWEST, 1.0)
@@ -51,7 +51,7 @@ def minres(R: Array, k: int, max_iter: int = 1000, tol: float = 1e-6) -> Extract
 
 
 def principal(uniquenesses: Array, R: Array, k: int) -> Array:
-    """Return the Λ (m, k) that minimises ‖R − diag(Ψ) − ΛΛᵀ‖ for given Ψ."""
+    """Return the Λ (m, k) that minimizes ‖R − diag(Ψ) − ΛΛᵀ‖ for given Ψ."""
     m = len(R)
     values, vectors = eigh(R - np.diag(uniquenesses), subset_by_index=(m - k, m - 1))
     loadings: Array = (vectors * np.sqrt(np.maximum(values, 0)))[:, ::-1]

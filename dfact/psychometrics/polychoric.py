@@ -1,7 +1,7 @@
 """Polychoric correlations of ordered answers: the tables of all pairs of items by one pass, then one estimate for each pair.
 
 Two steps (Olsson 1979): thresholds τ_jc = Φ⁻¹(share of the answers to item j up to level c), from all answers to the item; then ρ_ij
-maximises Σ n_ab log P_ab(ρ), with P_ab the bivariate normal probabilities of the pair's table n_ab.
+maximizes Σ n_ab log P_ab(ρ), with P_ab the bivariate normal probabilities of the pair's table n_ab.
 
 With weights of the rows, shares and tables are sums of weights, and a table is scaled to Kish's effective number of its rows. The
 weights are rounded to multiples of a power of two, of which any sum of n weights is exact: 2^−36 of the largest weight at 10^5 rows.
@@ -63,10 +63,10 @@ class Levels:
 
 
 def answer_levels(low: Array, high: Array, labels: Sequence[Any] | NDArray[Any]) -> Levels:
-    """Return the levels of items with these lowest and highest answers; raise DataError if they are no ordered categories."""
+    """Return the levels of items with these lowest and highest answers; raise DataError if they are not ordered categories."""
     fractional = np.flatnonzero((low != np.floor(low)) | (high != np.floor(high)))
     wide = np.flatnonzero(high - low >= MAX_LEVELS)
-    for invalid, found in ((fractional, "which are no whole numbers"), (wide, f"more than {MAX_LEVELS} levels")):
+    for invalid, found in ((fractional, "which are not whole numbers"), (wide, f"more than {MAX_LEVELS} levels")):
         if invalid.size:
             j = invalid[0]
             message = f"item {str(labels[j])!r} has answers from {low[j]:g} to {high[j]:g}, {found} ({invalid.size} such items)"
@@ -119,7 +119,7 @@ class PairTables(PartialSums):
     rows: NDArray[np.int64]
     """Number of rows that contributed."""
     fractions: NDArray[np.int64]
-    """Number of answers to each item that are no whole numbers (m)."""
+    """Number of answers to each item that are not whole numbers (m)."""
 
     def accumulator(self) -> Self:
         """Return a copy; whole numbers need no other precision."""
@@ -361,7 +361,7 @@ class Tabulated:
     """Numbers of answers in the slots (S), with weights effective ones: the answers to an item sum to (Σw)²/Σw²."""
     categories: Categories
     fractions: NDArray[np.int64]
-    """Number of answers to each item that are no whole numbers (m)."""
+    """Number of answers to each item that are not whole numbers (m)."""
 
 
 def tabulate(
@@ -369,7 +369,7 @@ def tabulate(
 ) -> Solver[Tabulated]:
     """Compute the polychoric correlations of all items, by a pass for each of ``tiles`` ranges of items.
 
-    The correlations are not estimated if fewer than two rows contribute, or if there are answers that are no whole numbers.
+    The correlations are not estimated if fewer than two rows contribute, or if there are answers that are not whole numbers.
     """
     found, totals = Polychoric.empty(len(levels.low)), np.empty(0)
     for items in levels.tiles(tiles):

@@ -45,7 +45,7 @@ def text(model: "Factorization", top: int = 5, texts: Mapping[str, str] | None =
     Raises
     ------
     ParameterError
-        ``model`` is no factorization.
+        ``model`` is not a factorization.
 
     Examples
     --------

@@ -79,7 +79,7 @@ def write_description(
 
 def make_description_document(description: Description) -> Document:
     """Return the page of a description."""
-    scales = _page_table(description.scales, "Reliability of the scales, with 95 % intervals of alpha")
+    scales = _page_table(description.scales, "Reliability of the scales, with 95% intervals of alpha")
     items = _page_table(description.items, "Items, reversed where their key is -1")
     sections = [
         Section("adequacy", "Answers", [DefinitionList(description.summary())]),

@@ -64,7 +64,7 @@ def deviance_plot(selection: "Selection") -> "Figure":
 
 
 def modularity_plot(selection: "Selection") -> "Figure":
-    """Plot the fuzzy modularity over the number of classes; bars show the range of 95 % of the resamples, if there are any."""
+    """Plot the fuzzy modularity over the number of classes; bars show the range of 95% of the resamples, if there are any."""
     return score_plot(selection.table, selection.best_params, "modularity", None, "fuzzy modularity")
 
 
@@ -122,7 +122,7 @@ def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: 
         spread = None if error is None else line[error].fillna(0)
         axes.errorbar(line[across], line[score], spread, fmt=style, capsize=3, markersize=5, label=parameters)
         if {"low", "high"} <= set(line):
-            axes.vlines(line[across], line["low"], line["high"], color="0.6", linewidth=3, zorder=0, label="95 % of the resamples")
+            axes.vlines(line[across], line["low"], line["high"], color="0.6", linewidth=3, zorder=0, label="95% of the resamples")
     chosen = frame[(frame[names] == pd.Series(best)).all(axis=1)]
     axes.plot(chosen[across], chosen[score], "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="chosen")
     axes.set_xticks(sorted(frame[across].unique()))

@@ -32,7 +32,8 @@ def expand(model: Any, grid: Mapping[str, Any]) -> list[Parameters]:
     values: dict[str, list[Any]] = {}
     for name, candidates in current(type(model), grid).items():
         if name not in names:
-            raise ParameterError(f"grid has {name!r}, which is no parameter of {type(model).__name__}; expected some of {', '.join(names)}")
+            kind = type(model).__name__
+            raise ParameterError(f"grid has {name!r}, which is not a parameter of {kind}; expected some of {', '.join(names)}")
         single = isinstance(candidates, str) or not np.iterable(candidates)
         values[name] = list(dict.fromkeys([candidates] if single else [v.item() if isinstance(v, np.generic) else v for v in candidates]))
         if not values[name]:

@@ -48,7 +48,7 @@ def select_by_modularity(
 
     With ``n_resamples`` all candidates are also fitted to that many bootstrap resamples of the subjects. They show how much
     the scores vary with the sample. Modularity counts each subject's similarity to itself, and resamples hold subjects twice, so
-    their scores are too high on average: their range is no confidence interval of the score of the population.
+    their scores are too high on average: their range is not a confidence interval of the score of the population.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def select_by_modularity(
     -------
     Selection
         ``table`` with the column ``modularity`` for each ``n_components``, ``best_params``, and the fitted ``model``. With resamples
-        the table also has ``low`` and ``high``, between which 95 % of the resamples' scores lie, and ``chosen``, the share of
+        the table also has ``low`` and ``high``, between which 95% of the resamples' scores lie, and ``chosen``, the share of
         resamples in which the number of classes has the highest score.
 
     Raises

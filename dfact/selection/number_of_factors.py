@@ -120,7 +120,7 @@ def select_number_of_factors(
     Returns
     -------
     Selection
-        ``table`` with the scores of all criteria for each ``n_components``. Of parallel analysis, the ``eigenvalue`` of the last
+        ``table`` with the scores of all criteria for each ``n_components``. Parallel analysis has the ``eigenvalue`` of the last
         component, the ``random`` one of unrelated answers, and the ``excess`` over it; ``factor_eigenvalue``, ``factor_random`` and
         ``factor_excess`` are those of common factors. ``MAP`` is the average squared partial correlation, and ``BIC`` is there if it
         is defined for the data.

@@ -167,7 +167,7 @@ class RecordWriter:
 
 
 def records_of(group: zarr.Group) -> dict[str, Mapping[str, Any]]:
-    """Return the attributes of all records by name; those of an incomplete one, or of a folder that is no Zarr group yet, are empty."""
+    """Return the attributes of all records by name; those of an incomplete one, or of a folder that is not yet a Zarr group, are empty."""
     names = [name for name in _names(group.store, group.path) if "." not in name]  # files have a suffix; records are folders without
     records: dict[str, Mapping[str, Any]] = {}
     for name in names:

@@ -33,7 +33,7 @@ LIBRARIES: dict[str, set[str]] = {"kernels": {"numpy", "numba", "collections", "
 FORBIDDEN: dict[str, set[str]] = {"models": {"dask", "distributed"}}
 """Libraries that a layer must not import."""
 SHARED = {"binomial"}
-"""Folders of ``models`` that are no families: several of these use them."""
+"""Folders of ``models`` that are not families: several of these use them."""
 IMPORT_FAMILIES = {"models/persistence.py", "models/catalogue.py"}
 """Modules of ``models`` that may import every family."""
 

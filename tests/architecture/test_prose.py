@@ -5,19 +5,42 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.layers import ROOT, nodes
 
-GUIDES = [
+PAGES = [
     *sorted((ROOT / "guides").glob("*.md")),
-    *(ROOT.parent / name for name in ("README.md", "deploy/README.md", "benchmarks/README.md")),
+    *(path for name in ("README.md", "deploy/README.md", "benchmarks/README.md") if (path := ROOT.parent / name).exists()),
 ]
 FRAGMENT = re.compile(r"(Of|What|Who|Whoever|Where|As|How) ")
 """Beginnings of summaries that make a fragment of them."""
 PHRASE = re.compile(r"\b(at hand|behind the|go on with|goes on with|anew|nobody)\b", re.IGNORECASE)
+SPELLING = re.compile(
+    r"\b(minim|maxim|optim|normal|regular|summar|organ|recogn)is(e|es|ed|er|ers|ing|ation|ations)\b"
+    r"|\banalys(e|ed|er|ing)\b"
+    r"|\bdata sets?\b"
+    r"|(?-i:\bSLURM\b(?!_))"
+    r"|\d %(?=[\s.,;:)|?%]|$)",
+    re.IGNORECASE,
+)
+"""What the project spells in another way: minimize, analyze, dataset, Slurm, 5%. Names of variables such as SLURM_JOB_ID are not meant."""
+
+
+GRAMMAR = re.compile(
+    r"(?<!there )\b(is|are) no (?!longer|more|less|fewer|better|worse|larger|smaller|later|earlier|higher|lower|one\b)(?=[a-z])"
+    r"|\bbut for\b"
+    r"|\bno(thing| one)?( [a-z]+){0,2} but\b"
+    r"|\bfiles? of (an? )?(SPSS|Stata|SAS|PLINK|Excel|R\b)"
+    r"|\bless (the|its|their|that of)\b"
+    r"|\b(the same|to the( last)?) bits?\b"
+    r"|\b(end|ends|ended) with( code)? \d+\b",
+    re.IGNORECASE,
+)
+"""What is not idiomatic, such as "is no number" for "is not a number", "ends with 75" for "exits with code 75"."""
 
 
 def fragments(path: Path) -> Iterator[str]:
@@ -29,37 +52,58 @@ def fragments(path: Path) -> Iterator[str]:
                 yield f"{node.lineno}: {summary}"
 
 
-def comments(source: str) -> Iterator[tuple[int, str]]:
-    if not PHRASE.search(" ".join(source.split())):
-        return  # without the time of looking for comments
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
-
-
-def phrases(source: str, path: Path) -> Iterator[str]:
+def phrases(source: str, path: Path, banned: re.Pattern[str]) -> Iterator[str]:
     """Banned phrases in comments and in all text of a module: docstrings, messages, help."""
+    joined = re.sub(r'"\s+f?"|\n\s*#', " ", source)  # literals and comments that continue on the next line
+    if not banned.search(" ".join(joined.split())):
+        return  # without the time of parsing
     texts = [(node.lineno, node.value) for node in nodes(path) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     for line, text in [*texts, *comments(source)]:
-        for found in PHRASE.finditer(" ".join(text.split())):
+        for found in banned.finditer(" ".join(text.split())):
             yield f"{line}: … {found.string[max(found.start() - 30, 0) : found.end() + 20]} …"
 
 
-def offenders(path: Path) -> list[str]:
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """Comments with their lines; those on consecutive lines are one."""
+    first, last, texts = 0, 0, []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if texts and token.start[0] > last + 1:
+                yield first, " ".join(texts)
+                texts = []
+            first, last = (first if texts else token.start[0]), token.start[0]
+            texts.append(token.string.lstrip("# "))
+    if texts:
+        yield first, " ".join(texts)
+
+
+def offenders(path: Path, banned: re.Pattern[str]) -> list[str]:
     text = path.read_text()
     if path.suffix == ".md":
-        return [f"{text[: found.start()].count(chr(10)) + 1}: {found[0]}" for found in PHRASE.finditer(text)]
-    return [*fragments(path), *phrases(text, path)]
+        lines = enumerate(text.splitlines(), 1)
+        blocks = [list(block) for filled, block in groupby(lines, key=lambda line: bool(line[1].strip())) if filled]
+        joined = [(block[0][0], " ".join(" ".join(line for _, line in block).split())) for block in blocks]
+        return [f"{line}: {found[0]}" for line, block in joined for found in banned.finditer(block)]
+    return list(phrases(text, path, banned))
 
 
-def found() -> dict[str, list[str]]:
-    """Offending passages by file; a file of the package is called by its path within the project."""
-    paths = [*sorted(ROOT.rglob("*.py")), *(path for path in GUIDES if path.exists())]
-    return {path.relative_to(ROOT.parent).as_posix(): passages for path in paths if (passages := offenders(path))}
+def report(found: dict[Path, list[str]]) -> dict[str, list[str]]:
+    """Offending passages by file; a file is called by its path within the project."""
+    return {path.relative_to(ROOT.parent).as_posix(): passages for path, passages in found.items() if passages}
 
 
 def test_prose_has_no_banned_patterns() -> None:
-    assert found() == {}
+    package = sorted(ROOT.rglob("*.py"))
+    found = {path: offenders(path, PHRASE) for path in [*package, *PAGES]}
+    assert report(found) == {}
+    assert report({path: [*fragments(path)] for path in package}) == {}
+
+
+@pytest.mark.parametrize("banned", [SPELLING, GRAMMAR], ids=["spelling", "grammar"])
+def test_all_folders_have_the_same_prose(banned: re.Pattern[str]) -> None:
+    folders = (ROOT, *(ROOT.parent / name for name in ("tests", "benchmarks", "deploy")))
+    modules = [path for folder in folders for path in sorted(folder.rglob("*.py")) if path != Path(__file__)]
+    assert report({path: offenders(path, banned) for path in [*modules, *PAGES]}) == {}
 
 
 @pytest.mark.parametrize(
@@ -68,11 +112,28 @@ def test_prose_has_no_banned_patterns() -> None:
         ('"""Of each row, its sum."""', 1),
         ('"""Offsets of the rows."""', 0),
         ('x = 1\n"""Where it lies."""', 1),
-        ('def f():\n    """Return x."""\n    # go on\n    # with it', 0),
+        ('def f():\n    """Return x."""\n    # go on\n    # with it', 1),
         ('raise ValueError(f"{x} is nobody\'s, begin\\n anew")', 2),
         ("x = 1  # the pass at hand", 1),
     ],
 )
 def test_patterns_are_found_where_they_stand(source: str, expected: int, tmp_path: Path) -> None:
-    (tmp_path / "module.py").write_text(source)
-    assert len(offenders(tmp_path / "module.py")) == expected
+    (path := tmp_path / "module.py").write_text(source)
+    assert len([*fragments(path), *offenders(path, PHRASE)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('"""Minimise f on a data\n    set."""', 2),
+        ('"""Parallel analyses of SLURM_JOB_ID and 7%, at x % 3."""', 0),
+        ('print(f"{x} analysed within 5 %")', 2),
+        ("n = 5 % 3  # under SLURM", 1),
+        ("# NaN is\n# no number", 1),
+        ('print("They end with 75, and read no file but a file of SPSS")', 3),
+        ('print("There is no number, it is no longer 3, 5 are no more than 6")', 0),
+    ],
+)
+def test_wordings_are_found_where_they_stand(source: str, expected: int, tmp_path: Path) -> None:
+    (path := tmp_path / "module.py").write_text(source)
+    assert len([*offenders(path, SPELLING), *offenders(path, GRAMMAR)]) == expected

@@ -399,7 +399,7 @@ def test_threads_beside_workers(results: Path, monkeypatch: pytest.MonkeyPatch) 
     threads_and_workers.main()
     table = load(results, "threads_and_workers")
     assert [row["values"] for row in table["rows"]] == 3 * ["disk"] + 3 * ["memory"]
-    same = [threshold["held"] for threshold in table["thresholds"] if "same bits" in threshold["threshold"]]
+    same = [threshold["held"] for threshold in table["thresholds"] if "bit-identical" in threshold["threshold"]]
     assert same == 6 * [True]  # the others depend on the load of this machine
 
 

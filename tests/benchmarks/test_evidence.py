@@ -32,13 +32,11 @@ def test_rates_pool_runs_store_results_and_read_them_again(tmp_path: Path, monke
     assert "MISSED" in lines[2]
     assert topic.stored() == rates
     text = section(topic, rates)
-    assert "| Power | large | power | — | 50.0 % ± 7.9 (missed) | at least 80 % |" in text
+    assert "| Power | large | power | — | 50.0% ± 7.9 (missed) | at least 80% |" in text
     assert "- **Sign test**: The median of the draws is 0." in text
 
 
-@pytest.mark.parametrize(
-    ("bar", "text"), [(None, "—"), ((0.02, 0.07), "2 to 7 %"), ((0, 0.05), "at most 5 %"), ((0.8, 1), "at least 80 %")]
-)
+@pytest.mark.parametrize(("bar", "text"), [(None, "—"), ((0.02, 0.07), "2 to 7%"), ((0, 0.05), "at most 5%"), ((0.8, 1), "at least 80%")])
 def test_bars_in_words(bar: tuple[float, float] | None, text: str) -> None:
     assert bar_text(Statement("", "", "", None, bar)) == text
 

@@ -210,7 +210,7 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
 def test_json_documents_hold_what_the_tables_hold(data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def printed(*arguments: str) -> dict[str, Any]:
         assert main([*arguments, "--json"]) == 0
-        document: dict[str, Any] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is no JSON
+        document: dict[str, Any] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is not JSON
         assert (document["schema"], document["dfact"]) == (1, dfact.__version__)
         return document
 

@@ -75,7 +75,7 @@ def test_new_names_exist_and_old_ones_do_not(owner: str) -> None:
 
 
 def test_no_estimator_spells_a_name_in_two_ways() -> None:
-    """What one estimator has renamed is no current name of another one."""
+    """What one estimator has renamed is not a current name of another one."""
     for owner, renamed in NAMES.items():
         for entry in CATALOGUE if owner in CLASSES else ():
             ours = {*signature(entry.load()).parameters, *get_type_hints(entry.load())}
@@ -208,7 +208,7 @@ def test_a_job_of_old_names_runs_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert model.max_response == 5
     write_job(job, "max-response = 5")
     assert main(["run", str(job)]) == 0
-    assert "already done" in capsys.readouterr().err, "the new name is no change"
+    assert "already done" in capsys.readouterr().err, "the new name alone changes nothing"
     write_job(job, "max-response = 5\nlevels = 5")
     assert main(["run", str(job)]) == 2
     assert "dfact fit gom has max-response and levels, which is its old name; pass max-response alone" in " ".join(

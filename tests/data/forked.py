@@ -66,7 +66,7 @@ def limited(folder: str) -> list[str]:
     def array(name: str) -> None:
         dfact.import_array(np.random.default_rng(0).normal(size=(3000, 300)), f"{folder}/{name}")
 
-    table("warm.zarr")  # the kernels' cache is no part of the test
+    table("warm.zarr")  # the kernels' cache is not part of the test
     array("warmer.zarr")
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))

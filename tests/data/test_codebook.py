@@ -225,7 +225,7 @@ def test_join_unites_codebooks_and_refuses_other_answers(tmp_path: Path) -> None
     assert [item.name for item in joined] == ["a.Q1", "a.Q2", "a.Q3", "b.Q1", "b.Q2", "b.Q3"]
     assert joined["a.Q1"] == replace(ITEMS[0], name="a.Q1")
     assert joined["b.Q3"].wording == "Three"
-    # What one of them does not describe is no difference.
+    # What one of them does not describe is not a difference.
     plain = stored(tmp_path / "c.zarr", (), **people)
     for partners in ([first, plain], [plain, first]):
         codebook = dfact.join_datasets(partners, tmp_path / "k.zarr", overwrite=True).codebook

@@ -318,7 +318,7 @@ def test_command_line_counts_values_outside_and_prints_quantiles(tmp_path, capsy
     assert "Warning" not in printed.err
     plausible = values[values <= 110]
     quantiles = np.quantile(plausible, [0, 0.05, 0.25, 0.5, 0.75, 0.95, 1])
-    listed = "min {:g}, 5 % {:g}, 25 % {:g}, median {:g}, 75 % {:g}, 95 % {:g}, max {:g}".format(*quantiles)
+    listed = "min {:g}, 5% {:g}, 25% {:g}, median {:g}, 75% {:g}, 95% {:g}, max {:g}".format(*quantiles)
     assert f"age: continuous, {listed}, mean {plausible.mean():g}, 2 missing (2 outside 5 to 110)" in printed.out
     assert main(["info", target]) == 0
     assert "2 missing (2 outside 5 to 110)" in capsys.readouterr().out

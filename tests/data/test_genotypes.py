@@ -213,10 +213,10 @@ def test_invalid_files_are_refused(damage: Any, message: str, tmp_path: Path) ->
 
 def test_other_formats_are_refused_by_name(tmp_path: Path) -> None:
     bed = write_bed(tmp_path / "a.bed", draw(0, 10, 20))
-    with pytest.raises(dfact.ParameterError, match=r"a.bed is a file of PLINK, expected a table; use dfact import"):
+    with pytest.raises(dfact.ParameterError, match=r"a.bed has the format PLINK, expected a table; use dfact import"):
         dfact.import_table(bed, tmp_path / "a.zarr")
     (tmp_path / "a.csv").write_text("a\n1\n")
-    with pytest.raises(dfact.ParameterError, match=r"a.csv is a file of .*, expected genotypes; use dfact import"):
+    with pytest.raises(dfact.ParameterError, match=r"a.csv has the format .*, expected genotypes; use dfact import"):
         dfact.import_genotypes(tmp_path / "a.csv", tmp_path / "a.zarr")
     with pytest.raises(dfact.DataError, match="is a folder without files of genotypes"):
         dfact.import_genotypes(tmp_path, tmp_path / "a.zarr")

@@ -44,7 +44,7 @@ def test_the_same_answers_in_all_formats(tmp_path: Path) -> None:
     assert bare[0].fingerprint == bare[1].fingerprint
     assert described[0]["v1"].levels == bare[0]["v1"].levels
     np.testing.assert_allclose(answers_of(datasets["text/hotel.csv"]).mean(axis=0), [2.588235, 2.294118, 3.411765, 2.470588, 2], atol=1e-6)
-    # Transport files of SAS have names in capitals and no labels.
+    # SAS transport files have names in capitals and no labels.
     transport = imported("sas/hotel.xpt", tmp_path, items="*", valid_range=(1, 5))
     np.testing.assert_array_equal(answers_of(transport), answers_of(datasets["text/hotel.csv"]))
     assert transport.codebook["V1"].wording == described[0]["v1"].wording

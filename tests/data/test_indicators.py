@@ -107,7 +107,7 @@ def test_invalid_items_are_refused(tmp_path: Path) -> None:
     fractions = dfact.import_array(np.nan_to_num(M) + 0.5, tmp_path / "half.zarr")
     many = dfact.import_array(np.arange(200.0)[:, None], tmp_path / "many.zarr")
     cases: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
-        (source, {"items": ["hue"]}, dfact.ParameterError, "items has 'hue', which is no item of the dataset"),
+        (source, {"items": ["hue"]}, dfact.ParameterError, "items has 'hue', which is not an item of the dataset"),
         (source, {"items": ["pet"], "like": nominal}, dfact.ParameterError, "items and like are both given"),
         (other, {"like": nominal}, dfact.DataError, r"has the category 'colour=8' \(1 in total\), expected those of like"),
         (renamed, {"like": nominal}, dfact.DataError, "column 'colour=0' of like comes from no item"),
@@ -133,7 +133,7 @@ def test_rows_of_zeros_are_counted_at_import(n_readers: int, tmp_path: Path) -> 
     notes: list[str] = []
     source = dfact.import_table(tmp_path / "a.csv", tmp_path / "a.zarr", items=list("abcdef"), note=notes.append, n_readers=n_readers)
     expected = (M == 0).all(axis=1).sum()
-    assert any(f"a.csv: {expected} of 90 participants answered 0 to all items; if 0 is no answer" in note for note in notes)
+    assert any(f"a.csv: {expected} of 90 participants answered 0 to all items; if 0 is not an answer" in note for note in notes)
     with pytest.warns(UserWarning, match=f"{expected} of 90 subjects have no response, as 0 counts as none; .*dfact indicators"):
         dfact.GradeOfMembership(2, method="ssc").fit(source)
     dfact.GradeOfMembership(2, method="ssc").fit(dfact.expand_categories(source, tmp_path / "b.zarr"))

@@ -231,8 +231,8 @@ def test_errors_of_other_classes_arrive_as_known_ones(error: Exception, received
         (asked.aborted, (), "stopped with SIGABRT; the file is damaged, or takes more than the .* GiB of memory"),
         (asked.signalled, (int(signal.SIGSEGV),), "crashed with SIGSEGV; the file is damaged: export it again"),
         (asked.signalled, (int(signal.SIGKILL),), "was killed, as the system does when memory runs out"),
-        (asked.ended, (7,), "ended with code 7;"),
-        (asked.failed, ("no more cells",), r"ended with code 3 \(no more cells\);"),
+        (asked.ended, (7,), "exited with code 7;"),
+        (asked.failed, ("no more cells",), r"exited with code 3 \(no more cells\);"),
         (asked.zeros, (1 << 45,), "requires more memory than it may take; .* GiB of memory"),
     ],
 )

@@ -33,7 +33,7 @@ def answers(ids, items, seed, levels=4, missing=0.2):
 
 
 def in_store(tmp_path, name, frame, **settings):
-    """The frame as a table that was imported with its ids; columns that are no items are confounders."""
+    """The frame as a table that was imported with its ids; columns that are not items are confounders."""
     frame.to_csv(tmp_path / f"{name}.csv")
     confounders = [column for column in frame.columns if column in ("age", "sex")]
     settings = {"shift": False, "id_column": "id", "confounders": confounders, "overwrite": True} | settings
@@ -409,7 +409,7 @@ def test_progress_counts_rows(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fit_of_a_join_gives_the_bits_of_the_merged_table(tmp_path, seed):
-    """To the last bit, confounders included."""
+    """All is bit-identical, confounders included."""
     rng = np.random.default_rng(seed)
     frames = [
         answers(people(80, first=40 * d, seed=seed + d), [f"{name}{j}" for j in range(6)], seed + d, missing=0.1)

@@ -258,7 +258,7 @@ def test_damaged_files_are_refused(name: str, seed: int, tmp_path: Path) -> None
 
 def test_foreign_content_is_named(tmp_path: Path) -> None:
     (tmp_path / "t.xlsx").write_bytes(b"<html><table></table></html>")
-    with pytest.raises(DataError, match=r"t\.xlsx is not a file of Excel or OpenDocument: its content is a web page"):
+    with pytest.raises(DataError, match=r"t\.xlsx does not have the format Excel or OpenDocument: its content is a web page"):
         open_table(tmp_path / "t.xlsx")
     with zipfile.ZipFile(tmp_path / "t.xlsx", "w") as archive:
         archive.writestr("readme.txt", "no workbook")

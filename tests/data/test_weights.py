@@ -106,7 +106,7 @@ def test_a_dropped_row_needs_no_weight(tmp_path: Path) -> None:
         dfact.import_array(X, tmp_path / "b.zarr", weights=[0.5, np.nan, -1], empty_rows="drop")
     with pytest.raises(DataError, match=r"sample_weight has shape \(2,\), expected one for each of 3 rows"):
         dfact.import_array(X, tmp_path / "b.zarr", weights=[1, 2])
-    with pytest.raises(DataError, match="sample_weight holds a value that is no number"):
+    with pytest.raises(DataError, match="sample_weight holds a value that is not a number"):
         dfact.import_array(X, tmp_path / "b.zarr", weights=["a", "b", "c"])
     assert not (tmp_path / "b.zarr").exists()
 

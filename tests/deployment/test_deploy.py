@@ -592,7 +592,7 @@ if "run" in sys.orig_argv:
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
-    """Run the batch script as SLURM does, with all tasks on this machine."""
+    """Run the batch script as Slurm does, with all tasks on this machine."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name, text in {"srun": _SRUN, "scontrol": '#!/bin/sh\n[ "$1" = show ] && echo 127.0.0.1 || echo "$@" >> requeued\n'}.items():
@@ -698,7 +698,7 @@ def test_batch_script(driver: str, restarts: str, requeued: bool, slurm: Callabl
 
 
 _DASK = """#!/bin/sh
-# Stands in for dask worker: ends with 0 a while after SIGTERM, as one that hands its partitions over.
+# Stands in for dask worker: exits with 0 a while after SIGTERM, as one that hands its partitions over.
 stat -c %a "$TMPDIR" > "$REPORTS/mode"
 echo "$TMPDIR" > "$REPORTS/folder"
 trap 'touch "$REPORTS/stopped"' TERM
@@ -808,7 +808,7 @@ def ending(tmp_path: Path) -> Callable[..., int]:
 def test_workers_do_not_decide_whether_the_job_has_failed(ending: Callable[..., int]) -> None:
     worker = {"JOB_COMPLETION_INDEX": "1"}
     assert [ending(code, **worker) for code in (0, 1, 2, 137, 139)] == [75, 75, 2, 75, 75]
-    assert ending(0, DFACT_LOST_SCHEDULER_EXIT="0", **worker) == 0, "under SLURM"
+    assert ending(0, DFACT_LOST_SCHEDULER_EXIT="0", **worker) == 0, "under Slurm"
     apart = {"JOB_COMPLETION_INDEX": "0", "DFACT_ROLE": "worker", "DFACT_NO_SCHEDULER_EXIT": "69"}
     assert [ending(code, **apart) for code in (0, 1, 2, 137)] == [75, 69, 2, 75]
     assert ending(0, DISMISSED="yes", **apart) == 0, "the driver is done, and with it the Job of the workers"

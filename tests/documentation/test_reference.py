@@ -23,7 +23,7 @@ SITE = ROOT / "deploy" / "site"
 
 
 def loaded(name: str) -> ModuleType:
-    """Import a module of the site's build, which is no package."""
+    """Import a module of the site's build, which is not a package."""
     spec = spec_from_file_location(f"site_{name}", SITE / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""Checkpoints: an interrupted fit resumes, and ends with the same bits."""
+"""Checkpoints: an interrupted fit resumes, and ends with bit-identical results."""
 
 import json
 import os

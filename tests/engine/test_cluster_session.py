@@ -1,4 +1,4 @@
-"""The cluster's session: placement, the journal, the same bits however many workers there are, and what becomes of lost ones."""
+"""The cluster's session: placement, the journal, bit-identical results however many workers there are, and what becomes of lost ones."""
 
 import asyncio
 import errno
@@ -258,7 +258,7 @@ def _attentive(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Leaps:
-    """A clock that stands still, but for the pauses between attempts to join, each of which exceeds all that a driver waits."""
+    """A clock that stands still, except during the pauses between attempts to join, each of which exceeds all that a driver waits."""
 
     now = 0.0
 
@@ -440,7 +440,7 @@ def test_a_full_disk_of_the_journal_is_reported(monkeypatch: pytest.MonkeyPatch)
             journal.append(b"pass", b"shared")
 
 
-# The same bits
+# Bit-identical results
 
 
 @pytest.mark.parametrize(("n_workers", "threads"), exhaustive_after(1, [(3, 2), (2, 1), (1, 1), (5, 1)]))

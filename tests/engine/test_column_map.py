@@ -1,4 +1,4 @@
-"""Problems of columns between passes: the same bits on the driver, on threads and on workers, for any cut."""
+"""Problems of columns between passes: bit-identical on the driver, on threads and on workers, for any cut."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
 """What every pass of the package keeps to, on the blocks of real fits: it is pure, its result may travel, and missing is missing.
 
-Executors rest on these properties: a block that is processed again, elsewhere or from other memory gives the same bits.
+Executors rest on these properties: a block that is processed again, elsewhere or from other memory gives bit-identical results.
 """
 
 import importlib
@@ -159,7 +159,7 @@ def calls() -> dict[str, list[Call]]:
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Whether two states, sums or broadcasts have the same bits."""
+    """Whether two states, sums or broadcasts are bit-identical."""
     if isinstance(expected, np.ndarray):
         return (
             isinstance(found, np.ndarray)

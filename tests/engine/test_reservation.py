@@ -30,7 +30,7 @@ from tests.engine.test_cluster_session import (
     workers,
 )
 
-MEMORY, PART = 2 << 30, 500 << 20  # of a worker, and what a fit adds: two of them exceed the 60 % that fits may use
+MEMORY, PART = 2 << 30, 500 << 20  # of a worker, and what a fit adds: two of them exceed the 60% that fits may use
 
 
 @pytest.fixture(autouse=True)

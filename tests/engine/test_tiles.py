@@ -1,4 +1,4 @@
-"""Sums by tiles of columns: the same bits everywhere, in bounded memory, after losses and interruptions."""
+"""Sums by tiles of columns: bit-identical everywhere, in bounded memory, after losses and interruptions."""
 
 import os
 import signal
@@ -268,7 +268,7 @@ def test_the_plan_counts_conversions_and_the_state_of_tiles_on_disk() -> None:
         for converts, footprint in footprints.items()
     }
     assert plans[np.uint8, True].working - plans[np.uint8, False].working >= 4 * 10**6 * plans[np.uint8, True].block_rows
-    assert plans[np.int32, True].working == plans[np.int32, False].working  # they are no codes
+    assert plans[np.int32, True].working == plans[np.int32, False].working  # they are not codes
     assert plans[np.uint8, False].spilled_tiles == 640 * (10**6 - RESIDENT_COLUMNS)
     assert "columns on disk       state of 0.58 GiB on the driver" in str(plans[np.uint8, False])
     few = make_plan(ArraySource(np.zeros((256, 300))), FLOAT32, footprints[False], workers)

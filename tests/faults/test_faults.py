@@ -1,4 +1,4 @@
-"""Workers, schedulers and drivers that are killed or paused while a fit runs: it ends with the same bits.
+"""Workers, schedulers and drivers that are killed or paused while a fit runs: it ends with bit-identical results.
 
 ``python -m benchmarks.faults`` tries more faults, more often, and prints what they cost.
 """

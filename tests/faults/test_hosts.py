@@ -1,4 +1,4 @@
-"""Several hosts as network namespaces: a fit survives what happens between them, and ends with the same bits.
+"""Several hosts as network namespaces: a fit survives what happens between them, and ends with bit-identical results.
 
 ``python -m benchmarks.faults.network_faults`` tries more, and longer.
 """

@@ -1,4 +1,4 @@
-"""Fourteen small fits whose results are recorded to the last bit."""
+"""Fourteen small fits whose recorded results must be bit-identical."""
 
 from collections.abc import Callable
 from typing import Any

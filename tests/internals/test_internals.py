@@ -23,7 +23,7 @@ ROOT = Path(dfact.__file__).parent
         ("numba", "numba.core.caching:IndexDataCacheFile", "_load_index"),
         ("numba", "numba.core.caching:IndexDataCacheFile", "save"),
         ("numba", "numba.core.config", "CPU_FEATURES"),
-        # Without this one nothing would fail but the check of names on certificates, which would no longer be called.
+        # Without this one only the check of names on certificates would fail: it would no longer be called.
         ("distributed", "distributed.comm.tcp:TLSListener", "on_connection"),
         ("distributed", "distributed.comm.tcp:TLSBackend", "get_listener"),
         ("distributed", "distributed.comm.registry", "backends"),

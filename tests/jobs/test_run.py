@@ -424,7 +424,7 @@ def test_job_settings_apply_to_all_steps_and_path_spellings_are_equal(tmp_path: 
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
     job = tmp_path / "job.toml"
     export = f'[[step]]\nrun = "export"\nmodel = "{tmp_path}/answers.zarr/../m.model"\nout = "l.csv"\n'
-    text = "\ufeff[job]\nseed = 0\n# a separator that is no line end in TOML:\u2028\n" + FIT + 'init = "random"\n' + export
+    text = "\ufeff[job]\nseed = 0\n# a separator that is not a line end in TOML:\u2028\n" + FIT + 'init = "random"\n' + export
     job.write_text(text, encoding="utf-8", newline="\r\n")
     assert main(["run", str(job)]) == 0
     first = (tmp_path / "l.csv").read_bytes()

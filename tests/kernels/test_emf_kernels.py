@@ -42,7 +42,7 @@ def solve(A: Any, Y: NDArray[np.float64], tau: float, ridge: float, X: NDArray[n
 def quadratic_program(b: NDArray[np.float64], Y: NDArray[np.float64], tau: float, ridge: float) -> NDArray[np.float64]:
     """The x of min τ‖r⁺‖² + (1−τ)‖r⁻‖² + ridge‖x‖², b − Yx = r⁺ − r⁻, r± ≥ 0, as the paper writes it, from its dual by an active set.
 
-    The multipliers ν = ν⁺ − ν⁻ of the equations minimise ‖ν⁺‖²/4τ + ‖ν⁻‖²/4(1−τ) + ‖Yᵀν‖²/4·ridge − νᵀb over ν± ≥ 0; x = Yᵀν/2·ridge.
+    The multipliers ν = ν⁺ − ν⁻ of the equations minimize ‖ν⁺‖²/4τ + ‖ν⁻‖²/4(1−τ) + ‖Yᵀν‖²/4·ridge − νᵀb over ν± ≥ 0; x = Yᵀν/2·ridge.
     """
     p = len(b)
     signed = np.hstack([np.eye(p), -np.eye(p)])

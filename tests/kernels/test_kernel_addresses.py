@@ -68,7 +68,7 @@ def bits(value: Any) -> Any:
 
 
 def check(kernel: Any, call: tuple[Any, ...], rng: np.random.Generator) -> None:
-    """The same bits wherever the arguments lie."""
+    """Results are bit-identical wherever the arguments lie."""
     pool, found = np.zeros(1 << 23, np.uint8), set()
     for _ in range(_PLACES):
         arguments = placed(call, pool, rng)

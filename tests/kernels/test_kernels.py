@@ -288,7 +288,7 @@ def test_box_lasso_stops_at_the_tolerance(dtype):
 @every(seed=SEEDS, rho=[0.5, 3.0], change=[1.0, 1.02])
 @pytest.mark.slow
 def test_admm_equals_the_two_array_form(seed, rho, change):
-    """Steps 3 and 4 with Z and A as two arrays, 20 % missing, on models that leave the bounds."""
+    """Steps 3 and 4 with Z and A as two arrays, 20% missing, on models that leave the bounds."""
     lower, upper = np.full(17, 0.5), np.linspace(2, 2.9, 17)
     M = answers(seed, (12, 17), top=3.0)
     M = np.where(np.isnan(M), np.nan, np.clip(M, lower, upper))

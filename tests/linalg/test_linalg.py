@@ -224,7 +224,7 @@ def test_a_search_finds_as_good_clusters_as_many_starts(seed: int) -> None:
     inertia = [solution[0] for solution in solutions]
     assert inertia == sorted(inertia)
     for found, centers in solutions:
-        # The sums alone give the squared distances from the means of the clusters: the centres' own, but for a last step.
+        # The sums alone give the squared distances from the means of the clusters: the centres' own, except for a last step.
         assert squared_distances(X, centers).min(axis=1).sum() == pytest.approx(found, rel=1e-3)
     with threadpool_limits(1):  # the threads of so small a fit would mostly wait for each other
         assert inertia[0] <= 1.001 * KMeans(k, n_init=30, random_state=seed).fit(X).inertia_

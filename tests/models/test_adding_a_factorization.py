@@ -83,7 +83,7 @@ class PoissonPass(Pass[RowFactors, NDArray[Any], Sums]):
 
 # 3. The estimator: parameters, the loop, and its memory footprint.
 class PoissonMF(Factorization):
-    """Minimiser of Σ (WH − V log WH) over the observed entries, W, H ≥ 0."""
+    """Minimizer of Σ (WH − V log WH) over the observed entries, W, H ≥ 0."""
 
     traits = ModelTraits(nonnegative=True)
 

@@ -149,7 +149,7 @@ def fit(solver: Solver, case: str, seed: int, dtype: str) -> tuple[Any, Array]:
 def check(model: Any, X: Array) -> None:
     """Assert that fitted numbers are finite, keep their constraints, and are no worse than the start."""
     rows, entries = np.asarray(model.row_factors()), X.reshape(len(X), -1)
-    # The likelihoods leave rows without entries as NaN, and for grade of membership 0 is no response.
+    # The likelihoods leave rows without entries as NaN, and grade of membership treats 0 as missing.
     observed = (np.nan_to_num(entries) != 0).any(axis=1) if hasattr(model, "memberships_") else ~np.isnan(entries).all(axis=1)
     arrays = [rows[observed], np.asarray(model.components_), *(getattr(model, "factors_", []) if X.ndim == 3 else [])]
     assert all(np.isfinite(array).all() for array in arrays)

@@ -54,7 +54,7 @@ def test_representations_and_tags_are_those_of_scikit_learn() -> None:
     assert repr(model) == "ICQF(beta=0.5, n_components=3)"
     assert "ICQF" in model._repr_html_()
     assert get_tags(model).input_tags.allow_nan
-    assert MODELS["ICQF"] is dfact.ICQF  # the class that scikit-learn's bases are added to is no further model
+    assert MODELS["ICQF"] is dfact.ICQF  # the class that scikit-learn's bases are added to is not a further model
 
 
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale is negative")

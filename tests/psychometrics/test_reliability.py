@@ -1,4 +1,4 @@
-"""Descriptions of questionnaires: published data against R's figures, the same bits everywhere, and what has no figure."""
+"""Descriptions of questionnaires: published data against R's figures, bit-identical results everywhere, and what has no figure."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,7 @@ def assert_as_in_r(description: dfact.Description, data: pd.DataFrame, rows: str
         }
         for name, oracle in names.items():
             assert row[name] == pytest.approx(figures[oracle], abs=1e-6), (scale, name)
-        # psych takes for n all who answered anything; with complete answers that is everyone who answered both items of a pair.
+        # psych uses as n all who answered anything; with complete answers that is everyone who answered both items of a pair.
         n, m = (description.n if rows == "pairwise" else row["n"]), row["items"]
         assert alpha_interval(row["alpha"], n, m) == pytest.approx(figures["feldt95"], abs=1e-6)
         assert list(items.index) == figures["items"]

@@ -117,6 +117,6 @@ def test_a_report_with_the_data_has_the_core_consistency(tmp_path: Path) -> None
     model = dfact.ElasticCP(2, lam=1e-3, random_state=0).fit(Z)
     dfact.write_report(model, tmp_path / "with.html", Z)
     dfact.write_report(model, tmp_path / "without.html")
-    expected = f"Core consistency {dfact.selection.core_consistency(model, Z):.1f} %"
+    expected = f"Core consistency {dfact.selection.core_consistency(model, Z):.1f}%"
     assert expected in (tmp_path / "with.html").read_text()
     assert "Core consistency" not in (tmp_path / "without.html").read_text()

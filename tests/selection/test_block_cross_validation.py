@@ -413,7 +413,7 @@ def test_first_error_of_fused_fits_is_raised() -> None:
     [
         ({"grid": {}}, "grid is empty"),
         ({"grid": {"n_components": []}}, "no values for 'n_components'"),
-        ({"grid": {"k": [2]}}, "grid has 'k', which is no parameter of ICQF"),
+        ({"grid": {"k": [2]}}, "grid has 'k', which is not a parameter of ICQF"),
         ({"grid": {"n_components": [0]}}, "n_components is 0 in the grid"),
         ({"grid": {"beta": [-1]}}, "beta is -1 in the grid"),
         ({"n_folds": 17}, "n_folds is 17, expected from 2 to the number of blocks, 16"),

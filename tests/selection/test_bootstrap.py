@@ -131,7 +131,7 @@ def test_loadings_at_a_bound_have_no_interval(seed: int) -> None:
     assert_allclose(se, samples.std(axis=0, ddof=1))
     _, low, _ = factor_intervals(estimate, samples, np.ones(50), 0.95, Variance(), nonnegative=False)
     assert_array_equal(np.isnan(low), [False, True, True, True, True])  # refits of exactly 0 tell a penalty
-    other = np.where(np.arange(50) < 3, 0.8, 1.0)  # 6 % of the refits have another factor
+    other = np.where(np.arange(50) < 3, 0.8, 1.0)  # 6% of the refits have another factor
     assert np.isnan(factor_intervals(estimate, samples, other, 0.95, Variance(), nonnegative=True)[1]).all()
 
 

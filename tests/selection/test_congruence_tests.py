@@ -13,7 +13,7 @@ M, B = 20, 199
 def test_holm_multiplies_by_the_number_that_remains() -> None:
     assert_allclose(holm(np.array([[0.01, 0.04], [0.03, 0.5]])), [[0.04, 0.09], [0.09, 0.5]])
     assert_allclose(holm(np.array([0.6, 0.7])), [1, 1])
-    assert_allclose(holm(np.array([0.6, np.nan, 0.01])), [0.6, np.nan, 0.02])  # what is no test does not count
+    assert_allclose(holm(np.array([0.6, np.nan, 0.01])), [0.6, np.nan, 0.02])  # NaN is not a test and does not count
 
 
 def test_congruence_ignores_lengths_and_centring_separates_the_unrelated() -> None:

@@ -332,7 +332,7 @@ def test_fractions_leave_out_mantels_test() -> None:
     M, groups = traits(6)
     M[3, 2] += 0.5
     model = dfact.FactorAnalysis(2, executor="inline").fit(M)
-    with pytest.warns(UserWarning, match="item '2' has 1 answers that are no whole numbers"):
+    with pytest.warns(UserWarning, match="item '2' has 1 answers that are not whole numbers"):
         result = compare_groups(model, M, groups, n_resamples=2, test=False, random_state=0)
     assert result.mantel_tests is None
     assert "Mantel's test was not possible, because item '2' has 1 answers" in describe_dif(result)

@@ -350,7 +350,7 @@ def test_progress_and_text() -> None:
         ({"bins": [3]}, "bins are"),
         ({"n_repeats": 0}, "n_repeats is 0, expected an integer from 1 to 1000"),
         ({"n_repeats": 2**31}, "n_repeats is 2147483648, expected"),
-        ({"grid": {"beta": [0.1]}}, "grid has 'beta', which is no parameter of ExpectileMF"),
+        ({"grid": {"beta": [0.1]}}, "grid has 'beta', which is not a parameter of ExpectileMF"),
         ({"grid": {}}, "grid is empty"),
         ({"grid": {"tau": [1.0]}}, "tau is 1.0, expected a number between 1e-6 and 1 - 1e-6"),
         ({"grid": {"dtype": ["float32"]}}, "grid has 'dtype', expected parameters that may differ between fits; set it in the model"),

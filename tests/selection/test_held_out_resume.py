@@ -1,4 +1,4 @@
-"""An interrupted selection by held-out entries resumes with the same bits."""
+"""An interrupted selection by held-out entries resumes with bit-identical results."""
 
 from collections.abc import Callable
 from pathlib import Path

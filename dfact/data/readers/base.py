@@ -41,7 +41,7 @@ class Variable:
 
     name: str
     type: CellType | None = None
-    """Type of the cells; None where the file does not say, as in a csv file. Dates are read as text and are no answers."""
+    """Type of the cells; None where the file does not say, as in a csv file. Dates are read as text and are not answers."""
     wording: str = ""
     """Text of the question."""
     labels: Mapping[float, str] = field(default_factory=dict)

@@ -134,7 +134,7 @@ def _open(source: Input, options: ReadOptions, holds: Content) -> tuple[Format, 
     if given:
         known = f"expected {' or '.join(chosen.options)}" if chosen.options else "which takes no options"
         raise ParameterError(
-            f"{given[0]} is {getattr(options, given[0])!r} for {source.name}, a file of {chosen.name}, {known}; leave it out"
+            f"{given[0]} is {getattr(options, given[0])!r} for {source.name} of the format {chosen.name}, {known}; leave it out"
         )
     require_modules(source.name, chosen.modules, chosen.extra)
     if isinstance(source, InputFolder):
@@ -180,7 +180,7 @@ def _choose_among(known: tuple[Format, ...], source: Input, options: ReadOptions
             return text
     other = next((each for each in known if each.holds != holds and name.endswith(each.suffixes)), None)
     if other is not None:
-        raise ParameterError(f"{source.name} is a file of {other.name}, expected {_NAMES[holds][0]}; use {_NAMES[other.holds][1]}")
+        raise ParameterError(f"{source.name} has the format {other.name}, expected {_NAMES[holds][0]}; use {_NAMES[other.holds][1]}")
     ending = "".join(source.suffixes[-1:])
     expected = ", ".join(suffix for each in candidates for suffix in each.suffixes)
     hint = "; for other text name the separator: delimiter= (--delimiter)" if holds == "table" else ""
@@ -193,7 +193,7 @@ def _check_signature(name: str, start: bytes, chosen: Format) -> None:
         return
     found = next(_content(start), None)
     said = f"its content is {found}" if found else f"it begins with {start[:4]!r}"
-    raise DataError(f"{name} is not a file of {chosen.name}: {said}; export it again, or correct its ending")
+    raise DataError(f"{name} does not have the format {chosen.name}: {said}; export it again, or correct its ending")
 
 
 def _content(start: bytes) -> Iterator[str]:

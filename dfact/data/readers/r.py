@@ -85,7 +85,7 @@ def _choose(file: str, objects: list[_Object], candidates: list[_Object], name: 
         return found
     if not candidates:
         other = ", or an array: dfact import-array" if expected == "data frame" else "; dfact import reads data frames"
-        raise DataError(f"{file} holds no {expected} but {listed}, expected a {expected}{other}")
+        raise DataError(f"{file} holds {listed}, expected a {expected}{other}")
     if len(candidates) > 1:
         names = ", ".join(each.text for each in candidates[:20]) + (", …" if len(candidates) > 20 else "")
         raise ParameterError(f"{file} holds {len(candidates)} objects, expected one: {names}; choose one with object= (--object)")

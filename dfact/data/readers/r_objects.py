@@ -58,7 +58,7 @@ def parse(name: str, raw: bytearray) -> tuple[str, Any]:
     start = bytes(content[:3])
     mark = next((mark for mark in (b"X\n", b"A\n", b"A\r\n", b"B\n") if start.startswith(mark)), None)
     if mark is None:
-        raise DataError(f"{name} is not a file of R: its content begins with {bytes(raw[:5])!r}; save it again with saveRDS() or save()")
+        raise DataError(f"{name} is not an R data file: its content begins with {bytes(raw[:5])!r}; save it again with saveRDS() or save()")
     parser = _parser_class(mark)(content[len(mark) :], expand_altrep=True, altrep_constructor_dict=DEFAULT_ALTREP_MAP)
     sys.setrecursionlimit(_DEPTH)
     try:

@@ -28,7 +28,7 @@ class Watchdog:
 
     ``dask.config`` sets them: ``dfact.worker-timeout`` (60 s) while the cluster has no worker or the scheduler does not
     answer, ``dfact.progress-timeout`` (10 min) while no worker makes a step: a partition of a pass, an array of a state that moves
-    or is saved, a chunk of rows. The loss of a single worker is no timeout, as the others recompute its partitions; Dask's
+    or is saved, a chunk of rows. The loss of a single worker is not a timeout, as the others recompute its partitions; Dask's
     ``worker-ttl`` determines when a silent worker counts as lost. Workers report their steps with Dask's heartbeats, so a timeout is
     longer by the age of the report.
     """

@@ -119,7 +119,7 @@ class Admixture(Factorization):
     Raises
     ------
     DataError
-        Genotypes that are no whole numbers from 0 to M, SNPs without any genotype, data of a rank below K.
+        Genotypes that are not whole numbers from 0 to M, SNPs without any genotype, data of a rank below K.
     ParameterError
         Fewer components than labelled populations.
     MemoryPlanError

@@ -46,7 +46,7 @@ class ICQF(Factorization):
 
     Finds factors W (n, k) of the participants and loadings Q = [Qr, Qc] (m, k + c) of the items that
 
-        minimise  ½‖O∘(M − [W, C]Qᵀ)‖² + β‖W‖₁ + βγ‖Q‖₁,   γ = (n/m)·q_max,
+        minimize  ½‖O∘(M − [W, C]Qᵀ)‖² + β‖W‖₁ + βγ‖Q‖₁,   γ = (n/m)·q_max,
         subject to  0 ≤ W ≤ w_max,  0 ≤ Q ≤ q_max,  bounds[0] ≤ [W, C]Qᵀ ≤ bounds[1],
 
     for answers M (n, m) with mask O (0 where missing) and confounders C (n, c): an indicator for each
@@ -108,8 +108,8 @@ class ICQF(Factorization):
     loadings_, confounder_loadings_ : DataFrame
         Loadings as tables, items × factors and items × confounder columns.
     confounder_effects_, confounder_impact_ : DataFrame
-        Differences that the confounders make, each adjusted for the others: each level of a confounder less its first one, the highest
-        value of a continuous confounder less the lowest. The effects (items × differences, in points, of either sign) are those on an
+        Differences that the confounders make, each adjusted for the others: each level of a confounder minus its first one, the highest
+        value of a continuous confounder minus the lowest. The effects (items × differences, in points, of either sign) are those on an
         item at equal factors, the impact (factors × differences) those of the factors. The data determines the pair up to a shift
         between the two, and the anchor of :func:`dfact.psychometrics.anchor.anchor` fixes it: most items have no effect. ``factors_`` and
         ``confounder_loadings_`` depend on how the penalty splits it.

@@ -33,7 +33,7 @@ class L1NMF(Factorization):
 
     Finds factors W (n, k) of the participants and loadings Q (m, k) of the items that
 
-        minimise  ½‖O∘(M − WQᵀ)‖² + β‖W‖₁ + β‖Q‖₁,   W, Q ≥ 0,
+        minimize  ½‖O∘(M − WQᵀ)‖² + β‖W‖₁ + β‖Q‖₁,   W, Q ≥ 0,
 
     for answers M (n, m) ≥ 0 with mask O (0 where missing). It is the first baseline of the ICQF
     paper, with β = 0.1 and the NNDSVD start. The paper names the algorithm's source (Cichocki & Phan)
@@ -114,7 +114,7 @@ class L1NMF(Factorization):
         nonnegative=True,
         warm_starts=True,
         limited_parameters=("beta",),
-        loading_intervals=False,  # 87 to 90 % of them covered at 95 %: the data hardly determine the scale of a factor
+        loading_intervals=False,  # 87 to 90% of them covered at 95%: the data hardly determine the scale of a factor
     )
     saved_types = (Problem,)
 

@@ -204,7 +204,7 @@ class RowSums(PartialSums, name="bounded_nmf_rows"):
     def explained_share(self) -> float:
         """Return 1 − ‖O∘(M − R)‖² / ‖O∘(M − column means)‖²; NaN if every column is constant."""
         count, total, squares = self.moments
-        # Of a column that only rows of weight 0 have answered, all sums are 0.
+        # All sums are 0 for a column that only rows of weight 0 have answered.
         variation = float((squares - total**2 / np.where(count > 0, count, 1)).sum())
         return 1 - float(self.squares) / variation if variation > 0 else float("nan")
 

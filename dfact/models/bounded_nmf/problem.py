@@ -17,7 +17,7 @@ from dfact.parameters import Values
 STARTS = Values(lambda value: not isinstance(value, str) or value in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings")
 INNER = {"cd": coordinate_descent, "fista": fista}
 
-_COPIES = 2.0**53  # larger weights are no numbers of copies: all doubles above are whole
+_COPIES = 2.0**53  # larger weights are not numbers of copies: all doubles above are whole
 
 PerItem = float | Annotated[NDArray[np.float64], Shape(("m",), finite=False)]
 """Number for all items, or an array with one for each (m,)."""
@@ -25,7 +25,7 @@ PerItem = float | Annotated[NDArray[np.float64], Shape(("m",), finite=False)]
 
 @dataclass(frozen=True)
 class Problem:
-    """Constants of the objective, for one data set."""
+    """Constants of the objective, for one dataset."""
 
     k: Annotated[int, Size("k")]
     beta: Annotated[float, AtLeast(0, finite=True)]
@@ -86,7 +86,7 @@ class Problem:
         sweeps: int,
         tolerance: float,
     ) -> None:
-        """Minimise ½ xᵀG x − hᵀx + strength·penalty(x) over 0 ≤ x_r ≤ upper, r < len(H), for every column x of X (k, n), in place.
+        """Minimize ½ xᵀG x − hᵀx + strength·penalty(x) over 0 ≤ x_r ≤ upper, r < len(H), for every column x of X (k, n), in place.
 
         H (n_free, n) is overwritten.
         """

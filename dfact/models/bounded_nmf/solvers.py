@@ -81,7 +81,7 @@ class Splitless:
     (see :func:`dfact.kernels.bound_fill.bound_fill`), in W and then in Q. Between passes Q is extrapolated along its last step
     with Nesterov's weights, which restart when the step reverses the extrapolation (O'Donoghue & Candès 2015, section 3.2).
     ρ starts at a sixth of ``problem.rho``. While the bounds' terms of the Lagrangian exceed a thousandth of the loss, it
-    grows by 3 % in each pass, up to four times ``problem.rho``. The objective falls fastest while ρ is small. When ρ is too
+    grows by 3% in each pass, up to four times ``problem.rho``. The objective falls fastest while ρ is small. When ρ is too
     small for many active bounds, their multipliers oscillate, and the objective with them.
     """
 
@@ -231,7 +231,7 @@ def initial_loadings(
 ) -> Solver[tuple[NDArray[Any], RowStart]]:
     """Return the initial loadings Qᵀ (k+c, m), with 0 for those of confounders, and the start of the rows.
 
-    ``init`` is "nndsvd", "random" or loadings (k, m). Of weighted rows, "nndsvd" takes the weights divided by ``unit``.
+    ``init`` is "nndsvd", "random" or loadings (k, m). For weighted rows, "nndsvd" takes the weights divided by ``unit``.
     """
     k, m = problem.k, dataset.shape[1]
     if isinstance(init, str) and init == "random":

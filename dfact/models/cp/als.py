@@ -35,7 +35,7 @@ class CPALS(CPModel):
 
     Finds factors A⁽ⁿ⁾ (I_n, R), with columns a_r⁽ⁿ⁾, of a tensor Z (I_1, …, I_N), N ≥ 2, that
 
-        minimise  ½‖Δ∘(Z − Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾)‖²,
+        minimize  ½‖Δ∘(Z − Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾)‖²,
 
     Δ being 0 where an entry is missing. Each mode in turn is solved by least squares given the others; missing entries are
     filled in by the model of the previous iteration (EM). It is a baseline: the number of components is not determined, and

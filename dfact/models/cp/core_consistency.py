@@ -75,7 +75,7 @@ def core_consistency(model: Any, X: Any) -> float:
     Raises
     ------
     ParameterError
-        The model is no CP model, or has no component left.
+        The model is not a CP model, or has no component left.
     DataError
         The shape of X differs from the model's, or X has infinite entries.
 

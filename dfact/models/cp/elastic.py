@@ -71,7 +71,7 @@ class ElasticCP(CPModel):
 
     Finds factors A⁽ⁿ⁾ (I_n, R), with columns a_r⁽ⁿ⁾, of a tensor Z (I_1, …, I_N), N ≥ 2, that
 
-        minimise  ½‖Δ∘(Z − Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾)‖² + λ Σ_r Σ_n [(1−α)/2 a_r⁽ⁿ⁾ᵀR_n⁻¹a_r⁽ⁿ⁾ + α‖a_r⁽ⁿ⁾‖₁],
+        minimize  ½‖Δ∘(Z − Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾)‖² + λ Σ_r Σ_n [(1−α)/2 a_r⁽ⁿ⁾ᵀR_n⁻¹a_r⁽ⁿ⁾ + α‖a_r⁽ⁿ⁾‖₁],
 
     Δ being 0 where an entry is missing. The ℓ2 part shrinks superfluous components to 0, so that fewer
     than R may be left; the ℓ1 part sets single entries to 0. The factors carry the scale of the data as
@@ -162,7 +162,7 @@ class ElasticCP(CPModel):
     n_iter_, converged_ : int, bool
     remaining_ : float
         Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations, and if two
-        components have a cosine of at most −0.5, as the history then does not show what is left. Of the stochastic solver, it is the
+        components have a cosine of at most −0.5, as the history then does not show what is left. With the stochastic solver it is the
         fall of the objective in the last three iterations, 0 if that is noise, and NaN after fewer than 6.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².

@@ -18,7 +18,7 @@ _ENTRIES = 1 << 16  # of a sample, at least
 _OBSERVATIONS = 256  # of a sample for each number that it estimates
 _LEAST_OBSERVED = 1 / 4  # share of observed entries below which samples do not grow further
 _ROWS = 4  # of a sample for each component
-_LARGEST_SHARE = 1 / 4  # of the data; a larger sample is no use
+_LARGEST_SHARE = 1 / 4  # of the data; a larger sample does not help
 _PARTITIONS = 8  # that the slices come from: evenly spread, as rows may be sorted by site or time
 
 

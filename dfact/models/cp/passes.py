@@ -326,7 +326,7 @@ def row_solutions(
     not at their optimum to the tolerance.
     """
     V, work = unfold(block), block.work
-    # Of length about 1, as products of four numbers may be too large for single precision.
+    # Scale to a length of about 1, as products of four numbers may be too large for single precision.
     sizes = np.abs(H).max(axis=1)
     sizes = np.ldexp(1.0, np.frexp(np.where(sizes > 0, sizes, 1.0))[1])
     unit = (H / sizes[:, None]).astype(Z.dtype)

@@ -44,7 +44,7 @@ class ElasticNet:
         return float(self.lam * ((1 - self.l1_ratio) / 2 * sizes[0].sum() + self.l1_ratio * sizes[1].sum()))
 
     def balancing_scales(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return scales c (N, R) of all modes, from their norms (N, 2, R), that minimise the penalty and leave the model unchanged."""
+        """Return scales c (N, R) of all modes, from their norms (N, 2, R), that minimize the penalty and leave the model unchanged."""
         squares, lengths = np.ascontiguousarray(sizes[:, 0]), np.ascontiguousarray(sizes[:, 1])
         return np.asarray(balance(squares, lengths, self.lam * (1 - self.l1_ratio), self.l1))
 
@@ -166,7 +166,7 @@ def _as_arrays(name: str, given: Sequence[Any]) -> list[NDArray[np.float64]]:
     try:
         return [np.asarray(values, np.float64) for values in given]
     except (TypeError, ValueError) as error:
-        raise ParameterError(f"{name} is no list of arrays ({error}), expected an array of numbers for each mode") from error
+        raise ParameterError(f"{name} is not a list of arrays ({error}), expected an array of numbers for each mode") from error
 
 
 def check_factors(init: Sequence[Any], shape: Sequence[int], rank: int) -> list[NDArray[np.float64]]:

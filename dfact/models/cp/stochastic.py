@@ -74,8 +74,8 @@ def resolve_batch_sizes(batch_sizes: Sequence[int] | None, shape: Sequence[int],
 def require_samples(batch_sizes: Sequence[int] | None, shape: Sequence[int], rank: int) -> None:
     """Raise ParameterError for samples so small that the mean of their solutions is not that of the data.
 
-    They are those of a first mode of fewer than 30 slices, of which objectives ended 0.1 to 4 % above that of block descent, and those
-    with fewer than 20 entries of a slice for each component (up to 50 %). A step on all entries is exact and never refused.
+    They are those of a first mode of fewer than 30 slices, of which objectives ended 0.1 to 4% above that of block descent, and those
+    with fewer than 20 entries of a slice for each component (up to 50%). A step on all entries is exact and never refused.
     """
     drawn, advice = resolve_batch_sizes(batch_sizes, shape, rank), "use solver='bcd' (--solver bcd)"
     if shape[0] < LEAST_SLICES and drawn[0] < shape[0]:
@@ -136,7 +136,7 @@ class StochasticDescent:
         self._source, self._shape, self._layout = source, shape, Layout.of(shape)
         self._batch_sizes, self._step_size, self._exact = batch_sizes, step_size, exact
         self._rows_read = 0
-        # Of the partitions drawn, of the steps on them, and of the monitoring sample.
+        # Seeds of the partitions drawn, the steps on them, and the monitoring sample.
         self._seeds = [int(seeded(seed, len(shape), i).integers(1 << 62)) for i in range(3)]
         self._monitor_partitions = spread_partitions(self._layout.n_partitions, seeded(self._seeds[2]))[::2]
         self._n_monitor_rows = 0

@@ -136,7 +136,7 @@ def newton_direction(sums: Sums, Y: NDArray[np.float64], ridge: float) -> NDArra
 def balance(gram: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return T and S (k, k) such that XYᵀ = (X·Sᵀ)(Y·T)ᵀ = UΣ^½ (VΣ^½)ᵀ, its singular value decomposition; ``gram`` is XᵀX.
 
-    Among all factors with this product, these minimise ‖X‖² + ‖Y‖².
+    Among all factors with this product, these minimize ‖X‖² + ‖Y‖².
     """
     (E, x), (F, y) = _root(gram), _root(Y.T @ Y)
     P, values, Qt = np.linalg.svd((E * x).T @ (F * y))

@@ -82,7 +82,7 @@ class ExpectileMF(Factorization):
 
     Finds factors X (n, k) of the rows and Y (m, k) of the columns that
 
-        minimise  Σ ρ_τ(b_ij − x_iᵀy_j) + ridge·(‖X‖² + ‖Y‖²),   ρ_τ(t) = t²·|τ − 1(t < 0)|,
+        minimize  Σ ρ_τ(b_ij − x_iᵀy_j) + ridge·(‖X‖² + ‖Y‖²),   ρ_τ(t) = t²·|τ − 1(t < 0)|,
 
     over the observed entries b_ij, so that x_iᵀy_j is the τ-th conditional expectile of an entry.
     τ = ½ is (half of) least squares; τ < ½ draws the model to the lower, denser side of data that is
@@ -107,13 +107,13 @@ class ExpectileMF(Factorization):
         need a smaller ridge. Noisy data with few entries needs a far larger one, which
         :func:`dfact.selection.select_by_held_out` chooses.
     solver : "exact", "surrogate" or None
-        Solver of the rows; by default "exact" if at most 40 % of the entries are observed. Both have the same minimum.
+        Solver of the rows; by default "exact" if at most 40% of the entries are observed. Both have the same minimum.
     init : "svd", "random" or array (k, m)
         Initial factors: by the SVD of the data, with 0 for missing entries, divided by the observed share, or random. An array holds
         given factors of the columns.
     orthogonalize : bool
         Whether the factors are transformed to UΣ^½ and VΣ^½ of XYᵀ after every half-step of the columns, which leaves the product
-        unchanged and minimises the ridge's term; the paper takes the QR decomposition.
+        unchanged and minimizes the ridge's term; the paper takes the QR decomposition.
     max_iter : int
         Maximum number of iterations.
     tol : float
@@ -323,7 +323,7 @@ class ExpectileMF(Factorization):
     def fit_measurements(self, A: Any, b: Any, shape: tuple[int, int]) -> Self:
         """Fit linear measurements b_i ≈ ⟨A_i, XYᵀ⟩ of an n×m matrix, ``shape``, in memory.
 
-        The method minimises Σ ρ_τ(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²) over X and Y in turn, each half-step to its minimum
+        The method minimizes Σ ρ_τ(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²) over X and Y in turn, each half-step to its minimum
         (algorithm 1). It starts from the SVD of Σ b_i A_i and works in double precision; ``init``, ``solver`` and ``dtype`` are
         ignored. The matrices A_i are finite, row-major in A (p, n, m), (p, n·m) or sparse (p, n·m); the measurements are b (p,).
 

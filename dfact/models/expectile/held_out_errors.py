@@ -14,7 +14,7 @@ ERRORS = ("relative", "absolute")
 N_ROW_GROUPS = 20
 """Number of groups of rows whose sums give the standard errors of a mean loss."""
 
-# Histograms have steps of 0.1 % from 1e-5 to 1e5 units. The first step holds errors below, which count as 0, the last
+# Histograms have steps of 0.1% from 1e-5 to 1e5 units. The first step holds errors below, which count as 0, the last
 # one errors above, which count as infinite.
 _LOG_STEP = float(np.log1p(0.001))
 _SMALLEST = 1e-5
@@ -64,7 +64,7 @@ class ErrorMeasure:
         return bins
 
     def quantiles(self, counts: NDArray[np.float64], probabilities: tuple[float, ...]) -> list[float]:
-        """Return the quantiles of the counted errors (N_STEPS,), to 0.1 %; NaN if none were counted."""
+        """Return the quantiles of the counted errors (N_STEPS,), to 0.1%; NaN if none were counted."""
         ends = np.cumsum(counts)
         if not ends[-1]:
             return [float("nan")] * len(probabilities)

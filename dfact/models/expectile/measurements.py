@@ -20,7 +20,7 @@ _ROUNDING = 1e-13
 
 
 class Measurements:
-    """b_i ≈ ⟨A_i, XYᵀ⟩ for i = 1…p, and the alternating minimisation of Σ ρ_τ(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²)."""
+    """b_i ≈ ⟨A_i, XYᵀ⟩ for i = 1…p, and the alternating minimization of Σ ρ_τ(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²)."""
 
     def __init__(self, A: Any, b: NDArray[np.float64], shape: tuple[int, int]) -> None:
         """A (p, n·m) holds row-major matrices, dense or CSR."""
@@ -78,7 +78,7 @@ class Measurements:
     def alternate(
         self, X: NDArray[np.float64], Y: NDArray[np.float64], loss: Loss, history: list[float], *, orthogonalize: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Minimise in X given Y, and then in Y given X. Append the objective after each to the history.
+        """Minimize in X given Y, and then in Y given X. Append the objective after each to the history.
 
         ⟨A_i, XYᵀ⟩ is linear in X, with the design A_i Y, and in Y, with A_iᵀ X.
         """
@@ -100,7 +100,7 @@ class Measurements:
 def expectile_regression(
     D: NDArray[np.float64], b: NDArray[np.float64], loss: Loss, x: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
-    """Minimise Σ ρ_τ(b − Dx) + ridge‖x‖² for the design D (p, q), from x. Return the minimiser (q,) and the minimum.
+    """Minimize Σ ρ_τ(b − Dx) + ridge‖x‖² for the design D (p, q), from x. Return the minimizer (q,) and the minimum.
 
     The method is Newton's on the signs of the residuals; a step that does not lower the objective is halved.
     """
@@ -115,7 +115,7 @@ def expectile_regression(
         scaled = D * w[:, None]
         end = cho_solve(cho_factor(scaled.T @ D + loss.ridge * np.eye(D.shape[1])), scaled.T @ b)
         (signs, value), halvings = evaluate(end), 0
-        while not value <= objective * (1 + _ROUNDING) and halvings < _HALVINGS:  # NaN is no descent
+        while not value <= objective * (1 + _ROUNDING) and halvings < _HALVINGS:  # NaN does not count as descent
             halvings, end = halvings + 1, (x + end) / 2
             signs, value = evaluate(end)
         if halvings == _HALVINGS:  # rounding is all that is left to gain

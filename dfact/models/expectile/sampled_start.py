@@ -33,7 +33,7 @@ def start_on_sample(pass_: K, alternation: Alternation, dataset: Dataset, report
     """Run passes over a sample of large data, which update ``alternation``. Return the pass over all rows that begins at their result.
 
     The sample's share s of the rows has the objective Σ ρ_τ + ridge·‖X‖² + s·ridge·‖Y‖². With X·s^-¼ and Y·s^¼ that is the
-    objective of a data set of these rows alone, whose ridge is √s·ridge.
+    objective of a dataset of these rows alone, whose ridge is √s·ridge.
     """
     layout, observed, Y = Layout.of(dataset.shape), 1 - dataset.missing_rate, alternation.point.Y
     partitions = sample_partitions(layout, ceil(_ENTRIES * Y.shape[1] / observed))

@@ -83,7 +83,7 @@ def _polychoric(task: FitTask[Tables | None], tables: Tables, complete_only: boo
     )
     if found.fractions.any():
         j = int(np.flatnonzero(found.fractions)[0])
-        message = f"item {str(dataset.column_labels[j])!r} has {found.fractions[j]} answers that are no whole numbers"
+        message = f"item {str(dataset.column_labels[j])!r} has {found.fractions[j]} answers that are not whole numbers"
         raise DataError(f"{message}, expected ordered categories; use correlation='pearson' (--correlation pearson)")
     mean, scale = level_moments(levels, found.totals) if found.rows > 1 else (levels.low, levels.low)
     limit = found.correlations.at_limit

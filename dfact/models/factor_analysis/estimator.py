@@ -58,7 +58,7 @@ class FactorAnalysis(Factorization):
     The correlations R (m, m) of the items are modelled as ΛΦΛᵀ + Ψ with pattern loadings Λ (m, k) of
     factors with correlations Φ (k, k), and uniquenesses Ψ (m, diagonal). Minimum residuals
 
-        minimise  ½‖R − Ψ − ΛΛᵀ‖²  over Λ and 0.005 ≤ Ψ ≤ 1.
+        minimize  ½‖R − Ψ − ΛΛᵀ‖²  over Λ and 0.005 ≤ Ψ ≤ 1.
 
     The model is the ICQF paper's second baseline. One pass over the rows computes R, another the
     scores. With ``missing="pairwise"`` each correlation is that of the rows with answers to both items;
@@ -127,10 +127,10 @@ class FactorAnalysis(Factorization):
     rmsr_ : float
         Root mean square of R − ΛΦΛᵀ off the diagonal.
     fit_ : Series
-        χ² with its degrees of freedom and p, RMSEA with its 90 % interval, CFI, TLI, SRMR and BIC; see
+        χ² with its degrees of freedom and p, RMSEA with its 90% interval, CFI, TLI, SRMR and BIC; see
         :func:`dfact.psychometrics.fit_indices.fit_indices`. With polychoric correlations all but SRMR are descriptive, as χ² then has
-        another distribution. χ², p and the interval of RMSEA assume complete, normal answers: of 90 % intervals, some 80 % covered
-        with ordered categories and 35 % with a fifth of the answers missing. NaN, except ``df`` and ``srmr``, if R was smoothed or
+        another distribution. χ², p and the interval of RMSEA assume complete, normal answers: of 90% intervals, some 80% covered
+        with ordered categories and 35% with a fifth of the answers missing. NaN, except ``df`` and ``srmr``, if R was smoothed or
         is singular, as its determinant is then arbitrary.
     omega_ : Series
         Shares of the variance of the sum of all items, as they are scored, that factors explain (McDonald 1999): ``omega`` of one
@@ -138,7 +138,7 @@ class FactorAnalysis(Factorization):
     score_reliability_ : Series
         Squared correlation of each factor with its scores (determinacy²), for rows with all answers; NaN if R is singular.
     thresholds_ : list of m lists, or None
-        Thresholds between the categories of each item, for polychoric correlations. Levels without answers are no category.
+        Thresholds between the categories of each item, for polychoric correlations. Levels without answers are not categories.
     mean_, scale_ : array (m,)
         Mean and standard deviation of each item's answers.
     n_iter_, converged_ : int, bool
@@ -148,7 +148,7 @@ class FactorAnalysis(Factorization):
     ------
     DataError
         Infinite answers, an item that does not vary, a pair of items with too few common rows. For polychoric correlations, answers
-        that are no whole numbers, or of more than 10 levels.
+        that are not whole numbers, or of more than 10 levels.
     MemoryPlanError
         The minimum that the fit needs exceeds ``memory_limit``.
 

@@ -50,7 +50,7 @@ class GradeOfMembership(Factorization):
 
     with the memberships Π of the subjects in K latent classes and the item parameters Θ, the expected
     responses of a pure subject of each class. Each class needs pure subjects (a membership of 1).
-    NaN and the missing code of a dataset are no response. Answers that an import shifted to start at
+    NaN and the missing code of a dataset are missing responses. Answers that an import shifted to start at
     0 are used in their original units.
 
     The codes of responses are counts: a class with an expected response of 2 may give 2, or 0 and 4. Categories without an order,
@@ -77,7 +77,7 @@ class GradeOfMembership(Factorization):
         ℓ(Π, Θ) = Σ over observed (i, j) of R log f + (M − R) log(1 − f),   f = (ΠΘᵀ)(i, j) / M.
 
     One pass over the data makes a Newton step of all memberships, then one of all items, as in :class:`dfact.Admixture`; ℓ never falls.
-    It predicts held-out answers better where many subjects are mixed. Where most are pure it is no improvement: memberships and
+    It predicts held-out answers better where many subjects are mixed. It does not help if most are pure: memberships and
     item parameters then come nearer to the truth without it.
 
     Parameters
@@ -95,7 +95,7 @@ class GradeOfMembership(Factorization):
     tau : float, optional
         Regularization τ of "crsc" and "srsc"; by default M·max(N, J), the highest response times the longer side of the data.
     likelihood : "none" or "binomial"
-        Likelihood to maximize after the spectral estimate, without missing answers; no improvement where most are pure.
+        Likelihood to maximize after the spectral estimate, without missing answers; does not help if most subjects are pure.
     tol : float
         With a likelihood: stop when it rises by at most this much in a pass, relative to its value.
     max_iter : int

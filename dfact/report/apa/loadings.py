@@ -29,7 +29,7 @@ def loadings_table(model: Factorization, texts: Texts = None) -> ApaTable:
     Raises
     ------
     ParameterError
-        The components of the model are no factors of items, or ``texts`` contain none of its items.
+        The components of the model are not factors of items, or ``texts`` contain none of its items.
     """
     words = model.traits.vocabulary
     if model.traits.tensor or (words.component, words.items) != (Vocabulary.component, Vocabulary.items):

@@ -175,7 +175,7 @@ class Presenter(Generic[M]):
         label = ERROR_LABEL if record.criterion == "error" else record.criterion.replace("_", " ")
         of = " of the difference from the lowest" if error == "se_difference" else ""
         bars = f" Bars show one standard error{of}." if error else ""
-        bars = " Bars show the range of 95 % of the resamples." if {"low", "high"} <= set(table) else bars
+        bars = " Bars show the range of 95% of the resamples." if {"low", "high"} <= set(table) else bars
         return Drawing(lambda: score_plot(table, best, record.criterion, error, label), alt, f"Score of each candidate.{bars}")
 
     def selection_notes(self, record: SelectionRecord) -> list[str]:

@@ -82,7 +82,7 @@ class ICQFPresenter(BoundedNMFPresenter[ICQF]):
             return None
         names = difference_names(model)
         about = (
-            "Each level of a confounder less its first one, and the highest value of a continuous one less the lowest, adjusted for the "
+            "Each level of a confounder minus its first one, and the highest value of a continuous one minus the lowest, adjusted for the "
             "other confounders. Impact is the difference of the factors; an effect is the difference of an item's answers, in points, "
             "between participants with equal factors. The anchor separates the two: most items have no effect (least absolute "
             f"deviations). {anchor_rule(model)} {ADJUSTED}"

@@ -120,7 +120,7 @@ class BinErrors:
 
     @classmethod
     def of(cls, model: ExpectileMF, dataset: Dataset) -> "BinErrors":
-        """Compute bins that end at quantiles of |b|, then relative and absolute errors, in three reads. Quantiles are exact to 0.1 %."""
+        """Compute bins that end at quantiles of |b|, then relative and absolute errors, in three reads. Quantiles are exact to 0.1%."""
         statistics, offset = dataset.statistics, dataset.offset
         observed = statistics.observed > 0
         largest = max(np.abs(limit + offset)[observed].max() for limit in (statistics.minimum, statistics.maximum))
@@ -152,7 +152,7 @@ def _sizes(model: ExpectileMF, dataset: Dataset) -> Iterator[tuple[NDArray[np.fl
 
 
 def _distinct(numbers: list[float]) -> Iterator[float]:
-    """Yield the positive ones of increasing numbers that exceed their predecessor by more than 1 %."""
+    """Yield the positive ones of increasing numbers that exceed their predecessor by more than 1%."""
     last = 0.0
     for number in numbers:
         if last * 1.01 < number < np.inf:

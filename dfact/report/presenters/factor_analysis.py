@@ -98,7 +98,7 @@ def fit_text(model: FactorAnalysis) -> str:
         reason = "were smoothed" if model.smoothed_ else "are singular" if fit.df >= 0 else "are fewer than the parameters"
         return f"SRMR {fit.srmr:.3f}; others are undefined, as the correlations {reason}"
     test = f"χ²({fit.df:.0f}) = {fit.chi_square:.1f}, p {_p_text(fit.p)}, RMSEA {fit.rmsea:.3f} [{fit.rmsea_low:.3f}, {fit.rmsea_high:.3f}]"
-    note = "; " + ("descriptive but for SRMR" if model.correlation == "polychoric" else NORMAL_ANSWERS)
+    note = "; " + ("all but SRMR are descriptive" if model.correlation == "polychoric" else NORMAL_ANSWERS)
     return f"{test}, CFI {fit.cfi:.3f}, TLI {fit.tli:.3f}, SRMR {fit.srmr:.3f}, BIC {fit.bic:.1f}{note}"
 
 
@@ -108,7 +108,7 @@ def _p_text(p: float) -> str:
 
 def fit_table(model: FactorAnalysis) -> tuple[pd.DataFrame, str]:
     """Return the indices of fit as a table of one row, and its caption."""
-    caption = f"Fit of the model to the correlations; the interval of RMSEA is that of 90 %; {NORMAL_ANSWERS}"
+    caption = f"Fit of the model to the correlations; the interval of RMSEA is that of 90%; {NORMAL_ANSWERS}"
     if model.correlation == "polychoric":
         caption += ". With polychoric correlations, all indices but SRMR are descriptive"
     if model.smoothed_:

@@ -211,7 +211,7 @@ def stability(presenter: _Presenter) -> Section | None:
         f"Median and 5th percentile of the similarities, and the numbers of {words.loading}s that are selected, that have a "
         f"{result.level:.0%} interval, and whose interval excludes 0"
     )
-    formats = {"median": "{:.3f}", "5 %": "{:.3f}", "selected": "{:.0f}", "intervals": "{:.0f}", "off 0": "{:.0f}"}
+    formats = {"median": "{:.3f}", "5%": "{:.3f}", "selected": "{:.0f}", "intervals": "{:.0f}", "off 0": "{:.0f}"}
     summary = make_table(result.summary(names).rename_axis(words.component), caption, formats=formats)
     order = shown[presenter.order[0]]
     centre = result.mean if result.estimate is None else result.estimate

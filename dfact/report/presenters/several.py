@@ -223,7 +223,7 @@ def _matched(first: _Member, others: Sequence[_Member], matches: Sequence[_Match
     )
     about = f"Each model's {words.components} are matched one to one with those of {first.label}, so that the sum of their congruences"
     about += f" is largest: {measure}"
-    about += ", those of two models of classes less their mean" if first.model.traits.centred_matching else ""
+    about += ", those of two models of classes minus their mean" if first.model.traits.centred_matching else ""
     blocks: list[Block] = [Text(f"{about}.")]
     if not first.model.traits.tensor:
         marks = dict.fromkeys(MARKS[not _is_bounded(first, other)] for other in others if not first.model.traits.centred_matching)
@@ -300,7 +300,7 @@ def _loadings(first: _Member, others: Sequence[_Member], matches: Sequence[_Matc
     shown = shown[_item_order(first, shown)]
     tables = [_cells(first, first.loadings, shown)]
     tables += [_cells(other, other.loadings * found.signs, shown, found) for other, found in zip(others, matches, strict=True)]
-    # Of each component of the first model its own column, then those of its partners; at the end those without one.
+    # Each component of the first model has its own column, then its partners'; components without a partner are last.
     places = [
         (0, a) if model == 0 else (model, int(matches[model - 1].partners[a]))
         for a in range(len(first.names))

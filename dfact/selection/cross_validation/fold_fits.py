@@ -188,7 +188,7 @@ def _fit_in_memory(
 def from_the_middle(values: Sequence[float]) -> list[int]:
     """Return the positions of the values from the middle one down to the lowest, then of those above it, increasing.
 
-    Of all values the middle one is the nearest to the others.
+    The middle value is the nearest to all others.
     """
     order = sorted(range(len(values)), key=lambda i: values[i])
     middle = (len(order) - 1) // 2

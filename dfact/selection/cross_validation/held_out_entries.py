@@ -62,7 +62,7 @@ def select_by_held_out(
     allows share each read of the data. In each repeat, the fits with ``init="svd"`` start from one decomposition
     of the remaining entries. Two statistics of the data include the held-out entries: the observed share, which
     decides whether rows are solved exactly and scales the start of "svd", and the largest entry, which scales a
-    random start. Quantiles have a relative accuracy of 0.1 %. Errors below 1e-5 count as 0 and those above 1e5 as
+    random start. Quantiles have a relative accuracy of 0.1%. Errors below 1e-5 count as 0 and those above 1e5 as
     infinite, where the unit of absolute errors is the largest observed magnitude.
 
     Parameters

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 DRAWS_PER_TEST = 20
-"""Least number of draws for each p value, with which Holm's procedure can still reject at 5 %."""
+"""Least number of draws for each p value, with which Holm's procedure can still reject at 5%."""
 _ANGLES = np.radians(np.linspace(0, 90, 181))  # between the loadings of two populations, of congruence 1 to 0
 
 
@@ -27,7 +27,7 @@ def congruences(A: Array, B: Array) -> Array:
 def centred_congruences(A: Array, B: Array) -> Array:
     """Return the congruences of non-negative loadings A (k, m) and B after each item's mean over the factors is subtracted.
 
-    All factors are first scaled to length 1. The mean is that of both groups, so that nothing differs but the loadings.
+    All factors are first scaled to length 1. The mean is that of both groups, so that only the loadings differ.
     """
     A, B = unit(A), unit(B)
     mean = (A + B).mean(axis=0) / 2
@@ -66,7 +66,7 @@ class CongruenceTests:
             A, B, d = draws[0][:, factor], draws[1][:, factor], half[factor]
             drawn = _moved_congruences(A, B, d, np.zeros(1))[0]
             p[factor] = (1 + (drawn <= value).sum()) / (len(drawn) + 1)
-            if not halves[factor] or not lengths[factor]:  # equal to the last bit, or without loadings
+            if not halves[factor] or not lengths[factor]:  # bit-identical, or without loadings
                 ends[:, factor] = np.nan
                 continue
             A, B = (X - X.mean(axis=0) + mean[factor] for X in (A, B))
@@ -105,7 +105,7 @@ def _crossing(curve: Array, of_populations: Array, value: float) -> float:
 
 
 def holm(p: Array) -> Array:
-    """Return p values of any shape adjusted by Holm's procedure; NaN ones are no tests."""
+    """Return p values of any shape adjusted by Holm's procedure; NaN ones are not tests."""
     adjusted, known = np.full(p.shape, np.nan), ~np.isnan(p)
     flat = p[known]
     order = np.argsort(flat, kind="stable")

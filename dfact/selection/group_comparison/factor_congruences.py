@@ -131,7 +131,7 @@ class FactorCongruences:
         p = np.stack([test.p for test in tests])
         zero = ~np.stack([loadings.any(axis=1) for loadings in observed]).all(axis=0)  # a penalty may have left a factor without loadings
         p[:, zero] = np.nan
-        # The intervals of bounded models, whose draws are simulated, covered a congruence of .9 in 75 % of samples of 200 people a group.
+        # The intervals of bounded models, whose draws are simulated, covered a congruence of .9 in 75% of samples of 200 people a group.
         absent = np.full(p.shape, np.nan) if self._bounded else None
         population, low, high = (
             np.stack(values) if absent is None else absent
@@ -150,7 +150,7 @@ class FactorCongruences:
         )
 
     def _matched(self, refit: RefittedLoadings) -> Array:
-        """Return the loadings (k, m) in the order and with the signs of the model's factors, less the matching's centre."""
+        """Return the loadings (k, m) in the order and with the signs of the model's factors, minus the matching's centre."""
         return np.asarray(self._matching.match(refit.components)[1] - self._matching.centre, np.float64)
 
     def _comparable_draw(self, draw: Sequence[RefittedLoadings], observed: Sequence[Array]) -> list[Array]:

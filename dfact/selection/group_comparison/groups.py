@@ -49,7 +49,7 @@ def compare_groups(
     """Compare groups of participants: whether they have the same factors, and which items function differently.
 
     **Factors.** The model is fitted to each group separately, with its own parameters and from its loadings, in which only the group
-    is no confounder. The factors are matched with the model's, one to one, as :func:`dfact.selection.bootstrap` does, and each
+    is not a confounder. The factors are matched with the model's, one to one, as :func:`dfact.selection.bootstrap` does, and each
     group is compared with the first one, the reference, by Tucker's congruence of each factor. As a rotation alone lowers it, the
     factors of :class:`dfact.FactorAnalysis` are also rotated to the model's, obliquely if these correlate, with loadings in the same
     units in all groups; what follows is of the rotated ones. Two samples never have a congruence of 1. Therefore
@@ -74,7 +74,7 @@ def compare_groups(
     **Items.** Two tests look for uniform differential item functioning: a difference between members of the groups who agree in the
     factors. The first one splits the differences of the items, all other confounders of the model held equal, into the impact,
     a difference of the factors that most items agree on, and effects on single items (see :func:`dfact.psychometrics.dif.anchored_dif`).
-    It takes continuous answers and survey weights, and flags an item at a false discovery rate of 5 % over items and groups if
+    It takes continuous answers and survey weights, and flags an item at a false discovery rate of 5% over items and groups if
     the effect is 0.17 standard deviations of the item or more. Mantel's test compares participants with the same total of the item's
     scale, without the items that it flags, which leave the total one at a time; participants with a missing answer in the scale are left
     out there. It flags classes B and C of the Educational Testing Service at the same rate. An item that both flag is one of
@@ -122,7 +122,7 @@ def compare_groups(
     Raises
     ------
     ParameterError
-        A model of other data; ``by`` is no categorical confounder; numbers out of range, or fewer draws than a test needs; a
+        A model of other data; ``by`` is not a categorical confounder; numbers out of range, or fewer draws than a test needs; a
         checkpoint of another call.
     DataError
         The data is not the fitted data; fewer than two groups; a group with fewer than 50 rows, or with an item that
@@ -133,7 +133,7 @@ def compare_groups(
     Warns
     -----
     UserWarning
-        Some draws cannot be fitted; answers are no ordered categories, which leaves out Mantel's test; the anchor of
+        Some draws cannot be fitted; answers are not ordered categories, which leaves out Mantel's test; the anchor of
         a factor is arbitrary, as it has fewer than four items or fewer than half of the factor's.
 
     References

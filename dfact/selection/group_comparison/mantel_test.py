@@ -127,7 +127,7 @@ def mantel_figures(model: Any, dataset: Dataset, groups: Groups, scales: list[st
         found = drive(mantel_tests(strata, _DTYPE), session)
     if isinstance(found, np.ndarray):
         item = str(dataset.column_labels[int(np.flatnonzero(found)[0])])
-        message = f"item {item!r} has {int(found[found > 0][0])} answers that are no whole numbers, expected ordered categories"
+        message = f"item {item!r} has {int(found[found > 0][0])} answers that are not whole numbers, expected ordered categories"
         warnings.warn(f"{message}; Mantel's test is left out", UserWarning, stacklevel=3)
         return [""] * len(scales), None, message
     first, test = found

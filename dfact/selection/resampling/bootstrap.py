@@ -68,15 +68,15 @@ def bootstrap(
     have up to 0.9.
 
     The interval of a loading is that of its standard error over the B refits around the estimate, ± t·se with B − 1 degrees of freedom.
-    Of a penalized model, the bias over the refits is subtracted. It covers the loading that the same model has in the population: that
+    For a penalized model the bias over the refits is subtracted. It covers the loading that the same model has in the population: that
     of its fit to unlimited data with the same parameters, the same penalty among them, at the scale that n rows give it. An interval
     is not determined, NaN, if
 
     - the loading is exactly 0, or at its lowest or highest value, in more than one refit: it is at a bound or set to 0 by a penalty,
-      and its distribution is no interval;
+      and its distribution is not an interval;
     - the interval contains 0, and the model can set loadings to exactly 0;
     - the factor is another one (similarity below 0.85) in more than 1 − ``level`` of the refits;
-    - the model is an :class:`dfact.L1NMF`, whose data hardly determine the scale of a factor: intervals of 95 % covered 87 to 90 %.
+    - the model is an :class:`dfact.L1NMF`, whose data hardly determine the scale of a factor: intervals of 95% covered 87 to 90%.
 
     Such a loading has its *selection frequency*, the share of refits in which it is not 0 (Meinshausen & Bühlmann). The estimand
     takes the number of components and the penalties as given. If they were chosen on the same data (``model.selection_``), the
@@ -96,7 +96,7 @@ def bootstrap(
 
     Impact and effects of confounders are identified by the anchor of :func:`dfact.psychometrics.anchor.anchor`, refit by refit. Their
     estimates are those without the penalty's shrinkage, which would leave most effects at 0: the differences of the residuals between
-    the groups are added to those of the loadings. Their intervals are, as those of penalized loadings, the estimate less its
+    the groups are added to those of the loadings. Their intervals are, as those of penalized loadings, the estimate minus its
     bias over the refits ± t·se.
 
     For the CP decomposition of a tensor the rows are the slices of mode 1, and the result is a

@@ -62,7 +62,7 @@ def factor_intervals(
         Whether loadings cannot be negative.
     penalized : bool
         Whether a penalty shrinks the loadings, less in more rows. The interval of independent resamples is then centred at the estimate
-        less its bias, the mean over the refits less the estimate (Efron & Tibshirani 1993, chapter 10).
+        minus its bias, the mean over the refits minus the estimate (Efron & Tibshirani 1993, chapter 10).
     """
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of fewer than two refits, which have no standard error
         se = variance.standard_error(samples, estimate)
@@ -70,7 +70,7 @@ def factor_intervals(
     centre = 2 * estimate - samples.mean(axis=0) if penalized and variance.scales is None else estimate
     low, high = centre - half, centre + half
     determined = (se > 0) & ~at_bound(samples)
-    if nonnegative or (samples == 0).any():  # a loading of exactly 0 is no estimate of a small one
+    if nonnegative or (samples == 0).any():  # a loading of exactly 0 is not an estimate of a small one
         determined &= (low > 0) | (high < 0)
     if np.mean(similarity < SAME_FACTOR) > 1 - level:
         determined[:] = False
@@ -96,7 +96,7 @@ def at_bound(samples: NDArray[Any]) -> NDArray[np.bool_]:
 def summarize_samples(samples: Array, estimate: Array | None, level: float, variance: Variance) -> tuple[Array, Array, Array, Array]:
     """Return means, both ends of intervals about an ``estimate``, and standard errors, from its values in refits (B, …).
 
-    They are intervals of ± t·se. As those of penalized loadings, they are centred at the estimate less its bias over independent resamples:
+    They are intervals of ± t·se, centred as for penalized loadings: at the estimate minus its bias over independent resamples, since
     items with effects draw the anchor to their side, in the refits once more than in the estimate. Without an estimate the mean over
     the refits takes its place.
     """

@@ -24,7 +24,7 @@ from dfact.selection.running.scheduler import run_fits
 
 F = TypeVar("F", bound=ResampleFits)
 _SAME_FACTOR = 0.95  # similarity from which two factors count as the same
-_TOLERANCE = 2e-5  # of warm-started refits; their loadings then have moved 90 to 98 % of the way on eqsq, big5, sd3 and ecr
+_TOLERANCE = 2e-5  # of warm-started refits; their loadings then have moved 90 to 98% of the way on eqsq, big5, sd3 and ecr
 
 
 def fitted_weights(model: Any, dataset: Dataset, sample_weight: Any) -> Dataset:

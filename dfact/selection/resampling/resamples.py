@@ -50,7 +50,7 @@ ALL_ROWS = -1
 class Resample:
     """A view of blocks with each row as often as it was drawn: n of n rows, with replacement, or as many of each stratum as it has.
 
-    The number of draws from each block is drawn first, then the rows, by a seed of the block. No array but the strata has a value
+    The number of draws from each block is drawn first, then the rows, by a seed of the block. Only the strata have a value
     for each row, and the rows of a block do not depend on the worker.
     """
 

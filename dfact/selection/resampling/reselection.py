@@ -50,7 +50,7 @@ def make_reselection(model: Any, n_folds: int) -> tuple[Reselect, list[dict[str,
     if record.criterion == "error":
         grid = {name: list(dict.fromkeys(candidate[name] for candidate in candidates)) for name in record.names}
         if len(candidates) != len(list(product(*grid.values()))):
-            raise ParameterError("the candidates of the selection are no grid, expected all combinations of their values to repeat it")
+            raise ParameterError("the candidates of the selection are not a grid, expected all combinations of their values to repeat it")
 
         def cross_validate(resample: Dataset, originals: NDArray[np.intp], seed: int) -> Any:
             blocks = (min(_N_BLOCKS, len(np.unique(originals))), min(_N_BLOCKS, resample.shape[1]))

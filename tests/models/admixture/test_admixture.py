@@ -448,7 +448,7 @@ def test_projection_matches_snps_without_names_by_position(seed: int, tmp_path: 
     }.items():
         same = stored_genotypes(tmp_path, turned, others, texts, kind)
         np.testing.assert_allclose(np.asarray(model.transform(same)), expected, atol=1e-3)
-    # One of another position, one of other alleles, one without a position, and two of one position, alike but for an unknown allele
+    # One of another position, one of other alleles, one without a position, and two of one position, alike except for an unknown allele
     table = same.genotypes.variants.copy()
     for name, j, value in (("position", 0, 9), ("A1", 1, "G"), ("chromosome", 2, "0"), ("chromosome", 6, table.chromosome[3])):
         table.loc[j, name] = value

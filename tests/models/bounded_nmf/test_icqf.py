@@ -125,7 +125,7 @@ def test_proposition_2_factors_are_far_off_with_another_number_of_them(seed: int
 @pytest.mark.slow
 @both_solvers
 def test_planted_factors_are_recovered(solver: str) -> None:
-    """One data set may fail: about five of two hundred end in a local optimum, with either solver."""
+    """One dataset may fail: about five of two hundred end in a local optimum, with either solver."""
     recovered = 0
     for seed in range(8):
         planted = icqf_simulation(0.1, seed)

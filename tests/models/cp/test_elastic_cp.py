@@ -137,7 +137,7 @@ def test_by_default_a_fit_reaches_the_objective_of_many_iterations(seed: int, mi
     Z = planted_answers(1500, 200, 5, seed, missing).reshape(1500, 50, 4)
     found, end = (dfact.ElasticCP(5, random_state=seed, **settings).fit(Z) for settings in ({}, {"tol": 0, "max_iter": 300}))
     assert found.n_iter_ < 200
-    assert found.objective_history_[-1] < 1.001 * end.objective_history_[-1]  # seed 1 pauses near a saddle, 0.09 % above
+    assert found.objective_history_[-1] < 1.001 * end.objective_history_[-1]  # seed 1 pauses near a saddle, 0.09% above
 
 
 @pytest.mark.parametrize("update", ["fill", "exact"])
@@ -267,7 +267,7 @@ def test_a_fixed_support_keeps_its_zeros_and_descends(seed: int, update: str) ->
 @pytest.mark.parametrize("update", ["fill", "exact"])
 @pytest.mark.slow
 def test_amino_acids(update: str) -> None:
-    """Three amino acids explain 99.94 %; samples 1-3 hold one each."""
+    """Three amino acids explain 99.94%; samples 1-3 hold one each."""
     X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]
     limits = {"max_iter": 2000, "tol": 1e-9} if update == "fill" else {"max_iter": 150, "tol": 1e-9}
     model = dfact.ElasticCP(3, lam=1e-6, l1_ratio=0.0, missing=update, init="svd", random_state=0, **limits).fit(X)
@@ -590,9 +590,9 @@ def test_callbacks_receive_iterations_and_steps() -> None:
         ({"l1_ratio": None}, "l1_ratio is None"),
         ({"tol": "a"}, "tol is 'a'"),
         ({"step_size": None}, "step_size is None"),
-        ({"init": ["a", "b", "c"]}, "init is no list of arrays"),
+        ({"init": ["a", "b", "c"]}, "init is not a list of arrays"),
         ({"init": [np.ones((8, 2)), np.full((6, 2), np.nan), np.ones((4, 2))]}, "init holds factors that are not finite"),
-        ({"slice_variances": ["a", "b", "c"]}, "slice_variances is no list of arrays"),
+        ({"slice_variances": ["a", "b", "c"]}, "slice_variances is not a list of arrays"),
     ],
 )
 def test_invalid_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:

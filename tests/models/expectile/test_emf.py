@@ -63,7 +63,7 @@ def test_noiseless_measurements_are_recovered(tau: float) -> None:
 
 @pytest.mark.slow
 def test_measurements_of_single_entries_equal_completion() -> None:
-    """Completion by fit and by fit_measurements has one minimum; sparse matrices A_i give the same bits as dense ones."""
+    """Completion by fit and by fit_measurements has one minimum; sparse matrices A_i give results bit-identical to dense ones."""
     _, V = planted(3, 20, 16, 2, 0.7, 0.2)
     i, j = np.nonzero(~np.isnan(V))
     A = sp.csr_array((np.ones(len(i)), (np.arange(len(i)), i * 16 + j)), shape=(len(i), 20 * 16))

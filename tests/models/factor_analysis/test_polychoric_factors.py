@@ -113,7 +113,7 @@ def test_repeated_items_and_invalid_answers_are_named() -> None:
         polychoric().fit(wide)
     fraction = X.copy()
     fraction[5, 2] = 2.5
-    with pytest.raises(dfact.DataError, match="item '2' has 1 answers that are no whole numbers, expected ordered categories"):
+    with pytest.raises(dfact.DataError, match="item '2' has 1 answers that are not whole numbers, expected ordered categories"):
         polychoric().fit(fraction)
 
 
@@ -122,7 +122,7 @@ def test_fit_is_described() -> None:
     text = model_text(polychoric().fit(X), 2)
     assert "oblimin rotation" in text
     assert "polychoric, of 500 participants (pairwise)" in text
-    assert "descriptive but for SRMR" in text
+    assert "all but SRMR are descriptive" in text
     pearson = dfact.FactorAnalysis(2).fit(X)
     assert pearson.thresholds_ is None
     assert "descriptive" not in model_text(pearson, 2)

@@ -93,7 +93,7 @@ def test_held_out_answers_of_questionnaires_are_predicted(name: str, items: int,
         spectral, refined = (
             GradeOfMembership(k, max_response=4, likelihood=likelihood, random_state=0).fit(train) for likelihood in ("none", "binomial")
         )
-        responding = held_out & ~np.isnan(spectral.memberships_[:, :1])  # lowest answers alone are no response to the spectral method
+        responding = held_out & ~np.isnan(spectral.memberships_[:, :1])  # the spectral method takes the lowest answer as missing
         assert deviance(refined, X, responding) < 0.9 * deviance(spectral, X, responding)
         found.append(deviance(refined, X, held_out))
     assert np.mean(found) == pytest.approx(expected, abs=0.02)

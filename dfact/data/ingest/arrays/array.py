@@ -165,7 +165,7 @@ def import_array(
 def _participants(
     X: Any, n: int, row_labels: Any, confounders: Any, ranges: Mapping[str, tuple[float, float]], weights: Any, *, drop: bool
 ) -> Participants:
-    """Return the facts about the n rows of X; raise DataError on invalid ones, but for weights of rows that may be dropped."""
+    """Return the facts about the n rows of X; raise DataError on invalid ones, except weights of rows that may be dropped."""
     own = axis_labels(X, 0)
     labels = None if row_labels is None and own is None else _labels(row_labels, own, n, "row")
     frame = None if confounders is None else as_frame(confounders, n, ranges)

@@ -113,7 +113,7 @@ class ItemCoding:
 
 
 class Problem(NamedTuple):
-    """The first cell of some rows that is no valid answer, or the first row without any answer, whose ``item`` is None."""
+    """The first cell of some rows that is not a valid answer, or the first row without any answer, whose ``item`` is None."""
 
     row: int
     item: int | None

@@ -67,7 +67,7 @@ def _levels(dataset: Dataset, columns: NDArray[np.intp]) -> list[Counter[float]]
 
 
 def _far_codes(values: NDArray[np.float64]) -> set[float]:
-    """Return the codes at either end of the ascending values of an item that are far from all values which are no such codes."""
+    """Return the codes at either end of the ascending values of an item that are far from all other values."""
     kept = values
     while kept.size and kept[-1] in _CODES:
         kept = kept[:-1]

@@ -180,7 +180,7 @@ def _nominal(dataset: Dataset, patterns: Sequence[str] | None) -> list[int]:
     for pattern in patterns:
         found = [j for j, name in enumerate(names) if name == pattern or fnmatchcase(name, pattern)]
         if not found:
-            raise ParameterError(f"items has {pattern!r}, which is no item of the dataset; expected some of {', '.join(names[:5])}, …")
+            raise ParameterError(f"items has {pattern!r}, which is not an item of the dataset; expected some of {', '.join(names[:5])}, …")
         chosen.update(found)
     return sorted(chosen)
 

@@ -122,7 +122,7 @@ class Spooled:
         if not self.n_zero:
             return []
         count = f"{self.n_zero} of {self.statistics.n_rows} participants answered 0 to all items"
-        return [f"{name}: {count}; if 0 is no answer, declare it (--missing 0). dfact fit gom takes 0 as no response (dfact help classes)"]
+        return [f"{name}: {count}; if 0 is not an answer, declare it (--missing 0). dfact fit gom treats 0 as missing (dfact help classes)"]
 
 
 def spool(table: Table, coding: AnswerCoding, empty_rows: EmptyRows, pool: TaskPool, progress: Progress | None) -> Spooled:

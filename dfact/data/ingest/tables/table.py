@@ -322,7 +322,7 @@ class _DescribedTable:
     table: Table
     dictionary: Dictionary | None
     text_columns: Sequence[str]
-    """Columns that describe participants, and are no items."""
+    """Columns that describe participants, and are not items."""
     user_rules: Statements
     stack: Stack | None
     event: str | None

@@ -94,7 +94,7 @@ def _check_types(name: str, schema: pa.Schema, n_numbers: int) -> None:
 
 
 def kind_of(kind: pa.DataType) -> Literal["number", "text", "date"] | None:
-    """Return "number", "text" or "date", or None for what is no column of a table."""
+    """Return "number", "text" or "date", or None for what is not a column of a table."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if _is_plain(kind) or any(test(kind) for test in _CASTABLE):

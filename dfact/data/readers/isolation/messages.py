@@ -205,7 +205,7 @@ def _decode_arrow(content: Any, buffers: list[memoryview]) -> Any:
 def _decode_sparse(content: Any, buffers: list[memoryview]) -> Any:
     name, shape, *members = content
     if name not in _SPARSE:
-        raise ValueError(f"{name!r} is no sparse matrix")
+        raise ValueError(f"{name!r} is not a sparse matrix")
     matrix = getattr(sp, name)(tuple(_decode(each, buffers) for each in members), shape=tuple(shape))
     matrix.check_format(full_check=True)
     return matrix

@@ -1,7 +1,7 @@
 """Calls of parsers in child processes.
 
 Files come from strangers, and libraries in C crash, never end or take all memory on some that are damaged. A child has limits, so that
-neither harms the import: a child that ends without an answer is a DataError. It has the rights of its user: this is no protection
+neither harms the import: a child that ends without an answer is a DataError. It has the rights of its user: this is not a protection
 from files that are made to run code.
 """
 
@@ -122,7 +122,7 @@ def _died(file: InputFile, parser: Parser, code: int | None, output: BinaryIO, r
         return _refused(file, parser, f"stopped with SIGABRT{printed}", request.memory)
     if code is None:
         return DataError(f"{file.name} cannot be read: the process that starts its parser {parser.name} has ended; try again")
-    return _refused(file, parser, f"{f'crashed with {signal.Signals(-code).name}' if code < 0 else f'ended with code {code}'}{printed}")
+    return _refused(file, parser, f"{f'crashed with {signal.Signals(-code).name}' if code < 0 else f'exited with code {code}'}{printed}")
 
 
 def _refused(file: InputFile, parser: Parser, found: str, memory: int | None = None) -> DataError:
@@ -165,7 +165,7 @@ class _Server:
         if self._control is not None:
             self._control.close()
         if self._process is not None:
-            self._process.returncode = 0  # it is no child of this process, so there is nothing to wait for
+            self._process.returncode = 0  # it is not a child of this process, so there is nothing to wait for
         self._lock, self._process, self._control = threading.Lock(), None, None  # another thread may have held the lock
 
 

@@ -129,7 +129,7 @@ class StatisticalFile:
         remedy = "the file is damaged or incomplete: export it again"
         if isinstance(found, str) and ("convert string" in found or "character set" in found or "codec" in found):
             remedy = f"its encoding is not {self.encoding}: pass another" if self.encoding else "pass encoding=, such as windows-1252"
-        return DataError(f"{self.file.name} cannot be read as a file of {self.format}: {found}; {remedy}")
+        return DataError(f"{self.file.name} cannot be read in the format {self.format}: {found}; {remedy}")
 
 
 @dataclass(frozen=True)

@@ -98,11 +98,11 @@ class _Splice:
 
 @dataclass(frozen=True)
 class _Member:
-    """A data set in a transport file."""
+    """A dataset in a transport file."""
 
     name: str
     header: bytes
-    """Records before its rows, as in a file of this data set alone."""
+    """Records before its rows, as in a file of this dataset alone."""
     offset: int
     row_length: int
     n_rows: int
@@ -110,7 +110,7 @@ class _Member:
 
 @dataclass(frozen=True, kw_only=True)
 class _TransportFile(StatisticalFile):
-    """A data set in a transport file. Its rows have one length.
+    """A dataset in a transport file. Its rows have one length.
 
     The library skips rows by reading them, so it is given the header and the rows that are wanted as a file of their own.
     """
@@ -134,9 +134,9 @@ def _open_transport(file: InputFile, options: ReadOptions) -> StatisticalTable:
         members = list(_members(stream, file))
     names = [member.name for member in members]
     if options.object is not None and options.object not in names:
-        raise ParameterError(f"object is {options.object!r}, expected one of {', '.join(names)}, the data sets of {file.name}")
+        raise ParameterError(f"object is {options.object!r}, expected one of {', '.join(names)}, the datasets of {file.name}")
     if options.object is None and len(members) > 1:
-        raise ParameterError(f"{file.name} holds {len(members)} data sets ({', '.join(names)}), expected one; choose one with object=")
+        raise ParameterError(f"{file.name} holds {len(members)} datasets ({', '.join(names)}), expected one; choose one with object=")
     member = members[0 if options.object is None else names.index(options.object)]
     source = _TransportFile(file, "xport", "SAS transport", options.encoding, declares_length=False, member=member)
     dictionary = source.dictionary()
@@ -146,16 +146,16 @@ def _open_transport(file: InputFile, options: ReadOptions) -> StatisticalTable:
 
 
 def _members(stream: BinaryIO, file: InputFile) -> Iterator[_Member]:
-    """Find the data sets: their headers, and where their rows are."""
+    """Find the datasets: their headers, and where their rows are."""
     library = stream.read(3 * _RECORD)
     *starts, end = *_find_headers(stream, b"MEMB"), stream.seek(0, 2)
     if not starts or end % _RECORD:
-        raise _damaged(file, f"it has {end} bytes, expected records of {_RECORD}" if starts else "it holds no data set")
+        raise _damaged(file, f"it has {end} bytes, expected records of {_RECORD}" if starts else "it holds no dataset")
     for start, stop in pairwise([*starts, end]):
         stream.seek(start)
         member, _, description, _, columns = (stream.read(_RECORD) for _ in range(5))
         if not columns.startswith(_HEADER + b"NAM") or not member[74:78].isdigit() or not columns[53:58].isdigit():
-            raise _damaged(file, f"the data set at byte {start} does not describe its columns")
+            raise _damaged(file, f"the dataset at byte {start} does not describe its columns")
         width, n_columns = int(member[74:78]), int(columns[53:58])
         records = stream.read(n_columns * width)
         offset = next((at + _RECORD for at in _find_headers(stream, b"OBS", start + 5 * _RECORD) if at < stop), None)
@@ -208,7 +208,7 @@ def _count_rows(stream: BinaryIO, file: InputFile, header: bytes, start: int, st
 
 
 def _damaged(file: InputFile, found: str) -> DataError:
-    return DataError(f"{file.name} cannot be read as a file of SAS transport: {found}; the file is damaged or incomplete: export it again")
+    return DataError(f"{file.name} cannot be read in the format SAS transport: {found}; the file is damaged or incomplete: export it again")
 
 
 FORMATS = (

@@ -39,7 +39,7 @@ def _open(file: InputFile, options: ReadOptions) -> StatisticalTable:
 def _open_portable(file: InputFile, _: ReadOptions) -> StatisticalTable:
     start = file.read_start(_PORTABLE_HEADER)
     if _PORTABLE not in start.replace(b"\r", b"").replace(b"\n", b""):
-        raise DataError(f"{file.name} is not a portable file of SPSS: it begins with {start[:4]!r}; export it again, or correct its ending")
+        raise DataError(f"{file.name} is not an SPSS portable file: it begins with {start[:4]!r}; export it again, or correct its ending")
     source = StatisticalFile(file, "por", "SPSS", declares_length=False)
     return StatisticalTable(source, source.dictionary(), _find_dates, n_rows=None)
 

@@ -278,7 +278,7 @@ def _open(file: InputFile, options: ReadOptions) -> DelimitedTable:
     if n_headers == 1 and _RESPONSE in cells and not cells[0]:
         hint = "say --header-rows 2"
         notes.append(f"{file.name}: line {line} holds {_RESPONSE!r} below questions, as a second line of column names does; {hint}")
-    # Empty lines between header and rows are no records.
+    # Empty lines between header and rows are not records.
     header_lines = next(islice(text.records(), n_records, None))[0] - 1
     layout = _Layout(text, decimal, tuple(columns), n_records, header_lines, _bytes(columns, [cells for _, cells in rows]), hint)
     return DelimitedTable(layout, notes)

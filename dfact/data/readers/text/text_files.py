@@ -33,7 +33,7 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _WINDOW_BYTES = 1 << 22
-_MOST_WINDOWS = 16  # of a line; a longer one is no line of a table
+_MOST_WINDOWS = 16  # of a line; a longer one is not a line of a table
 
 
 @dataclass(frozen=True)

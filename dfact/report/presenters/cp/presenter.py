@@ -93,7 +93,7 @@ class CPPresenter(Presenter[CPModel]):
             return None
         consistency = core_consistency(self.model, dataset)
         about = (
-            f"Core consistency {consistency:.1f} %: near 100 if the {self.model.rank_} components suit the structure of the model, far "
+            f"Core consistency {consistency:.1f}%: near 100 if the {self.model.rank_} components suit the structure of the model, far "
             "below, or negative, if there are too many. A component that follows noise alone is not detected."
         )
         return Section("core", "Are there too many components?", [Text(about)])

@@ -29,7 +29,7 @@ def stability_section(presenter: Presenter[CPModel]) -> Section:
         f"Median and 5th percentile of the similarities, weight with the ends of its {level} interval, and the number of entries whose "
         f"{level} interval excludes 0"
     )
-    formats = {"median": "{:.3f}", "5 %": "{:.3f}", "loadings": "{:.0f}"}
+    formats = {"median": "{:.3f}", "5%": "{:.3f}", "loadings": "{:.0f}"}
     summary = make_table(result.summary(names), caption, formats=formats)
     index = presenter.all_loadings.index[presenter.shown]
     parts = (result.estimate, result.low, result.high, result.selected)

@@ -51,7 +51,7 @@ class GoMPresenter(Presenter[GradeOfMembership]):
         ]
         if {"low", "high", "chosen"} <= set(record.figure_names):
             share = record.figures[record.best, record.figure_names.index("chosen")]
-            notes.append(f"The chosen number has the highest modularity in {share:.0%} of the resamples; low and high hold 95 % of theirs.")
+            notes.append(f"The chosen number has the highest modularity in {share:.0%} of the resamples; low and high hold 95% of theirs.")
         return notes
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
