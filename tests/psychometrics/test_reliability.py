@@ -282,7 +282,7 @@ def test_polychoric_figures_exclude_constant_items_and_are_the_same_on_threads(m
 
 def test_polychoric_correlations_need_categories() -> None:
     X = questionnaire(100, 4, 0)
-    with pytest.raises(DataError, match=r"no whole numbers"):
+    with pytest.raises(DataError, match=r"not whole numbers"):
         dfact.describe(X + 0.5, correlation="polychoric")
 
 

@@ -467,7 +467,7 @@ def never_together() -> Array:
         (GOOD, {"rotation": "promax-spss", "kaiser": False}, r"kaiser is False, expected True or None for rotation 'promax-spss'"),
         (GOOD, {"kaiser": 1}, r"kaiser is 1, expected True or False, or None"),
         (GOOD, {"correlation": "spearman"}, r"correlation is 'spearman', expected 'pearson' or 'polychoric'"),
-        (GOOD, {"correlation": "polychoric"}, r"item '0' has answers from .* no whole numbers \(8 such items\), expected at most 10"),
+        (GOOD, {"correlation": "polychoric"}, r"item '0' has answers from .* not whole numbers \(8 such items\), expected at most 10"),
         (GOOD, {"kappa": 0.5}, r"kappa is 0.5"),
         (GOOD, {"missing": "drop"}, r"missing is 'drop'"),
         (GOOD, {"tol": -1}, r"tol is -1"),
