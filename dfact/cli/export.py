@@ -1,5 +1,6 @@
 """``dfact export``."""
 
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +12,11 @@ from dfact.storage.location import Location
 
 _OF_CONFOUNDERS = ("effects", "impact", "confounders")
 _STATISTICS = ("communalities", "factor-correlations", "item-correlations", "fit", "groups")
+_EXCLUDED = dict.fromkeys(("factors", *_STATISTICS), ("loadings", ("--suppress", "--items", "--style"))) | {
+    "impact": ("items", ("--suppress", "--items")),
+    "items": ("loadings", ("--suppress", "--style")),
+}
+"""Options that a table has no use for, with what they apply to."""
 
 
 def _formats(context: click.Context) -> str:
@@ -70,22 +76,7 @@ def export(
     gets an apostrophe, since a spreadsheet would interpret it; .parquet, .zarr and .xlsx have it unchanged.
     """
     table = table or ("factors" if Path(out).suffix in (".Q", ".Q_se") else "loadings")
-    for name, value in (("--suppress", suppress), ("--items", items), ("--style", style)):
-        if table == "factors" and value is not None:
-            raise click.UsageError(f"{name} applies to loadings only; remove it or --table factors.")
-    for name, value in (("--suppress", suppress), ("--items", items)):
-        if table == "impact" and value is not None:
-            raise click.UsageError(f"{name} applies to items only; remove it or --table impact.")
-    if table in _STATISTICS:
-        for name, value in (("--suppress", suppress), ("--items", items), ("--style", style)):
-            if value is not None:
-                raise click.UsageError(f"{name} applies to loadings only; remove it or --table {table}.")
-    if table == "items" and (suppress is not None or style is not None):
-        raise click.UsageError(f"{'--style' if suppress is None else '--suppress'} applies to loadings only; remove it or --table items.")
-    if style is not None and (table in ("confounders", "stability") or suppress is not None):
-        raise click.UsageError(
-            f"--style applies to complete tables; remove it or {f'--table {table}' if suppress is None else '--suppress'}."
-        )
+    _check_options(table, {"--suppress": suppress, "--items": items, "--style": style})
     from dfact.data.dictionaries.table import read_items
     from dfact.export.files import (
         FITTED_ROW_FORMATS,
@@ -132,3 +123,14 @@ def export(
         }[table]
         write(fitted, out, texts=texts, scales=scales, below=suppress or 0.0, overwrite=overwrite)
     click.echo(f"{out}: {table} of {model}")
+
+
+def _check_options(table: str, given: Mapping[str, object]) -> None:
+    """Raise an error for an option that would have no effect on a table."""
+    applied_to, excluded = _EXCLUDED.get(table, ("", ()))
+    for name in excluded:
+        if given[name] is not None:
+            raise click.UsageError(f"{name} applies to {applied_to} only; remove it or --table {table}.")
+    if given["--style"] is not None and (table in ("confounders", "stability") or given["--suppress"] is not None):
+        other = f"--table {table}" if given["--suppress"] is None else "--suppress"
+        raise click.UsageError(f"--style applies to complete tables; remove it or {other}.")

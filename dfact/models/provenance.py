@@ -371,7 +371,7 @@ class Comparison:
     def upgrade(values: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of this version.
 
-        Earlier ones had p values of permutations, effects in the model, and two statistics of Mantel's test less.
+        Earlier ones had p values from permutations and effects in the model, and two statistics of Mantel's test fewer.
 
         Parameters
         ----------

@@ -103,9 +103,9 @@ def bootstrap(
     :class:`~dfact.models.provenance.TensorStability`. Its components are matched so that the sum of |Π_n cos| of their vectors of
     modes 2 to N is largest, and each vector gets the model's sign. Loadings are these vectors at length 1, so that scale plays no
     part; mode 1 has no intervals, as its slices are the sample. Penalties and non-negativity would pull intervals to 0 or to a
-    bound. Therefore each refit of an ElasticCP goes on from its solution to least squares without them: that is what the intervals
-    of loadings and weights are for. Similarities and selection frequencies are those of the penalized refits. A component that more
-    than (1 − level)/2 of the refits have lost has no interval. The interval of a weight γ_r is for the root mean square of the
+    bound. So each refit of an ElasticCP continues from its solution by least squares without penalties or bounds, and the intervals of
+    loadings and weights are those of these estimates. Similarities and selection frequencies are those of the penalized refits. A
+    component that more than (1 − level)/2 of the refits have lost has no interval. The interval of a weight γ_r is for the root mean square of the
     component's row factors, as least squares estimates them, noise included, times √n.
 
     Parameters
