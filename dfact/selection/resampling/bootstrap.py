@@ -105,8 +105,8 @@ def bootstrap(
     part; mode 1 has no intervals, as its slices are the sample. Penalties and non-negativity would pull intervals to 0 or to a
     bound. So each refit of an ElasticCP continues from its solution by least squares without penalties or bounds, and the intervals of
     loadings and weights are those of these estimates. Similarities and selection frequencies are those of the penalized refits. A
-    component that more than (1 − level)/2 of the refits have lost has no interval. The interval of a weight γ_r is for the root mean square of the
-    component's row factors, as least squares estimates them, noise included, times √n.
+    component that more than (1 − level)/2 of the refits have lost has no interval. The interval of a weight γ_r is for the
+    root mean square of the component's row factors, as least squares estimates them, noise included, times √n.
 
     Parameters
     ----------
