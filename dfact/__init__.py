@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dfact.models.expectile.estimator import ExpectileMF
     from dfact.models.factor_analysis.estimator import FactorAnalysis
     from dfact.models.gom.estimator import GradeOfMembership
+    from dfact.models.pca.estimator import PCA
     from dfact.models.persistence import load_model, save_model
     from dfact.monitoring.server import serve_metrics
     from dfact.progress import Progress
@@ -40,6 +41,7 @@ __all__ = [
     "CPALS",
     "ICQF",
     "L1NMF",
+    "PCA",
     "Admixture",
     "ClusterError",
     "ClusterSecurity",

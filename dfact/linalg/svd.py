@@ -67,26 +67,71 @@ class SketchPass(Pass[BlockState, NDArray[Any], GramSum]):
         return state, GramSum(block.work.matmul(M.T, block.work.matmul(M, broadcast, "product")))
 
 
+@dataclass(frozen=True)
+class SingularPairs:
+    """Leading right singular vectors and values of a matrix."""
+
+    vectors: NDArray[np.float64]
+    """V (m, k); the largest entry of each is positive."""
+    values: NDArray[np.float64]
+    """σ (k,), decreasing."""
+    n_passes: int
+    converged: bool
+    """Whether every pair met the tolerance."""
+
+
 def right_singular(
     n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled, tolerance: float = 1e-3
 ) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return the k leading right singular vectors V (m, k) and values σ (k) of the viewed matrix M.
+    """Return the vectors V (m, k) and values σ (k) of :func:`singular_pairs`, whether or not they have converged."""
+    pairs = yield from singular_pairs(n_columns, k, dtype, view=view, tolerance=tolerance)
+    return pairs.vectors, pairs.values
+
+
+def singular_pairs(
+    n_columns: int,
+    k: int,
+    dtype: np.dtype[Any],
+    *,
+    view: View = zero_filled,
+    tolerance: float = 1e-3,
+    max_passes: int = _MAX_PASSES,
+    on_pass: Callable[[int], None] = lambda _: None,
+) -> Solver[SingularPairs]:
+    """Compute the k leading right singular vectors V (m, k) and values σ (k) of the viewed matrix M.
 
     Up to 512 columns they come from the Gram matrix, in one pass. Beyond, block Krylov iteration on a
     random start computes them (Musco & Musco 2015, algorithm 2): each pass multiplies one more block by MᵀM, and
-    the iteration ends when every pair has ‖MᵀMv − σ²v‖ ≤ ``tolerance`` σ₁·max(σ, ``tolerance`` σ₁), or after 12 passes. With so
-    many columns that the basis might exceed 2²⁶ entries, :mod:`dfact.linalg.wide_svd` restarts the iteration in each pass. The
-    start is fixed, so the result depends on the data alone. Each vector's largest entry is positive.
+    the iteration ends when every pair has ‖MᵀMv − σ²v‖ ≤ ``tolerance`` σ₁·max(σ, ``tolerance`` σ₁), or after ``max_passes``. With so
+    many columns that the basis of 12 passes might exceed 2²⁶ entries, :mod:`dfact.linalg.wide_svd` restarts the iteration in each pass.
+    The start is fixed, so the result depends on the data alone. ``on_pass`` is called with the number of passes after each.
     """
-    if n_columns <= max(_GRAM_COLUMNS, k + _OVERSAMPLING):
+    if uses_gram(n_columns, k):
         sums = yield from run(GramPass(dtype, view), None)
-        values, V = eigh(sums.gram, subset_by_index=(n_columns - k, n_columns - 1))
-        V, values = V[:, ::-1], values[::-1]
-    elif is_wide(n_columns, k):
-        V, values = yield from leading_vectors(k, k + _OVERSAMPLING, dtype, view, tolerance, _MAX_PASSES)
+        on_pass(1)
+        return gram_pairs(sums.gram, k)
+    if is_wide(n_columns, k):
+        found = yield from leading_vectors(k, k + _OVERSAMPLING, dtype, view, tolerance, max_passes, on_pass)
     else:
-        V, values = yield from _block_krylov(SketchPass(dtype, view), n_columns, k, tolerance)
-    return V * np.where(V[np.abs(V).argmax(axis=0), np.arange(k)] < 0, -1.0, 1.0), np.sqrt(np.maximum(values, 0))
+        found = yield from _block_krylov(SketchPass(dtype, view), n_columns, k, tolerance, max_passes, on_pass)
+    return _oriented(*found)
+
+
+def uses_gram(n_columns: int, k: int) -> bool:
+    """Return whether :func:`singular_pairs` takes the vectors from the Gram matrix."""
+    return n_columns <= max(_GRAM_COLUMNS, k + _OVERSAMPLING)
+
+
+def gram_pairs(gram: NDArray[np.float64], k: int) -> SingularPairs:
+    """Return the k leading right singular vectors and values of a matrix M, given its Gram matrix MᵀM (m, m)."""
+    m = len(gram)
+    values, V = eigh(gram, subset_by_index=(m - k, m - 1))
+    return _oriented(V[:, ::-1], values[::-1], 1, True)
+
+
+def _oriented(V: NDArray[np.float64], squares: NDArray[np.float64], n_passes: int, converged: bool) -> SingularPairs:
+    signs = np.where(V[np.abs(V).argmax(axis=0), np.arange(V.shape[1])] < 0, -1.0, 1.0)
+    return SingularPairs(V * signs, np.sqrt(np.maximum(squares, 0)), n_passes, converged)
 
 
 def is_wide(n_columns: int, k: int) -> bool:
@@ -104,11 +149,17 @@ def tiled_gram_size(n_columns: int, k: int) -> int:
     return n_columns * (k + _OVERSAMPLING) if is_wide(n_columns, k) else 0
 
 
-def _block_krylov(product: SketchPass, m: int, k: int, tolerance: float) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return the k leading eigenvectors (m, k) and eigenvalues of MᵀM, given the pass that multiplies it by a block."""
+def _block_krylov(
+    product: SketchPass, m: int, k: int, tolerance: float, max_passes: int, on_pass: Callable[[int], None]
+) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64], int, bool]]:
+    """Return the k leading eigenvectors (m, k) and eigenvalues of MᵀM, given the pass that multiplies it by a block.
+
+    Also the number of passes, and whether all pairs have converged. Passes end when the basis would exceed 2²⁶ entries.
+    """
     block = qr(np.random.default_rng(0).standard_normal((m, k + _OVERSAMPLING)), mode="economic")[0]
     basis, products = np.empty((m, 0)), np.empty((m, 0))
-    for _ in range(min(_MAX_PASSES, m // block.shape[1])):
+    converged, limit = False, min(max_passes, m // block.shape[1], _BASIS_ENTRIES // block.size)
+    for number in range(1, limit + 1):
         basis = np.hstack([basis, block])
         sums = yield from run(product, block.astype(product.dtype))
         products = np.hstack([products, sums.gram])
@@ -116,12 +167,14 @@ def _block_krylov(product: SketchPass, m: int, k: int, tolerance: float) -> Solv
         values, vectors = eigh((projected + projected.T) / 2)
         values, vectors = np.maximum(values[::-1][:k], 0), vectors[:, ::-1][:, :k]
         residuals = np.linalg.norm(products @ vectors - basis @ (vectors * values), axis=0)
-        if (residuals <= tolerance * np.sqrt(values[0] * np.maximum(values, tolerance**2 * values[0]))).all():
+        converged = bool((residuals <= tolerance * np.sqrt(values[0] * np.maximum(values, tolerance**2 * values[0]))).all())
+        on_pass(number)
+        if converged:
             break
         block = products[:, -block.shape[1] :]
         for _ in range(2):  # twice, as the first leaves rounding errors relative to the part that it removed
             block = qr(block - basis @ (basis.T @ block), mode="economic")[0]
-    return basis @ vectors, values
+    return basis @ vectors, values, number, converged
 
 
 @dataclass

@@ -110,14 +110,21 @@ class Keep:
 
 
 def leading_vectors(
-    k: int, width: int, dtype: np.dtype[Any], view: Callable[[Block], Any], tolerance: float, max_passes: int
-) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    k: int,
+    width: int,
+    dtype: np.dtype[Any],
+    view: Callable[[Block], Any],
+    tolerance: float,
+    max_passes: int,
+    on_pass: Callable[[int], None] = lambda _: None,
+) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64], int, bool]]:
     """Return the k leading eigenvectors (m, k) and eigenvalues of MᵀM, from blocks of ``width`` vectors.
 
-    The iteration ends when every pair has ‖MᵀMv − λv‖ ≤ ``tolerance`` √(λ₁·max(λ, ``tolerance``² λ₁)), or after ``max_passes``.
+    The iteration ends when every pair has ‖MᵀMv − λv‖ ≤ ``tolerance`` √(λ₁·max(λ, ``tolerance``² λ₁)), or after ``max_passes``. Also
+    return the number of passes, and whether all pairs have converged. ``on_pass`` is called with the number of passes after each.
     """
     yield from step_tiles(RandomBlock(width))
-    for _ in range(max_passes):
+    for number in range(1, max_passes + 1):
         yield from run(ProductPass(dtype, view, width), TileBroadcast("R", dtype))
         grams = yield from step_tiles(extend)
         coefficients, values = _ritz_pairs(grams, width)
@@ -125,11 +132,13 @@ def leading_vectors(
         previous[:, : width if coefficients.shape[1] > width else 0] = 0  # without the part of the previous X
         rotated = yield from step_tiles(Rotate(coefficients, previous, values))
         allowed = tolerance * np.sqrt(values[0] * np.maximum(values[:k], tolerance**2 * values[0]))
-        if (np.sqrt(rotated.residuals[:k]) <= allowed).all():
+        converged = bool((np.sqrt(rotated.residuals[:k]) <= allowed).all())
+        on_pass(number)
+        if converged:
             break
     yield from step_tiles(Keep(k))
     V = yield from read_tiles("V", np.dtype(np.float64))
-    return V.T, values[:k]
+    return V.T, values[:k], number, converged
 
 
 def _ritz_pairs(grams: Grams, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

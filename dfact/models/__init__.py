@@ -10,6 +10,7 @@ a solver (the loop over passes) and an estimator (scikit-learn's contract). Fami
     expectile          ExpectileMF
     cp                 ElasticCP and CPALS
     factor_analysis    FactorAnalysis
+    pca                PCA
     estimator          the base of all estimators; scikit_learn is its interface
     fit_task           a fit that is checked and planned, before anything runs
     row_factors, lazy_transform  factors of rows in memory, in a store, or as a Dask array

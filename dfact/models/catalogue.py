@@ -40,6 +40,7 @@ CATALOGUE = (
     Entry("ICQF", "dfact.models.bounded_nmf.icqf", "icqf", "bounded_nmf:ICQFPresenter", "questionnaires"),
     Entry("L1NMF", "dfact.models.bounded_nmf.l1nmf", "l1nmf", "bounded_nmf:L1NMFPresenter", "questionnaires"),
     Entry("FactorAnalysis", "dfact.models.factor_analysis.estimator", "fa", "factor_analysis:FactorAnalysisPresenter", "psychometrics"),
+    Entry("PCA", "dfact.models.pca.estimator", "pca", "pca:PCAPresenter", "pca"),
     Entry("GradeOfMembership", "dfact.models.gom.estimator", "gom", "gom.presenter:GoMPresenter", "classes"),
     Entry("Admixture", "dfact.models.admixture.estimator", "admixture", "admixture:AdmixturePresenter", "admixture"),
     Entry("ExpectileMF", "dfact.models.expectile.estimator", "emf", "expectile:ExpectilePresenter", "expectiles"),

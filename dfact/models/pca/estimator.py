@@ -1,0 +1,361 @@
+"""Principal component analysis of large data, with missing entries by probabilistic PCA."""
+# Long because the docstring states the method, and all of its parameters and results.
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dfact.data.dataset import Dataset
+from dfact.engine.memory_plan import Footprint
+from dfact.engine.requests import Solver, run, state_rows
+from dfact.errors import DataError, ParameterError
+from dfact.models.estimator import Factorization
+from dfact.models.fit_task import FitTask
+from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
+from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.pca.expectation import ProbabilisticPCA, maximize_likelihood
+from dfact.models.pca.footprint import fit_footprint
+from dfact.models.pca.passes import ColumnMomentsPass, Floats, LikelihoodPass, Loadings, Projection, ScorePass, Standardized
+from dfact.models.pca.spectrum import Columns, Spectrum, decompose
+from dfact.models.scikit_learn import check_is_fitted, component_labels
+from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO
+from dfact.progress import Iteration, Reporter
+
+_ROUNDING = 1e-12  # least noise of a likelihood, relative to the largest variance: without noise there is none outside the components
+
+
+@dataclass(frozen=True)
+class PCAProblem:
+    """The data of a fit, as far as the solver needs them."""
+
+    expects: bool
+    """Whether missing entries are taken by expectation."""
+
+
+class PCA(Factorization):
+    """Principal component analysis, of data with missing entries by probabilistic PCA.
+
+    The rows of X (n, m), centred by the means μ of the columns, are projected on the k orthonormal directions of largest variance:
+
+        T = (X − 1μᵀ) D⁻¹ Pᵀ,   P (k, m) the leading eigenvectors of the covariance matrix of the columns of X D⁻¹,
+
+    with D the ``scale`` of the columns. Up to 512 columns the components come from the covariance matrix, in one pass. Beyond, block
+    Krylov iteration computes them, one block of k + 10 vectors in each pass (Musco & Musco 2015). Signs are scikit-learn's: the
+    largest loading of each component is positive.
+
+    Missing entries: with ``missing="em"`` the parameters of probabilistic PCA (Tipping & Bishop 1999),
+
+        x = μ + D Wᵀz + D ε,   z ~ N(0, I),   ε ~ N(0, σ²I),
+
+    maximize the likelihood of the observed entries, by an EM algorithm with parameter expansion. The components are the
+    singular vectors of W. The score of a row is expected given its observed entries: the missing ones take their expectations. With
+    ``missing="mean"`` they count as the mean of their column, which pulls components and scores to 0. Data without missing entries
+    have the same components by both.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of components k. :func:`dfact.selection.select_number_of_components` chooses it.
+    scale : None, "standard" or "binomial"
+        Divisor of the centred columns: none, their standard deviation, or √(2p(1 − p)) for genotypes, counts 0 to 2 of an allele
+        with frequency p = μ/2 (Patterson et al. 2006).
+    whiten : bool
+        Divide the scores by their standard deviations.
+    missing : "em" or "mean"
+        Missing entries by probabilistic PCA ("em"), or as the mean of their column ("mean").
+    tol : float
+        With missing entries: stop when the mean log-likelihood of an observed entry rises by at most this much in a pass.
+    max_iter : int
+        Maximum number of passes of the EM algorithm, and of the block Krylov iteration.
+
+    Attributes
+    ----------
+    components_ : array (k, m)
+        P, of the scaled columns; in the order of their variance.
+    explained_variance_, explained_variance_ratio_ : array (k,)
+        Variance of each component with n − 1 degrees of freedom, and its share of the total variance of the scaled columns.
+    explained_share_ : float
+        Sum of these shares.
+    singular_values_ : array (k,)
+        √((n − 1) variance): those of the centred, scaled data if it is complete.
+    mean_ : array (m,)
+        μ.
+    scale_ : array (m,)
+        Diagonal of D; 1 without ``scale``, and for columns that do not vary.
+    noise_variance_ : float
+        σ² of probabilistic PCA with n − 1 degrees of freedom: the mean variance of the min(n, m) − k further components.
+    factors_ : array (n, k)
+        Scores T; a Zarr array if the data is stored. NaN for rows without any entry.
+    cross_products_ : array (m, m) or None
+        Sums of products of the centred columns, of complete data with up to 512 columns, from which further rows update the model.
+    n_samples_ : int
+        Number n of rows with any entry.
+    n_iter_, converged_ : int, bool
+        Number of passes after the moments of the columns, and whether the last one met ``tol``, or the accuracy of the components.
+    log_likelihood_history_ : array
+        With missing entries: mean log-likelihood of an observed standardized entry in each pass.
+
+    Raises
+    ------
+    DataError
+        Infinite entries, columns without any entry, genotypes outside 0 to 2 with ``scale="binomial"``.
+    MemoryPlanError
+        The minimum that the fit needs exceeds ``memory_limit``.
+
+    Warns
+    -----
+    UserWarning
+        Rows without any entry.
+
+    References
+    ----------
+    Tipping & Bishop (1999); Liu, Rubin & Wu (1998); Musco & Musco (2015); Patterson et al. (2006).
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(300, 2)) @ rng.normal(size=(2, 20)) + 0.1 * rng.normal(size=(300, 20))
+    >>> X[rng.random(X.shape) < 0.1] = np.nan
+    >>> model = dfact.PCA(n_components=2).fit(X)
+    >>> model.components_.shape, round(model.explained_share_, 2)
+    ((2, 20), 0.99)
+    """
+
+    traits = ModelTraits(
+        Vocabulary("component", "components", "participants", "items", "Loadings of the components", "loading"), counts_empty_rows=True
+    )
+
+    factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
+    explained_variance_: Annotated[NDArray[Any], Shape(("k",), low=0)]
+    explained_variance_ratio_: Annotated[NDArray[Any], Shape(("k",), low=0)]
+    singular_values_: Annotated[NDArray[Any], Shape(("k",), low=0)]
+    explained_share_: float
+    mean_: Annotated[NDArray[Any], Shape(("m",))]
+    scale_: Annotated[NDArray[Any], Shape(("m",), low=1e-100)]
+    noise_variance_: Annotated[float, AtLeast(0, finite=True)]
+    cross_products_: Annotated[NDArray[Any], Shape(("m", "m"))] | None
+    n_samples_: int
+    n_iter_: int
+    converged_: bool
+    log_likelihood_history_: Annotated[NDArray[Any], Shape((None,)), OPTIONAL]
+
+    def __init__(
+        self,
+        n_components: Annotated[int, COUNT] = 2,
+        *,
+        scale: Literal["standard", "binomial"] | None = None,
+        whiten: Annotated[bool, YES_OR_NO] = False,
+        missing: Literal["em", "mean"] = "em",
+        tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
+        max_iter: Annotated[int, COUNT] = 200,
+        executor: Any = None,
+        memory_limit: int | str | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 10,
+        callbacks: Sequence[Callable[[Iteration], None]] = (),
+        dtype: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.scale = scale
+        self.whiten = whiten
+        self.missing = missing
+        self.tol = tol
+        self.max_iter = max_iter
+        self.executor = executor
+        self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+        self.callbacks = callbacks
+        self.dtype = dtype
+
+    def _prepare(self, X: Any) -> FitTask[PCAProblem]:
+        dataset = self._dataset(X, None, reset=True)
+        (n, m), k = dataset.shape, self.n_components
+        if min(n, m + 1) < 2:
+            raise DataError(f"X has n_samples={n} and n_features={m}, expected at least 2 rows")
+        if k > min(n, m):
+            raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
+        self._check_genotypes(dataset)
+        expects = self._expects(dataset)
+        if expects and k >= m:
+            raise ParameterError(f"n_components is {k}, expected fewer than the {m} columns of data with missing entries")
+        return self._task(dataset, PCAProblem(expects))
+
+    def _expects(self, dataset: Dataset) -> bool:
+        """Return whether entries are missing, in rows with others, and taken by expectation."""
+        statistics = dataset.statistics
+        return self.missing == "em" and bool(statistics.observed.min() < dataset.shape[0] - statistics.n_empty_rows)
+
+    def _check_genotypes(self, dataset: Dataset) -> None:
+        if self.scale != "binomial":
+            return
+        low, high = (dataset.statistics.minimum + dataset.offset).min(), (dataset.statistics.maximum + dataset.offset).max()
+        if low < 0 or high > 2:
+            raise DataError(f"X has entries from {low:g} to {high:g}, expected genotypes from 0 to 2; use scale='standard' for other data")
+
+    def _solve(self, task: FitTask[PCAProblem]) -> Solver[None]:
+        report = Reporter(self.callbacks, self.max_iter)
+        columns = yield from self.standardize(task)
+        view, m, k = columns.view(task.dtype), task.dataset.shape[1], self.n_components
+        spectrum = yield from decompose(
+            view, m, k, self.max_iter, lambda number: report.reached(number, f"pass {number} of the decomposition")
+        )
+        self._set_spectrum(columns, spectrum, task.dtype)
+        if task.problem.expects:
+            model = yield from self._maximize(columns, report, task)
+            self._set_model(columns, model, task.dtype)
+        else:
+            complete = bool((columns.observed == columns.rows).all())
+            scales = np.outer(columns.scale, columns.scale)
+            self.cross_products_ = None if spectrum.gram is None or not complete else spectrum.gram * scales
+        sums = yield from run(ScorePass(task.dtype, self._view(task.dtype)), self._projection())
+        _warn_empty(int(sums.empty), task.dataset.shape[0])
+        self.factors_ = task.gather((yield from state_rows("factors")), k)
+
+    def standardize(self, task: FitTask[Any]) -> Solver[Columns]:
+        """Compute means and scales of the columns, in one pass."""
+        statistics, offset = task.dataset.statistics, task.dataset.offset
+        shift = (statistics.minimum + statistics.maximum) / 2
+        found = yield from run(ColumnMomentsPass(task.dtype), shift)
+        return Columns.of(found, shift, offset, self.scale)
+
+    def _set_spectrum(self, columns: Columns, spectrum: Spectrum, dtype: np.dtype[Any]) -> None:
+        """Set the attributes to the components of mean-filled data."""
+        pairs, m, k = spectrum.pairs, len(columns.mean), self.n_components
+        variances, total = pairs.values**2 / (columns.rows - 1), float(columns.squares.sum()) / (columns.rows - 1)
+        rest = min(columns.rows, m) - k
+        noise = max(total - float(variances.sum()), 0) / rest if rest > 0 else 0.0
+        self._set_components(columns, columns.mean, pairs.vectors.T, variances, noise, total, dtype)
+        self.n_iter_, self.converged_ = pairs.n_passes, pairs.converged
+
+    def _maximize(self, columns: Columns, report: Reporter, task: FitTask[PCAProblem]) -> Solver[ProbabilisticPCA]:
+        """Maximize the likelihood from the components of mean-filled data."""
+        noise = self.noise_variance_
+        start = self.components_.astype(np.float64) * np.sqrt(np.maximum(self.explained_variance_ - noise, 1e-3 * noise))[:, None]
+        view, observed = columns.view(task.dtype), float(columns.observed.sum())
+        limits: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter, "report": report.iteration}
+        return (yield from maximize_likelihood(view, start, noise, columns.squares, observed, **limits))
+
+    def _set_model(self, columns: Columns, model: ProbabilisticPCA, dtype: np.dtype[Any]) -> None:
+        """Set the attributes to the components of probabilistic PCA."""
+        _, values, vectors = np.linalg.svd(model.loadings, full_matrices=False)
+        signs = np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(axis=1)[:, None], axis=1))
+        freedom = columns.rows / (columns.rows - 1)
+        variances, noise = freedom * (values**2 + model.noise), freedom * model.noise
+        total = float(variances.sum()) + (vectors.shape[1] - len(values)) * noise
+        mean = columns.mean + columns.scale * model.mean
+        self._set_components(columns, mean, vectors * signs, variances, noise, total, dtype)
+        self.log_likelihood_history_ = np.asarray(model.history)
+        self.n_iter_, self.converged_ = self.n_iter_ + len(model.history), model.converged
+
+    def _set_components(
+        self, columns: Columns, mean: Floats, components: Floats, variances: Floats, noise: float, total: float, dtype: np.dtype[Any]
+    ) -> None:
+        self.components_ = np.ascontiguousarray(components, dtype)
+        self.explained_variance_ = variances
+        self.explained_variance_ratio_ = variances / total if total > 0 else np.zeros_like(variances)
+        self.explained_share_ = min(float(self.explained_variance_ratio_.sum()), 1.0)
+        self.singular_values_ = np.sqrt(variances * (columns.rows - 1))
+        self.mean_, self.scale_, self.noise_variance_ = mean, columns.scale, noise
+        self.n_samples_, self.cross_products_ = columns.rows, None
+
+    def _view(self, dtype: np.dtype[Any]) -> Standardized:
+        return Standardized(self.mean_, self.scale_, dtype)
+
+    def _projection(self) -> Projection:
+        noise = self.noise_variance_
+        weights = np.sqrt(np.maximum(self.explained_variance_ - noise, 0))
+        least = np.finfo(np.float64).eps * max(float(self.explained_variance_[0]), np.finfo(np.float64).tiny)
+        return Projection(self.components_.astype(np.float64), weights, max(noise, least), self._divisors, self.missing == "mean")
+
+    @property
+    def _divisors(self) -> Floats:
+        """Numbers by which the projections on the components are divided to whiten them."""
+        if not self.whiten:
+            return np.ones(len(self.components_))
+        return np.sqrt(np.where(self.explained_variance_ > 0, self.explained_variance_, 1.0))
+
+    @lazy_of_dask
+    def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
+        """Return the scores (n, k) of rows X (n, m), expected from their observed entries; NaN for those without any.
+
+        Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
+        """
+        check_is_fitted(self)
+        dataset = self._dataset(X, None, reset=False)
+        task = self._task(dataset)
+        sums, scores = task.compute_rows(ScorePass(task.dtype, self._view(task.dtype)), self._projection(), len(self.components_), out)
+        _warn_empty(int(sums.empty), dataset.shape[0])
+        return scores
+
+    def inverse_transform(self, scores: Any) -> NDArray[Any]:
+        """Return the model's entries μ + T P D (n, m) for scores T (n, k)."""
+        T = self._as_factors(scores)
+        entries: NDArray[Any] = (self.mean_ + (T * self._divisors) @ self.components_ * self.scale_).astype(T.dtype)
+        return entries
+
+    def score(self, X: Any, y: None = None) -> float:
+        """Return the mean log-likelihood of the rows of X (n, m) by probabilistic PCA, of their observed entries.
+
+        It is scikit-learn's for complete data. Rows without any entry do not count.
+        """
+        del y
+        return self._likelihoods(X)[0]
+
+    def score_samples(self, X: Any) -> NDArray[np.float64]:
+        """Return the log-likelihood (n,) of each row of X (n, m) by probabilistic PCA, of its observed entries; NaN without any."""
+        return self._likelihoods(X)[1]
+
+    def _likelihoods(self, X: Any) -> tuple[float, NDArray[np.float64]]:
+        check_is_fitted(self)
+        task = self._task(self._dataset(X, None, reset=False), dtype=np.dtype(np.float64))
+        largest = float(self.explained_variance_.max())
+        noise = max(self.noise_variance_, _ROUNDING * largest, np.finfo(np.float64).tiny)
+        W = self.components_ * np.sqrt(np.maximum(self.explained_variance_ - noise, 0))[:, None]
+        pass_ = LikelihoodPass(task.dtype, self._view(task.dtype), np.log(self.scale_))
+        loadings: Loadings = np.vstack([W, np.zeros((1, W.shape[1]))]), noise
+        sums, rows = task.compute_rows(pass_, loadings, 1, None)
+        return float(sums.log_likelihood / sums.rows), np.asarray(rows, np.float64)[:, 0]
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Return the names of the components: PC1, PC2, …."""
+        super().get_feature_names_out(input_features)
+        return np.array(component_labels(self._n_features_out, "PC"), dtype=object)
+
+    @property
+    def explained_(self) -> pd.DataFrame:
+        """Table with the ``variance`` of each component, its ``share`` of all, and the ``cumulative`` share."""
+        share = self.explained_variance_ratio_
+        columns = {"variance": self.explained_variance_, "share": share, "cumulative": share.cumsum()}
+        return pd.DataFrame(columns, index=pd.Index(self.get_feature_names_out(), name="component"))
+
+    def _copy_for_transform(self) -> Self:
+        light = super()._copy_for_transform()
+        light.cross_products_ = None  # (m, m), not needed for scores
+        return light
+
+    def _task(self, dataset: Dataset, problem: Any = None, **settings: Any) -> FitTask[Any]:
+        if settings.get("footprint") is None:
+            dtype = settings.get("dtype") or self._working_dtype(dataset)
+            settings["footprint"] = self._footprint_for(dataset.shape, dtype, expects=self._expects(dataset))
+        return super()._task(dataset, problem, **settings)
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        return self._footprint_for(shape, dtype, expects=self.missing == "em")
+
+    def _footprint_for(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, expects: bool) -> Footprint:
+        return fit_footprint(self.n_components, shape[1], dtype, expects=expects)
+
+
+def _warn_empty(empty: int, n: int) -> None:
+    if empty:
+        warnings.warn(f"{empty} of {n} rows have no entry; their scores are NaN", UserWarning, stacklevel=4)
