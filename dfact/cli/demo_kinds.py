@@ -157,6 +157,26 @@ KINDS = {
         ),
         f"dfact select emf {FOLDER}/ratings.zarr ratings.model -k 2-5 --ridge 0.1,1 --tau 0.1,0.5 --bins 0,2.5,4,5.5 --seed 0",
     ),
+    "measurements": Demo(
+        "pca",
+        "measurements of the air, some of them missing",
+        "Simulated measurements of the air on 300 days: twelve columns in different units, 6% of the entries missing.",
+        "dfact.data.examples.arrays:write_air",
+        {"air.csv": "a line for each day, a column for each measurement", "later.csv": "30 further days"},
+        (
+            Step(
+                "Import the measurements:",
+                f"dfact import {FOLDER}/air.csv {FOLDER}/air.zarr --id-column day --items 'NO,NO2,CO,soot,SO2,PM10,PM2.5' "
+                "--items 'ozone,temperature,humidity,wind,sunshine'",
+            ),
+            Step(
+                "Fit three principal components of the standardized columns; missing entries are taken by expectation:",
+                f"dfact fit pca {FOLDER}/air.zarr {FOLDER}/air.model -k 3 --scale standard",
+            ),
+            Step("Write the scores of all days as a table:", f"dfact export {FOLDER}/air.model {FOLDER}/scores.csv --table factors"),
+        ),
+        f"dfact select pca {FOLDER}/air.zarr best.model -k 1-8 --scale standard",
+    ),
     "tensor": Demo(
         "tensors",
         "spectra of samples, a tensor of three modes",

@@ -121,6 +121,8 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     factors = dfact.FactorAnalysis(2, correlation="polychoric", **inline).fit(answers)
     factors.transform(answers)
 
+    dfact.PCA(2, scale="standard", **inline).fit(answers).score(answers)
+
     responses = memberships(1)
     dfact.GradeOfMembership(3, likelihood="binomial", max_iter=5, **inline).fit(responses)
     rng = np.random.default_rng(0)

@@ -36,6 +36,7 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
         ),
         _INDICES,
     ),
+    "PCA": {},
     "L1NMF": _SURVEY_WEIGHTS,
     "FactorAnalysis": _SURVEY_WEIGHTS,
     "ElasticCP": {},
@@ -55,6 +56,7 @@ ESTIMATORS = [
     dfact.ExpectileMF(n_components=2, max_iter=30),
     dfact.L1NMF(n_components=2, max_iter=30),
     dfact.FactorAnalysis(n_components=1),
+    dfact.PCA(n_components=1),
     dfact.ElasticCP(n_components=2, max_iter=30),
     dfact.CPALS(n_components=2, max_iter=30),
 ]

@@ -28,7 +28,7 @@ from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO
 from dfact.progress import Iteration, Reporter
 
-_ROUNDING = 1e-12  # least noise of a likelihood, relative to the largest variance: without noise there is none outside the components
+_ROUNDING = 1e-8  # least noise of a likelihood, relative to the largest variance: without noise there is none outside the components
 
 
 @dataclass(frozen=True)
