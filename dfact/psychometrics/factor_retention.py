@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh_tridiagonal
 
 from dfact.errors import DataError, ParameterError
 from dfact.psychometrics.fit_indices import SINGULAR, bartlett_factor, degrees_of_freedom, discrepancy
@@ -38,6 +39,7 @@ def parallel_analysis(
     repeats: int = 100,
     seed: int = 0,
     information: Array | None = None,
+    deviations: Array | None = None,
 ) -> FactorCount:
     """Count the leading eigenvalues of R above those of unrelated normal data of the same size: parallel analysis (Horn 1965).
 
@@ -52,17 +54,47 @@ def parallel_analysis(
     Polychoric correlations of unrelated items vary more than Pearson's. With the ``information`` v (m) that the categories keep
     (:func:`dfact.psychometrics.polychoric.grouping_information`), the random correlations are divided by √(v_i v_j), which is their
     distribution to first order.
+
+    With the ``deviations`` (m) of the columns, R is their covariance matrix, and the random matrices have the same variances.
     """
     if repeats < 1 or (quantile is not None and not 0 < quantile < 1):
         raise ParameterError(f"repeats={repeats} and quantile={quantile}, expected at least 1, and a number between 0 and 1 or None")
     rng = np.random.default_rng(seed)
     scale = np.ones(len(R)) if information is None else np.sqrt(information)
     eigenvalues = _common_eigenvalues if factors else _eigenvalues
-    random = np.array([eigenvalues(_inflated(_unrelated(n, len(R), rng), scale)) for _ in range(repeats)])
+    units = 1.0 if deviations is None else np.outer(deviations, deviations)
+    random = np.array([eigenvalues(_inflated(_unrelated(n, len(R), rng), scale) * units) for _ in range(repeats)])
+    return _compare(eigenvalues(R), random, quantile)
+
+
+def parallel_analysis_of_many(
+    values: Array, n: int, m: int, total: float, *, quantile: float | None = 0.95, repeats: int = 100, seed: int = 0
+) -> FactorCount:
+    """Count the leading eigenvalues (k,) of the covariance matrix of m columns of equal variance as :func:`parallel_analysis` does.
+
+    Random covariance matrices are not formed: the eigenvalues of a Wishart matrix are those of a tridiagonal one with entries from
+    χ distributions (Dumitriu & Edelman 2002), scaled to the ``total`` variance of the columns.
+    """
+    if repeats < 1 or (quantile is not None and not 0 < quantile < 1):
+        raise ParameterError(f"repeats={repeats} and quantile={quantile}, expected at least 1, and a number between 0 and 1 or None")
+    rng, k = np.random.default_rng(seed), len(values)
+    freedom, size = max(n - 1, m), min(n - 1, m)
+    random = np.empty((repeats, k))
+    for repeat in range(repeats):
+        diagonal = np.sqrt(rng.chisquare(freedom - np.arange(size)))
+        below = np.sqrt(rng.chisquare(np.arange(size - 1, 0, -1)))
+        squares = diagonal**2
+        squares[1:] += below**2
+        found = eigh_tridiagonal(squares, diagonal[:-1] * below, eigvals_only=True, select="i", select_range=(size - k, size - 1))
+        random[repeat] = found[::-1] * total / squares.sum()
+    return _compare(values, random, quantile)
+
+
+def _compare(values: Array, random: Array, quantile: float | None) -> FactorCount:
+    """Count the leading eigenvalues above the random ones of the same rank (repeats, k)."""
     reference = random.mean(axis=0) if quantile is None else np.quantile(random, quantile, axis=0)
-    values = eigenvalues(R)
     below = np.flatnonzero(values <= reference)
-    return FactorCount(int(below[0]) if below.size else len(R), np.arange(1, len(R) + 1.0), values, reference)
+    return FactorCount(int(below[0]) if below.size else len(values), np.arange(1, len(values) + 1.0), values, reference)
 
 
 def _eigenvalues(R: Array) -> Array:

@@ -79,24 +79,32 @@ def scree_plot(selection: "Selection") -> "Figure":
     return eigenvalue_plot(selection.table, selection.best_params["n_components"])
 
 
+def components_plot(selection: "Selection") -> "Figure":
+    """Plot the variances of principal components and the random ones of a parallel analysis, or the errors of held-out entries."""
+    if "random" in selection.table:
+        return eigenvalue_plot(selection.table, selection.best_params["n_components"])
+    return score_plot(selection.table, selection.best_params, "error", "se_difference", "mean squared error of held-out entries")
+
+
 def eigenvalue_plot(table: pd.DataFrame, chosen: float) -> "Figure":
-    """Plot the eigenvalues in the table of a selection of ``chosen`` factors.
+    """Plot the eigenvalues in the table of a selection of ``chosen`` factors or components.
 
     Solid lines are the eigenvalues of components and of common factors, and dashed lines those of unrelated answers. A ring marks the
-    chosen number of factors.
+    chosen number.
     """
-    if "factor_random" not in table:
-        raise ParameterError(f"the selection has {list(table)}, expected the eigenvalues of a factor analysis")
+    if "random" not in table:
+        raise ParameterError(f"the selection has {list(table)}, expected the eigenvalues of a factor analysis or of principal components")
     figure = new_figure(7, 4.5)
     axes = figure.add_subplot()
-    for prefix, kind, color in (("", "components", "C0"), ("factor_", "common factors", "C1")):
+    of_factors = [("factor_", "common factors", "C1")] if "factor_random" in table else []
+    for prefix, kind, color in [("", "components", "C0"), *of_factors]:
         axes.plot(table.index, table[f"{prefix}eigenvalue"], "o-", color=color, markersize=5, label=kind)
         axes.plot(table.index, table[f"{prefix}random"], "--", color=color, label=f"{kind} of unrelated answers")
     last = table["eigenvalue"][table.index == chosen]
     axes.plot(last.index, last, "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="chosen")
     axes.axhline(0, color="0.7", linewidth=0.8, zorder=0)
     axes.set_xticks(list(table.index))
-    axes.set_xlabel("number of factors")
+    axes.set_xlabel("number of factors" if of_factors else "number of components")
     axes.set_ylabel("eigenvalue")
     axes.legend()
     return figure

@@ -7,6 +7,7 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     criteria            by BIC or by the consensus of restarts
     modularity          the number of classes
     number_of_factors   parallel analyses, MAP and BIC, for factor analysis
+    number_of_components    parallel analysis and held-out entries, for principal components
     tensors             the number of components of a tensor
     resampling          refits to resampled rows, for intervals and standard errors
     group_comparison    congruence of factors between groups, and items that function differently
@@ -24,6 +25,7 @@ from dfact.selection.cross_validation.entry_cross_validation import cross_valida
 from dfact.selection.cross_validation.held_out_entries import select_by_held_out, select_each_by_held_out
 from dfact.selection.group_comparison.groups import compare_groups
 from dfact.selection.modularity import select_by_modularity
+from dfact.selection.number_of_components import select_number_of_components
 from dfact.selection.number_of_factors import select_number_of_factors
 from dfact.selection.resampling.block_bootstrap import block_bootstrap
 from dfact.selection.resampling.bootstrap import bootstrap
@@ -44,6 +46,7 @@ __all__ = [
     "select_by_held_out",
     "select_by_modularity",
     "select_each_by_held_out",
+    "select_number_of_components",
     "select_number_of_factors",
     "select_penalty",
 ]

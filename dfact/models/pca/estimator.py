@@ -3,7 +3,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Annotated, Any, Literal, Self
 
@@ -13,16 +13,28 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.engine.memory_plan import Footprint
+from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.models.estimator import Factorization
-from dfact.models.fit_task import FitTask
+from dfact.linalg.svd import uses_gram
+from dfact.models.fit_task import FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.pca.expectation import ProbabilisticPCA, maximize_likelihood
-from dfact.models.pca.footprint import fit_footprint
-from dfact.models.pca.passes import ColumnMomentsPass, Floats, LikelihoodPass, Loadings, Projection, ScorePass, Standardized
-from dfact.models.pca.spectrum import Columns, Spectrum, decompose
+from dfact.models.pca.footprint import fit_footprint, variances_footprint
+from dfact.models.pca.passes import (
+    ColumnMomentsPass,
+    Floats,
+    HeldOutPass,
+    HeldOutSquares,
+    LikelihoodPass,
+    Loadings,
+    Projection,
+    ScorePass,
+    Standardized,
+)
+from dfact.models.pca.spectrum import Columns, Spectrum, Variances, decompose, find_variances
 from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO
@@ -176,6 +188,36 @@ class PCA(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
+    def prepare_held_out(self, X: Any) -> FitTask[PCAProblem]:
+        """Prepare a fit without some of the observed entries of X (n, m)."""
+        task = self.prepare(X)
+        footprint = self._footprint_for(task.dataset.shape, task.dtype, expects=self.missing == "em")
+        return replace(task, footprint=footprint)
+
+    def held_out_squares(self, task: FitTask[PCAProblem], held_out: BlockView) -> Solver[HeldOutSquares]:
+        """Fit, and return the squared errors of the entries that the view ``held_out`` shows; the model does not change."""
+        fitted = type(self)(**self.get_params(deep=False))
+        fitted.__dict__.update(fitted_attributes(self))
+        yield from fitted._find(task)
+        view = fitted._view(task.dtype)
+        yield from run(ScorePass(task.dtype, view), fitted._projection())
+        components = (fitted.components_ * fitted._divisors[:, None]).astype(task.dtype)
+        return (yield from run(HeldOutPass(task.dtype, view), components, held_out))
+
+    def prepare_variances(self, X: Any) -> FitTask[PCAProblem]:
+        """Prepare :meth:`find_variances` of X (n, m)."""
+        task = self.prepare(X)
+        n, m = task.dataset.shape
+        if self.scale is None and not uses_gram(m, self.n_components):
+            found = f"scale is None for {m} columns, expected columns of equal variance for parallel analysis of more than 512"
+            raise ParameterError(f"{found}; use scale='standard' (--scale standard), or criterion='held_out' (--criterion held_out)")
+        return replace(task, footprint=variances_footprint(task.footprint, m, task.dtype))
+
+    def find_variances(self, task: FitTask[PCAProblem]) -> Solver[Variances]:
+        """Compute the variances from which :func:`dfact.selection.select_number_of_components` chooses."""
+        columns = yield from self.standardize(task)
+        return (yield from find_variances(columns, task.dtype, self.n_components, self.max_iter))
+
     def _prepare(self, X: Any) -> FitTask[PCAProblem]:
         dataset = self._dataset(X, None, reset=True)
         (n, m), k = dataset.shape, self.n_components
@@ -202,6 +244,13 @@ class PCA(Factorization):
             raise DataError(f"X has entries from {low:g} to {high:g}, expected genotypes from 0 to 2; use scale='standard' for other data")
 
     def _solve(self, task: FitTask[PCAProblem]) -> Solver[None]:
+        yield from self._find(task)
+        sums = yield from run(ScorePass(task.dtype, self._view(task.dtype)), self._projection())
+        _warn_empty(int(sums.empty), task.dataset.shape[0])
+        self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
+
+    def _find(self, task: FitTask[PCAProblem]) -> Solver[None]:
+        """Set all attributes but the scores."""
         report = Reporter(self.callbacks, self.max_iter)
         columns = yield from self.standardize(task)
         view, m, k = columns.view(task.dtype), task.dataset.shape[1], self.n_components
@@ -216,9 +265,6 @@ class PCA(Factorization):
             complete = bool((columns.observed == columns.rows).all())
             scales = np.outer(columns.scale, columns.scale)
             self.cross_products_ = None if spectrum.gram is None or not complete else spectrum.gram * scales
-        sums = yield from run(ScorePass(task.dtype, self._view(task.dtype)), self._projection())
-        _warn_empty(int(sums.empty), task.dataset.shape[0])
-        self.factors_ = task.gather((yield from state_rows("factors")), k)
 
     def standardize(self, task: FitTask[Any]) -> Solver[Columns]:
         """Compute means and scales of the columns, in one pass."""

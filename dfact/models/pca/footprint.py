@@ -1,5 +1,7 @@
 """The memory of a fit of principal components, in bytes."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from dfact.engine.memory_plan import Footprint
@@ -25,3 +27,9 @@ def fit_footprint(k: int, m: int, dtype: "np.dtype[np.floating]", *, expects: bo
         summed=8 * max(3 * m, gram_size(m, k)),
         tile_state=expects * 8 * (k + 1) * m,
     )
+
+
+def variances_footprint(fit: Footprint, m: int, dtype: "np.dtype[np.floating]") -> Footprint:
+    """Return the memory of the covariances of few columns, given that of a fit."""
+    work, summed = fit.work_per_row + (3 * dtype.itemsize + 1) * m, 4 * 8 * m * m
+    return replace(fit, work_per_row=work, broadcast=fit.broadcast + summed, summed=max(fit.summed or 0, summed), converts=True)

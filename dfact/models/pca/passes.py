@@ -10,6 +10,8 @@ from dfact.engine.block_state import BlockState, RowFactors
 from dfact.engine.passes import Block, PartialSums, Pass, TiledPass
 from dfact.kernels.principal import column_moments, count_observed, expected_scores, mark_observed, posterior_rows, standardize
 
+N_ROW_GROUPS = 20
+"""Number of groups of rows whose sums give the standard errors of a mean error."""
 _PART = 1 << 12  # columns that are multiplied at once
 Floats = NDArray[np.float64]
 
@@ -218,3 +220,33 @@ class LikelihoodPass(Pass[BlockState, Loadings, LikelihoodSums]):
         total = LikelihoodSums(np.asarray(likelihoods[counts > 0].sum()), np.asarray((counts > 0).sum()))
         likelihoods[counts == 0] = np.nan
         return RowFactors(likelihoods[None]), total
+
+
+@dataclass
+class HeldOutSquares(PartialSums, name="pca_held_out"):
+    """Squared errors of standardized entries by group of rows; row i is in the group i modulo their number."""
+
+    squares: NDArray[Any]
+    counts: NDArray[Any]
+    """Number of entries in each group."""
+
+
+@dataclass(frozen=True)
+class HeldOutPass(Pass[RowFactors, NDArray[Any], HeldOutSquares]):
+    """Errors of the model of the scores in the state, given the components (k, m) that they multiply."""
+
+    dtype: np.dtype[Any]
+    view: Standardized
+    state_type = RowFactors
+    changes_state = False
+
+    def step(self, block: Block, state: RowFactors, broadcast: NDArray[Any]) -> tuple[RowFactors, HeldOutSquares]:
+        X, (stored, missing) = self.view(block), block.codes
+        model = block.work.matmul(np.nan_to_num(state.factors).T, broadcast, "model")
+        observed = block.work.array("observed", X.shape, self.dtype)
+        mark_observed(stored, missing, observed)
+        np.subtract(X, model, out=model)
+        np.multiply(model, observed, out=model)
+        squares, counts = np.einsum("ij,ij->i", model, model, dtype=np.float64), observed.sum(axis=1, dtype=np.float64)
+        groups = (block.start + np.arange(len(X))) % N_ROW_GROUPS
+        return state, HeldOutSquares(np.bincount(groups, squares, N_ROW_GROUPS), np.bincount(groups, counts, N_ROW_GROUPS))

@@ -6,10 +6,13 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 
 from dfact.engine.requests import Solver, run
+from dfact.errors import DataError
 from dfact.linalg.svd import GramPass, SingularPairs, gram_pairs, singular_pairs, uses_gram
 from dfact.models.pca.passes import ColumnMoments, Floats, Standardized
+from dfact.psychometrics.correlation import MomentsPass
 
 Scale = Literal["standard", "binomial"] | None
 _TOLERANCE = {"float32": 1e-4, "float64": 1e-7}
@@ -34,6 +37,7 @@ class Columns:
     def of(cls, found: ColumnMoments, shift: Floats, offset: Floats, scale: Scale) -> "Columns":
         """Make the standardization from the moments about the shift; answers as they were given are larger by the offset (m,)."""
         counts, sums, squares = found.moments
+        counts = np.maximum(counts, 1)  # a column may have all of its entries held out
         about = sums / counts
         mean, squares = about + shift, np.maximum(squares - sums * about, 0)
         divisor = np.ones_like(mean)
@@ -70,3 +74,30 @@ def decompose(view: Standardized, m: int, k: int, max_passes: int, on_pass: Call
     tolerance = _TOLERANCE[view.dtype.name]
     pairs = yield from singular_pairs(m, k, view.dtype, view=view, tolerance=tolerance, max_passes=max_passes, on_pass=on_pass)
     return Spectrum(pairs, None)
+
+
+@dataclass(frozen=True)
+class Variances:
+    """The variances of the standardized columns, from which a number of components is chosen."""
+
+    rows: int
+    total: float
+    """Sum of the variances of the columns."""
+    leading: Floats
+    """Largest variances of components (k,)."""
+    covariances: Floats | None
+    """Covariances over the rows that have both columns (m, m), for data of few columns."""
+
+
+def find_variances(columns: Columns, dtype: np.dtype[Any], k: int, max_passes: int) -> Solver[Variances]:
+    """Compute the covariances of few columns, or the k leading variances of many."""
+    m, total = len(columns.mean), float(columns.squares.sum()) / (columns.rows - 1)
+    if uses_gram(m, k):
+        moments = yield from run(MomentsPass(dtype, complete_only=False), columns.mean)
+        C = moments.covariances() / np.outer(columns.scale, columns.scale)
+        undefined = np.argwhere(np.isnan(C))
+        if undefined.size:
+            raise DataError(f"columns {undefined[0].tolist()} have no two rows with both, expected some; choose by held-out entries")
+        return Variances(columns.rows, total, eigh(C, eigvals_only=True, subset_by_index=(m - k, m - 1))[::-1], C)
+    spectrum = yield from decompose(columns.view(dtype), m, k, max_passes, lambda _: None)
+    return Variances(columns.rows, total, spectrum.pairs.values**2 / (columns.rows - 1), None)
