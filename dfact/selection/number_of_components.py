@@ -121,9 +121,7 @@ def select_number_of_components(
     return Selection(table, {"n_components": best}, fitted)
 
 
-def _check(
-    candidates: Sequence[int], criterion: str, rule: str, quantile: float | None, holdout_fraction: float, n_repeats: int
-) -> None:
+def _check(candidates: Sequence[int], criterion: str, rule: str, quantile: float | None, holdout_fraction: float, n_repeats: int) -> None:
     if not candidates or candidates[0] < 1:
         raise ParameterError(f"n_components is {list(candidates)}, expected numbers of components of at least 1")
     for name, value, accepted in (("criterion", criterion, CRITERIA), ("rule", rule, tuple(RULES))):
@@ -136,9 +134,7 @@ def _check(
     check_count("n_repeats", n_repeats, 1, 1000)
 
 
-def _by_parallel_analysis(
-    model: PCA, X: Any, candidates: Sequence[int], quantile: float | None, seed: int
-) -> tuple[pd.DataFrame, int]:
+def _by_parallel_analysis(model: PCA, X: Any, candidates: Sequence[int], quantile: float | None, seed: int) -> tuple[pd.DataFrame, int]:
     """Return the table of the variances, and the candidate that is nearest to the number of those above chance."""
     counted = _count(model, X, candidates[-1], quantile, seed)
     best = min(candidates, key=lambda k: abs(k - counted.n_factors))

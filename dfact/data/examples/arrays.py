@@ -39,9 +39,11 @@ def write_air(folder: Path) -> None:
     heating = np.maximum(-warmth, 0) + rng.normal(0, 0.2, n)
     sources = np.stack([warmth, wind, traffic, heating], axis=1)
     rows = {
-        "NO": (0, -6, 14, 2, 30, 4), "NO2": (-2, -5, 9, 2, 40, 4), "CO": (0, -0.05, 0.14, 0.1, 0.6, 0.05), "soot": (0, -0.3, 0.8, 0.5, 2, 0.2),
+        "NO": (0, -6, 14, 2, 30, 4), "NO2": (-2, -5, 9, 2, 40, 4), "CO": (0, -0.05, 0.14, 0.1, 0.6, 0.05),
+        "soot": (0, -0.3, 0.8, 0.5, 2, 0.2),
         "SO2": (0, -0.3, 0.1, 1.5, 3, 0.4), "PM10": (-1, -4, 4, 9, 28, 4), "PM2.5": (-1, -3, 2, 8, 18, 3), "ozone": (20, 4, -9, -3, 60, 7),
-        "temperature": (9, -0.5, 0, -2, 12, 1.5), "humidity": (-8, -2, 0, 3, 70, 5), "wind": (0, 2, 0, 0, 4, 0.4), "sunshine": (3, 0, 0, -1, 6, 1.2),
+        "temperature": (9, -0.5, 0, -2, 12, 1.5), "humidity": (-8, -2, 0, 3, 70, 5), "wind": (0, 2, 0, 0, 4, 0.4),
+        "sunshine": (3, 0, 0, -1, 6, 1.2),
     }  # fmt: skip
     effects = np.array(list(rows.values()))
     table = effects[:, 4] + sources @ effects[:, :4].T + effects[:, 5] * rng.normal(size=(n, len(rows)))

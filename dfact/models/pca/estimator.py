@@ -16,8 +16,8 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.models.estimator import Factorization
 from dfact.linalg.svd import uses_gram
+from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
 from dfact.models.lazy_transform import lazy_of_dask
@@ -98,7 +98,7 @@ class PCA(Factorization):
     singular_values_ : array (k,)
         √((n − 1) variance): those of the centred, scaled data if it is complete.
     mean_ : array (m,)
-        μ.
+        μ, of the data as it was given.
     scale_ : array (m,)
         Diagonal of D; 1 without ``scale``, and for columns that do not vary.
     noise_variance_ : float
@@ -142,7 +142,9 @@ class PCA(Factorization):
     """
 
     traits = ModelTraits(
-        Vocabulary("component", "components", "participants", "items", "Loadings of the components", "loading"), counts_empty_rows=True
+        Vocabulary("component", "components", "rows", "columns", "Loadings of the components", "loading"),
+        counts_empty_rows=True,
+        original_units=True,
     )
 
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
@@ -199,7 +201,7 @@ class PCA(Factorization):
         fitted = type(self)(**self.get_params(deep=False))
         fitted.__dict__.update(fitted_attributes(self))
         yield from fitted._find(task)
-        view = fitted._view(task.dtype)
+        view = fitted._view(task)
         yield from run(ScorePass(task.dtype, view), fitted._projection())
         components = (fitted.components_ * fitted._divisors[:, None]).astype(task.dtype)
         return (yield from run(HeldOutPass(task.dtype, view), components, held_out))
@@ -207,7 +209,7 @@ class PCA(Factorization):
     def prepare_variances(self, X: Any) -> FitTask[PCAProblem]:
         """Prepare :meth:`find_variances` of X (n, m)."""
         task = self.prepare(X)
-        n, m = task.dataset.shape
+        m = task.dataset.shape[1]
         if self.scale is None and not uses_gram(m, self.n_components):
             found = f"scale is None for {m} columns, expected columns of equal variance for parallel analysis of more than 512"
             raise ParameterError(f"{found}; use scale='standard' (--scale standard), or criterion='held_out' (--criterion held_out)")
@@ -245,7 +247,7 @@ class PCA(Factorization):
 
     def _solve(self, task: FitTask[PCAProblem]) -> Solver[None]:
         yield from self._find(task)
-        sums = yield from run(ScorePass(task.dtype, self._view(task.dtype)), self._projection())
+        sums = yield from run(ScorePass(task.dtype, self._view(task)), self._projection())
         _warn_empty(int(sums.empty), task.dataset.shape[0])
         self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
 
@@ -310,11 +312,12 @@ class PCA(Factorization):
         self.explained_variance_ratio_ = variances / total if total > 0 else np.zeros_like(variances)
         self.explained_share_ = min(float(self.explained_variance_ratio_.sum()), 1.0)
         self.singular_values_ = np.sqrt(variances * (columns.rows - 1))
-        self.mean_, self.scale_, self.noise_variance_ = mean, columns.scale, noise
+        self.mean_, self.scale_, self.noise_variance_ = mean + columns.offset, columns.scale, noise
         self.n_samples_, self.cross_products_ = columns.rows, None
 
-    def _view(self, dtype: np.dtype[Any]) -> Standardized:
-        return Standardized(self.mean_, self.scale_, dtype)
+    def _view(self, task: FitTask[Any]) -> Standardized:
+        """Return the view of the entries as the task's data store them."""
+        return Standardized(self.mean_ - task.dataset.offset, self.scale_, task.dtype)
 
     def _projection(self) -> Projection:
         noise = self.noise_variance_
@@ -339,7 +342,7 @@ class PCA(Factorization):
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         task = self._task(dataset)
-        sums, scores = task.compute_rows(ScorePass(task.dtype, self._view(task.dtype)), self._projection(), len(self.components_), out)
+        sums, scores = task.compute_rows(ScorePass(task.dtype, self._view(task)), self._projection(), len(self.components_), out)
         _warn_empty(int(sums.empty), dataset.shape[0])
         return scores
 
@@ -349,7 +352,7 @@ class PCA(Factorization):
         entries: NDArray[Any] = (self.mean_ + (T * self._divisors) @ self.components_ * self.scale_).astype(T.dtype)
         return entries
 
-    def score(self, X: Any, y: None = None) -> float:
+    def score(self, X: Any, y: None = None) -> float:  # type: ignore[override]  # transform takes no further inputs
         """Return the mean log-likelihood of the rows of X (n, m) by probabilistic PCA, of their observed entries.
 
         It is scikit-learn's for complete data. Rows without any entry do not count.
@@ -367,7 +370,7 @@ class PCA(Factorization):
         largest = float(self.explained_variance_.max())
         noise = max(self.noise_variance_, _ROUNDING * largest, np.finfo(np.float64).tiny)
         W = self.components_ * np.sqrt(np.maximum(self.explained_variance_ - noise, 0))[:, None]
-        pass_ = LikelihoodPass(task.dtype, self._view(task.dtype), np.log(self.scale_))
+        pass_ = LikelihoodPass(task.dtype, self._view(task), np.log(self.scale_))
         loadings: Loadings = np.vstack([W, np.zeros((1, W.shape[1]))]), noise
         sums, rows = task.compute_rows(pass_, loadings, 1, None)
         return float(sums.log_likelihood / sums.rows), np.asarray(rows, np.float64)[:, 0]
@@ -388,6 +391,10 @@ class PCA(Factorization):
         light = super()._copy_for_transform()
         light.cross_products_ = None  # (m, m), not needed for scores
         return light
+
+    def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
+        """Refuse columns other than the fitted ones; what an import subtracted from them may differ, as the model adds it."""
+        super()._check_columns(dataset, None)
 
     def _task(self, dataset: Dataset, problem: Any = None, **settings: Any) -> FitTask[Any]:
         if settings.get("footprint") is None:

@@ -96,7 +96,7 @@ def maximize_likelihood(
         if converged:
             break
         mean, covariance = _moments(sums.total, k)
-        residuals = yield from step_tiles(Regress(np.linalg.cholesky(covariance), mean), {"squares": squares})
+        residuals = yield from step_tiles(Regress(np.asarray(np.linalg.cholesky(covariance), np.float64), mean), {"squares": squares})
         noise = max(float(residuals.squares) / n_observed, least)
     loadings = yield from read_tiles("loadings", np.dtype(np.float64))
     return ProbabilisticPCA(loadings[:-1], loadings[-1], noise, history, converged)

@@ -24,6 +24,9 @@ class Columns:
     """The standardization of the columns, and their moments thereafter."""
 
     mean: Floats
+    """Means as the entries are stored (m,)."""
+    offset: Floats
+    """Value that the import subtracted from each column's entries (m,)."""
     scale: Floats
     """Divisor of each centred column (m,); 1 without scaling, and for a constant column."""
     squares: Floats
@@ -49,7 +52,7 @@ class Columns:
         # Rounding leaves a constant column with a tiny variance.
         varies = squares > counts * (np.finfo(np.float64).eps * (np.abs(about) + np.abs(mean))) ** 2
         divisor = np.where(varies & (divisor > 0), divisor, 1.0)
-        return cls(mean, divisor, np.where(varies, squares, 0) / divisor**2, counts, int(found.rows))
+        return cls(mean, offset, divisor, np.where(varies, squares, 0) / divisor**2, counts, int(found.rows))
 
     def view(self, dtype: np.dtype[Any]) -> Standardized:
         """Return the view of a block with these columns."""

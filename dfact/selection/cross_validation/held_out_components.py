@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from dfact.engine.requests import Solver
 from dfact.errors import DataError
@@ -41,7 +42,7 @@ def component_errors(
     def finished(fit: EntryFit) -> None:
         reporter.reached(len(store.entries), f"{fit.model.n_components} components")
 
-    found = np.array(run_entry_fits(_solve, fits, store, finished=finished)).reshape(n_repeats, len(candidates), 2, -1)
+    found: NDArray[np.float64] = np.array(run_entry_fits(_solve, fits, store, finished=finished)).reshape(n_repeats, len(candidates), 2, -1)
     squares, counts = np.moveaxis(found, (2, 1), (0, 1))
     if not counts.sum():
         raise DataError(f"no entry is held out: holdout_fraction is {holdout_fraction:g}, expected a larger one")

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import subspace_angles
 from scipy.stats import multivariate_normal
-from sklearn.decomposition import PCA as Reference
+from sklearn import decomposition
 from sklearn.preprocessing import StandardScaler
 
 import dfact
@@ -21,6 +22,7 @@ from tests.conftest import planted_answers
 from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[Any]
+Reference = decomposition.PCA
 
 
 def planted(seed: int, n: int = 400, m: int = 20, k: int = 4, missing: float = 0.0, noise: float = 0.5) -> Array:
@@ -134,7 +136,7 @@ def test_the_cross_products_give_the_components_again() -> None:
 
 def expectation_maximization(X: Array, k: int, n_iter: int) -> tuple[Array, Array, float, list[float]]:
     """Tipping and Bishop's algorithm, row by row: covariance WᵀW + σ²I (m, m), mean, σ², log-likelihood before each step."""
-    n, m = X.shape
+    m = X.shape[1]
     observed = ~np.isnan(X)
     mean = np.nanmean(X, axis=0)
     W, noise, history = np.random.default_rng(0).normal(size=(k, m)), 1.0, []
@@ -196,7 +198,9 @@ def test_scores_are_those_of_rows_whose_missing_entries_are_expected(seed: int) 
     expected = ((completed - model.mean_) / model.scale_) @ model.components_.T
     np.testing.assert_allclose(model.factors_, expected, atol=1e-9)
     np.testing.assert_allclose(model.transform(X), model.factors_, atol=1e-12)
-    np.testing.assert_allclose(dfact.PCA(3).fit(X).transform(completed), (completed - dfact.PCA(3).fit(X).mean_) @ dfact.PCA(3).fit(X).components_.T)
+    np.testing.assert_allclose(
+        dfact.PCA(3).fit(X).transform(completed), (completed - dfact.PCA(3).fit(X).mean_) @ dfact.PCA(3).fit(X).components_.T
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -243,7 +247,7 @@ def test_what_the_data_do_not_allow_is_refused() -> None:
     X = planted(8)
     for parameters, data, found in (
         ({"n_components": 21}, X, "n_components=21 is larger than the data allows: n_samples=400, n_features=20"),
-        ({"n_components": 20}, np.where(X > X.max() - 1, np.nan, X), "n_components is 20, expected fewer than the 20 columns"),
+        ({"n_components": 20}, np.where(X.max() - 1 < X, np.nan, X), "n_components is 20, expected fewer than the 20 columns"),
         ({"scale": "robust"}, X, "scale is 'robust', expected"),
         ({"missing": "zero"}, X, "missing is 'zero', expected"),
     ):
@@ -258,6 +262,17 @@ def test_a_fit_that_does_not_converge_says_so() -> None:
     with pytest.warns(dfact.ConvergenceWarning, match="PCA did not converge in 3 iterations; increase max_iter"):
         model = dfact.PCA(4, max_iter=2).fit(X)
     assert not model.converged_
+
+
+def test_data_that_an_import_shifted_are_taken_as_they_were(tmp_path: Path) -> None:
+    X = planted(0, missing=0.1)
+    frame = pd.DataFrame(X, columns=[f"q{j}" for j in range(20)])
+    stored = [dfact.import_table(rows, tmp_path / name, items="q*") for name, rows in (("a.zarr", frame), ("b.zarr", frame[:50]))]
+    assert (stored[0].offset != stored[1].offset).any()
+    model, reference = dfact.PCA(3, dtype="float64").fit(stored[0]), dfact.PCA(3).fit(X)
+    np.testing.assert_allclose(model.mean_, reference.mean_, atol=1e-4)
+    np.testing.assert_allclose(np.asarray(model.transform(stored[1])), reference.factors_[:50], atol=1e-3)
+    assert model.score(stored[1]) == pytest.approx(reference.score(X[:50]), rel=1e-4)
 
 
 # One result everywhere
