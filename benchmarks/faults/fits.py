@@ -105,7 +105,8 @@ class Solver:
     last: int = 7
 
     def make(self, **settings: Any) -> Any:
-        return self.model(3, random_state=0, **self.parameters, **settings)
+        model = self.model(3, **self.parameters, **settings)
+        return model.set_params(random_state=0) if "random_state" in model.get_params() else model
 
 
 _ITERATES = {"max_iter": 8, "tol": 0}
@@ -117,6 +118,7 @@ SOLVERS = {
     "L1NMF": Solver(dfact.L1NMF, answers, _RANDOM_START),
     "GradeOfMembership crsc": Solver(dfact.GradeOfMembership, memberships, {"method": "crsc"}, last=4),
     "Admixture": Solver(dfact.Admixture, memberships, _ITERATES | {"ploidy": 4}),
+    "PCA": Solver(dfact.PCA, skewed),
     "ExpectileMF exact": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "exact"}),
     "ExpectileMF surrogate": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "surrogate"}),
     "ElasticCP bcd, fill": Solver(dfact.ElasticCP, tensor, _ITERATES | {"lam": 0.5, "missing": "fill"}),

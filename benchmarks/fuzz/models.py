@@ -53,6 +53,7 @@ FORGED: dict[str, tuple[str, Callable[[], Any]]] = {
     "icqf": ("dense", lambda: dfact.ICQF(2, max_iter=2, bounds=(0, 9))),
     "l1nmf": ("dense", lambda: dfact.L1NMF(2, max_iter=2)),
     "fa": ("dense", lambda: dfact.FactorAnalysis(2)),
+    "pca": ("dense", lambda: dfact.PCA(2, max_iter=2)),
     "gom": ("dense", lambda: dfact.GradeOfMembership(2, random_state=0)),
     "emf": ("sparse", lambda: dfact.ExpectileMF(2, max_iter=2)),
     "cp": ("tensor", lambda: dfact.ElasticCP(2, max_iter=2, random_state=0)),

@@ -50,6 +50,7 @@ def fits(data: dict[str, list[dfact.Dataset]]) -> Iterator[tuple[object, dfact.D
     yield from ((dfact.GradeOfMembership(3, random_state=0), dataset) for dataset in data["responses"])
     yield from ((dfact.Admixture(3, ploidy=2, random_state=0, **_ITERATIONS), dataset) for dataset in data["responses"])
     yield from ((dfact.FactorAnalysis(3), dataset) for dataset in data["measured"])
+    yield from ((dfact.PCA(3, **_ITERATIONS), dataset) for dataset in data["measured"])
     for solver in ("exact", "surrogate"):
         model = {"tau": 0.2, "ridge": 0.1, "solver": solver, **_ITERATIONS}
         yield from ((dfact.ExpectileMF(3, **model), dataset) for dataset in data["measured"])

@@ -313,6 +313,7 @@ CASES: dict[str, Case] = {
     "L1NMF": (lambda: dfact.L1NMF(3, max_iter=3), answers, {}),
     "GradeOfMembership": (lambda: dfact.GradeOfMembership(2, random_state=0), complete, {}),
     "ExpectileMF": (lambda: dfact.ExpectileMF(3, tau=0.3, max_iter=3), answers, {}),
+    "PCA": (lambda: dfact.PCA(2, max_iter=2), answers, {}),
     "FactorAnalysis": (lambda: dfact.FactorAnalysis(2), answers, {}),
     "ElasticCP": (lambda: dfact.ElasticCP(3, lam=0.1, random_state=0, max_iter=3), tensor, {}),
     "CPALS": (lambda: dfact.CPALS(2, random_state=0, max_iter=3), lambda: tensor()[:, :, :, 0], {}),

@@ -69,6 +69,7 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     "ICQF admm": ("answers", lambda: dfact.ICQF(8, solver="admm", **SHORT)),
     "L1NMF": ("answers", lambda: dfact.L1NMF(8, **SHORT)),
     "FactorAnalysis": ("answers", lambda: dfact.FactorAnalysis(3)),
+    "PCA": ("measurements", lambda: dfact.PCA(8, **SHORT)),
     "GradeOfMembership": ("memberships", lambda: dfact.GradeOfMembership(3)),
     "Admixture": ("genotypes", lambda: dfact.Admixture(8, **SHORT)),
     "ExpectileMF surrogate": ("measurements", lambda: dfact.ExpectileMF(5, tau=0.2, ridge=0.1, solver="surrogate", **SHORT)),

@@ -129,6 +129,10 @@ SOLVERS = {
     "FactorAnalysis, polychoric": Solver(
         dfact.FactorAnalysis, {"max_iter": 1000, "correlation": "polychoric"}, None, ("weights",), TOO_MANY
     ),
+    "PCA": Solver(dfact.PCA, {}, None, (), TOO_MANY),
+    "PCA, mean": Solver(dfact.PCA, {"missing": "mean"}, None, (), TOO_MANY),
+    "PCA, standard": Solver(dfact.PCA, {"scale": "standard"}, None, (), TOO_MANY),
+    "PCA, binomial": Solver(dfact.PCA, {"scale": "binomial"}, None, ("genotypes",), TOO_MANY),
     "GradeOfMembership": Solver(dfact.GradeOfMembership, **responses()),
     "GradeOfMembership, svm-cone": Solver(dfact.GradeOfMembership, **responses(vertex_hunting="svm-cone")),
     "GradeOfMembership, srsc": Solver(dfact.GradeOfMembership, **responses(method="srsc")),
