@@ -46,6 +46,8 @@ class Footprint:
     """Number of rows whose sums are formed at once: sums of fewer rows, which have no summed arrays yet, count as broadcast."""
     tile_state: int = 0
     """State of all tiles of columns, on the driver; that of the first tiles, which stays in memory, is also part of the broadcast."""
+    driver: int = 0
+    """Arrays that the solver holds on the driver in addition to those of passes."""
     note: str = ""
     """Sentence on how the memory limit changes the fit, for the plan."""
 
@@ -58,6 +60,7 @@ class Footprint:
             count * self.result_per_row,
             converts=self.converts,
             tile_state=count * self.tile_state,
+            driver=count * self.driver,
         )
 
     @property
@@ -208,7 +211,7 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     sums = _waiting_sums(footprint, layout, workers) * summed + _tiled_bytes(footprint, layout, workers, m)
     working = round(_SLACK * (threads + sums + messages))
     depth = layout.n_partitions.bit_length() if on_cluster else 0
-    driver = 4 * footprint.broadcast + depth * summed + n * footprint.result_per_row
+    driver = footprint.driver + 4 * footprint.broadcast + depth * summed + n * footprint.result_per_row
     kept = _divide(workers.limit - workers.baseline - working - driver, source, footprint, layout, workers)
     return Plan(
         shape=source.shape,

@@ -144,6 +144,14 @@ def gram_size(n_columns: int, k: int) -> int:
     return 0 if is_wide(n_columns, k) else n_columns * (n_columns if n_columns <= _GRAM_COLUMNS else k + _OVERSAMPLING)
 
 
+def basis_bytes(n_columns: int, k: int, max_passes: int) -> int:
+    """Return the bytes of the Krylov basis and its products on the driver, with the copies that are made as they grow."""
+    if uses_gram(n_columns, k) or is_wide(n_columns, k):
+        return 0
+    block = n_columns * (k + _OVERSAMPLING)
+    return 4 * 8 * block * min(max_passes, n_columns // (k + _OVERSAMPLING), _BASIS_ENTRIES // block)
+
+
 def tiled_gram_size(n_columns: int, k: int) -> int:
     """Return the number of entries of the tiled sums in a pass of :func:`right_singular`, and of its broadcast."""
     return n_columns * (k + _OVERSAMPLING) if is_wide(n_columns, k) else 0

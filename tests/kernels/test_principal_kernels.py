@@ -88,7 +88,12 @@ def test_columns_solve_their_normal_equations(seed: int) -> None:
 def test_scores_are_those_of_rows_completed_by_their_expectation(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, m, k, noise = 20, 10, 3, 0.3
-    U, weights, X, observed = np.linalg.qr(rng.normal(size=(m, k)))[0].T, np.array([3.0, 1, 0]), rng.normal(size=(n, m)), rng.random((n, m)) < 0.6
+    U, weights, X, observed = (
+        np.linalg.qr(rng.normal(size=(m, k)))[0].T,
+        np.array([3.0, 1, 0]),
+        rng.normal(size=(n, m)),
+        rng.random((n, m)) < 0.6,
+    )
     grams, products, out = np.einsum("rj,sj,ij->irs", U, U, observed), np.where(observed, X, 0) @ U.T, np.empty((n, k))
     expected_scores(packed(grams), products, weights, noise, out)
     S = (U.T * weights**2) @ U + noise * np.eye(m)

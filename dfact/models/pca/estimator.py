@@ -85,7 +85,7 @@ class PCA(Factorization):
     tol : float
         With missing entries: stop when the mean log-likelihood of an observed entry rises by at most this much in a pass.
     max_iter : int
-        Maximum number of passes of the EM algorithm, and of the block Krylov iteration.
+        Maximum number of passes of the EM algorithm, and of the block Krylov iteration, which takes at most 30.
 
     Attributes
     ----------
@@ -263,10 +263,8 @@ class PCA(Factorization):
         if task.problem.expects:
             model = yield from self._maximize(columns, report, task)
             self._set_model(columns, model, task.dtype)
-        else:
-            complete = bool((columns.observed == columns.rows).all())
-            scales = np.outer(columns.scale, columns.scale)
-            self.cross_products_ = None if spectrum.gram is None or not complete else spectrum.gram * scales
+        elif spectrum.gram is not None and (columns.observed == columns.rows).all():
+            self.cross_products_ = spectrum.gram * np.outer(columns.scale, columns.scale)
 
     def standardize(self, task: FitTask[Any]) -> Solver[Columns]:
         """Compute means and scales of the columns, in one pass."""
@@ -411,4 +409,4 @@ class PCA(Factorization):
 
 def _warn_empty(empty: int, n: int) -> None:
     if empty:
-        warnings.warn(f"{empty} of {n} rows have no entry; their scores are NaN", UserWarning, stacklevel=4)
+        warnings.warn(f"{empty} of {n} rows have no observed entry; their scores are NaN", UserWarning, stacklevel=4)

@@ -6,9 +6,11 @@ import numpy as np
 
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.tiles import RESIDENT_COLUMNS
-from dfact.linalg.svd import gram_size, tiled_gram_size
+from dfact.linalg.svd import basis_bytes, gram_size, tiled_gram_size
 
 _PART = 1 << 12  # columns that are multiplied at once
+MAX_PASSES = 30
+"""Most passes of the block Krylov iteration, whose basis grows with each."""
 
 
 def fit_footprint(k: int, m: int, dtype: "np.dtype[np.floating]", *, expects: bool) -> Footprint:
@@ -26,6 +28,7 @@ def fit_footprint(k: int, m: int, dtype: "np.dtype[np.floating]", *, expects: bo
         converts=False,
         summed=8 * max(3 * m, gram_size(m, k)),
         tile_state=expects * 8 * (k + 1) * m,
+        driver=basis_bytes(m, k, MAX_PASSES),
     )
 
 

@@ -11,6 +11,7 @@ from scipy.linalg import eigh
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.linalg.svd import GramPass, SingularPairs, gram_pairs, singular_pairs, uses_gram
+from dfact.models.pca.footprint import MAX_PASSES
 from dfact.models.pca.passes import ColumnMoments, Floats, Standardized
 from dfact.psychometrics.correlation import MomentsPass
 
@@ -75,7 +76,8 @@ def decompose(view: Standardized, m: int, k: int, max_passes: int, on_pass: Call
         on_pass(1)
         return Spectrum(gram_pairs(sums.gram, k), sums.gram)
     tolerance = _TOLERANCE[view.dtype.name]
-    pairs = yield from singular_pairs(m, k, view.dtype, view=view, tolerance=tolerance, max_passes=max_passes, on_pass=on_pass)
+    limit = min(max_passes, MAX_PASSES)
+    pairs = yield from singular_pairs(m, k, view.dtype, view=view, tolerance=tolerance, max_passes=limit, on_pass=on_pass)
     return Spectrum(pairs, None)
 
 

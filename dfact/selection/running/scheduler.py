@@ -145,7 +145,8 @@ def largest_batch(source: RowSource, dtype: np.dtype[Any], fits: Sequence[Footpr
     for count in range(len(fits), 0, -1):
         batch = fits[:count]
         work = max(one.work_per_row for one in batch) + row
-        footprint = Footprint(sum(one.state_per_row for one in batch), work, sum(one.fused_broadcast for one in batch), 0)
+        broadcast, driver = (sum(getattr(one, name) for one in batch) for name in ("fused_broadcast", "driver"))
+        footprint = Footprint(sum(one.state_per_row for one in batch), work, broadcast, 0, driver=driver)
         plan = make_plan(source, dtype, footprint, workers)
         if count == 1 or (plan.fits and plan.state_in_memory == plan.n_partitions):
             break

@@ -229,7 +229,7 @@ def test_missing_entries_as_means_are_scikit_learns_of_filled_data() -> None:
 def test_rows_without_entries_have_no_scores_and_do_not_count() -> None:
     X = planted(6)
     empty = np.vstack([X, np.full((3, 20), np.nan)])
-    with pytest.warns(UserWarning, match="3 of 403 rows have no entry"):
+    with pytest.warns(UserWarning, match="3 of 403 rows have no observed entry"):
         model = dfact.PCA(4).fit(empty)
     assert_equal_components(model, Reference(4, svd_solver="full").fit(X), values=1e-6, angle=1e-5)
     assert np.isnan(model.factors_[400:]).all()

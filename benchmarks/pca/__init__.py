@@ -1,0 +1,1 @@
+"""Principal components: time, accuracy and memory against other libraries."""
