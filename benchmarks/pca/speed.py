@@ -2,9 +2,9 @@
 
     python -m benchmarks.pca.speed [--shapes 200000x500,20000x5000] [--components 10] [--threads 2] [--folder DIR] [--dask-ml PYTHON]
 
-scikit-learn's randomized PCA gets the data in memory, after it has been read; dask-ml's PCA, if an interpreter that has it is named, and dfact
-read the same Zarr store. Each run is a process of its own. The errors are relative to the singular values of dfact in double precision,
-iterated to 1e-10. With ``--missing`` entries are missing, which dfact alone accepts.
+scikit-learn's randomized PCA gets the data in memory, after it has been read. dask-ml's PCA reads the same values from a Zarr array, if an
+interpreter that has it is named. Each run is a process of its own. The errors are relative to the singular values of dfact in double
+precision, iterated to 1e-10. With ``--missing`` entries are missing, which dfact alone accepts.
 """
 
 import argparse
@@ -93,7 +93,7 @@ print("RESULT" + json.dumps({"values": model.singular_values_.tolist(), "seconds
 
 
 def fit_dask_ml(python: str, path: Path, k: int, threads: int) -> dict[str, Any]:
-    """Fit dask-ml's randomized PCA to the raw store with another interpreter, with as few iterations as the accuracy needs, at most 4."""
+    """Fit dask-ml's randomized PCA to the raw store with another interpreter, with 4 power iterations."""
     arguments = [str(path.with_suffix(".raw.zarr")), str(k), str(threads)]
     done = subprocess.run([python, "-c", DASK_ML, *arguments, "4"], stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])

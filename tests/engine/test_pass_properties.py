@@ -30,6 +30,7 @@ from dfact.selection import (
     core_consistency,
     cross_validate_entries,
     select_by_held_out,
+    select_number_of_components,
     select_penalty,
 )
 from tests.conftest import planted_answers
@@ -122,6 +123,7 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     factors.transform(answers)
 
     dfact.PCA(2, scale="standard", **inline).fit(answers).score(answers)
+    select_number_of_components(dfact.PCA(**inline), answers, [2], criterion="held_out")
 
     responses = memberships(1)
     dfact.GradeOfMembership(3, likelihood="binomial", max_iter=5, **inline).fit(responses)
