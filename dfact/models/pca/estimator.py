@@ -138,7 +138,7 @@ class PCA(Factorization):
     >>> X[rng.random(X.shape) < 0.1] = np.nan
     >>> model = dfact.PCA(n_components=2).fit(X)
     >>> model.components_.shape, round(model.explained_share_, 2)
-    ((2, 20), 0.99)
+    ((2, 20), 1.0)
     """
 
     traits = ModelTraits(
