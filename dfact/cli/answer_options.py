@@ -23,7 +23,7 @@ def _each(
 
 
 def _codes(parsed: dict[str, Any], value: str) -> None:
-    """Parse [ITEM=]CODE,…: codes after ITEM= are those of the item, codes before any item are those of all items."""
+    """Parse [ITEM=]CODE,…: codes after ITEM= belong to the item, codes before any item to all items."""
     name = "*"
     for entry in value.split(","):
         item, equals, code = entry.partition("=")

@@ -94,7 +94,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 )
 @list_option(
     "--replicate-weights",
-    "Columns with the replicate weights of a survey, beside its --weight: names or patterns such as 'RW*'. Repeatable or separated by "
+    "Columns with the replicate weights of a survey, besides its --weight: names or patterns such as 'RW*'. Repeatable or separated by "
     "commas.",
     metavar="NAMES",
 )

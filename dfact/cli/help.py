@@ -36,7 +36,7 @@ _GUIDES = {
     "structure": "admixture",
     "transform": "import",
 }
-"""Guides of the commands that are not those of one model."""
+"""Guides of the commands that do not belong to one model."""
 
 
 def _guides() -> dict[str, Traversable]:

@@ -379,7 +379,7 @@ class ElasticCP(CPModel):
             raise ParameterError(f"noise_variance is {variance!r} and laplace_rate is {rate!r}, expected both or neither")
         if variance is not None and (lam, l1_ratio) != _DEFAULT_PENALTY:
             expected = "expected only one pair: leave lam and l1_ratio, or noise_variance and laplace_rate, at their defaults"
-            raise ParameterError(f"lam={lam!r} and l1_ratio={l1_ratio!r} are given beside noise_variance and laplace_rate, {expected}")
+            raise ParameterError(f"lam={lam!r} and l1_ratio={l1_ratio!r} are given with noise_variance and laplace_rate, {expected}")
         super()._check_parameters()
 
     def _check_loaded(self) -> None:

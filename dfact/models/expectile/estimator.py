@@ -138,7 +138,7 @@ class ExpectileMF(Factorization):
     taus_, crossed_ : arrays (r,)
         After :meth:`fit_each` and :func:`dfact.selection.select_each_by_held_out`: the τ of the r other models, and the share
         of entries at which this model and the other are in the wrong order, the lower τ above the higher one. Separate fits do
-        not exclude it. The share is that of all rows, or of evenly spaced ones with 4 million entries.
+        not exclude it. The share refers to all rows, or to evenly spaced ones with 4 million entries.
 
     Raises
     ------

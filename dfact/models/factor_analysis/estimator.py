@@ -61,7 +61,7 @@ class FactorAnalysis(Factorization):
         minimize  ½‖R − Ψ − ΛΛᵀ‖²  over Λ and 0.005 ≤ Ψ ≤ 1.
 
     The model is the ICQF paper's second baseline. One pass over the rows computes R, another the
-    scores. With ``missing="pairwise"`` each correlation is that of the rows with answers to both items;
+    scores. With ``missing="pairwise"`` each correlation uses the rows with answers to both items;
     such a matrix need not be a correlation matrix. If it has a negative eigenvalue, it is smoothed
     (like psych's ``cor.smooth``) with a warning.
 

@@ -325,7 +325,7 @@ class GradeOfMembership(Factorization):
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
         """Return the memberships Π (N, K) of subjects X (N, J) with the items fixed; NaN for those without any response.
 
-        They are those of the spectral projection or, with a likelihood, of its maximum.
+        They come from the spectral projection or, with a likelihood, from its maximum.
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
         A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """

@@ -56,7 +56,7 @@ def compare_groups(
 
     - *p* tests that the groups have equal loadings, whatever their means, variances, residuals and missing answers: the share of draws with
       equal loadings whose congruence is as low, adjusted by Holm's procedure over factors and groups;
-    - *population* estimates the congruence of the loadings of the two populations, which is higher than that of the samples;
+    - *population* estimates the congruence of the loadings of the two populations, which is higher than the samples' congruence;
     - its interval inverts the test, and ends at 1 if equal loadings cannot be rejected.
 
     The bounded models, ICQF and L1NMF, have neither estimate nor interval, which did not hold their level in simulations.

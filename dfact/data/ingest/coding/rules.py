@@ -162,7 +162,7 @@ def _doubtful(levels: Iterable[tuple[float, str]]) -> tuple[float, ...]:
 
 
 def _categories(table: Table, variable: Variable) -> dict[str, float]:
-    """Return the numbers of text answers by the order of the file: declared, of two levels, or not that of the alphabet."""
+    """Return the numbers of text answers by the order of the file: declared, of two levels, or not alphabetical."""
     own = {text: code for code, text in valid_levels(variable)}
     texts = list(own)
     if texts and (variable.ordered or len(texts) == 2 or texts not in (sorted(texts), sorted(texts, key=str.casefold))):

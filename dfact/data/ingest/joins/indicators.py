@@ -142,7 +142,7 @@ class _Expansion:
         return V
 
     def gather(self, per_item: NDArray[Any], indicator: Any) -> NDArray[Any]:
-        """Return an attribute (m, …) of the items for each column, that of indicators being ``indicator``."""
+        """Return an attribute (m, …) of the items for each column; it is ``indicator`` for indicators."""
         values = per_item[self.sources].copy()
         values[self.indicators] = indicator
         return values

@@ -95,7 +95,7 @@ def import_table(
 ) -> Dataset:
     """Write the answers of a table as a dataset, several parts of the table at a time.
 
-    The table is read once. Its rows wait in compressed form beside ``path`` until the type of the stored values
+    The table is read once. Its rows wait in compressed form next to ``path`` until the type of the stored values
     is known. An error leaves nothing of them and no partial dataset. Only the ids and the confounders need memory that grows
     with the number of rows; each task needs some 50 MB, and a parquet file with large row groups up to 2 MB for each column.
     The dataset does not depend on the number of tasks or on where they run. Whole numbers
@@ -142,7 +142,7 @@ def import_table(
         Column with the weights of the participants, such as survey weights, which become ``Dataset.weights``: numbers of at
         least 0, and some above 0. A participant without any answer, who is dropped, needs none.
     replicate_weights : name or pattern, or several
-        Columns with the replicate weights of a survey beside its ``weight``, such as "RW*", which become
+        Columns with the replicate weights of a survey, in addition to its ``weight``, such as "RW*", which become
         ``Dataset.replicate_weights``. Standard errors then take the survey's strata and clusters into account.
     replicate_method : "jk1", "jkn", "brr", "fay" or "bootstrap"
         Method by which the survey made them; see :mod:`dfact.data.replicate_weights` for the formulas. NHANES documents BRR or
@@ -420,7 +420,7 @@ def _stored_type(table: Table, statistics: ColumnStatistics, offset: NDArray[np.
     if dtype.kind == "f" and far.any():
         i = int(np.flatnonzero(far)[0])
         raise DataError(
-            f"{table.name}: the lowest valid answer is {offset[i]:g} beside answers up to {largest[i]:g}, expected a range in which they "
+            f"{table.name}: the lowest valid answer is {offset[i]:g} with answers up to {largest[i]:g}, expected a range in which they "
             "keep their digits; declare it in missing= (--missing), give the range in valid_range= (--valid-range), or pass shift=False"
         )
     if dtype == np.float32 and -offset.min() > _LOWEST_IN_SINGLE_PRECISION:
