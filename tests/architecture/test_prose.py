@@ -41,7 +41,9 @@ GRAMMAR = re.compile(
     r"|\bfiles? of (an? )?(SPSS|Stata|SAS|PLINK|Excel|R\b)"
     r"|\bless (the|its|their|that of)\b"
     r"|\b(the same|to the( last)?) bits?\b"
-    r"|\b(end|ends|ended) with( code)? \d+\b",
+    r"|\b(end|ends|ended) with( code)? \d+\b"
+    r"|\bbeside (each other|(that|those) of)\b"
+    r"|\bbits (is|are) (that|those) of\b",
     re.IGNORECASE,
 )
 """What is not idiomatic, such as "is no number" for "is not a number", "ends with 75" for "exits with code 75"."""
@@ -172,6 +174,7 @@ def test_patterns_are_found_where_they_stand(source: str, expected: int, tmp_pat
         ("n = 5 % 3  # under SLURM", 1),
         ("# NaN is\n# no number", 1),
         ('print("They end with 75, and read no file but a file of SPSS")', 3),
+        ("# Seconds, beside those of SciPy", 1),
         ('print("There is no number, it is no longer 3, 5 are no more than 6")', 0),
     ],
 )
