@@ -58,7 +58,5 @@ def test_a_warning_names_a_few_of_many_items(tmp_path: Path) -> None:
     X = np.random.default_rng(0).integers(1, 6, (40, 8))
     X[3, :7] = 99
     pd.DataFrame(X, columns=[f"Q{j}" for j in range(8)]).to_csv(tmp_path / "a.csv", index=False)
-    with pytest.warns(
-        UserWarning, match=r"answers to 'Q0', 'Q1', 'Q2', 'Q3', 'Q4' and 2 more are 99 \(7×\) and the others from 1 to 5"
-    ):
+    with pytest.warns(UserWarning, match=r"answers to 'Q0', 'Q1', 'Q2', 'Q3', 'Q4' and 2 more are 99 \(7×\) and the others from 1 to 5"):
         dfact.import_table(tmp_path / "a.csv", tmp_path / "d.zarr", items="Q*")
