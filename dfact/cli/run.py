@@ -29,12 +29,12 @@ from dfact.storage.location import parse_location
 def run(context: click.Context, job: Path, dry_run: bool, log_format: str, run_id: str | None) -> None:
     """Run the steps of a job file, JOB.
 
-    A job is a TOML file with a table [[step]] for each command. Options have the names they have on the command line.
+    A job is a TOML file with a table [[step]] for each command. Options have the same names as on the command line.
     Relative paths start from the folder of the file.
 
     \b
         [job]
-        memory-limit = "8GiB"  # for all steps that accept it; scheduler may stand here too
+        memory-limit = "8GiB"  # for all steps that accept it; scheduler is possible, too
 
     \b
         [[step]]

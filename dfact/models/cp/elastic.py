@@ -126,7 +126,7 @@ class ElasticCP(CPModel):
         of singular vectors, "auto" unless their Gram matrices have more than 2²² entries; all others are random. A list holds given
         factors of all modes, from which the fit starts as it is.
     n_init : int
-        Number of short starts, the best of which goes on. Each takes 10 iterations, the first four with a hundredth of the penalties, as
+        Number of short starts; the fit continues from the best one. Each takes 10 iterations, the first four with a hundredth of the penalties, as
         components would vanish before they form; the better half takes 20 more. On large data they run on some slices, on the driver.
         Then passes over a 16th and a quarter of the partitions follow, on each until a pass brings less than the sample's noise.
         All these are not counted as iterations.

@@ -35,7 +35,7 @@ class Statements:
     recode: Mapping[str, Mapping[float, float]] | None = None
     missing: Codes | Mapping[str, Codes] = ()
     not_missing: Mapping[str, Codes] | None = None
-    """Codes that are answers, although the file declares them as missing or their labels sound so."""
+    """Codes that are answers, although the file or their labels suggest that they are missing."""
     default_missing: bool = True
     reverse: str | Sequence[str] = ()
     valid_range: Range | Mapping[str, Range] | Any = None

@@ -114,7 +114,7 @@ def import_table(
     items : name or pattern, or several
         The columns with the answers. A pattern such as "Q*" selects all matching columns, in
         the file's order, except the id, the confounders and columns without answers (dates, identifiers). A name
-        with a minus, "-v3", is an item to reverse. May be left out if the file describes one battery: at least
+        with a minus, "-v3", is an item to reverse. May be left out if the file has one set of items: at least
         three columns with the same labelled levels, or three that are declared ordinal and whose names begin alike;
         with a dictionary of REDCap, the choices and sliders. Columns chosen so that have no answer are left out.
         The name of a field stands for its boxes or instances.
@@ -126,7 +126,7 @@ def import_table(
     levels : "a<b<c", list of texts, or dict from text to number; or dict from name or pattern to such levels
         The order of text answers, whose first level is 1. By default the order that the file declares.
     recode : dict from name or pattern to a dict from code to code
-        Codes to replace, before any is taken as missing.
+        Codes to replace, before missing codes are applied.
     missing : numbers or texts, or dict from name or pattern to such codes
         Codes for a missing answer, besides those that the file declares. Empty cells and NaN are always missing.
     not_missing : dict from name or pattern to codes
