@@ -67,7 +67,7 @@ class Admixture(Factorization):
     Missing genotypes are left out. Q and P stay at least 1e-5 from 0, and P from 1.
 
     One pass over the data makes a Newton step of the ancestry proportions of every individual, on the simplex, and one of the
-    frequencies of every SNP. Anderson's method extrapolates P. A point whose likelihood is lower than that of the one before is
+    frequencies of every SNP. Anderson's method extrapolates P. A point whose likelihood is lower than the previous one's is
     rejected, so the likelihood never falls. The start is spectral. A maximum may be local.
 
     Parameters
@@ -77,7 +77,7 @@ class Admixture(Factorization):
     ploidy : int
         Highest count M: 2 for genotypes; more for ordinal answers from 0 to M.
     supervised : bool
-        Whether the individuals whose population the dataset holds, or ``populations`` of ``fit``, belong to it alone.
+        Whether the individuals whose population the dataset holds, or ``populations`` of ``fit``, belong to that population alone.
     tol : float
         Stop when the log-likelihood rises by at most this much in a pass, relative to its value.
     max_iter : int

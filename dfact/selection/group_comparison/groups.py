@@ -99,7 +99,7 @@ def compare_groups(
     level : float
         Coverage of the intervals of the congruences and of the impact.
     scales : dict from scale to its items, or path, optional
-        A path is that of a csv file with a column item and columns scale and key. By default the scales of the codebook, else the factor
+        A path leads to a csv file with a column item and columns scale and key. By default the scales of the codebook, else the factor
         with each item's largest loading.
     keys : dict from item to 1 or −1, optional
         −1 reverses an item; by default what goes with the scales, of a factor the signs of the loadings.
