@@ -64,7 +64,7 @@ def compare_groups(
     A draw of a factor analysis resamples the rows of each group. The differences of the resample's loadings from the group's are added
     to the mean of both groups' loadings. In the bounded models, where loadings may be 0, a draw is a fit to simulated answers: each
     person's factors under the common loadings, plus residuals of other people of the same group. With polychoric correlations there
-    is no test. It would need the variances of the normal variables behind the answers.
+    is no test. It would need the variances of the normal variables under the answers.
 
     The limits of 0.95 for the same factor and 0.85 for a different one apply to loadings with signs (Lorenzo-Seva & ten Berge). Unrelated
     non-negative loadings already have congruences of 0.3 to 0.9, so :class:`dfact.ICQF` and :class:`dfact.L1NMF` also have *centred*: the
