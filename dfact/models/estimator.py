@@ -120,7 +120,7 @@ class Factorization(ScoreInterface, TransformerInterface):
     def prepare(self, X: Any, **fit_inputs: Any) -> FitTask[Any]:
         """Check the parameters and the data, and plan the fit; nothing runs, and the model does not change.
 
-        Further arguments are as in ``fit``. :meth:`fit_prepared` runs the fit.
+        Further arguments are those of ``fit``. :meth:`fit_prepared` runs the fit.
         """
         fitted = type(self)(**self.get_params(deep=False))
         fitted._check_parameters()
@@ -161,7 +161,7 @@ class Factorization(ScoreInterface, TransformerInterface):
         return self
 
     def fit_transform(self, X: Any, y: None = None, **fit_inputs: Any) -> Any:
-        """Fit, and return the factors of the same rows. Further arguments are as in ``fit``."""
+        """Fit, and return the factors of the same rows. Further arguments are those of ``fit``."""
         return self.fit(X, y, **fit_inputs).row_factors()
 
     def row_factors(self) -> Any:

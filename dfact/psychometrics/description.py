@@ -130,7 +130,7 @@ def describe(
     - omega = (Σλ)²/((Σλ)² + Σψ) of one minres factor (McDonald 1999), the ω of a scale with one dimension. Programs that fit the
       covariances by maximum likelihood give other values;
     - omega total = 1 − Σu²/ΣR and omega hierarchical = (Σg)²/ΣR: shares of all factors, and of the general factor with loadings g,
-      in the variance of the sum. ECV is the share of the general factor in the common variance. The factors are Schmid & Leiman's (1957)
+      in the variance of the sum. ECV is the share of the general factor in the common variance. The factors follow Schmid & Leiman (1957)
       from oblimin factors (Zinbarg et al. 2005), as in psych's ``omega``. Unlike psych, which reverses items with negative g, the items
       count as they are keyed. With a single group factor, omega hierarchical equals omega total.
 

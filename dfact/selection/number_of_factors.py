@@ -68,7 +68,7 @@ def number_of_factors(
     :func:`dfact.psychometrics.factor_retention.parallel_analysis`), Velicer's MAP, and the lowest BIC of the factor
     models with ``n_components``. ``model`` determines the kind of correlations, the treatment of missing answers and the executor.
     For polychoric correlations, the random eigenvalues of the parallel analysis come from unrelated answers in these categories.
-    ``sample_weight`` and its default are as in ``fit``; with weights, n is Kish's effective number of rows.
+    ``sample_weight`` and its default are those of ``fit``; with weights, n is Kish's effective number of rows.
     """
     copied = with_parameters(model)  # the model is not changed
     if not is_count(random_state) and random_state != 0:

@@ -156,7 +156,7 @@ def select_each_by_held_out(
 ) -> list[Selection]:
     """Choose the number of components and the ridge for each τ of ``taus``, and return the selections in their order.
 
-    All candidates share each read of the data. The arguments are as in :func:`select_by_held_out`; ``model.tau`` is
+    All candidates share each read of the data. The arguments are those of :func:`select_by_held_out`; ``model.tau`` is
     not used. Fits of different τ are independent, so that a lower expectile may come out above a higher one:
     the models have the shares of entries where it does in ``taus_`` and ``crossed_``, see :class:`dfact.ExpectileMF`.
 
