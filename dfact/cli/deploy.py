@@ -24,7 +24,7 @@ from dfact.jobs.kustomization import Deployment, write_manifests
 @click.argument("job", type=path_type)
 @click.argument("folder", type=path_type)
 @click.option("--image", required=True, help="Container image with its version or digest; see deploy/container/Containerfile.")
-@click.option("--workers", type=click.IntRange(min=1), default=2, help="Number of worker pods, beside one pod for scheduler and driver.")
+@click.option("--workers", type=click.IntRange(min=1), default=2, help="Number of worker pods, besides one pod for scheduler and driver.")
 @click.option(
     "--min-workers",
     type=click.IntRange(min=1),

@@ -138,7 +138,7 @@ def _codebook_line(codebook: "Codebook") -> str:
 def items_text(codebook: "Codebook", top: int, patterns: Sequence[str] = ()) -> str:
     """Describe the first ``top`` items with a wording, levels or changes, or all whose names match a pattern.
 
-    Levels and files that are those of the item before are not repeated.
+    Levels and files that equal the previous item's are not repeated.
     """
     from dfact.text import align_columns, escape_control
 

@@ -91,7 +91,7 @@ def fit() -> None:
 
 @click.group(cls=ModelCommands)
 def select() -> None:
-    """Choose the parameters of a model by the data."""
+    """Choose the parameters of a model from the data."""
 
 
 for command in (

@@ -186,7 +186,7 @@ class Record:
         return _hash(self._digests[step.number], {name: _identity(path) for name, path in _by_name(step.outputs).items()})
 
     def parameters(self, step: Step) -> dict[str, Any]:
-        """Return the parameters to run a step with: a checkpoint beside the record is added if it can have one and names none."""
+        """Return the parameters to run a step with: a checkpoint next to the record is added if it can have one and names none."""
         parameters = dict(step.parameters)
         if step.is_resumable and parameters["checkpoint"] is None:
             parameters["checkpoint"] = self._checkpoint(step)

@@ -79,8 +79,7 @@ class Factorization(ScoreInterface, TransformerInterface):
     Attributes
     ----------
     column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
-        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
-        dataset, else None.
+        Description of the fitted data. Row labels and fingerprint come from a stored dataset; otherwise they are None.
     """
 
     executor: Any

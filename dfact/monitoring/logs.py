@@ -18,7 +18,7 @@ def utc_now() -> str:
 class JSONLines(logging.Formatter):
     """Format a record as a line of JSON, the same keys in every process.
 
-    ``step`` and ``command`` are those of a job; 0 and empty in processes that run none, such as schedulers and workers.
+    ``step`` and ``command`` belong to a job; they are 0 and empty in processes that run none, such as schedulers and workers.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -14,7 +14,7 @@ import dfact
 _INDICES = "predict takes pairs of indices (rows, columns), not new data"
 _SURVEY_WEIGHTS = dict.fromkeys(
     ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"),
-    "weights are those of a survey, of which the ratios matter: an integer weight does not equal copies of the row",
+    "weights are survey weights, of which only the ratios matter: an integer weight does not equal copies of the row",
 )
 EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "ICQF": {},
@@ -61,7 +61,7 @@ ESTIMATORS = [
 QUICK = "check_fit_score_takes_y"
 """The check of each estimator that the quick tier takes."""
 REPRESENTATIVE = (dfact.ICQF, dfact.GradeOfMembership, dfact.ExpectileMF)
-"""The estimators to which the default run applies all checks: the methods that scikit-learn calls are those of a base class."""
+"""The estimators to which the default run applies all checks: the methods that scikit-learn calls belong to a base class."""
 
 
 def cases() -> Iterator[Any]:

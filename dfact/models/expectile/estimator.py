@@ -88,12 +88,12 @@ class ExpectileMF(Factorization):
     τ = ½ is (half of) least squares; τ < ½ draws the model to the lower, denser side of data that is
     skewed to the right. Missing entries (NaN, missing code, implicit entries of a sparse matrix) are left out.
 
-    Rows and columns are solved alternately, in one pass over the rows per iteration: every row comes to its
-    minimum given Y by Newton's method on the signs of its residuals, and the pass sums the Newton step
-    of the columns. The next pass begins with the objective after that step; if it has risen, the step is
-    halved. After 30 iterations the steps have momentum. If most entries are observed, rows take one
-    step of the same kind with a curvature that all rows share up to a factor, without momentum: no matrix is summed and
-    factorized for each row. A fit of large data starts with passes over a sample of its rows, which are not counted as iterations.
+    Rows and columns are solved alternately, in one pass over the rows per iteration: every row is solved to its minimum given Y by
+    Newton's method on the signs of its residuals, and the pass sums the Newton step of the columns. The next pass begins with the
+    objective after that step; if it has risen, the step is halved. After 30 iterations the steps have momentum. If most entries are
+    observed, rows take one step of the same kind with a curvature that all rows share up to a factor, without momentum: no matrix is
+    summed and factorized for each row. A fit of large data starts with passes over a sample of its rows, which are not counted as
+    iterations.
 
     Parameters
     ----------
@@ -137,8 +137,8 @@ class ExpectileMF(Factorization):
         Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
     taus_, crossed_ : arrays (r,)
         After :meth:`fit_each` and :func:`dfact.selection.select_each_by_held_out`: the τ of the r other models, and the share
-        of entries at which this model and the other are in the wrong order, the lower τ above the higher one. Separate fits do
-        not exclude it. The share is that of all rows, or of evenly spaced ones with 4 million entries.
+        of entries at which this model and the other are in the wrong order, the lower τ above the higher one. Separate fits can lead to
+        this. The share refers to all rows, or to evenly spaced ones with 4 million entries.
 
     Raises
     ------
