@@ -47,7 +47,7 @@ SPECS = (
                 choice(
                     "--rule",
                     "min knee",
-                    "The lowest score, or the number of components where it stops falling steeply (the knee), which is often too low;  "
+                    "The lowest score, or the number of components where it stops falling steeply (the knee), which is often too small; "
                     "for held_out and bic.",
                 ),
                 numbers(
