@@ -163,7 +163,7 @@ def _choose_among(known: tuple[Format, ...], source: Input, options: ReadOptions
     if isinstance(source, InputFolder):
         for each in candidates:
             # A folder of tables is chosen by the parts in it, a store by its own suffix.
-            names = [source.name] if holds == "genotypes" else [file.name for file in source.files]
+            names = [file.name for file in source.files] if holds == "table" else [source.name]
             if each.folders and any(name.lower().endswith(each.suffixes) for name in names):
                 return each
         expected = ", ".join(suffix for each in candidates if each.folders for suffix in each.suffixes)
