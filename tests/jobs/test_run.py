@@ -329,11 +329,20 @@ def test_log_lines_as_json(finished_job: Path, capsys: pytest.CaptureFixture[str
     assert main(["run", str(finished_job), "--log", "json", "--run-id", "mine"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert {line["step"] for line in lines} == {0, 1, 2, 3, 4, 5, 6}
-    assert {"time", "level", "run_id", "logger", "step", "command", "message"} == set(lines[0])
+    assert {"time", "level", "run_id", "logger", "step", "command", "message", "event"} == set(lines[0])
     assert {line["run_id"] for line in lines} == {"mine"}
     served = [line for line in lines if line["message"].startswith("Metrics are served at http://127.0.0.1:")]
     assert [(line["logger"], line["step"]) for line in served] == [("dfact.metrics", 0)]  # for the whole job
     assert lines[-1]["message"].startswith("all 6 steps are done")
+    assert lines[-1]["event"] == "job_finished"
+    assert lines[-1]["seconds"] > 0
+    events = [(line["step"], line["event"]) for line in lines if line.get("event", "").startswith("step_")]
+    assert events[:3] == [(1, "step_skipped"), (2, "step_skipped"), (3, "step_started")]
+    ends = [line for line in lines if line.get("event") == "fit_finished"]
+    assert ends[0]["model"] == "ICQF"
+    last = [line for line in lines if line.get("event") == "iteration" and line["step"] == ends[0]["step"]][-1]
+    assert last["iteration"] == ends[0]["iteration"] <= last["iteration_limit"] == 31
+    assert last["objective"] >= ends[0]["objective"] > 0
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
