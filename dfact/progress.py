@@ -19,6 +19,7 @@ from dfact.settings import in_notebook, is_watched
 
 _log = logging.getLogger(__name__)
 _WINDOW = 5
+_FEW = 5  # steps, each of which has a line in a log
 _SMOOTHING = 0.1  # weight of the last step in the pace
 _POWERS = 0.5, 12.0  # smallest and largest exponent of a history that falls as a power of the number of iterations
 _SLOWEST = 0.9  # largest ratio of a change to the one before; with more, rounding errors would look like a long way to go
@@ -241,8 +242,8 @@ class Progress:
             self._bar.update(done - self._bar.n)
             return
         self._line = f"{done} of {total}{', ' if text else ''}{text}"
-        # A log gets a line every few seconds, not one for each step.
-        if done >= total or time.monotonic() - self._last >= self.every:
+        # A log gets a line every few seconds, not one for each of many steps.
+        if done >= total or total <= _FEW or time.monotonic() - self._last >= self.every:
             self._last = time.monotonic()
             self._print()
 

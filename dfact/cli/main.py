@@ -87,13 +87,14 @@ def cli(context: click.Context, debug: bool, quiet: bool, verbose: bool) -> None
 
         dfact demo
     """
+    del debug  # Commands.invoke reads it
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
     if quiet:
         context.with_resource(hidden_progress("all"))
     if verbose:
         context.with_resource(hidden_progress("iterations"))
-        context.with_resource(verbose_logging())
+        context.with_resource(verbose_logging(in_job=context.invoked_subcommand == run.name))
 
 
 @click.group(cls=ModelCommands)

@@ -81,13 +81,13 @@ class LogStream(TextIOBase):
 
 
 @contextmanager
-def verbose_logging() -> Iterator[None]:
-    """Print all that dfact logs to stderr, such as each iteration, unless the root logger has a handler, as in jobs."""
+def verbose_logging(*, in_job: bool) -> Iterator[None]:
+    """Log each iteration, and print all that dfact logs to stderr, which a job does itself."""
     library, handler = logging.getLogger("dfact"), logging.StreamHandler()
     level = library.level
     handler.setFormatter(logging.Formatter("%(message)s"))
-    handler.addFilter(lambda _: not logging.getLogger().handlers)
-    library.addHandler(handler)
+    if not in_job:
+        library.addHandler(handler)
     library.setLevel(logging.DEBUG)
     try:
         yield

@@ -259,13 +259,17 @@ def _explain(url: str, error: Exception) -> str:
     """Return the client's message in one line, without secrets and with a remedy where the settings of the client are wrong."""
     # The text begins with the request, its retries and seconds; the client's internal structures follow.
     whole, scheme = str(error), url.partition("://")[0]
-    text = _SIGNATURE.sub(r"\1…", " ".join(whole.split("\n\nDebug source")[0].split()))
+    text = _SIGNATURE.sub(r"\1…", " ".join(whole.partition("\n\nDebug source")[0].split()))
     if scheme in SCHEMES and _NO_BUCKET.search(text):
         return f"the bucket {url.split('/')[2]} does not exist; create it, or correct its name"
     if _NO_CONNECTION in whole and _METADATA_SERVICE not in text:
         host = re.search(r"\bhttps?://([^/\s]+)", text)
         found = f"its server {host[1].rpartition('@')[2] if host else ''} {'is unknown' if _UNKNOWN_HOST in whole else 'does not answer'}"
-        named = f"; check the network and the address (environment variables {_ENVIRONMENT[scheme]}…)" if scheme in SCHEMES else "; check the network and the address"
+        named = (
+            f"; check the network and the address (environment variables {_ENVIRONMENT[scheme]}…)"
+            if scheme in SCHEMES
+            else "; check the network and the address"
+        )
         return found + named
     text = _XML_ERROR.sub(r"\1: \2", text)
     if scheme not in SCHEMES:

@@ -18,7 +18,8 @@ _SURVEY_WEIGHTS = dict.fromkeys(
 EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "ICQF": {},
     "ExpectileMF": dict.fromkeys(
-        ("check_estimator_sparse_array", "check_estimator_sparse_matrix"), "predict returns the entries of all columns, not one for each row"
+        ("check_estimator_sparse_array", "check_estimator_sparse_matrix"),
+        "predict returns the entries of all columns, not one for each row",
     ),
     "L1NMF": _SURVEY_WEIGHTS,
     "FactorAnalysis": _SURVEY_WEIGHTS,

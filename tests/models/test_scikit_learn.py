@@ -36,7 +36,7 @@ def test_metadata_is_routed_through_a_pipeline() -> None:
         model = dfact.ICQF(2, random_state=0, max_iter=5).set_fit_request(sample_weight=True)
         assert model.get_metadata_routing().fit.requests == {"confounders": None, "sample_weight": True}
         assert model.get_metadata_routing().transform.requests == {"confounders": None}
-        with pytest.raises(TypeError, match="Unexpected args: {'out'}"):
+        with pytest.raises(TypeError, match=r"Unexpected args: \{'out'\}"):
             model.set_transform_request(out=True)
         fitted = make_pipeline(model).fit(X, sample_weight=weights)[-1]
         alone = dfact.ICQF(2, random_state=0, max_iter=5).fit(X, sample_weight=weights)

@@ -365,7 +365,9 @@ def test_a_folder_is_listed_once_and_its_files_are_read_by_ranges(bucket: str, p
         stream.read(10)
     with pytest.raises(StoreError, match=r"s3://.*/none does not exist, expected a file or a folder"):
         open_input(f"{bucket}/none")
-    with pytest.raises(StoreError, match=r"s3://nobody-has-this/none: the bucket nobody-has-this does not exist|s3://nobody-has-this/none does not exist"):
+    with pytest.raises(
+        StoreError, match=r"s3://nobody-has-this/none: the bucket nobody-has-this does not exist|s3://nobody-has-this/none does not exist"
+    ):
         open_input("s3://nobody-has-this/none")
 
 
