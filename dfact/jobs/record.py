@@ -5,11 +5,12 @@ the format of checkpoints.
 """
 
 import hashlib
+import io
 import json
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from dfact.errors import StoreError
@@ -259,5 +260,5 @@ def _identity(location: Location) -> Any:
     contents = {}
     for file in files:
         with file.open() as stream:
-            contents["" if file is source else file.name] = hashlib.file_digest(stream, "blake2b").hexdigest()
+            contents["" if file is source else file.name] = hashlib.file_digest(cast("io.BufferedReader", stream), "blake2b").hexdigest()
     return contents

@@ -3,6 +3,7 @@
 import logging
 import sys
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -22,7 +23,8 @@ def end_callbacks(model: Any) -> None:
 
 def log_end(model: Any) -> None:
     """Log the end of a fit, with its iterations and its last objective if it has them."""
-    n_iter, history = getattr(model, "n_iter_", None), getattr(model, "objective_history_", ())
+    n_iter = getattr(model, "n_iter_", None)
+    history: Sequence[float] = getattr(model, "objective_history_", [])
     objective = float(history[-1]) if len(history) else float("nan")
     steps = "" if n_iter is None else f" after {n_iter} iterations"
     reached = f", objective {objective:.6g}" if len(history) else ""

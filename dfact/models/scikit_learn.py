@@ -24,7 +24,7 @@ from dfact.renames import current
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NOT_ROUTED = ("checkpoint", "out", "W", "factors", "memberships", "scores")
-"""Arguments of methods that are no metadata of rows: locations, and other names of X."""
+"""Arguments of methods that do not describe rows: locations, and other names of X."""
 _FROM_SCIKIT_LEARN = ("_get_metadata_request", "get_metadata_routing")
 
 

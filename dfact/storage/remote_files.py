@@ -39,7 +39,7 @@ def list_files(url: str) -> dict[str, Signature]:
 
     client, key = _object(url)
     with _errors(url):
-        entries = _reach(url, lambda client: obstore.list(client, prefix=key).collect(), client)
+        entries = _ask(url, lambda client: obstore.list(client, prefix=key).collect(), client)
     root = url.removesuffix(key)
     return {root + entry["path"]: _signature(entry) for entry in entries if entry["path"] != key}
 
@@ -56,9 +56,9 @@ def describe(url: str) -> Signature | None:
     with _errors(url):
         try:
             if not is_web(url):
-                return _signature(_reach(url, lambda client: obstore.head(client, key), client))
+                return _signature(_ask(url, lambda client: obstore.head(client, key), client))
             # Not a HEAD: the signature of a signed URL allows one method.
-            result = _reach(url, lambda client: obstore.get(client, key, options={"range": (0, 1)}), client)
+            result = _ask(url, lambda client: obstore.get(client, key, options={"range": (0, 1)}), client)
             result.bytes()
             return _signature(result.meta)
         except FileNotFoundError:
@@ -202,7 +202,7 @@ def _object(url: str) -> tuple[Any, str]:
     return object_client(f"{scheme}://{bucket}"), key
 
 
-def _reach(url: str, request: Callable[[Any], Any], client: Any) -> Any:
+def _ask(url: str, request: Callable[[Any], Any], client: Any) -> Any:
     """Return the answer to a request, which fails soon if its server has never answered."""
     return reach(server_of(url), request, client, lambda: _web_client(url, first=True) if is_web(url) else first_object_client(url))
 
