@@ -550,12 +550,6 @@ def fail_while_writing(address: str, proxy: Proxy) -> None:
         group.create_group("values")
 
 
-@pytest.mark.usefixtures("bucket")
-def test_missing_bucket_is_named() -> None:
-    with pytest.raises(StoreError, match=r"s3://nobody-has-this/x.zarr: .*NoSuchBucket"):
-        dfact.open_dataset("s3://nobody-has-this/x.zarr")
-
-
 @pytest.mark.faults
 def test_fit_resumes_from_a_checkpoint_in_the_store(X: NDArray[np.float64], local: dfact.Dataset, bucket: str, proxy: Proxy) -> None:
     """With transient errors of the server; also a selection."""
