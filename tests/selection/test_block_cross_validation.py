@@ -442,6 +442,22 @@ def test_estimators_without_factors_are_refused(answers: NDArray[np.float64]) ->
         select(answers + 1, {"n_components": [2]}, dfact.GradeOfMembership())
 
 
+@pytest.mark.parametrize(
+    ("columns", "best", "largest"),
+    [
+        ({"n_components": [2, 3, 4]}, {"n_components": 4}, 4),
+        ({"n_components": [2, 3, 4]}, {"n_components": 3}, None),
+        ({"n_components": [4]}, {"n_components": 4}, None),
+        ({"beta": [0.1, 0.2]}, {"beta": 0.2}, None),
+    ],
+)
+def test_the_text_says_if_the_largest_number_was_chosen(columns: dict[str, list[Any]], best: dict[str, Any], largest: int | None) -> None:
+    candidates = pd.DataFrame(columns | {"error": 1.0}).set_index(list(columns))
+    selection = dfact.selection.Selection(candidates, best, dfact.ICQF())
+    assert selection.largest_chosen == largest
+    assert ("The choice, 4, is the largest" in selection_text(selection)) == (largest == 4)
+
+
 @pytest.mark.slow
 def test_text_and_plot(answers: NDArray[np.float64]) -> None:
     selection = select(answers, {"n_components": [2, 3], "beta": [0.1, 0.5]})
