@@ -1,6 +1,6 @@
 """Parameters of an estimator: the values that each accepts, declared in the signature; seeds, and values as text.
 
-A signature declares the values of a parameter beside its type, ``n_components: Annotated[int, COUNT] = 8``, and
+A signature declares the values of a parameter next to its type, ``n_components: Annotated[int, COUNT] = 8``, and
 :func:`check_parameters` refuses others.
 """
 

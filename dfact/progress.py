@@ -1,20 +1,25 @@
 """Progress: the record of an iteration, the estimated distance to the end, the progress bar."""
 
+import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isnan
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
 from dfact.monitoring import metrics
+from dfact.monitoring.logs import LogStream, event_fields
 from dfact.settings import in_notebook, is_watched
 
+_log = logging.getLogger(__name__)
 _WINDOW = 5
+_FEW = 5  # steps, each of which has a line in a log
 _SMOOTHING = 0.1  # weight of the last step in the pace
 _POWERS = 0.5, 12.0  # smallest and largest exponent of a history that falls as a power of the number of iterations
 _SLOWEST = 0.9  # largest ratio of a change to the one before; with more, rounding errors would look like a long way to go
@@ -36,6 +41,27 @@ class Iteration:
     """Time since the fit began."""
     step: str = ""
     """Description of the step, for solvers whose steps differ."""
+
+    @property
+    def text(self) -> str:
+        """Description of the step, or objective and change."""
+        if self.step or isnan(self.objective):
+            return self.step
+        change = f", change {self.change:.1e}" if self.number > 1 else ""
+        return f"objective {self.objective:.6g}{change}"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The argument ``extra`` of a record of this iteration in a log."""
+        return event_fields(
+            "iteration",
+            iteration=self.number,
+            iteration_limit=self.limit,
+            objective=self.objective,
+            change=self.change,
+            seconds=self.seconds,
+            stage=self.step,
+        )
 
 
 class Reporter:
@@ -79,6 +105,8 @@ class Reporter:
             shown["estimated_end_timestamp_seconds"] = time.time() + (self._limit - self._number) * self._pace
         self._last = self._number, now
         metrics.set_gauges(**shown)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug(f"iteration {iteration.number} of {iteration.limit}: {iteration.text}", extra=iteration.fields)
         for callback in self._callbacks:
             callback(iteration)
 
@@ -175,6 +203,7 @@ class Progress:
         self._bar: tqdm[Any] | None = None
         self._last = -float("inf")
         self._line = ""
+        self._fields: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process, or a copy, shows progress with: its own standard stream, and no bar."""
@@ -187,11 +216,10 @@ class Progress:
         return type(self)(self.name, self.stream, self.every)
 
     def __call__(self, iteration: Iteration) -> None:
-        text = iteration.step
-        if not text and not isnan(iteration.objective):
-            change = f", change {iteration.change:.1e}" if iteration.number > 1 else ""
-            text = f"objective {iteration.objective:.6g}{change}"
-        self.update(iteration.number, iteration.limit, text)
+        if _hidden == "iterations":
+            return
+        self._fields = iteration.fields
+        self.update(iteration.number, iteration.limit, iteration.text)
 
     def update(self, done: int, total: int, text: str = "") -> None:
         """Show that ``done`` of ``total`` steps are done. Another total begins the next stage of the work.
@@ -203,6 +231,8 @@ class Progress:
         text : str
             A word about the current stage.
         """
+        if _hidden == "all":
+            return
         if is_watched(self.stream):
             if self._bar is None:
                 self._bar = _bar_type()(total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
@@ -212,8 +242,8 @@ class Progress:
             self._bar.update(done - self._bar.n)
             return
         self._line = f"{done} of {total}{', ' if text else ''}{text}"
-        # A log gets a line every few seconds, not one for each step.
-        if done >= total or time.monotonic() - self._last >= self.every:
+        # A log gets a line every few seconds, not one for each of many steps.
+        if done >= total or total <= _FEW or time.monotonic() - self._last >= self.every:
             self._last = time.monotonic()
             self._print()
 
@@ -225,6 +255,23 @@ class Progress:
         self._print()
 
     def _print(self) -> None:
-        if self._line:
-            print(f"{self.name}: {self._line}", file=self.stream, flush=True)
-            self._line = ""
+        text = f"{self.name}: {self._line}"
+        if self._line and self._fields is not None and isinstance(self.stream, LogStream):
+            self.stream.log_progress(text, self._fields)
+        elif self._line:
+            print(text, file=self.stream, flush=True)
+        self._line = ""
+
+
+_hidden: Literal["", "iterations", "all"] = ""
+
+
+@contextmanager
+def hidden_progress(what: Literal["iterations", "all"]) -> Iterator[None]:
+    """Show no :class:`Progress` of iterations, or none at all, in this process within the block."""
+    global _hidden  # noqa: PLW0603  # callbacks are called in threads, to which context variables do not go
+    before, _hidden = _hidden, what
+    try:
+        yield
+    finally:
+        _hidden = before

@@ -29,6 +29,7 @@ NAMES: dict[str, dict[str, str]] = {
     "ElasticCP": {"prior": "slice_variances", "prior_": "slice_variances_", "read_share_": "n_epochs_"},
     "ElasticCP.transform": {"prior": "slice_variances"},
     "ExpectileMF": {"omega": "tau", "omegas_": "taus_"},
+    "ExpectileMF.predict": {"rows": "X"},
     "ExpectileMF.fit_each": {"omegas": "taus"},
     "select_each_by_held_out": {"omegas": "taus", "repeats": "n_repeats"},
     "select_by_held_out": {"repeats": "n_repeats"},
@@ -91,9 +92,9 @@ def current(owner: type[Any] | str, given: Mapping[str, Any], *, warn: bool = Tr
             raise TypeError(f"{_title(owner)} has {name} and {old}, which is its old name; pass {name} alone")
         found[name] = values.get(name, {}).get(value, value) if isinstance(value, str) else value
         if warn and name != old:
-            _warn(owner, old, name)
+            warn_old_name(owner, old, name)
         if warn and found[name] is not value:
-            _warn(owner, f"{name}={value!r}", f"{name}={found[name]!r}")
+            warn_old_name(owner, f"{name}={value!r}", f"{name}={found[name]!r}")
     return found
 
 
@@ -111,7 +112,7 @@ def current_name(module: str, old: str) -> str:
     if old not in NAMES.get(module, {}):
         raise AttributeError(f"module {module!r} has no attribute {old!r}")
     name = NAMES[module][old]
-    _warn(module, old, name)
+    warn_old_name(module, old, name)
     return name
 
 
@@ -178,11 +179,11 @@ class _OldAttribute:
         if instance is None:
             return self
         value = getattr(instance, self._name)
-        _warn(kind, self._old, self._name, stacklevel=3)
+        warn_old_name(kind, self._old, self._name, stacklevel=3)
         return value
 
     def __set__(self, instance: Any, value: Any) -> None:
-        _warn(type(instance), self._old, self._name, stacklevel=3)
+        warn_old_name(type(instance), self._old, self._name, stacklevel=3)
         setattr(instance, self._name, value)
 
 
@@ -200,6 +201,6 @@ def _title(owner: type[Any] | str) -> str:
     return owner if isinstance(owner, str) else owner.__name__
 
 
-def _warn(owner: type[Any] | str, old: str, name: str, stacklevel: int = 4) -> None:
-    """Warn of an old name, by default where the caller of the caller of :func:`current` is called."""
+def warn_old_name(owner: type[Any] | str, old: str, name: str, stacklevel: int = 4) -> None:
+    """Warn of an old name, by default where the caller of the caller of the function that calls this is called."""
     warnings.warn(f"{_title(owner)}: {old} is an old name, which the next version drops; use {name}", OldNameWarning, stacklevel=stacklevel)

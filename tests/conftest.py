@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from numpy.typing import NDArray
 
-# The same examples in every run, independent of the clock, and nothing beside the sources.
+# The same examples in every run, independent of the clock, and nothing next to the sources.
 settings.register_profile(
     "dfact", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
@@ -146,7 +146,7 @@ def questionnaires() -> Path:
     """Folder of the real questionnaires; skips where it is not at hand."""
     folder = REAL_DATA / "questionnaires"
     if not folder.is_dir():
-        pytest.skip("the real questionnaires are not beside the project")
+        pytest.skip("the real questionnaires are not next to the project")
     return folder
 
 

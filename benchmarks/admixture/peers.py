@@ -4,7 +4,7 @@
 
 The data are SCOPE's example, HapMap 3, ADAMIXTURE's demo and simulated genotypes, 2,000 × 50,000, without the SNPs that do not vary,
 which fastmixture2 refuses. A program's Q and P are read from its files, and their log-likelihood is computed here in float64. Times
-and peak memory are those of the processes, start-up and reading included; dfact's are of ``dfact import`` and ``dfact fit``. The
+and peak memory are measured for the processes, start-up and reading included; dfact's are of ``dfact import`` and ``dfact fit``. The
 programs run in turn, after a small run of dfact that compiles its kernels. ``--install`` installs those that PyPI has, each
 in an environment of its own in the folder of temporary files; others are found on the PATH.
 """
@@ -187,7 +187,7 @@ def measure(commands: Sequence[Command], folder: Path) -> tuple[float, float]:
     with (folder / _LOG).open("wb") as log:
         for command in commands:
             began = time.perf_counter()
-            # A process of its own waits for the command, so that the peak is that of this command alone.
+            # A process of its own waits for the command, so that the peak belongs to this command alone.
             code = (
                 "import os, resource, subprocess, sys; "
                 f"os.sched_setaffinity(0, {processors}); "

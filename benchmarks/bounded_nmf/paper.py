@@ -260,7 +260,7 @@ CHOOSERS: dict[str, Chooser] = {
 
 
 def table_1(n_sets: int, ks: Sequence[int], methods: Sequence[str] = tuple(CHOOSERS)) -> Thresholds:
-    """Compute the mean |k − 10| over simulated datasets, beside the paper's."""
+    """Compute the mean |k − 10| over simulated datasets, compared with the paper's."""
     rows: list[dict[str, Any]] = []
     for position, noise in enumerate(NOISES):
         data = [icqf_simulation(noise, seed).M for seed in range(n_sets)]

@@ -2,8 +2,8 @@
 
 python -m benchmarks.cp.speed [--parts sweeps path disk] [--folder FOLDER]
 
-The peers are used if installed (pip install tensorly pyttb). The time of an iteration is that of 22 or 10 iterations
-minus that of 2, divided by 20 or 8; both are medians of runs in turn.
+The peers are used if installed (pip install tensorly pyttb). The time of an iteration is the time of 22 or 10 iterations
+minus the time of 2, divided by 20 or 8; both are medians of runs in turn.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 python -m benchmarks.cp.stochastic [--parts disk workers table_3] [--runs 30] [--folder FOLDER] [--picture]
 
-Both solvers run on threads, without a cache for values between passes. Bytes are those of the decoded chunks.
+Both solvers run on threads, without a cache for values between passes. Bytes count the decoded chunks.
 Simulated workers wait for the time of their steps. All parts take about an hour on two cores.
 """
 

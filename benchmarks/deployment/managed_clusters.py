@@ -1,7 +1,7 @@
 """Fits on clusters of dask-jobqueue and dask-gateway, by their local backends: python -m benchmarks.deployment.managed_clusters
 
 Each cluster runs real processes on this machine. A fit runs through the cluster object in Python, by the command line with the
-scheduler's address, and while the cluster adapts; the bits are compared with those of a fit in this process. Both packages are
+scheduler's address, and while the cluster adapts; the bits are compared with a fit in this process. Both packages are
 installed into a virtual environment of their own. What is not possible is shown with its message.
 """
 

@@ -2,7 +2,7 @@
 
 A controller and two nodes run in network namespaces, each node with its own host name and processes of Slurm. The batch script
 of `deploy/` runs a job on three tasks: it is stopped before its time limit and queued again, a worker is killed, and a stranger
-tries to connect. The result is compared with that of a fit in this process. It needs Linux, root, and Slurm with munge:
+tries to connect. The result is compared with a fit in this process. It needs Linux, root, and Slurm with munge:
 apt-get install --no-install-recommends slurmd slurmctld slurm-client munge
 """
 

@@ -108,7 +108,7 @@ def _usage(cluster: IdleCluster, work: Callable[[], object], idle: float) -> Usa
 
 
 def latency(size: Size) -> Thresholds:
-    """Measure the overhead of waiting passes, in a tree and in a chain of workers, and predict that of large clusters."""
+    """Measure the overhead of waiting passes, in a tree and in a chain of workers, and predict the overhead in large clusters."""
     measured: list[Measurement] = []
     rows: list[dict[str, Any]] = []
     with IdleCluster() as cluster:
@@ -211,7 +211,7 @@ def recovery(size: Size) -> Thresholds:
     row = {"workers": size.processes, "partitions": partitions, "passes before": size.kept_passes, "usual s": usual, "longest s": longest}
     thresholds = [
         (f"a killed worker costs the time of {lost:.1f} passes, at most 10", lost <= 10),
-        ("sums and rows are those of an undisturbed run, bit for bit", equal),
+        ("sums and rows are bit-identical to an undisturbed run", equal),
     ]
     report("cluster_recovery", [row | {"passes lost": lost}], thresholds)
     return thresholds
@@ -250,9 +250,7 @@ def joining(size: Size) -> Thresholds:
             with cluster.session(partitions) as session:
                 _seconds(session, pass_, count, broadcast)
                 expected = np.concatenate(list(session.rows("rows")))
-        thresholds.append(
-            (f"the state of {partitions} partitions is that of undisturbed passes, bit for bit", np.array_equal(found, expected))
-        )
+        thresholds.append((f"the state of {partitions} partitions is bit-identical to undisturbed passes", np.array_equal(found, expected)))
     uneven = [row for row in rows if row["busiest"] > -(-row["partitions"] // min(row["workers"], row["partitions"]))]
     useless = sum(row["moved"] for row in rows if not row["replaced"] and row["workers"] > row["partitions"])
     thresholds += [

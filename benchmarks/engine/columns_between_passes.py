@@ -1,4 +1,4 @@
-"""Time of the problems that are solved between passes, beside that of a pass: items of ICQF, columns of ExpectileMF, modes of ElasticCP.
+"""Time of the problems that are solved between passes, relative to a pass: items of ICQF, columns of ExpectileMF, modes of ElasticCP.
 
     python -m benchmarks.engine.columns_between_passes
 

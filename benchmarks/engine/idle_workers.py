@@ -197,7 +197,7 @@ class Usage:
         return Usage(*(late - early for early, late in zip(vars(before).values(), vars(self).values(), strict=True)))
 
     def beyond(self, idle: "Usage") -> "Usage":
-        """Return the usage without that of the same processes when idle."""
+        """Return the usage minus the usage of the same processes when idle."""
         share = self.clock / idle.clock
         return Usage(
             self.clock, self.scheduler - share * idle.scheduler, self.driver - share * idle.driver, self.workers - share * idle.workers
@@ -285,7 +285,7 @@ class IdleCluster:
         return Usage(time.perf_counter(), scheduler, time.process_time(), sum(self.each()))
 
     def each(self, *processes: BaseProcess) -> list[float]:
-        """Return the processor seconds of these processes, by default those of the workers."""
+        """Return the processor seconds of these processes, by default of the workers."""
         return [sum(psutil.Process(process.pid).cpu_times()[:2]) for process in processes or self.processes]
 
     def session(self, partitions: int) -> ClusterSession:

@@ -185,7 +185,7 @@ class Figures:
         return Figures(*(late - early for early, late in zip(vars(before).values(), vars(self).values(), strict=True)))
 
     def beyond(self, idle: "Figures") -> "Figures":
-        """Return the figures without those of the same processes when idle."""
+        """Return the figures minus the figures of the same processes when idle."""
         share = self.seconds / idle.seconds
         own = (value - share * rest for value, rest in zip(list(vars(self).values())[1:], list(vars(idle).values())[1:], strict=True))
         return Figures(self.seconds, *own)
@@ -209,7 +209,7 @@ class Bench:
         return Figures(time.perf_counter(), time.process_time(), scheduler, self.messages.value, self.cluster.messages.value)
 
     def measure(self, what: str, action: Callable[[], Any], count: int = 1) -> dict[str, Any]:
-        """Add a row on an action that does something ``count`` times; the figures are those of once."""
+        """Add a row on an action that does something ``count`` times; the figures are for one time."""
         before = self.figures()
         action()
         used = self.figures().since(before).beyond(self.idle)

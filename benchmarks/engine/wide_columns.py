@@ -100,7 +100,7 @@ def singular_values(m: int, k: int = 10) -> Solver[float]:
 
 
 def measure(path: str, kind: str, threads: int, spare: int) -> dict[str, Any]:
-    """Run one of the solvers with this many bytes beside those in use; return its figures."""
+    """Run one of the solvers with this many bytes in addition to those in use; return its figures."""
     source = ZarrSource(zarr.open_array(path, mode="r"))
     m = source.shape[1]
     executor = ThreadsExecutor(threads)

@@ -50,7 +50,7 @@ class Experiment:
     runs: int = 100
     """Number of datasets for each condition."""
     unjudged: Sequence[tuple[str, str]] = ()
-    """Names of statements with conditions for which the bar does not hold, such as a present rule beside the one that replaces it."""
+    """Names of statements with conditions for which the bar does not hold, such as a present rule next to the one that replaces it."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ Three classes answer 24 items from 0 to 4. A share of the people belongs to one 
 Modularity finds the number of classes in nine of ten datasets where they are separated and most people are pure. With most people
 mixed, with missing answers, and above all with classes that resemble each other it chooses two, never more than three: its choice
 is a lower limit. The range of 95% of the resamples is not a confidence interval: it contains the modularity of 10,000 people of the same
-population in 77 to 90% of datasets, below the 92% of a calibrated interval. So it is named a range of resamples, and has no bar.
+population in 77 to 90% of datasets, less than a calibrated interval does (92%). So it is named a range of resamples, and has no bar.
 
-Nominal answers are those of items whose categories have no order. Two classes prefer different categories and have the same mean code.
+Nominal items have categories without an order. Two classes prefer different categories and have the same mean code.
 Fitted to the codes, the classes are not found; fitted to indicators (`dfact indicators`) they are.
 """
 

@@ -19,16 +19,16 @@ before it is cut at 1, and in no item of the first experiment. *Before* is what 
 show, which depends on the penalty; *after* is `confounder_effects_` and `confounder_impact_`. A fitted factor has units of its own, as
 the penalty and the bounds alone determine its scale: the planted impact is converted to them by the loadings.
 
-In the second experiment 24 items from 0 to 4 measure four factors, and the intervals are those of `dfact stability` with 100 refits.
+In the second experiment 24 items from 0 to 4 measure four factors, and the intervals come from `dfact stability` with 100 refits.
 Where there are effects, four items are half a point higher in one group. The true effect of an item is the difference of its mean answers
-between the groups at equal factors; the true impact is the difference of the means of a factor, in the units of the fitted factor.
+between the groups at equal factors. The true impact is the difference of the means of a factor, in the units of the fitted factor.
 With a continuous confounder, the two groups differ in age, too: one factor rises with age and no item does.
 
 The intervals are the estimate minus its bias over the refits ± t standard errors. Two others were measured first, on 40 of the same
 datasets. Percentiles of the refits covered the effect 0 in 97.2 to 98.5% of items, an effect in 93.1 to 96.9%, and the impact in 95.0 to
 98.1%. Basic bootstrap intervals covered 95.1 to 97.8%, 90.6 to 94.4% and 91.2 to 95.0%. None of the three meets the bar in all
-conditions. Today's are too short with 500 people of whom answers are missing, and, for the impact, with groups of 4 : 1: they cover 90 to
-92%, and have no bar there.
+conditions. The current intervals are too short with 500 people of whom answers are missing, and, for the impact, with groups of 4 : 1.
+They cover 90 to 92%, and have no bar there.
 """
 _NEGLIGIBLE = 0.1  # points, as in the trials before anchoring
 _REFITS = 100

@@ -22,19 +22,19 @@ TITLE = "Factors of groups"
 INTRODUCTION = """
 `dfact compare` tests whether two groups have the same loadings. The groups may differ in whatever else: in the means and the
 variances of the factors, in the missing answers, in size. A test that permutes the groups, as earlier versions had, rejects such
-differences, too: for factor analysis in 7 to 17% of datasets with other means or variances, and in 70% if half of the answers of one
-group are missing.
+differences, too. For factor analysis it did so in 7 to 17% of datasets with other means or variances, and in 70% if half of the answers
+of one group are missing.
 
 Factor analysis has 24 items of 4 correlated factors, ICQF 18 items of 3; where nothing else is said, a group has 200 people. The share of
-p values up to .05 is that of all factors, before Holm's procedure, from 39 draws. The interval holds the congruence of the
+p values up to .05 counts all factors, before Holm's procedure, from 39 draws. The interval holds the congruence of the
 loadings of the populations, after rotation for factor analysis. At equal loadings this is 1, the end of the range, and
-an interval has no upper error there: it should contain 1 in 97.5%. “Different loadings” are those of three of the six items of a factor,
-which have a third of their size in the second group, so that the congruence is .9.
+an interval has no upper error there: it should contain 1 in 97.5%. With “different loadings”, three of the six items of a factor
+have a third of their loading in the second group, so that the congruence is .9.
 
-With 100 people a group, and with half of the answers missing, the test of factor analysis rejects less often than it may: it is
-conservative, so that no bar holds there. Nor does one for its interval with 500 people a group, which is wider than it need be. ICQF and
-L1NMF have a test and no interval: the interval of a congruence of .9 covered it in 75% of 20 samples of 200 people a group, and was
-removed.
+With 100 people a group, and with half of the answers missing, the test of factor analysis rejects less often than it may. It is
+conservative, so that no bar is set there. Nor is one set for its interval with 500 people a group, which is wider than it need be. ICQF and
+L1NMF have a test and no interval. Their interval of a congruence of .9 covered it in only 75% of 20 samples of 200 people a group, and
+was removed.
 
 Rotation alone can lower the congruence of factors, as in the README's example; in the data simulated here it did not. After rotation to
 the same target the factors of two samples agree. Unrelated non-negative loadings may be congruent; their centred congruence is low.

@@ -16,26 +16,26 @@ from dfact.models.provenance import Comparison
 
 TITLE = "Items that favour a group"
 INTRODUCTION = """\
-`compare` asks of each item whether members of two groups who agree in the factors answer it differently. No item does in the first
+`compare` tests for each item whether members of two groups who agree in the factors answer it differently. No item does in the first
 two experiments, but the groups differ by half a standard deviation in the first factor (*impact*), unless a condition says otherwise.
 
-The answers of the first experiment follow graded response models with normal factors, with items of different discriminations and
-difficulties, and the model is a factor analysis with as many factors as there are. Those of the second are bounded, as in ICQF's
+The answers of the first experiment follow graded response models with normal factors and with items of different discriminations and
+difficulties. The model is a factor analysis with the true number of factors. The answers of the second are bounded, as in ICQF's
 model: skewed factors from 0 to 1, of which 20% are 0. In the third, two of 24 items favour a group by half of their standard deviation.
 
 **The rule.** An item is a finding if the test at equal factors flags it, at a false discovery rate of 5% and from 0.17 standard deviations
-on, and Mantel's test does so too (classes B and C of ETS), where it is possible. The model's own screen of earlier versions, a
-z test of ICQF's shrunken effects, is replaced: it had no error rate, as its effects mixed the impact with those of the items.
+on. Where Mantel's test is possible, it must flag the item too (classes B and C of ETS). Earlier versions had a z test of ICQF's
+shrunken effects instead. It had no error rate, because these effects mixed the impact with the effects on items.
 
-Mantel's test compares people with equal totals of the *answers*. With items that load on the factors of other scales, or groups that
-differ in other confounders, equal totals do not mean equal factors, and the test rejects the more often the more people there are. So
+Mantel's test compares people with equal totals of the *answers*. If items load on the factors of other scales, or groups
+differ in other confounders, equal totals do not mean equal factors. The test then rejects the more often the more people there are. So
 `compare` prints its size and class, which are conventional, but no p value of it, and it is never a finding alone.
 
 The *impact* is the difference of the factors themselves. Its unit is the standard deviation within the groups, which is a matter of
-definition where ordered answers have other variances in one group; and a rotation of factors whose items load on several of them finds
-other factors than those that were planted. Its coverage is therefore measured for equal variances and simple structure. In a first run
+definition where ordered answers have other variances in one group. And if items load on several factors, rotation finds other factors
+than the planted ones. Its coverage is therefore measured for equal variances and simple structure. In a first run
 of the same method, on 50 datasets for each condition, it was 90.0% for 200 people a group, 98.7% without impact and with three
-categories, and 88.7% with cross-loadings; the rates below are those of a second run, on 120.
+categories, and 88.7% with cross-loadings. The rates below come from a second run, on 120.
 """
 
 ANCHORED = Statement(
@@ -63,7 +63,7 @@ IMPACT = Statement(
 FOUND = Statement(
     "Finding, planted", "The item favours a group at equal factors by half of its standard deviation.", "power", None, (0.8, 1.0)
 )
-FALSE = Statement("Finding, beside planted ones", "The item favours a group at equal factors.", "false flags", 0.05, (0.0, 0.05))
+FALSE = Statement("Finding, with planted ones", "The item favours a group at equal factors.", "false flags", 0.05, (0.0, 0.05))
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ categories, the lowest of which 73% choose, as with symptoms. Answers are missin
 
 Two rules were replaced. Feldt's interval assumes normal items: it stays as `--interval feldt`. Alpha's interval and Bartlett's
 test took for n everyone who answered anything, as other programs do; with missing answers that is too many. Feldt's interval now
-takes the harmonic mean, over pairs of items, of the number of people who answered both, and with missing answers Steiger's test takes
-the place of Bartlett's: each correlation has the number of its own people. The RMSEA's interval
+takes the harmonic mean, over pairs of items, of the number of people who answered both. With missing answers Steiger's test replaces
+Bartlett's: each correlation has the number of its own people. The RMSEA's interval
 assumes complete, normal answers. It misses its level with ordinal and with missing answers, whatever is taken for n, and outputs say
 so.
 """

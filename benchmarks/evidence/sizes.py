@@ -19,20 +19,21 @@ A rule is right if it chooses the planted number. No bar is set, as the rate dep
 questionnaires have 24 items of four factors with answers from 0 to 4. Each item belongs to one factor and a few to others, and the
 noise is large.
 
-*Blocks of answers.* `lowest` is right most often. `1se`, which wants a reason for every factor, and `knee`, which looks for a bend,
-choose too few factors in most of these datasets; the fewer people and answers, the more often. `1se` used to take the standard error
+*Blocks of answers.* `lowest` (`--rule min`) is right most often. `1se`, which wants a reason for every factor, and `knee`, which looks
+for a bend, choose too few factors in most of these datasets, and more often with fewer people and answers. `1se` used to take the
+standard error
 of the lowest error alone, divided by the root of the number of folds in all repeats. So repeats, which add no data, moved its choice to
-that of `lowest`: compare "1se before as lowest" with one repeat and with six. With the standard error of the paired difference,
+the choice of `lowest`: compare "1se before as lowest" with one repeat and with six. With the standard error of the paired difference,
 averaged over repeats, it does not move there. `bic1` and the consensus of restarts fail on noisy answers: do not rely on them alone.
 
 *Factor analysis.* The factors correlate by .3, with loadings from .4 to .7. Parallel analysis is reliable from 200 people on, also with
 missing and with ordinal answers. MAP and BIC need 500 people, and choose too few factors below that.
 
 *Expectiles.* Entries of a matrix of rank 3 are multiplied by noise of a gamma distribution, so that each expectile has rank 3,
-too. Components and ridge are chosen for a given ω. The expectile loss finds the rank at least as often as the median relative error,
-which it replaced. The share of the distances below the predictions should be ω, and the share of entries below them that of
-the noise; both are measured on new entries. The mean is predicted too low (40 to 47% of the distances in place of 50%), as
-the ridge draws predictions to 0, and the lower expectile slightly too high: this is why the selection prints the coverage.
+too. Components and ridge are chosen for a given τ. The expectile loss finds the rank at least as often as the median relative error,
+which it replaced. The share of the distances below the predictions should be τ, and the share of entries below them should equal the
+noise's; both are measured on new entries. The mean is predicted too low (40 to 47% of the distances in place of 50%), because
+the ridge draws predictions to 0, and the lower expectile slightly too high. This is why the selection prints the coverage.
 """
 
 N_FACTORS, N_ITEMS, CANDIDATES = 4, 24, range(2, 7)
@@ -130,7 +131,10 @@ def simulate_consensus(condition: str, seed: int) -> Counts:
 
 
 FACTOR_RULES = [
-    _rule("parallel analysis", "the number of components whose eigenvalue exceeds the 95th percentile of that of unrelated items"),
+    _rule(
+        "parallel analysis",
+        "the number of components whose eigenvalue exceeds the 95th percentile of the same eigenvalue of unrelated items",
+    ),
     _rule("MAP", "the number of components after which the average squared partial correlation is lowest"),
     _rule("BIC", "the number of factors whose model by minimum residuals has the lowest BIC"),
 ]
@@ -157,43 +161,41 @@ def simulate_factors(condition: str, seed: int) -> Counts:
     return {name: (float(count is not None and count.n_factors == N_FACTORS), 1.0) for name, count in chosen.items()}
 
 
-RANK, OMEGAS = 3, (0.1, 0.5)
+RANK, TAUS = 3, (0.1, 0.5)
 SHAPE = 8.0  # of the gamma distribution of the noise
 
 
 @cache
-def share_below(omega: float) -> float:
-    """Return the probability of noise below its ω-expectile."""
+def share_below(tau: float) -> float:
+    """Return the probability of noise below its τ-expectile."""
 
     def balance(e: float) -> float:
         # E(e − b)₊ = e F(e) − E(b; b < e), and E(b − e)₊ = E(b) − e + E(e − b)₊; b has the mean 1.
         below = e * gammainc(SHAPE, SHAPE * e) - gammainc(SHAPE + 1, SHAPE * e)
-        return float((1 - omega) * below - omega * (1 - e + below))
+        return float((1 - tau) * below - tau * (1 - e + below))
 
     return float(gammainc(SHAPE, SHAPE * brentq(balance, 1e-6, 50)))
 
 
 _MATRICES = {"100 × 50, 60% observed": (100, 0.6), "300 × 50, 60% observed": (300, 0.6), "300 × 50, 30% observed": (300, 0.3)}
 EXPECTILE_RULES = [
-    *(_rule(f"components by expectile loss, ω = {omega}", "the rank of the matrix of expectiles") for omega in OMEGAS),
-    *(_rule(f"components by relative error, ω = {omega}", "the rank; the score that was replaced") for omega in OMEGAS),
+    *(_rule(f"components by expectile loss, τ = {tau}", "the rank of the matrix of expectiles") for tau in TAUS),
+    *(_rule(f"components by relative error, τ = {tau}", "the rank; the score that was replaced") for tau in TAUS),
     *(
         Statement(
-            f"distances below, ω = {omega}", "Share of Σ|b − b̂| over new entries b that those below b̂ contribute.", "share", nominal=omega
+            f"distances below, τ = {tau}", "Share of Σ|b − b̂| over new entries b that those below b̂ contribute.", "share", nominal=tau
         )
-        for omega in OMEGAS
+        for tau in TAUS
     ),
     *(
-        Statement(
-            f"entries below, ω = {omega}", "Share of new entries b below the expectile b̂.", "share", nominal=round(share_below(omega), 3)
-        )
-        for omega in OMEGAS
+        Statement(f"entries below, τ = {tau}", "Share of new entries b below the expectile b̂.", "share", nominal=round(share_below(tau), 3))
+        for tau in TAUS
     ),
 ]
 
 
 def simulate_expectiles(condition: str, seed: int) -> Counts:
-    """Choose components and ridge for each ω, and compare the model with entries that were not observed."""
+    """Choose components and ridge for each τ, and compare the model with entries that were not observed."""
     n, share = _MATRICES[condition]
     rng = np.random.default_rng(seed)
     M = rng.gamma(1.0, 1.0, (n, RANK)) @ rng.gamma(1.0, 1.0, (RANK, 50))
@@ -203,16 +205,16 @@ def simulate_expectiles(condition: str, seed: int) -> Counts:
     model, grid = dfact.ExpectileMF(max_iter=60, executor="inline"), {"n_components": range(1, 6), "ridge": [0.1, 0.5, 2.0]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of entries that run away for a candidate
-        selections = dfact.selection.select_each_by_held_out(model, data, grid, OMEGAS, n_repeats=2, random_state=seed)
+        selections = dfact.selection.select_each_by_held_out(model, data, grid, TAUS, n_repeats=2, random_state=seed)
     counts: dict[str, tuple[float, float]] = {}
-    for omega, selection in zip(OMEGAS, selections, strict=True):
+    for tau, selection in zip(TAUS, selections, strict=True):
         by_error = selection.table["median"].idxmin()[0]
-        counts[f"components by expectile loss, ω = {omega}"] = (float(selection.best_params["n_components"] == RANK), 1.0)
-        counts[f"components by relative error, ω = {omega}"] = (float(by_error == RANK), 1.0)
+        counts[f"components by expectile loss, τ = {tau}"] = (float(selection.best_params["n_components"] == RANK), 1.0)
+        counts[f"components by relative error, τ = {tau}"] = (float(by_error == RANK), 1.0)
         fitted = selection.model
         distances = (np.asarray(fitted.factors_) @ fitted.components_ - X)[~observed]
-        counts[f"distances below, ω = {omega}"] = (float(np.maximum(distances, 0).sum()), float(np.abs(distances).sum()))
-        counts[f"entries below, ω = {omega}"] = (float((distances > 0).sum()), float(distances.size))
+        counts[f"distances below, τ = {tau}"] = (float(np.maximum(distances, 0).sum()), float(np.abs(distances).sum()))
+        counts[f"entries below, τ = {tau}"] = (float((distances > 0).sum()), float(distances.size))
     return counts
 
 

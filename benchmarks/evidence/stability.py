@@ -16,16 +16,16 @@ from dfact.selection.resampling.refits import Matching
 TITLE = "Stability of loadings"
 INTRODUCTION = """
 `dfact stability` prints intervals of loadings, selection frequencies, and, with replicate weights, standard errors of a survey. The true
-loadings are those of the same model fitted to 60,000 rows, with the same penalty, matched with the fitted ones. Those of ExpectileMF
-are scaled to the number of rows, with whose fourth root they grow. Coverage is counted over the loadings that have an interval. 24
-items have three or four factors; answers to ICQF and FactorAnalysis are ordered categories with 10% missing, those to
-GradeOfMembership binary. With 250 rows, refits often have other classes, so that their loadings have no interval. Refits are 40 in
+loadings come from the same model fitted to 60,000 rows, with the same penalty, and are matched with the fitted ones. Loadings of
+ExpectileMF are scaled to the number of rows, because they grow with its fourth root. Coverage is counted over the loadings that have an
+interval. The data have 24 items of three or four factors; answers to ICQF and FactorAnalysis are ordered categories with 10% missing,
+those to GradeOfMembership binary. With 250 rows, refits often have other classes, so that their loadings have no interval. Refits are 40 in
 number.
 
 What was replaced: percentiles of the refits covered 89% of ICQF's loadings away from 0. For L1NMF no interval reached its level
 (percentiles, basic, bias-corrected or by the standard error: 87 to 90%), since the data hardly determine the scale of a factor. Its
-loadings have selection frequencies only. The bound on false selections holds and is loose: it takes the mean number of loadings that
-are not 0 in a refit, half of all, for the number that chance selects.
+loadings have selection frequencies only. The bound on false selections holds and is loose. It treats all loadings that are not 0 in a
+mean refit, half of all, as selected by chance.
 
 With `--reselect`, parallel analysis chooses the number of factors in the data and again in each resample. The clustered survey has
 two clusters of twenty persons in each stratum, whose members share a fifth of the trait's variance. Without replicate

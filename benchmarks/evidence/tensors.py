@@ -19,11 +19,11 @@ each tensor; the vectors b_r and c_r of the other modes are what the intervals a
 Intervals: two components of 10 × 6 slices, 79 refits of `dfact stability`, normal row factors, noise of standard deviation 1.5
 (CPALS) or 1 (ElasticCP, `lam=2`, `l1_ratio=0.5`). Both models get intervals of loadings and weights from least-squares refits.
 Intervals of vectors on the support that the penalties leave are not offered: they covered 91% at 50 slices, because the same
-data choose the support. The similarity of refits and model is on average about that of model and truth.
+data choose the support. The similarity of refits and model is on average about as large as the similarity of model and truth.
 
 Rules: three components of 12 × 10 slices with noise of 0.7 standard deviations, normal vectors in all modes, and ElasticCP with
-`l1_ratio=0.1`: paths from six components, replicability of one to six. `knee` is the rule of the guide's and the help's first example
-until now. It chooses too few components where they differ in size, and is left for data with scatter that can be predicted but is
+`l1_ratio=0.1`. Paths start from six components; replicability tries one to six. `knee` is the rule of the guide's and the help's first
+example until now. It chooses too few components where they differ in size, and is left for data with scatter that can be predicted but is
 not wanted.
 """
 

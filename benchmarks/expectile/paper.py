@@ -159,7 +159,7 @@ def _errors(model: dfact.ExpectileMF, test: NDArray[np.float64]) -> dict[str, ND
     """Return the relative errors of all entries, and by bins of the true value."""
     positions = np.nonzero(~np.isnan(test))
     b = test[positions]
-    errors = np.abs(model.predict(*positions) - b) / b
+    errors = np.abs(model.predict_entries(*positions) - b) / b
     return {ALL: errors} | {f"{low:g}-{high:g} s": errors[(b >= low) & (b < high)] for low, high in pairwise(EDGES)}
 
 

@@ -1,4 +1,4 @@
-"""Polychoric correlations: time beside psych's on the same answers, 1,000 items within the plan, planted correlations.
+"""Polychoric correlations: time compared with psych's on the same answers, 1,000 items within the plan, planted correlations.
 
 python -m benchmarks.factor_analysis.polychoric [--rows 100000] [--items 1000]
 python -m benchmarks.factor_analysis.polychoric --rows 500000 --limit 4GiB --large
@@ -64,7 +64,7 @@ def beside_psych() -> tuple[dict[str, Any], Thresholds]:
 
 
 def import_one_factor(folder: str, n: int, m: int, *, weighted: bool = False) -> str:
-    """Import answers to the items in parts, so that the peak is that of the estimation; returns the path."""
+    """Import answers to the items in parts, so that the peak belongs to the estimation; returns the path."""
     path, rng = f"{folder}/answers.zarr", np.random.default_rng(1)
     answers = np.lib.format.open_memmap(f"{folder}/answers.npy", "w+", np.uint8, (n, m))
     for start_row in range(0, n, 4096):

@@ -4,7 +4,7 @@
 
 Each row is a fault that hits fits at random times, several times; with a word, only faults whose name contains it.
 *Survived*: the fit continued by itself, or ended with an error message and, once the cause was removed, the same call
-resumed and completed. *Equal*: all bits of the model are those of the undisturbed fit. *Seconds lost*: the median
+resumed and completed. *Equal*: the model is bit-identical to the undisturbed fit. *Seconds lost*: the median
 against the undisturbed fit in the same run, including the restart. *Bytes lost*: the bytes in which the models differ,
 and those of incomplete or useless files.
 """

@@ -4,7 +4,7 @@
 
 Each row is a fault, over tcp and over TLS, that hits a fit with a checkpoint; with a word, only faults whose name contains
 it. A fit either continues by itself, or ends with an error message; then all processes are ended, networks are restored,
-and the same fit resumes from its checkpoint on a new cluster. *Equal*: all bits of the model are those of the undisturbed fit.
+and the same fit resumes from its checkpoint on a new cluster. *Equal*: the model is bit-identical to the undisturbed fit.
 """
 
 import argparse

@@ -104,7 +104,7 @@ _SUCCEEDED: set[str] = set()
 
 
 def write_inputs(folder: Path) -> None:
-    """Write an input of each kind that a command takes, once for all targets beside it."""
+    """Write an input of each kind that a command takes, once for all targets, next to it."""
     made = folder.with_name("inputs of commands")
     if not made.exists():
         made.mkdir()
@@ -288,7 +288,7 @@ def run_command(arguments: list[str], folder: Path, *, keep: bool = False) -> No
 
 
 def _run(arguments: list[str], folder: Path, shown: str) -> tuple[int, str, str]:
-    """Return the exit code, and what is printed to streams that encode as those of a terminal do."""
+    """Return the exit code, and what is printed to streams that encode as a terminal's do."""
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors) for errors in ("strict", "backslashreplace")]
     numeric: list[str] = []
 

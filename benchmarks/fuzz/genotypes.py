@@ -116,7 +116,7 @@ def vcf_zarr_target(zarr_format: Any) -> Target:
 
 
 def _mutate_cohort(binary: str, *tables: str) -> Mutation:
-    """Return a mutation of the packed genotypes, or of a text file beside them, or of which files there are."""
+    """Return a mutation of the packed genotypes, or of a text file next to them, or of which files there are."""
 
     def mutate_table(data: bytes, rng: random.Random) -> bytes:
         return mutate_text(data, rng, "\t" if b"\t" in data else " ")

@@ -29,7 +29,8 @@ from benchmarks.fuzz.statistical import DESCRIBED_TARGETS
 from benchmarks.fuzz.tables import TABLE_TARGETS
 from benchmarks.fuzz.target import Target
 
-SECONDS, ADDRESS_SPACE = 60.0, 1 << 30  # limits for an input; bytes beyond those of the process
+SECONDS, ADDRESS_SPACE = 60.0, 1 << 30  # limits for an input: processor time; bytes beyond those of the process
+WAITING = 10 * SECONDS  # limit of elapsed time, for an input that waits forever; a busy machine stays below it
 
 TARGETS: dict[str, Target] = {
     **TABLE_TARGETS,
@@ -148,13 +149,18 @@ class Worker:
                 found: tuple[str, str] | None = self.connection.recv()
                 if found is not None:
                     return found
-                self.began = time.monotonic()
+                self.began, self._used = time.monotonic(), self._processor_time()
         except EOFError:
             self._process.join()
             return self._restart(f"the process died with exit code {self._process.exitcode}")
-        if time.monotonic() - self.began > SECONDS:
-            return self._restart(f"no end after {SECONDS:g} s")
-        return None
+        elapsed = time.monotonic() - self.began
+        if elapsed > SECONDS and self._processor_time() - self._used > SECONDS:  # it cannot use more than elapses
+            return self._restart(f"no end after {SECONDS:g} s of processor time")
+        return self._restart(f"no end after {WAITING:g} s") if elapsed > WAITING else None
+
+    def _processor_time(self) -> float:
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system + times.children_user + times.children_system)
 
     def _restart(self, why: str) -> tuple[str, str]:
         self.close()

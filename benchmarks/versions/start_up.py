@@ -1,4 +1,4 @@
-"""CPU time of small commands from their start, with this version and with an earlier one, beside fastmixture2's.
+"""CPU time of small commands from their start, with this version and with an earlier one, compared with fastmixture2's.
 
     python -m benchmarks.versions.start_up --before FOLDER [--repeats 5] [--install]
 

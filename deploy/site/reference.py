@@ -39,7 +39,7 @@ def public_names(module: ModuleType) -> dict[str, Any]:
 def members(owner: type) -> dict[str, Any]:
     """Return the public methods and properties that dfact defines for a class, in the order of their names.
 
-    Those of the estimators that only a new factorization needs are in the guide on extending dfact.
+    The estimators' methods that only a new factorization needs are in the guide on extending dfact.
     """
     found = {}
     for name in sorted(dir(owner)):

@@ -23,7 +23,7 @@ def _each(
 
 
 def _codes(parsed: dict[str, Any], value: str) -> None:
-    """Parse [ITEM=]CODE,…: codes after ITEM= are those of the item, codes before any item are those of all items."""
+    """Parse [ITEM=]CODE,…: codes after ITEM= belong to the item, codes before any item to all items."""
     name = "*"
     for entry in value.split(","):
         item, equals, code = entry.partition("=")
@@ -76,7 +76,7 @@ recode_option = click.option(
     metavar="ITEMS:OLD=NEW,...",
     callback=_each(_recoded),
     show_default=False,
-    help="Codes to replace, before any is taken as missing; repeatable.",
+    help="Codes to replace, before missing codes are applied; repeatable.",
 )
 missing_option = click.option(
     "--missing",
@@ -93,5 +93,5 @@ not_missing_option = click.option(
     metavar="[ITEM=]CODES",
     callback=_each(_codes),
     show_default=False,
-    help="Codes that are answers, although the file declares them as missing or their labels sound so. Repeatable or separated by commas.",
+    help="Codes that are answers, although the file or their labels suggest that they are missing. Repeatable or separated by commas.",
 )

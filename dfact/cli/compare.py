@@ -69,13 +69,15 @@ def compare(
 ) -> None:
     """Compare groups of participants.
 
-    Fits MODEL separately to each group of the dataset DATA. The first table lists for each factor its congruence with that of
-    the reference, where 1 is identical, before and after rotation to the same factors; the congruence of the two populations
-    with its interval; and a p value of equal loadings, adjusted by Holm. Other means, variances or missing answers do not count.
+    Fits MODEL separately to each group of the dataset DATA. The first table compares each factor with the reference
+    group's. It has their congruence, where 1 is identical, before and after rotation to the same factors. It also has the congruence
+    in the two populations with its interval, and a p value of equal loadings, adjusted by Holm. Differences in means, variances or
+    missing answers do not affect p.
 
     The second table has the difference of the groups in each factor, in standard deviations. The third lists the items with
-    differential functioning (DIF): the groups differ in them at equal factors. It has those flagged by a test that takes the factors'
-    difference from most items and, for ordered answers within scales, also by Mantel's test (classes B and C of ETS). Confounders of
+    differential functioning (DIF): the groups differ in them at equal factors. An item is listed if two tests flag it. The first one
+    estimates the difference in the factors from most of the items. The second is Mantel's test (classes B and C of ETS), for ordered
+    answers within scales. Confounders of
     MODEL are held equal. The results are stored in MODEL and appear in its report. Weights are used if MODEL was fitted with them.
     """
     if n_permutations is not None:

@@ -46,7 +46,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @list_option(
     "--items",
     "Columns with the answers: names or patterns such as 'Q*', or fields of the dictionary; -v3 is reversed. Repeatable or separated by "
-    "commas. May be left out where the file describes one battery, or with a dictionary of REDCap.",
+    "commas. Not needed if the file has one set of items with the same labels, or with a dictionary of REDCap.",
     metavar="NAMES",
 )
 @click.option("--id-column", metavar="NAME", help="Column with unique labels of the participants.")
@@ -64,7 +64,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @recode_option
 @missing_option
 @not_missing_option
-@click.option("--no-default-missing", is_flag=True, help="Do not take texts such as NA, N/A and null as missing.")
+@click.option("--no-default-missing", is_flag=True, help="Do not treat texts such as NA, N/A and null as missing.")
 @list_option(
     "--reverse",
     "Items to reverse within their declared range, or @NAME for those that this column of the dictionary marks. Repeatable or separated "
@@ -94,7 +94,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 )
 @list_option(
     "--replicate-weights",
-    "Columns with the replicate weights of a survey, beside its --weight: names or patterns such as 'RW*'. Repeatable or separated by "
+    "Columns with the replicate weights of a survey, besides its --weight: names or patterns such as 'RW*'. Repeatable or separated by "
     "commas.",
     metavar="NAMES",
 )
@@ -226,7 +226,7 @@ def _import_table(
 @list_option(
     "--mode-labels", "Arrays of the file with the labels of the third and further modes, in their order, such as visits.", metavar="NAMES"
 )
-@click.option("--transpose", is_flag=True, help="Reverse the order of the modes, such as of a matrix of genes × cells.")
+@click.option("--transpose", is_flag=True, help="Reverse the order of the modes, for example for a matrix of genes × cells.")
 @choice("--implicit", "zero missing", "Meaning of the entries that a sparse matrix does not store.")
 @list_option(
     "--missing", "Codes of missing entries, such as -9; NaN is always missing. Repeatable or separated by commas.", metavar="CODES"
@@ -248,7 +248,8 @@ def import_array_command(
     """Import an array with two or more modes as a dataset.
 
     SOURCE is a file of NumPy (.npy, .npz), HDF5 (.h5, .hdf5), AnnData (.h5ad), MATLAB (.mat), NetCDF (.nc, .nc4), R (.rda,
-    .rds) or Matrix Market (.mtx, .mtx.gz). Its first mode holds the participants or samples. DEST is the dataset, a Zarr store.
+    .rds) or Matrix Market (.mtx, .mtx.gz), or a Zarr store of Dask or xarray (.zarr). Its first mode holds the participants or
+    samples. DEST is the dataset, a Zarr store.
     """
     from dfact.cli.info import dataset_text
     from dfact.data.ingest.arrays.array import import_array

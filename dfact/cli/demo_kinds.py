@@ -184,7 +184,7 @@ KINDS = {
         "dfact.data.examples.arrays:write_spectra",
         {"spectra.npz": "the spectra, an array of 20 × 60 × 30"},
         (
-            Step("Import the tensor:", f"dfact import-array {FOLDER}/spectra.npz {FOLDER}/spectra.zarr --key X"),
+            Step("Import the tensor:", f"dfact import-array {FOLDER}/spectra.npz {FOLDER}/spectra.zarr --object X"),
             Step(
                 "Choose the number of components, from eight:",
                 f"dfact select cp {FOLDER}/spectra.zarr {FOLDER}/spectra.model -k 8 --l1-ratio 0 --criterion bic --seed 0",

@@ -11,7 +11,13 @@ from dfact.cli.types import PodSize, path_type
 from dfact.errors import StoreError
 from dfact.jobs.job_file import JobError, read_job
 from dfact.jobs.kubernetes import PlannedWorkers, find_deployment_problems, pod_memory
-from dfact.jobs.kustomization import Deployment, write_manifests
+from dfact.jobs.kustomization import MANIFESTS, Deployment, write_manifests
+
+
+def _print_slurm_script(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        click.echo(MANIFESTS / "slurm" / "job.sbatch")
+        context.exit()
 
 
 @click.command(
@@ -24,7 +30,7 @@ from dfact.jobs.kustomization import Deployment, write_manifests
 @click.argument("job", type=path_type)
 @click.argument("folder", type=path_type)
 @click.option("--image", required=True, help="Container image with its version or digest; see deploy/container/Containerfile.")
-@click.option("--workers", type=click.IntRange(min=1), default=2, help="Number of worker pods, beside one pod for scheduler and driver.")
+@click.option("--workers", type=click.IntRange(min=1), default=2, help="Number of worker pods, besides one pod for scheduler and driver.")
 @click.option(
     "--min-workers",
     type=click.IntRange(min=1),
@@ -66,6 +72,14 @@ from dfact.jobs.kustomization import Deployment, write_manifests
     help="Node label, such as kubernetes.io/hostname, over whose values pods are spread.",
 )
 @click.option("--pull-secret", metavar="NAME", help="Secret with the credentials for the image's registry.")
+@click.option(
+    "--slurm-script",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_slurm_script,
+    help="Print the path of the batch script for Slurm, and exit.",
+)
 @click.option("--queue", metavar="NAME", help="LocalQueue of Kueue, which admits the job when its quota has room.")
 @overwrite_option
 @click.pass_context

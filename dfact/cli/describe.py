@@ -73,11 +73,12 @@ def describe(
 ) -> None:
     """Describe the items and scales of a questionnaire.
 
-    Prints for each item of the dataset DATA its missing answers, mean, standard deviation, skewness, floor and ceiling, its
-    correlation with the rest of its scale, alpha without it, and its sampling adequacy; for each scale alpha with its 95%
-    interval, the standardized alpha, lambda 6, omega, omega total and omega hierarchical; and KMO and Bartlett's test of all items.
+    For each item of the dataset DATA, prints its missing answers, mean, standard deviation, skewness, floor and ceiling, its
+    correlation with the rest of its scale, alpha without it, and its sampling adequacy. For each scale, prints alpha with its
+    95% interval, the standardized alpha, lambda 6, omega, omega total and omega hierarchical. Also prints KMO and Bartlett's test
+    of all items.
 
-    OUT gets the same tables: a .csv one of them, an .xlsx (needs openpyxl) or an .html all. With --style apa, an .html
+    Writes the same tables to OUT: one of them to a .csv, all to an .xlsx (needs openpyxl) or an .html. With --style apa, an .html
     or .md gets tables for a paper.
 
     Without scales in DATA or FILE, all items are one scale. Items are reversed only where their key is -1.

@@ -58,9 +58,9 @@ def export(
     most, and a note describes the sample and the model. The table of a factor analysis has communalities, explained variances,
     and correlations of the factors, and loadings from .40 on are bold.
 
-    Tables of confounders: impact is the difference that a confounder makes to the factors, effects those on the items at equal
-    factors, in points, and confounders are the raw loadings of single levels. If MODEL has its stability, impact and effects have
-    their means over the refits, intervals and standard errors; with --style apa, both are in one file.
+    Tables of confounders: impact is the difference that a confounder makes to the factors, effects are its effects on the items
+    at equal factors, in points, and confounders are the raw loadings of single levels. If MODEL has its stability, impact and
+    effects have their means over the refits, intervals and standard errors; with --style apa, both are in one file.
 
     The table of items has the tests of a comparison of groups, which dfact compare stores in MODEL: a row for each group and item.
 

@@ -18,7 +18,7 @@ genotype_options = option_group(
         metavar="FILE",
         type=InputPath(),
         help="Populations of persons with genotypes: a .pop file with a line for each person, or a table with persons and populations.",
-        show_default="the .pop file beside SOURCE, if there is one",
+        show_default="the .pop file next to SOURCE, if there is one",
     ),
     click.option(
         "--population-column", metavar="NAME", help="Column of that table with the populations.", show_default="the second column"

@@ -36,7 +36,7 @@ _GUIDES = {
     "structure": "admixture",
     "transform": "import",
 }
-"""Guides of the commands that are not those of one model."""
+"""Guides of the commands that do not belong to one model."""
 
 
 def _guides() -> dict[str, Traversable]:
@@ -76,7 +76,7 @@ def _commands(group: click.Group, *names: str) -> Iterator[tuple[str, click.Comm
 def help_command(context: click.Context, topic: tuple[str, ...]) -> None:
     """Print a guide.
 
-    TOPIC is its name, or the name of a command, a class, or a kind of demo that it is about. Without TOPIC, list the guides.
+    TOPIC is the name of a guide, or of a command, a class or a kind of demo that a guide is about. Without TOPIC, lists the guides.
     """
     guides, guide_of, root = _guides(), _guide_of(), context.find_root().command
     assert isinstance(root, click.Group), "dfact's commands"

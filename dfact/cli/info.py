@@ -80,9 +80,14 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
     low, high = dataset.valid_range[:, 0] + dataset.offset, dataset.valid_range[:, 1] + dataset.offset
     worst, n_empty_items = int(statistics.observed.argmin()), int((statistics.observed == 0).sum())
     missing = 1 - statistics.observed[worst] / n
-    at_most = f", at most {missing:.2%} of an item ({labels[worst]})" if missing > 0 and len(others) == 1 else ""
+    rows, columns, entries = _nouns(dataset)
+    at_most = (
+        f", at most {missing:.2%} of {'a SNP' if columns == 'SNPs' else 'an item'} ({labels[worst]})"
+        if missing > 0 and len(others) == 1
+        else ""
+    )
     empty = (
-        f"; {statistics.n_empty_rows} participant(s) and {n_empty_items} item(s) without any"
+        f"; {statistics.n_empty_rows} {rows[:-1]}(s) and {n_empty_items} {columns[:-1]}(s) without any"
         if statistics.n_empty_rows or n_empty_items
         else ""
     )
@@ -90,12 +95,12 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
     shifted = "" if not dataset.offset.any() else f", stored as {_format_range(dataset.valid_range[:, 0], dataset.valid_range[:, 1])}"
     lines = [
         ("dataset", str(dataset.path)),
-        ("size", f"{n} participants × {' × '.join(map(str, others))} items, {dataset.dtype}{code}"),
-        ("missing", f"{dataset.missing_rate:.2%} of the answers{at_most}{empty}"),
-        ("range", f"answers {_format_range(low, high)}{shifted}"),
-        ("items", elided(labels)),
+        ("size", f"{n} {rows} × {' × '.join(map(str, others))} {columns}, {dataset.dtype}{code}"),
+        ("missing", f"{dataset.missing_rate:.2%} of the {entries}{at_most}{empty}"),
+        ("range", f"{entries} {_format_range(low, high)}{shifted}"),
+        (columns, elided(labels)),
         *((f"mode {mode}", elided(list(map(str, names)))) for mode, names in enumerate(dataset.mode_labels, start=3) if names is not None),
-        ("participants", _row_labels(dataset)),
+        (rows, _row_labels(dataset)),
     ]
     if dataset.genotypes.variants is not None:
         lines += _genotype_lines(dataset.genotypes.variants, dataset.genotypes)
@@ -112,6 +117,11 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
         return align_columns(lines)
     lines.append(("codebook", _codebook_line(dataset.codebook)))
     return "\n\n".join(filter(None, [align_columns(lines), items_text(dataset.codebook, top, patterns)]))
+
+
+def _nouns(dataset: "Dataset") -> tuple[str, str, str]:
+    """Return the words for the rows, the columns and the entries."""
+    return ("individuals", "SNPs", "genotypes") if dataset.genotypes.variants is not None else ("participants", "items", "answers")
 
 
 def _genotype_lines(variants: "pd.DataFrame", genotypes: "Genotypes") -> list[tuple[str, str]]:
@@ -138,7 +148,7 @@ def _codebook_line(codebook: "Codebook") -> str:
 def items_text(codebook: "Codebook", top: int, patterns: Sequence[str] = ()) -> str:
     """Describe the first ``top`` items with a wording, levels or changes, or all whose names match a pattern.
 
-    Levels and files that are those of the item before are not repeated.
+    Levels and files that equal the previous item's are not repeated.
     """
     from dfact.text import align_columns, escape_control
 

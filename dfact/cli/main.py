@@ -29,6 +29,8 @@ from dfact.cli.stability import stability
 from dfact.cli.structure import structure
 from dfact.cli.transform import transform
 from dfact.errors import DfactError, StoppedError
+from dfact.monitoring.logs import verbose_logging
+from dfact.progress import hidden_progress
 from dfact.renames import OldNameWarning, current_arguments
 from dfact.signals import handle_signals
 from dfact.text import escape_control, escape_lines
@@ -75,13 +77,24 @@ class ModelCommands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(dfact.__version__)
 @click.option("--debug", is_flag=True, help="Print the traceback of an error.")
-def cli(debug: bool) -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress; results, warnings and errors stay.")
+@click.option("-v", "--verbose", is_flag=True, help="Print a line for each iteration in place of a progress bar.")
+@click.pass_context
+def cli(context: click.Context, debug: bool, quiet: bool, verbose: bool) -> None:
     """Interpretable factors and classes of questionnaires, on one machine or on a Dask cluster.
 
     Try an example with real answers:
 
         dfact demo
     """
+    del debug  # Commands.invoke reads it
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other")
+    if quiet:
+        context.with_resource(hidden_progress("all"))
+    if verbose:
+        context.with_resource(hidden_progress("iterations"))
+        context.with_resource(verbose_logging(in_job=context.invoked_subcommand == run.name))
 
 
 @click.group(cls=ModelCommands)
@@ -91,7 +104,7 @@ def fit() -> None:
 
 @click.group(cls=ModelCommands)
 def select() -> None:
-    """Choose the parameters of a model by the data."""
+    """Choose the parameters of a model from the data."""
 
 
 for command in (

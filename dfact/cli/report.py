@@ -16,7 +16,7 @@ from dfact.storage.location import Location
 def report(models: tuple[Location, ...], out: Location, data: Location | None, items: Location | None, overwrite: bool) -> None:
     """Write a report of a model, or compare several, as an HTML page.
 
-    REPORT is one HTML file that loads nothing and opens in any browser. It shows the fit, the items of each factor, all
+    REPORT is one HTML file that needs no network and opens in any browser. It shows the fit, the items of each factor, all
     loadings as a heat map and a sortable table, and the distributions and correlations of the factors. It adds confounders,
     convergence, the selection, the stability and the comparison of groups, if MODEL has them. Needs Matplotlib.
 

@@ -29,12 +29,12 @@ from dfact.storage.location import parse_location
 def run(context: click.Context, job: Path, dry_run: bool, log_format: str, run_id: str | None) -> None:
     """Run the steps of a job file, JOB.
 
-    A job is a TOML file with a table [[step]] for each command. Options have the names they have on the command line.
+    A job is a TOML file with a table [[step]] for each command. Options have the same names as on the command line.
     Relative paths start from the folder of the file.
 
     \b
         [job]
-        memory-limit = "8GiB"  # for all steps that accept it; scheduler may stand here too
+        memory-limit = "8GiB"  # for all steps that accept it; scheduler is possible, too
 
     \b
         [[step]]
@@ -54,7 +54,7 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str, run_i
 
     The whole job is checked before the first step starts. When the same job runs again, steps that are done are skipped, an
     interrupted step resumes from its checkpoint, and a step runs again if its settings or inputs have changed. The record of
-    the steps and the checkpoints are stored beside the file as JOB.state, or at the location "state" in [job], which may be
+    the steps and the checkpoints are stored next to the file as JOB.state, or at the location "state" in [job], which may be
     in an object store.
 
     Exit codes: 0 done; 1 a step failed, or would fail; 2 the job file is invalid; 130 and 143 stopped by SIGINT and SIGTERM,

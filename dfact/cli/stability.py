@@ -36,7 +36,7 @@ from dfact.storage.location import Location
 @click.option(
     "--reselect",
     is_flag=True,
-    help="Repeat in each resample the selection that chose the size and the parameters of MODEL; takes as long as all its fits each time.",
+    help="Repeat in each resample the selection that chose the size and the parameters of MODEL; each one takes as long as that selection.",
 )
 @click.option("--reselect-folds", type=click.IntRange(2), default=5, help="Number of folds of a repeated cross-validation.")
 @click.option("--cold-start", is_flag=True, help="Start each refit from the model's own start, not from its loadings; takes longer.")
@@ -76,7 +76,7 @@ def stability(
     Refits MODEL to bootstrap samples: as many participants as in the dataset DATA, drawn from it with replacement. The
     factors of the refits are matched with the model's. Their similarities, the intervals of the loadings and their selection
     frequencies are stored in MODEL and appear in its report. The table lists for each factor the median and the 5th percentile
-    of the similarities, where 1 is identical and, of loadings with signs, below 0.85 a different factor. It has the numbers of
+    of the similarities: 1 is identical, and for loadings with signs, below 0.85 is a different factor. It has the numbers of
     loadings that are selected (not 0 in at least 90% of the refits), that have an interval, and whose interval excludes 0.
     Loadings at a bound or set to 0 by a penalty have no interval.
 

@@ -28,7 +28,7 @@ def structure(
     Runs are stacked by their number of components; matching components have one colour. Runs that agree are drawn once.
 
     Individuals are sorted by population, and within it by their leading component. Above 2000 individuals a bar is the mean of several.
-    Populations are those of --data or --population, else those that a model has kept from its dataset. PLOT ends in .png, .pdf
+    Populations come from --data or --population, otherwise from the dataset of a model. PLOT ends in .png, .pdf
     or .svg. Needs Matplotlib.
     """
     if data is not None and population is not None:

@@ -40,7 +40,7 @@ class Excerpt:
 
 
 def as_dataset(X: Any, confounders: Any = None, client: Client | None = None) -> Dataset:
-    """Convert X (array of any kind, path, Dataset) into a Dataset; ``confounders`` replace those of a stored dataset.
+    """Convert X (array of any kind, path, Dataset) into a Dataset; ``confounders`` replace the confounders of a stored dataset.
 
     A dask array is computed into memory, or with a ``client`` on its cluster, where the chunks stay.
     """

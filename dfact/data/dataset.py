@@ -148,7 +148,7 @@ class Dataset:
     @property
     def label_source(self) -> NDArray[Any] | zarr.Array[Any] | None:
         """The row labels as an array in memory or in the store, where there may be too many to load; None without labels."""
-        # The path may also be that of a bare Zarr array, which has no labels.
+        # The path may also lead to a bare Zarr array, which has no labels.
         if self.labels is not None or self.path is None or kind_at(self.path) != KIND:
             return self.labels
         labels = open_group(self.path, KIND).get("row")
@@ -232,7 +232,7 @@ class Dataset:
             The errors of that method.
         """
         if self.weights is None:
-            raise DataError("the dataset has no weights, expected the main weights beside its replicate weights; add them (--weight)")
+            raise DataError("the dataset has no weights, expected the main weights with its replicate weights; add them (--weight)")
         replicates = ReplicateWeights.of(values, self.shape[0], method=method, fay=fay, scales=scales)
         return replace(self, replicate_weights=replicates, stored_fingerprint=None)
 

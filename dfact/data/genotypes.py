@@ -1,4 +1,4 @@
-"""Facts about genotypes beside their values: the variants of the columns, and the populations of the rows."""
+"""Facts about genotypes in addition to their values: the variants of the columns, and the populations of the rows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Replicate weights of a survey: their checks, and the variance that estimates with each of them give.
 
-A survey with strata and clusters has, beside its main weights, R columns of replicate weights, each of which leaves out or reweights
+A survey with strata and clusters has, besides its main weights, R columns of replicate weights, each of which leaves out or reweights
 some of the clusters. With the estimate θ by the main weights and θ_r by the replicate weights r, the variance is Σ_r a_r (θ_r − θ)²
 (Rust & Rao 1996; Wolter 2007, chapters 3 and 4):
 

@@ -56,7 +56,7 @@ class Environment:
     numba_cpu: str
     """Processor for which Numba compiles, with a digest of its features for floating-point numbers."""
     numpy_simd: str
-    """Instruction sets that NumPy uses besides those of its build."""
+    """Instruction sets that NumPy uses in addition to those of its build."""
     libc: str
     level: str
     """Largest instruction set of the processor; not compared, as processes may be limited to a smaller one."""
@@ -117,7 +117,7 @@ def result_environments() -> Sequence[Environment]:
 
 
 def _is_own(library: Mapping[str, str]) -> bool:
-    """Return whether a BLAS library is that of NumPy or SciPy: other packages beside them, such as PyTorch, may load some of their own."""
+    """Return whether a BLAS library belongs to NumPy or SciPy: other packages, such as PyTorch, may load libraries of their own."""
     folder, packages = Path(library["filepath"]).parent, Path(np.__file__).parents[1]
     return folder.name in ("numpy.libs", "scipy.libs", ".dylibs") or not folder.is_relative_to(packages)
 

@@ -113,7 +113,7 @@ class Plan:
     resident: int
     """Bytes of state and values that a process keeps between passes."""
     resident_states: int
-    """Number of partitions whose state a process may keep: on a cluster more than its share, as it takes over those of lost workers."""
+    """Number of partitions whose state a process may keep: on a cluster more than its share, to take over partitions of lost workers."""
     resident_values: int
     """Number of partitions whose values a process may keep."""
     resident_sums: int

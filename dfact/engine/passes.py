@@ -278,7 +278,7 @@ class RunPass(Generic[Sums_co]):
     """Whether every block begins from the start of the pass, and its earlier state is discarded."""
 
     def __post_init__(self) -> None:
-        assert self.sample is None or not isinstance(self.pass_, TiledPass), "the sums of tiles are those of all partitions"
+        assert self.sample is None or not isinstance(self.pass_, TiledPass), "sums of tiles run over all partitions"
 
     def with_broadcast(self, broadcast: Any) -> Self:
         """Return the same request with another broadcast."""

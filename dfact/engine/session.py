@@ -59,7 +59,7 @@ class Session(Protocol):
     ) -> PartialSums:
         """Run a step on every tile of columns and return its small sums, added up in the order of the tiles.
 
-        The tiles' arrays have names with this prefix. Their sums are those of the last tiled pass, unless ``sums`` (…, columns) are given.
+        The tiles' arrays have names with this prefix. Their sums come from the last tiled pass, unless ``sums`` (…, columns) are given.
         """
         raise TypeError(f"{type(self).__name__} has no tiles of columns")
 

@@ -189,7 +189,7 @@ class Shard:
         self._finish_pass(pass_number, todo, began)
 
     def _run_partitions(self, pass_number: int, request: RunPass[P], todo: Sequence[_WorkItem], sampled: Sequence[int]) -> None:
-        """Run a pass whose sums are those of each partition."""
+        """Run a pass that has sums for each partition."""
         sums: TreeSum[P] = self._begin_pass(pass_number, len(sampled))
         leaves = {partition: leaf for leaf, partition in enumerate(sampled)}
 
@@ -204,9 +204,9 @@ class Shard:
         self._run_items(work, todo, load, interruptible=True)
 
     def _run_groups(self, pass_number: int, request: RunPass[P], todo: Sequence[_WorkItem]) -> None:
-        """Run a tiled pass, whose sums are those of groups of partitions."""
+        """Run a tiled pass, which has sums for groups of partitions."""
         layout, pass_ = self._runs[0].partitions.layout, request.pass_
-        assert isinstance(pass_, TiledPass), "the sums of other passes are those of each partition"
+        assert isinstance(pass_, TiledPass), "other passes have sums for each partition"
         size, current = group_partitions(layout), pass_number >= self._pass
         sums: TreeSum[HeldSums] = self._begin_pass(pass_number, n_groups(layout))
         pieces = [

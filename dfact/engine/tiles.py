@@ -133,7 +133,7 @@ class HeldSums:
 
     def __init__(self, store: SumsStore, total: PartialSums, names: Sequence[str], columns: int) -> None:
         self.small, arrays = split_sums(total, names)
-        assert all(array.shape[-1] == columns for array in arrays.values()), "the columns of tiled sums are those of the data"
+        assert all(array.shape[-1] == columns for array in arrays.values()), "tiled sums have the columns of the data"
         self._store, self._lock = store, threading.Lock()
         self._tiles: list[StateArrays | SpilledState] = [
             {name: array[..., part] for name, array in arrays.items()} for part in tile_columns(columns)

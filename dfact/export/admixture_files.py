@@ -100,7 +100,7 @@ def read_frequencies(path: str | PathLike[str]) -> NDArray[np.float64]:
     r"""Read the frequencies (K, m) of a .P file, as ADMIXTURE and its relatives write them; it may be compressed (.gz).
 
     Which allele they are of is up to the program: ADMIXTURE and ``dfact export`` write those of the allele A2 of the .bim file,
-    fastmixture those of A1, which are 1 minus those of A2. Invalid files are refused as by :func:`read_memberships`.
+    fastmixture those of A1, which are 1 minus the frequencies of A2. Invalid files are refused as by :func:`read_memberships`.
 
     Parameters
     ----------

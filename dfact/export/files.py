@@ -207,7 +207,7 @@ def write_confounder_impact(model: Factorization, path: str | PathLike[str], *, 
 def write_item_tests(model: Factorization, path: str | PathLike[str], *, texts: Texts | None = None, overwrite: bool = False) -> None:
     """Write the tests of the items of ``model.comparison_`` to a .csv, .parquet or .xlsx, at full precision.
 
-    The columns are those of :attr:`dfact.models.provenance.Comparison.effects`, and those of Mantel's test with the prefix
+    The columns are as in :attr:`dfact.models.provenance.Comparison.effects`; columns of Mantel's test have with the prefix
     ``mantel_``, after the groups, the items, their texts if there are any, their scales and ETS classes. Flags are 1 or 0.
 
     Raises

@@ -6,6 +6,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from dfact.errors import ParameterError
 from dfact.storage.location import Location, check_ending, parse_location
@@ -30,6 +31,10 @@ class LocationType(ParameterType):
             return parse_location(value, web=self.web)
         except ParameterError as error:
             self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Let the shell complete paths."""
+        return [CompletionItem(incomplete, type="file")]
 
 
 class InputLocation(LocationType):

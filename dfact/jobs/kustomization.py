@@ -18,7 +18,7 @@ from dfact.storage.location import parse_location
 MANIFESTS = Path(__file__).parent / "manifests"
 _CREDENTIAL = re.compile(r"SECRET|PASSWORD|TOKEN|CREDENTIAL|KEY")
 _MAX_NAME = 40  # names of pods add a prefix and a number, and are limited to 63 characters
-_LOG_DISK = 2 << 30  # bytes of a pod's disk for logs, beside its /tmp
+_LOG_DISK = 2 << 30  # bytes of a pod's disk for logs, in addition to its /tmp
 _KUSTOMIZATION = "kustomization.yaml"
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"

@@ -5,11 +5,12 @@ the format of checkpoints.
 """
 
 import hashlib
+import io
 import json
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from dfact.errors import StoreError
@@ -21,6 +22,8 @@ from dfact.storage.digests import sealed
 from dfact.storage.location import Location, is_web, parse_location
 
 KIND = "job"
+_MOST_HASHED = 1 << 28
+"""Size in bytes of files up to which the record holds their contents; these take half a second to read."""
 RUNTIME_OPTIONS = (
     "scheduler",
     "executor",
@@ -186,7 +189,7 @@ class Record:
         return _hash(self._digests[step.number], {name: _identity(path) for name, path in _by_name(step.outputs).items()})
 
     def parameters(self, step: Step) -> dict[str, Any]:
-        """Return the parameters to run a step with: a checkpoint beside the record is added if it can have one and names none."""
+        """Return the parameters to run a step with: a checkpoint next to the record is added if it can have one and names none."""
         parameters = dict(step.parameters)
         if step.is_resumable and parameters["checkpoint"] is None:
             parameters["checkpoint"] = self._checkpoint(step)
@@ -237,12 +240,25 @@ def _hash(*parts: Any) -> str:
 
 
 def _identity(location: Location) -> Any:
-    """Return values that change with the contents: attributes of a store, sizes and times of files; None if there is nothing."""
+    """Return values that change with the contents: attributes of a store, or those of files; None if there is nothing.
+
+    Files on this machine of up to 256 MiB are identified by their contents, larger ones by size and time, remote ones by size and tag.
+    """
     from dfact.storage.groups import attributes, kind_at, open_group
-    from dfact.storage.input_files import input_exists, open_input
+    from dfact.storage.input_files import InputFile, input_exists, open_input
 
     if not input_exists(location):
         return None
     is_store = not (isinstance(location, Path) and location.is_file()) and not is_web(location)
     kind = kind_at(location) if is_store else None
-    return open_input(location).signature() if kind is None else attributes(open_group(location, kind))
+    if kind is not None:
+        return attributes(open_group(location, kind))
+    source = open_input(location)
+    files = (source,) if isinstance(source, InputFile) else source.files
+    if any(file.is_remote for file in files) or sum(file.signature()[0] for file in files) > _MOST_HASHED:
+        return source.signature()
+    contents = {}
+    for file in files:
+        with file.open() as stream:
+            contents["" if file is source else file.name] = hashlib.file_digest(cast("io.BufferedReader", stream), "blake2b").hexdigest()
+    return contents

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import TextIOBase
 from typing import Any
 
 import click
@@ -14,7 +13,7 @@ from dfact.errors import DfactError, StoppedError
 from dfact.jobs.job_file import Problem, Step, job_path
 from dfact.jobs.record import Record, output_exists
 from dfact.monitoring import metrics
-from dfact.monitoring.logs import JSONLines, TextLines
+from dfact.monitoring.logs import JSONLines, LogStream, TextLines, event_fields
 
 _JOB_FIELDS = {"step": 0, "command": "job"}
 """The step and command of lines about the job itself."""
@@ -49,9 +48,9 @@ def run_steps(steps: Sequence[Step], record: Record, log: "logging.LoggerAdapter
         if reason is None:
             record.finish(step)
             earlier = record.earlier_version(step)
-            log.info("already done" if earlier is None else f"already done, by dfact {earlier}")
+            log.logger.info("already done" if earlier is None else f"already done, by dfact {earlier}", extra=event_fields("step_skipped"))
             continue
-        log.info(f"started: {reason}")
+        log.logger.info(f"started: {reason}", extra=event_fields("step_started"))
         start = time.monotonic()
         try:
             record.begin(step)
@@ -60,17 +59,20 @@ def run_steps(steps: Sequence[Step], record: Record, log: "logging.LoggerAdapter
                 context.invoke(step.command, **record.parameters(step))
             record.finish(step)
         except StoppedError as error:
-            log.warning(f"stopped: {error}")
+            log.logger.warning(f"stopped: {error}", extra=event_fields("step_stopped", seconds=time.monotonic() - start))
             raise click.exceptions.Exit(128 + error.signal) from error
         except (DfactError, click.ClickException) as error:
-            log.error(f"failed: {error.format_message() if isinstance(error, click.ClickException) else error}")
+            message = error.format_message() if isinstance(error, click.ClickException) else error
+            log.logger.error(f"failed: {message}", extra=event_fields("step_failed", seconds=time.monotonic() - start))
             if not record.is_owner():
                 log.error(f"another process has claimed this job in its record {record.location}; this process stops")
             raise click.exceptions.Exit(1) from error  # the log has the message
-        log.info(f"finished in {time.monotonic() - start:.1f} s")
+        seconds = time.monotonic() - start
+        log.logger.info(f"finished in {seconds:.1f} s", extra=event_fields("step_finished", seconds=seconds))
     metrics.set_gauges(job_steps_done=len(steps))
     log.extra = dict(_JOB_FIELDS)
-    log.info(f"all {len(steps)} steps are done, in {time.monotonic() - job_start:.1f} s")
+    seconds = time.monotonic() - job_start
+    log.logger.info(f"all {len(steps)} steps are done, in {seconds:.1f} s", extra=event_fields("job_finished", seconds=seconds))
 
 
 @contextmanager
@@ -91,7 +93,8 @@ def job_log(log_format: str) -> Iterator["logging.LoggerAdapter[Any]"]:
     handler.addFilter(add_step)
     library, root = logging.getLogger("dfact"), logging.getLogger()
     level = library.level
-    library.setLevel(logging.INFO)
+    library.setLevel(min(level or logging.INFO, logging.INFO))
+    logger.setLevel(library.level)
     root.addHandler(handler)
     try:
         yield log
@@ -103,23 +106,5 @@ def job_log(log_format: str) -> Iterator["logging.LoggerAdapter[Any]"]:
 @contextmanager
 def redirected_to(log: "logging.LoggerAdapter[Any]") -> Iterator[None]:
     """Send the output of commands to the log, line by line."""
-    with redirect_stdout(_LogStream(log)), redirect_stderr(_LogStream(log)):
+    with redirect_stdout(LogStream(log)), redirect_stderr(LogStream(log)):
         yield
-
-
-class _LogStream(TextIOBase):
-    """A text stream that logs each complete line."""
-
-    def __init__(self, log: "logging.LoggerAdapter[Any]") -> None:
-        self._log, self._line = log, ""
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        *lines, self._line = (self._line + text).split("\n")
-        for line in lines:
-            if line.strip():
-                warning = line.startswith("Warning: ")
-                self._log.log(logging.WARNING if warning else logging.INFO, line.removeprefix("Warning: ").rstrip())
-        return len(text)

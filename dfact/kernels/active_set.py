@@ -53,7 +53,7 @@ class Space(NamedTuple):
 
 @subroutine
 def drop_infeasible(state: Tableau, p: int, size: int, seen: NDArray[np.int64]) -> int:
-    """Drop a bound where no step brings p to its own, as the row has no solution: that of entry p or, if p is a factor, of
+    """Drop one bound of an infeasible row, in which no step moves p to its bound: the bound of entry p or, if p is a factor, of
     the entry that keeps it from its bound. The multiplier stays as it is, so the conditions on y still hold.
 
     Returns the entry's place, −1 if there is none.

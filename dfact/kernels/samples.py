@@ -87,7 +87,7 @@ def optimal_slices(
 ) -> Doubles:
     """Return the optimal factors (R, b) of slices given those of the other modes; ``ridge`` (b) differs by slice.
 
-    The objective is that of :func:`dfact.kernels.elastic_net.solve_columns`, with the Gram matrices Σ h_j h_jᵀ over the observed
+    The objective is as in :func:`dfact.kernels.elastic_net.solve_columns`, with the Gram matrices Σ h_j h_jᵀ over the observed
     entries.
     """
     k, b = len(A), len(values)

@@ -155,7 +155,7 @@ def rotate_to_target(loadings: Array, target: Array, *, oblique: bool) -> Array:
 
     Orthogonal: the rotation T that minimizes ‖TᵀA − B‖² (Schönemann 1966). Oblique: each row of B is regressed on the rows of A, which
     makes Tucker's congruence with that row the highest that a combination of the factors has (Hurley & Cattell 1962; Korth &
-    Tucker 1976). The length of an oblique factor is that of the regression, and has no meaning of its own.
+    Tucker 1976). The length of an oblique factor follows from the regression, and has no meaning of its own.
 
     References
     ----------

@@ -1,6 +1,6 @@
 """Vertex hunting: the rows that span the others, by successive projection, or on the margin of their cone.
 
-The rows nearest to the centres of K-means, a third way, are those of :func:`dfact.linalg.kmeans.nearest_rows`.
+The rows nearest to the centres of K-means, a third way, come from :func:`dfact.linalg.kmeans.nearest_rows`.
 """
 
 from collections.abc import Sequence

@@ -34,7 +34,7 @@ from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
 from dfact.models.notebook import model_html
 from dfact.models.reconstruction import ScoreInterface
-from dfact.models.run_end import end_callbacks, warn_unconverged
+from dfact.models.run_end import end_callbacks, log_end, warn_unconverged
 from dfact.models.scikit_learn import TransformerInterface, check_is_fitted, checked_array, set_feature_count
 from dfact.models.traits import ModelTraits
 from dfact.parameters import check_magnitudes, check_parameters, random_generator
@@ -79,8 +79,7 @@ class Factorization(ScoreInterface, TransformerInterface):
     Attributes
     ----------
     column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
-        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
-        dataset, else None.
+        Description of the fitted data. Row labels and fingerprint come from a stored dataset; otherwise they are None.
     """
 
     executor: Any
@@ -158,6 +157,7 @@ class Factorization(ScoreInterface, TransformerInterface):
                 drive(self.solve(task), session)
         finally:
             end_callbacks(self)
+        log_end(self)
         warn_unconverged(self)
         return self
 

@@ -58,7 +58,7 @@ class FitTask(Generic[Q]):
     extra_identity: Mapping[str, Any]
     """Whatever determines the fit besides data and parameters, by name."""
     wants_rows: bool = True
-    """Whether the factors of the rows are gathered; if not, the fitted model has those of no row."""
+    """Whether the factors of the rows are gathered; if not, the fitted model has no factors of rows."""
 
     @property
     def layout(self) -> Layout:
@@ -95,7 +95,7 @@ class FitTask(Generic[Q]):
         return self.executor.open(self.partitions, plan)
 
     def open(self, checkpoint: str | PathLike[str] | None = None) -> Session:
-        """Open a session for the fit, with its checkpoint: the one given, else that of the model, if it has one."""
+        """Open a session for the fit, with its checkpoint: the given one, else the model's, if it has one."""
         session, path = self.open_session(), getattr(self.model, "checkpoint", None) if checkpoint is None else checkpoint
         if path is None:
             return session

@@ -21,8 +21,8 @@ OPTIONAL = "optional"
 _MAY_BE_ZERO = ("c", "q", "figures")
 """Sizes that may be 0."""
 _LARGEST = 2**53
-_LARGEST_FLOAT = np.float64(1e300)
-"""Fits refuse data that would lead to larger numbers, and sums of a few numbers up to this do not overflow."""
+_LARGEST_FLOAT = np.float64(1e150)
+"""Fits refuse data that would lead to larger numbers, and squares of numbers up to this can be summed."""
 
 _Sizes = dict[str, int]
 

@@ -180,7 +180,8 @@ def load_model(path: str | PathLike[str]) -> Any:
     Returns
     -------
     estimator
-        The fitted model, of the class that was saved.
+        The fitted model, of the class that was saved. A type checker cannot know which, so name it:
+        ``model: dfact.ICQF = dfact.load_model(path)``.
 
     Raises
     ------

@@ -94,7 +94,7 @@ class Stability:
     """Variation of a model over refits on resampled rows: the attribute ``stability_`` of a fitted model.
 
     The factors of each refit are matched with the k factors of the model. An interval from ``low`` to ``high`` covers, at the
-    ``level``, the loading that the same model has in the population: that of its fit to unlimited data with the same parameters, at
+    ``level``, the loading that the same model has in the population, if it is fitted to unlimited data with the same parameters, at
     the scale that n rows give it. Loadings at a bound or set to 0 by a penalty have no interval, but a selection frequency. Loadings
     have the model's sign and the units of ``loadings_``.
     """
@@ -335,7 +335,7 @@ class Comparison:
     sizes: Annotated[NDArray[Any], Shape(("levels",), "integers")]
     """Number of participants of each level."""
     congruence: Annotated[NDArray[np.float64], Shape(("g", "k"))]
-    """(g, k): Tucker's congruence of each factor of a group with that of the reference, as the model rotates them."""
+    """(g, k): Tucker's congruence of each factor of a group with the reference's, as the model rotates them."""
     low: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]
     """(g, k): lower ends of the intervals of ``population``; NaN if not determined."""
     high: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]

@@ -1,4 +1,4 @@
-"""The entries of data beside those of a model with given factors of the rows, block by block, and the share that the model explains."""
+"""The entries of data next to a model's entries for given factors of the rows, block by block, and the share that the model explains."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -60,7 +60,7 @@ class ScoreInterface:
 def entries(model: Any, dataset: Dataset, factors: Any) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Yield blocks of the data (rows, …), NaN where missing, and their reconstruction; both in the units of the answers.
 
-    ``factors`` (n, k) are those of the rows: an array of any kind that is read by rows. Rows without factors are missing.
+    ``factors`` (n, k) of the rows are an array of any kind that is read by rows. Rows without factors are missing.
     """
     layout, offset = Layout.of(dataset.shape), dataset.offset.reshape(-1, *[1] * (len(dataset.shape) - 2))
     with single_threaded():  # products of blocks are too small to gain from more threads

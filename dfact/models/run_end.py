@@ -1,11 +1,16 @@
 """The end of a fit: callbacks are closed, and a fit that did not converge is reported."""
 
+import logging
 import sys
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from dfact.errors import ConvergenceWarning
+from dfact.monitoring.logs import event_fields
+
+_log = logging.getLogger(__name__)
 
 
 def end_callbacks(model: Any) -> None:
@@ -14,6 +19,17 @@ def end_callbacks(model: Any) -> None:
         close = getattr(callback, "close", None)
         if callable(close):
             close()
+
+
+def log_end(model: Any) -> None:
+    """Log the end of a fit, with its iterations and its last objective if it has them."""
+    n_iter = getattr(model, "n_iter_", None)
+    history: Sequence[float] = getattr(model, "objective_history_", [])
+    objective = float(history[-1]) if len(history) else float("nan")
+    steps = "" if n_iter is None else f" after {n_iter} iterations"
+    reached = f", objective {objective:.6g}" if len(history) else ""
+    fields = event_fields("fit_finished", model=type(model).__name__, iteration=n_iter, objective=objective)
+    _log.info(f"{type(model).__name__}: fit finished{steps}{reached}", extra=fields)
 
 
 def warn_unconverged(model: Any) -> None:

@@ -23,6 +23,8 @@ from dfact.renames import current
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_NOT_ROUTED = ("checkpoint", "out", "W", "factors", "memberships", "scores")
+"""Arguments of methods that do not describe rows: locations, and other names of X."""
 _FROM_SCIKIT_LEARN = ("_get_metadata_request", "get_metadata_routing")
 
 
@@ -240,4 +242,10 @@ def _base_class() -> Any:
 @cache
 def _estimator_class(kind: Any) -> Any:
     """Return a class of the same name that inherits from ``kind`` and scikit-learn's classes."""
-    return type(kind.__name__, (kind, _base_class()), {"__module__": kind.__module__, "__doc__": kind.__doc__}, registered=False)
+    from sklearn.utils.metadata_routing import UNUSED
+
+    settings: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+    for name in ("fit", "transform", "inverse_transform"):  # the attributes by which scikit-learn leaves arguments out of its routing
+        arguments = signature(getattr(kind, name)).parameters
+        settings[f"__metadata_request__{name}"] = {argument: UNUSED for argument in arguments if argument in _NOT_ROUTED}
+    return type(kind.__name__, (kind, _base_class()), settings, registered=False)

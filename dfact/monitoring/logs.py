@@ -2,9 +2,14 @@
 
 import json
 import logging
+import math
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOBase
 from types import TracebackType
+from typing import Any
 
 from dfact.monitoring.run_id import run_id
 from dfact.text import escape_control, escape_lines
@@ -16,9 +21,9 @@ def utc_now() -> str:
 
 
 class JSONLines(logging.Formatter):
-    """Format a record as a line of JSON, the same keys in every process.
+    """Format a record as a line of JSON, the same keys in every process, and those of the record's ``fields`` after them.
 
-    ``step`` and ``command`` are those of a job; 0 and empty in processes that run none, such as schedulers and workers.
+    ``step`` and ``command`` belong to a job; they are 0 and empty in processes that run none, such as schedulers and workers.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -31,7 +36,7 @@ class JSONLines(logging.Formatter):
             "command": getattr(record, "command", ""),
             "message": escape_lines(_message(self, record)),
         }
-        return json.dumps(fields, ensure_ascii=False)
+        return json.dumps(fields | getattr(record, "fields", {}), ensure_ascii=False)
 
 
 class TextLines(logging.Formatter):
@@ -45,6 +50,50 @@ class TextLines(logging.Formatter):
 def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     """Return the message of a record with the traceback of its error, if it has one."""
     return f"{record.getMessage()}\n{formatter.formatException(record.exc_info)}" if record.exc_info else record.getMessage()
+
+
+def event_fields(event: str, **values: Any) -> dict[str, dict[str, Any]]:
+    """Return the argument ``extra`` of a record of an event; numbers that are not finite are null in JSON."""
+    plain = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()}
+    return {"fields": {"event": event, **plain}}
+
+
+class LogStream(TextIOBase):
+    """A text stream that logs each complete line, and lines of progress with fields."""
+
+    def __init__(self, log: "logging.LoggerAdapter[Any]") -> None:
+        self._log, self._line = log, ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            if line.strip():
+                warning = line.startswith("Warning: ")
+                self._log.log(logging.WARNING if warning else logging.INFO, line.removeprefix("Warning: ").rstrip())
+        return len(text)
+
+    def log_progress(self, text: str, extra: dict[str, Any]) -> None:
+        """Log a line of progress with its fields."""
+        self._log.logger.info(text, extra=extra)
+
+
+@contextmanager
+def verbose_logging(*, in_job: bool) -> Iterator[None]:
+    """Log each iteration, and print all that dfact logs to stderr, which a job does itself."""
+    library, handler = logging.getLogger("dfact"), logging.StreamHandler()
+    level = library.level
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    if not in_job:
+        library.addHandler(handler)
+    library.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        library.removeHandler(handler)
+        library.setLevel(level)
 
 
 def configure_logging() -> None:

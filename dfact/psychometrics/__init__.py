@@ -1,4 +1,4 @@
-"""Psychometrics: the statistics of items and scales of questionnaires, for models and beside them.
+"""Psychometrics: the statistics of items and scales of questionnaires, for models and on their own.
 
 Imports linear algebra and everything below it. Most modules are passes over the rows, or mathematics of a correlation matrix.
 

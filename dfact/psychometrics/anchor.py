@@ -1,4 +1,4 @@
-"""Anchor of group effects: the split of differences between groups into those of the factors (impact) and those of single items."""
+"""Anchor of group effects: the split of differences between groups into differences of the factors (impact) and of single items."""
 
 from typing import NamedTuple
 

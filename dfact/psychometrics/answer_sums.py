@@ -71,7 +71,7 @@ class _Group:
 
     columns: NDArray[np.intp]
     varying: NDArray[np.intp]
-    """Those of the columns whose answers differ."""
+    """The columns whose answers differ."""
     levels: Levels | None
     """Levels of the varying columns, for polychoric correlations."""
 

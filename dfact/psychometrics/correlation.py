@@ -13,7 +13,7 @@ from dfact.kernels.entries import filled
 _INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is not a rounding error of single precision
 _FLOOR = 1e-10  # smoothing raises smaller eigenvalues to this value, as psych's cor.smooth does
 ONE_ROW = 1e-9
-"""Excess over 1 up to which an effective number of rows is that of one row."""
+"""Excess over 1 up to which an effective number of rows counts as one row."""
 
 
 @dataclass

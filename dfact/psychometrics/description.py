@@ -130,33 +130,33 @@ def describe(
     - omega = (Σλ)²/((Σλ)² + Σψ) of one minres factor (McDonald 1999), the ω of a scale with one dimension. Programs that fit the
       covariances by maximum likelihood give other values;
     - omega total = 1 − Σu²/ΣR and omega hierarchical = (Σg)²/ΣR: shares of all factors, and of the general factor with loadings g,
-      in the variance of the sum. ECV is the share of the general factor in the common variance. The factors are those of Schmid &
-      Leiman (1957) from oblimin factors (Zinbarg et al. 2005), as in psych's ``omega``. Unlike psych, which reverses items with
-      negative g, the items count as they are keyed. With a single group factor, omega hierarchical equals omega total.
+      in the variance of the sum. ECV is the share of the general factor in the common variance. The factors follow Schmid & Leiman (1957)
+      from oblimin factors (Zinbarg et al. 2005), as in psych's ``omega``. Unlike psych, which reverses items with negative g, the items
+      count as they are keyed. With a single group factor, omega hierarchical equals omega total.
 
-    KMO, MSA and the test of sphericity are of all items, whether they belong to a scale or not. Bartlett's test (1951) is of complete
+    KMO, MSA and the test of sphericity describe all items, whether they belong to a scale or not. Bartlett's test (1951) needs complete
     answers. With missing answers, the test of Steiger (1980) takes its place, in which each correlation has the number of its own
-    participants; Bartlett's with the number who answered anything, as psych has it, rejects too often. Feldt's interval uses as n
-    the harmonic mean of these numbers.
+    participants; Bartlett's with the number who answered anything, as psych has it, rejects too often. Feldt's interval uses as n the
+    harmonic mean of these numbers.
 
     Parameters
     ----------
     data : array (n, m) of any kind, path or Dataset
         The answers; NaN is missing.
     scales : dict from scale to its items, or path, optional
-        A path is that of a csv file with a column item and columns scale, key, text, or some of them. By default the scales of the
+        A path leads to a csv file with a column item and columns scale, key, text, or some of them. By default the scales of the
         dataset's codebook; without any, all items are one scale.
     keys : dict from item to 1 or -1, optional
         Items with −1 are reversed: x becomes low + high − x, with the item's valid range (for an array, the range of all answers).
-        By default the keys of the csv file or the codebook, else 1. Nothing is reversed unasked.
+        By default the keys of the csv file or the codebook, else 1. Nothing else is reversed.
     correlation : "pearson" or "polychoric"
-        Correlations R. Alpha, its interval, r_drop and alpha if dropped are of the answers' covariances in either case; with
+        Correlations R. Alpha, its interval, r_drop and alpha if dropped use the answers' covariances in either case; with
         polychoric correlations, which treat answers as ordered categories, the standardized alpha is the ordinal alpha, and
         Bartlett's test is descriptive.
     sample_weight : array (n,), optional
-        Weights of the participants, such as survey weights; by default those of the dataset. Means, shares and covariances are
-        weighted, and Kish's effective number takes the place of n in variances, Feldt's interval and Bartlett's test. It knows no
-        strata and no clusters: for a sample of schools or households these are too narrow. Standard errors of such a sample need
+        Weights of the participants, such as survey weights; by default the dataset's. Means, shares and covariances are
+        weighted, and Kish's effective number takes the place of n in variances, Feldt's interval and Bartlett's test. It ignores
+        strata and clusters: for a sample of schools or households, intervals are too narrow. Standard errors of such a sample need
         replicate weights. ``n`` and ``missing`` count participants, without those of weight 0.
     missing : "pairwise" or "listwise"
         Correlations from the participants who answered both items, or all items: of the scale for figures of a scale, of the
@@ -165,8 +165,8 @@ def describe(
         Number of group factors of omega hierarchical; fewer for a scale with too few items to determine them (two for five items,
         none for four).
     interval : "jackknife", "feldt" or "replicates", optional
-        Interval of alpha: alpha ± t·se with the standard error of the jackknife, which leaves out each participant once; that of
-        Feldt, for items that are normal and equally correlated; or alpha ± t·se by the replicate weights of the dataset, from two
+        Interval of alpha: alpha ± t·se with the standard error of the jackknife, which leaves out each participant once; Feldt's
+        interval, for items that are normal and equally correlated; or alpha ± t·se by the replicate weights of the dataset, from two
         passes for each of them, which alone takes strata and clusters of a survey into account. By default "replicates" for a dataset
         with any, else "jackknife". With "replicates", items also have the standard error of the mean, ``mean_se``.
     executor : None, "inline", "threads", "distributed" or distributed.Client

@@ -34,7 +34,7 @@ def bartlett_factor(n: float, m: int, k: int) -> float:
 def fit_indices(R: Array, loadings: Array, uniquenesses: Array, n: float, *, regular: bool = True) -> "pd.Series[float]":
     """Compute the indices of fit of the correlations R (m, m) of n rows to Σ = ΛΛᵀ + Ψ.
 
-    ``loadings`` Λ (m, k) are those of uncorrelated factors, or any Λ with the same ΛΛᵀ. The indices are
+    ``loadings`` Λ (m, k) belong to uncorrelated factors, or are any Λ with the same ΛΛᵀ. The indices are
 
     - ``chi_square`` χ² = (n − 1 − (2m + 5)/6 − 2k/3)·F, with F = log|Σ| − log|R| + tr(RΣ⁻¹) − m, its degrees of freedom
       ``df`` d = ((m − k)² − m − k)/2, and ``p``;

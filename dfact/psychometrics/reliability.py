@@ -138,7 +138,7 @@ def omega_total(R: Array, uniquenesses: Array) -> float:
 
 
 def _share_of_sum(variance: float, R: Array) -> float:
-    """Return the share of a variance in that of the sum of the items, ΣR; NaN if the sum does not vary."""
+    """Return the share of a variance in the variance of the sum of the items, ΣR; NaN if the sum does not vary."""
     total = float(R.sum())
     return float(variance) / total if total > _TOLERANCE * len(R) else np.nan
 

@@ -35,7 +35,7 @@ def text(model: "Factorization", top: int = 5, texts: Mapping[str, str] | None =
     top : int
         Number of items listed for each component.
     texts : dict from item to text, optional
-        Wording of the items, printed beside their names, in place of that in the codebook of the fitted data.
+        Wording of the items, printed next to their names, in place of the wording in the codebook of the fitted data.
 
     Returns
     -------

@@ -11,7 +11,7 @@ from dfact.models.reconstruction import entries
 def item_errors(model: Factorization, dataset: Dataset) -> pd.DataFrame:
     """Return for each item the number ``observed``, the share ``missing``, ``mean``, ``deviation``, ``rmse`` and ``explained``.
 
-    ``mean`` and ``deviation`` are those of the answers, ``rmse`` is the root mean squared error of the model's answers, and
+    ``mean`` and ``deviation`` describe the answers, ``rmse`` is the root mean squared error of the model's answers, and
     ``explained`` the share of the variance about the item's mean that the model explains. The items of a tensor are the slices
     of mode 2. For a model without ``inverse_transform`` the last two are left out.
     """

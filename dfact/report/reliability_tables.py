@@ -90,7 +90,7 @@ def make_description_document(description: Description) -> Document:
 
 
 def _page_table(table: pd.DataFrame, caption: str) -> Table:
-    """Return a table of the page: wordings beside the items, short headings, and no column of notes without any."""
+    """Return a table of the page: wordings next to the items, short headings, and no column of notes without any."""
     names = [str(name) for name in table if name not in ("text", "note")]
     names = [*(["text"] if "text" in table else []), *names, *(["note"] if (table["note"] != "").any() else [])]
     formats = {_HEADINGS.get(name, name): _FORMATS.get(name, "{:.2f}") for name in names}

@@ -24,7 +24,7 @@ _MARKERS = "osD^vP*X"
 
 
 def selection_text(selection: "Selection") -> str:
-    """List the candidates with their scores, and mark the best."""
+    """List the candidates with their scores, mark the best, and name what was not tried."""
     table = selection.table.copy()
     for name in table:
         table[name] = table[name].map(_FORMATS.get(str(name), "{:.6f}").format)
@@ -34,7 +34,12 @@ def selection_text(selection: "Selection") -> str:
         table[name] = table[name].map("{:g}".format) if table[name].dtype.kind == "f" else table[name]
     text = indented(table_text(table.assign(**{"": best.map({True: "best", False: ""})}), header=True))
     skipped = ", ".join(map(str, selection.skipped_ranks))
-    return f"{text}\n\nNo step of the path has a rank of {skipped}: not scored. Try closer lambdas." if skipped else text
+    largest = selection.largest_chosen
+    notes = [
+        f"No step of the path has a rank of {skipped}: not scored. Try closer lambdas." if skipped else "",
+        "" if largest is None else f"The choice, {largest}, is the largest number of components that was tried: try larger ones.",
+    ]
+    return "\n\n".join([text, *filter(None, notes)])
 
 
 def error_plot(selection: "Selection") -> "Figure":

@@ -115,7 +115,7 @@ def arrange_bars(
 ) -> Bars:
     """Sort rows by population, and within it by their leading component and their membership in it; combine them to bars.
 
-    Populations follow ``population_order``; others are sorted by their leading component, and that of unknown rows is last.
+    Populations follow ``population_order``; others are sorted by their leading component, and the group of unknown rows is last.
     Rows that are NaN in one of the ``runs`` are left out. Above 2000 rows a bar is the mean of several; with ``means``, of a
     population.
 

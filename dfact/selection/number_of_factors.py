@@ -64,10 +64,10 @@ def number_of_factors(
 ) -> FactorCounts:
     """Estimate the number of factors of the answers X (n, m) from one pass over them.
 
-    The criteria are Horn's parallel analysis of components, that of common factors (``quantile`` and ``random_state`` as in
+    The criteria are Horn's parallel analysis of components, parallel analysis of common factors (``quantile`` and ``random_state`` as in
     :func:`dfact.psychometrics.factor_retention.parallel_analysis`), Velicer's MAP, and the lowest BIC of the factor
     models with ``n_components``. ``model`` determines the kind of correlations, the treatment of missing answers and the executor.
-    For polychoric correlations, the random eigenvalues of the parallel analysis are those of unrelated answers in these categories.
+    For polychoric correlations, the random eigenvalues of the parallel analysis come from unrelated answers in these categories.
     ``sample_weight`` and its default are those of ``fit``; with weights, n is Kish's effective number of rows.
     """
     copied = with_parameters(model)  # the model is not changed

@@ -42,10 +42,26 @@ class Selection:
         ranks = set(self.table["rank"]) if "rank" in self.table else set()
         return [rank for rank in range(1, max(ranks, default=0)) if rank not in ranks]
 
+    @property
+    def largest_chosen(self) -> int | None:
+        """The chosen number of components if it is the largest of several that were tried: a larger one may be better. Else None."""
+        chosen = self._chosen()
+        table = self.table.reset_index()
+        name = next((name for name in ("rank", "n_components") if name in table), None)
+        if chosen is None or name is None or table[name].nunique() < 2:
+            return None
+        largest = int(table[name].max())
+        return largest if (table[name][chosen] == largest).all() else None
+
+    def _chosen(self) -> "pd.Series[bool] | None":
+        """Return which rows of the table are the chosen candidate; None if its parameters are not in the table."""
+        index = self.table.index.to_frame(index=False)
+        names = list(self.best_params)
+        return (index[names] == pd.Series(self.best_params)).all(axis=1) if set(names) <= set(index) else None
+
     def _repr_html_(self) -> str:
         """Return the candidates for a notebook, the chosen one marked."""
-        index = self.table.index.to_frame(index=False)
-        chosen = (index[list(self.best_params)] == pd.Series(self.best_params)).all(axis=1) if set(self.best_params) <= set(index) else None
+        chosen = self._chosen()
         table = self.table if chosen is None else self.table.assign(chosen=["✓" if each else "" for each in chosen])
         best = ", ".join(f"{name}={value}" for name, value in self.best_params.items())
         return html_view(f"Selection: {best}", [("model", type(self.model).__name__)], {"": table})

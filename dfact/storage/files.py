@@ -76,7 +76,7 @@ def _uploaded_file(url: str) -> Iterator[Path]:
 
 @contextmanager
 def atomic_file(path: Location) -> Iterator[Path]:
-    """Yield a path beside ``path`` to write to. The file moves to ``path`` if the block succeeds.
+    """Yield a path next to ``path`` to write to. The file moves to ``path`` if the block succeeds.
 
     Otherwise it is deleted, with the folders that were created for it. A file for an object store is written in TMPDIR and uploaded.
     """

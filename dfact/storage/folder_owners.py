@@ -25,7 +25,7 @@ def host() -> str:
 
 
 def process_start(pid: int) -> str | None:
-    """Return when a process of this host began, as text that is never that of another process with the same id; None if there is none."""
+    """Return when a process of this host began, as text that differs from any other process with the same id; None if there is none."""
     if _PROC.is_dir():
         try:
             return (_PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split()[19]  # ticks since the boot

@@ -1,4 +1,4 @@
-"""Zarr groups that are complete or absent: local ones are written beside their path and renamed, remote ones marked complete last."""
+"""Zarr groups that are complete or absent: local ones are written next to their path and renamed, remote ones marked complete last."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -89,7 +89,7 @@ def _initial_attributes(kind: str) -> dict[str, Any]:
 
 @contextmanager
 def _write_errors(location: Location, *, overwrite: bool) -> Iterator[Store]:
-    """Yield an empty store whose content becomes that of ``location``; delete it and raise StoreError if the block fails."""
+    """Yield an empty store that becomes ``location``; delete it and raise StoreError if the block fails."""
     if isinstance(location, Path):
         restore_folder(location)
     ensure_absent(location, overwrite=overwrite)
@@ -112,9 +112,9 @@ def _write_errors(location: Location, *, overwrite: bool) -> Iterator[Store]:
 
 @contextmanager
 def scratch_store(path: str | PathLike[str]) -> Iterator[Store]:
-    """Yield an empty store beside ``path`` for temporary objects, which is deleted after the block with the remains of earlier ones.
+    """Yield an empty store next to ``path`` for temporary objects, which is deleted after the block with the remains of earlier ones.
 
-    It is beside ``path`` and not in it, as an object store deletes a group that is replaced before it takes the new one.
+    It is next to ``path`` and not in it, because an object store deletes a group that is replaced before it takes the new one.
 
     Raises
     ------

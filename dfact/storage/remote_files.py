@@ -2,7 +2,7 @@
 
 import io
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from dfact.errors import DataError, StoreError
 from dfact.storage.location import is_web, public_url
-from dfact.storage.zarr_stores import client_errors, object_client, retry_config
+from dfact.storage.zarr_stores import client_errors, first_object_client, object_client, reach, retry_config, server_of
 
 Signature = tuple[int, int | str]
 """Size of a file, and the time of its last change or the tag of its content."""
@@ -39,7 +39,7 @@ def list_files(url: str) -> dict[str, Signature]:
 
     client, key = _object(url)
     with _errors(url):
-        entries = obstore.list(client, prefix=key).collect()
+        entries = _ask(url, lambda client: obstore.list(client, prefix=key).collect(), client)
     root = url.removesuffix(key)
     return {root + entry["path"]: _signature(entry) for entry in entries if entry["path"] != key}
 
@@ -56,9 +56,9 @@ def describe(url: str) -> Signature | None:
     with _errors(url):
         try:
             if not is_web(url):
-                return _signature(obstore.head(client, key))
+                return _signature(_ask(url, lambda client: obstore.head(client, key), client))
             # Not a HEAD: the signature of a signed URL allows one method.
-            result = obstore.get(client, key, options={"range": (0, 1)})
+            result = _ask(url, lambda client: obstore.get(client, key, options={"range": (0, 1)}), client)
             result.bytes()
             return _signature(result.meta)
         except FileNotFoundError:
@@ -202,8 +202,13 @@ def _object(url: str) -> tuple[Any, str]:
     return object_client(f"{scheme}://{bucket}"), key
 
 
+def _ask(url: str, request: Callable[[Any], Any], client: Any) -> Any:
+    """Return the answer to a request, which fails soon if its server has never answered."""
+    return reach(server_of(url), request, client, lambda: _web_client(url, first=True) if is_web(url) else first_object_client(url))
+
+
 @lru_cache(maxsize=64)
-def _web_client(url: str) -> Any:
+def _web_client(url: str, *, first: bool = False) -> Any:
     parts = urlsplit(url)
     local = parts.hostname in _LOCAL_HOSTS
     if parts.scheme == "http" and not local:
@@ -216,4 +221,4 @@ def _web_client(url: str) -> Any:
         raise StoreError(f"{public_url(url)} is on a web server, which needs obstore; install dfact[cloud]") from error
     limits: Any = {"timeout": timedelta(days=1), "read_timeout": timedelta(seconds=_READ_SECONDS), "allow_http": local}
     with client_errors(public_url(url)):
-        return HTTPStore(url, client_options=limits, retry_config=retry_config())
+        return HTTPStore(url, client_options=limits, retry_config=retry_config(first=first))

@@ -6,12 +6,12 @@ detecting it costs nothing, because the store looks it up in any case.
 
 import os
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest
@@ -20,6 +20,8 @@ from zarr.storage import LocalStore, ObjectStore
 from dfact.errors import StoreError
 from dfact.monitoring import metrics
 from dfact.storage.location import SCHEMES, Location
+
+T = TypeVar("T")
 
 _METADATA = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")  # Zarr probes for these, so they may be missing
 _PLAIN_KEY = re.compile(r"[^/\\:]+(/[^/\\:]+)*")
@@ -38,11 +40,17 @@ RETRIES, RETRY_SECONDS = 40, 60.0
 _WAITS = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 4}
 # The client draws each wait between 0.1 s and `base` times the one before, so that with its default base of 2 waits hardly grow:
 # 8 retries would end within 2 s, before a server has restarted. With these waits RETRIES last longer than RETRY_SECONDS.
+_FIRST_RETRIES, _FIRST_SECONDS = 3, 3.0
+"""Retries of the first request to a server and their duration, for as long as it has not answered this process: its name may be wrong."""
 
 MULTIPART_THRESHOLD = 1 << 26
 """Size in bytes above which an object is written as a multipart upload, with two requests more than it has parts."""
 _PART_BYTES, _PARTS_AT_ONCE = 1 << 24, 4  # together no more than the threshold, as each request must end within the client's 30 s
 
+_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
+_XML_ERROR = re.compile(r"<\?xml.*?<Code>(.*?)</Code>.*?<Message>(.*?)</Message>.*</Error>", re.DOTALL)
+_NO_CONNECTION = "kind: Connect"  # in the client's internal structures
+_UNKNOWN_HOST = '"dns error"'
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 """Only the client's internal structures, which follow the text of an error, tell that a certificate is refused."""
 _CERTIFICATE_REASONS = {
@@ -175,8 +183,11 @@ class StrictObjectStore(ObjectStore[Any]):
         """Check whether any object has the prefix."""
         import obstore
 
+        def request(client: Any) -> bool:
+            return any(len(objects) > 0 for objects in obstore.list(client, chunk_size=1))
+
         with self.object_errors(""):
-            return any(len(objects) > 0 for objects in obstore.list(self.store, chunk_size=1))
+            return reach(server_of(self.url), request, self.store, lambda: _client(self.url, _settings(), first=True))
 
     def keys(self) -> Sequence[str]:
         """List the keys of all objects under the prefix."""
@@ -247,8 +258,20 @@ def client_errors(url: str) -> Iterator[None]:
 def _explain(url: str, error: Exception) -> str:
     """Return the client's message in one line, without secrets and with a remedy where the settings of the client are wrong."""
     # The text begins with the request, its retries and seconds; the client's internal structures follow.
-    text = _SIGNATURE.sub(r"\1…", " ".join(str(error).split("\n\nDebug source")[0].split()))
-    scheme = url.partition("://")[0]
+    whole, scheme = str(error), url.partition("://")[0]
+    text = _SIGNATURE.sub(r"\1…", " ".join(whole.partition("\n\nDebug source")[0].split()))
+    if scheme in SCHEMES and _NO_BUCKET.search(text):
+        return f"the bucket {url.split('/')[2]} does not exist; create it, or correct its name"
+    if _NO_CONNECTION in whole and _METADATA_SERVICE not in text:
+        host = re.search(r"\bhttps?://([^/\s]+)", text)
+        found = f"its server {host[1].rpartition('@')[2] if host else ''} {'is unknown' if _UNKNOWN_HOST in whole else 'does not answer'}"
+        named = (
+            f"; check the network and the address (environment variables {_ENVIRONMENT[scheme]}…)"
+            if scheme in SCHEMES
+            else "; check the network and the address"
+        )
+        return found + named
+    text = _XML_ERROR.sub(r"\1: \2", text)
     if scheme not in SCHEMES:
         return text
     if _METADATA_SERVICE in text:
@@ -276,13 +299,46 @@ def object_client(url: str) -> Any:
     return _client(url, _settings())
 
 
-def retry_config() -> Any:
-    """Return the client's rules for transient failures."""
-    return {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS), "backoff": _WAITS}
+def first_object_client(url: str) -> Any:
+    """Return a client of the bucket of the URL for the first request to its server."""
+    scheme, _, rest = url.partition("://")
+    return _client(f"{scheme}://{rest.partition('/')[0]}", _settings(), first=True)
+
+
+_reached: set[Any] = set()
+"""Servers that have answered this process."""
+
+
+def server_of(url: str) -> Any:
+    """Return a key of the server of a URL: scheme, host or bucket, and the settings that name its address."""
+    return (*url.split("/", 3)[:3], _settings())
+
+
+def reach(server: Any, request: Callable[[Any], T], client: Any, first_client: Callable[[], Any]) -> T:
+    """Return the answer to a request, which fails soon if the server has never answered this process and cannot be reached."""
+    from obstore.exceptions import GenericError
+
+    if server not in _reached:
+        try:
+            answer = request(first_client())
+        except GenericError as error:
+            if _NO_CONNECTION in str(error):
+                raise
+        else:
+            _reached.add(server)
+            return answer
+        _reached.add(server)
+    return request(client)
+
+
+def retry_config(*, first: bool = False) -> Any:
+    """Return the client's rules for transient failures, those of the ``first`` request or of all others."""
+    retries, seconds = (min(RETRIES, _FIRST_RETRIES), _FIRST_SECONDS) if first else (RETRIES, RETRY_SECONDS)
+    return {"max_retries": retries, "retry_timeout": timedelta(seconds=seconds), "backoff": _WAITS}
 
 
 @lru_cache(maxsize=64)
-def _client(url: str, _: tuple[tuple[str, str], ...]) -> Any:
+def _client(url: str, _: tuple[tuple[str, str], ...], *, first: bool = False) -> Any:
     """Create a client of the URL; all arrays there share it and its connections while the environment stays the same."""
     try:
         from obstore.exceptions import BaseError
@@ -290,7 +346,7 @@ def _client(url: str, _: tuple[tuple[str, str], ...]) -> Any:
     except ImportError as error:
         raise StoreError(f"{url} is in an object store, which needs obstore; install dfact[cloud]") from error
     try:
-        return from_url(url, retry_config=retry_config())
+        return from_url(url, retry_config=retry_config(first=first))
     except (BaseError, ValueError) as error:
         remedy = f"credentials, region and endpoint are read from the environment, such as {_CREDENTIALS[url.partition('://')[0]]}"
         raise StoreError(f"cannot open {url}: {_explain(url, error)}; {remedy}") from error

@@ -14,7 +14,11 @@ from tests.architecture.layers import ROOT, nodes
 
 PAGES = [
     *sorted((ROOT / "guides").glob("*.md")),
-    *(path for name in ("README.md", "deploy/README.md", "benchmarks/README.md") if (path := ROOT.parent / name).exists()),
+    *(
+        path
+        for name in ("README.md", "deploy/README.md", "benchmarks/README.md", ".github/CONTRIBUTING.md")
+        if (path := ROOT.parent / name).exists()
+    ),
 ]
 FRAGMENT = re.compile(r"(Of|What|Who|Whoever|Where|As|How) ")
 """Beginnings of summaries that make a fragment of them."""
@@ -37,10 +41,16 @@ GRAMMAR = re.compile(
     r"|\bfiles? of (an? )?(SPSS|Stata|SAS|PLINK|Excel|R\b)"
     r"|\bless (the|its|their|that of)\b"
     r"|\b(the same|to the( last)?) bits?\b"
-    r"|\b(end|ends|ended) with( code)? \d+\b",
+    r"|\b(end|ends|ended) with( code)? \d+\b"
+    r"|\bbeside (each other|(that|those) of)\b"
+    r"|\bbits (is|are) (that|those) of\b",
     re.IGNORECASE,
 )
 """What is not idiomatic, such as "is no number" for "is not a number", "ends with 75" for "exits with code 75"."""
+
+
+LONGEST = 32
+"""Highest number of words of a sentence in a guide. A piece of code counts as one; letters of formulas and numbers do not count."""
 
 
 def fragments(path: Path) -> Iterator[str]:
@@ -87,6 +97,25 @@ def offenders(path: Path, banned: re.Pattern[str]) -> list[str]:
     return list(phrases(text, path, banned))
 
 
+def sentences(text: str) -> Iterator[tuple[int, str]]:
+    """Sentences of a Markdown page with the lines where their blocks begin, without tables, code, headings and enumerations.
+
+    A colon and a semicolon end a sentence, too. More than four commas make an enumeration.
+    """
+    prose, fenced = [], False
+    for line in text.splitlines():
+        fenced ^= line.startswith("```")
+        skipped = fenced or line.startswith(("```", "    ", "|", "#", "<"))
+        prose.append("" if skipped else re.sub(r"^\s*([-*]|\d+\.) ", "\0", line))
+    for filled, block in groupby(enumerate(prose, 1), key=lambda line: bool(line[1].strip())):
+        first, *_ = lines = list(block)
+        for item in " ".join(line for _, line in lines).split("\0") if filled else ():
+            plain = re.sub(r"\]\([^)]*\)|`[^`]*`", " code ", item)
+            for sentence in re.split(r"(?<!\bal)[.:;?!][*)”\"]*\s", plain):
+                if sentence.count(",") <= 4:
+                    yield first[0], sentence
+
+
 def report(found: dict[Path, list[str]]) -> dict[str, list[str]]:
     """Offending passages by file; a file is called by its path within the project."""
     return {path.relative_to(ROOT.parent).as_posix(): passages for path, passages in found.items() if passages}
@@ -104,6 +133,20 @@ def test_all_folders_have_the_same_prose(banned: re.Pattern[str]) -> None:
     folders = (ROOT, *(ROOT.parent / name for name in ("tests", "benchmarks", "deploy")))
     modules = [path for folder in folders for path in sorted(folder.rglob("*.py")) if path != Path(__file__)]
     assert report({path: offenders(path, banned) for path in [*modules, *PAGES]}) == {}
+
+
+def test_sentences_of_guides_are_short() -> None:
+    found = {
+        path: [f"{line}: {text}" for line, text in sentences(path.read_text()) if len(re.findall(r"[^\W\d_]{2,}", text)) > LONGEST]
+        for path in PAGES
+    }
+    assert report(found) == {}
+
+
+def test_sentences_end_where_they_end() -> None:
+    text = "# Head\n\nOne `a. b` (see [x](y.md)). Two,\nby Lam et al. (2023).\n\n| a. | b. |\n\n- Three.\n- Four\n\n```sh\nrun. it\n```\n"
+    found = [sentence.split() for _, sentence in sentences(text) if sentence.strip()]
+    assert [words[0] for words in found] == ["One", "Two,", "Three", "Four"]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +174,7 @@ def test_patterns_are_found_where_they_stand(source: str, expected: int, tmp_pat
         ("n = 5 % 3  # under SLURM", 1),
         ("# NaN is\n# no number", 1),
         ('print("They end with 75, and read no file but a file of SPSS")', 3),
+        ("# Seconds, beside those of SciPy", 1),
         ('print("There is no number, it is no longer 3, 5 are no more than 6")', 0),
     ],
 )

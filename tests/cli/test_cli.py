@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from click.shell_completion import ShellComplete
 from distributed import LocalCluster
 from distributed.comm import CommClosedError
 
@@ -63,6 +64,30 @@ def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "survey.model"
     assert main(["fit", "icqf", str(data), str(path), "-k", "3"]) == 0
     return path
+
+
+# Progress, completion
+
+
+def test_progress_is_hidden_or_a_line_for_each_iteration(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    fit = ["fit", "icqf", str(data), str(tmp_path / "m.model"), "-k", "2", "--max-iter", "3", "--overwrite"]
+    assert main(["--quiet", *fit]) == 0
+    assert all(line.startswith("Warning: ICQF did not converge") for line in capfd.readouterr().err.splitlines())
+    assert main(["-v", *fit]) == 0
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines if line.startswith("iteration")] == [f"iteration {i} of 3" for i in (1, 2, 3)]
+    assert not any(line.startswith("fit: ") for line in lines)
+    assert main(fit) == 0
+    assert "fit: 3 of 3" in capfd.readouterr().err
+    assert main(["-q", "-v", *fit]) == 2
+    assert not logging.getLogger("dfact").handlers
+
+
+@pytest.mark.parametrize(("arguments", "kinds"), [(["info"], {"file"}), (["fit", "icqf"], {"file"}), (["fi"], {"plain"})], ids=str)
+def test_the_shell_completes_commands_and_paths(arguments: list[str], kinds: set[str]) -> None:
+    complete = ShellComplete(cli, {}, "dfact", "_DFACT_COMPLETE")
+    given, incomplete = (arguments, "") if kinds == {"file"} else ([], arguments[0])
+    assert {item.type for item in complete.get_completions(given, incomplete)} == kinds
 
 
 # Versions, errors

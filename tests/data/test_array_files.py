@@ -309,7 +309,7 @@ class TestHDF5CSCSource(RowSourceSuite):
 @pytest.mark.parametrize("storage", [{}, {"chunks": (100, 50), "compression": "gzip"}, {"chunks": (40_000, 1)}])
 @pytest.mark.slow
 def test_memory_is_bounded_by_the_rows_that_are_read(storage: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "is_child", True)  # so that the memory is that of this process
+    monkeypatch.setattr(server, "is_child", True)  # so that the memory of this process counts
     monkeypatch.setattr(array_files, "_READ_BYTES", 1 << 17)
     monkeypatch.setattr(array_files, "_MAX_READ_BYTES", 1 << 19)
     write_hdf5({"X": np.ones((40_000, 50))}, tmp_path / "x.h5", **storage)
@@ -591,7 +591,7 @@ INPUTS = REAL_DATA / "inputs"
 @pytest.fixture
 def inputs() -> Path:
     if not INPUTS.is_dir():
-        pytest.skip("the files of users are not beside the project")
+        pytest.skip("the files of users are not next to the project")
     return INPUTS
 
 

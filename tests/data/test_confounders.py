@@ -109,7 +109,7 @@ def test_encoding_follows_the_definition(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_missing_values_keep_the_means(seed):
-    """They take the mean, so every column's mean is that of those who answered."""
+    """They take the mean, so every column's mean equals the mean of those who answered."""
     raw = normalize(people(seed))
     encoding = ConfounderEncoding.fit(raw)
     C = encoding.encode(raw)

@@ -395,7 +395,7 @@ def test_what_has_no_lines_of_bytes_is_one_part(name: str, tmp_path: Path) -> No
 @pytest.fixture
 def folder() -> Path:
     if not TEXTS.is_dir():
-        pytest.skip("the shared input files are not beside the project")
+        pytest.skip("the shared input files are not next to the project")
     return TEXTS
 
 

@@ -1,4 +1,4 @@
-"""Dictionaries beside a table: REDCap's, UK Biobank's and codebooks, found by their headers."""
+"""Dictionaries next to a table: REDCap's, UK Biobank's and codebooks, found by their headers."""
 
 import csv
 import json
@@ -22,7 +22,7 @@ from dfact.errors import DataError, ParameterError
 from tests.conftest import REAL_DATA
 
 INPUTS = REAL_DATA / "inputs"
-needs_inputs = pytest.mark.skipif(not INPUTS.is_dir(), reason="the files of other programs are not beside the project")
+needs_inputs = pytest.mark.skipif(not INPUTS.is_dir(), reason="the files of other programs are not next to the project")
 REDCAP_HEADER = (
     "Variable / Field Name,Form Name,Section Header,Field Type,Field Label,"
     '"Choices, Calculations, OR Slider Labels",Text Validation Type OR Show Slider Number,'

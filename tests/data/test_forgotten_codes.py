@@ -25,9 +25,9 @@ def table(folder: Path, low: int, high: int, codes: list[Any], seed: int = 0) ->
 @pytest.mark.parametrize(
     ("low", "high", "codes", "found"),
     [
-        (1, 7, [99, 99], "answers to 'Q1' are 99 (2×) beside others from 1 to 7, .*--missing=99"),
-        (0, 4, [9, -9, None], "answers to 'Q1' are -9 (1×), 9 (1×) beside others from 0 to 4, .*--missing=-9 --missing=9"),
-        (0, 1, [-1, 88, 98], "answers to 'Q1' are 88 (1×), 98 (1×) beside others from -1 to 1"),
+        (1, 7, [99, 99], "answers to 'Q1' are 99 (2×) and the others from 1 to 7, .*--missing=99"),
+        (0, 4, [9, -9, None], "answers to 'Q1' are -9 (1×), 9 (1×) and the others from 0 to 4, .*--missing=-9 --missing=9"),
+        (0, 1, [-1, 88, 98], "answers to 'Q1' are 88 (1×), 98 (1×) and the others from -1 to 1"),
     ],
 )
 def test_forgotten_codes_are_asked_about(tmp_path: Path, low: int, high: int, codes: list[Any], found: str, shift: bool) -> None:
@@ -58,5 +58,5 @@ def test_a_warning_names_a_few_of_many_items(tmp_path: Path) -> None:
     X = np.random.default_rng(0).integers(1, 6, (40, 8))
     X[3, :7] = 99
     pd.DataFrame(X, columns=[f"Q{j}" for j in range(8)]).to_csv(tmp_path / "a.csv", index=False)
-    with pytest.warns(UserWarning, match=r"answers to 'Q0', 'Q1', 'Q2', 'Q3', 'Q4' and 2 more are 99 \(7×\) beside others from 1 to 5"):
+    with pytest.warns(UserWarning, match=r"answers to 'Q0', 'Q1', 'Q2', 'Q3', 'Q4' and 2 more are 99 \(7×\) and the others from 1 to 5"):
         dfact.import_table(tmp_path / "a.csv", tmp_path / "d.zarr", items="Q*")

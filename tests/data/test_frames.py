@@ -1,4 +1,4 @@
-"""Data frames are tables: the dataset is bit-identical to that of a file of the same cells."""
+"""Data frames are tables: the dataset is bit-identical to one from a file of the same cells."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -192,8 +192,8 @@ def change(path: Path, old: str, new: str) -> None:
         (lambda bed: bed.write_bytes(b"\x6c\x1b\x02" + bytes(60)), "third byte of a.bed is 0x02, expected 0x01"),
         (lambda bed: bed.write_bytes(bed.read_bytes()[:-1]), "has 62 bytes, expected 63 .*is truncated"),
         (lambda bed: bed.write_bytes(bed.read_bytes() + b"\0"), "has 64 bytes, expected 63 .*belongs to other .bim and .fam"),
-        (lambda bed: bed.with_suffix(".fam").unlink(), "has no .fam file beside it, expected a.fam"),
-        (lambda bed: bed.with_suffix(".bim").unlink(), "has no .bim file beside it, expected a.bim"),
+        (lambda bed: bed.with_suffix(".fam").unlink(), "has no .fam file next to it, expected a.fam"),
+        (lambda bed: bed.with_suffix(".bim").unlink(), "has no .bim file next to it, expected a.bim"),
         (lambda bed: change(bed.with_suffix(".bim"), "1003", "3.5"), "line 4 of a.bim: the position is '3.5', expected a whole number"),
         (lambda bed: change(bed.with_suffix(".bim"), "0.375", "X"), "line 4 of a.bim: the genetic position is 'X', expected a number"),
         (lambda bed: change(bed.with_suffix(".bim"), "1003\tC\tT", "1003\tC"), "line 4 of a.bim has fewer fields.*expected 6"),
@@ -325,7 +325,7 @@ def test_populations(tmp_path: Path) -> None:
     (tmp_path / "ids.csv").write_text("pop,number,sample\nCEU,1,p0\nYRI,2,p2\n")
     (tmp_path / "a.pop").write_text("CEU\n-\n YRI\n-\n")
     cases: list[tuple[dict[str, Any], list[Any]]] = [
-        ({}, ["CEU", None, "YRI", None]),  # the .pop file beside it
+        ({}, ["CEU", None, "YRI", None]),  # the .pop file next to it
         ({"population": tmp_path / "a.pop"}, ["CEU", None, "YRI", None]),
         ({"population": tmp_path / "a.fam"}, ["red", "red", "red", None]),
         ({"population": tmp_path / "a.fam", "population_column": "family"}, ["f"] * 4),
@@ -410,7 +410,7 @@ def genotypes() -> Path:
     """Folder of the public files; skips where it is missing."""
     folder = REAL_DATA / "genotypes"
     if not folder.is_dir():
-        pytest.skip("the public genotypes are not beside the project")
+        pytest.skip("the public genotypes are not next to the project")
     return folder
 
 

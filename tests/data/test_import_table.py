@@ -333,10 +333,10 @@ def test_a_far_negative_answer_leaves_the_others_their_digits(tmp_path, lowest):
 
 @pytest.mark.slow
 def test_a_range_that_leaves_the_answers_no_digits_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"t\.csv: the lowest valid answer is -1\.5e\+39 beside answers up to 2\.5, expected a range"):
+    with pytest.raises(DataError, match=r"t\.csv: the lowest valid answer is -1\.5e\+39 with answers up to 2\.5, expected a range"):
         imported(tmp_path, "Q1\n0.5\n2.5\n", valid_range=(-1.5e39, 4))
     assert not (tmp_path / "d.zarr").exists()
-    with pytest.raises(DataError, match=r"the lowest valid answer is -1e\+20 beside answers up to 4"):
+    with pytest.raises(DataError, match=r"the lowest valid answer is -1e\+20 with answers up to 4"):
         imported(tmp_path, "Q1\n1\n4\n", valid_range=(-1e20, 4))
     for text, valid_range in (("Q1\n-2e39\n2.5e39\n", (-1e40, 1e40)), ("Q1,Q2\n0,0.5\n0,1\n", (-1, 4))):
         imported(tmp_path, text, valid_range=valid_range)

@@ -160,7 +160,7 @@ def test_every_division_into_parts_gives_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int, n_parts: int
 ) -> None:
     rng, values = np.random.default_rng(seed), values_of(kind, seed)
-    shift = kind != "double"  # beside 1e200, a shift would round everything else to 0
+    shift = kind != "double"  # compared with 1e200, a shift would round everything else to 0
     serial = imported(monkeypatch, tmp_path / "serial.zarr", [Part(values, ids_of(N), [N])], executor="inline", shift=shift)
     stored = as_float(serial.source.read(0, N), serial.missing_code, np.dtype(np.float64)) + serial.offset
     expected = values.astype(np.float32) if kind in ("single", "mixed") else values

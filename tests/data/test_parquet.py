@@ -29,7 +29,7 @@ def write_part(path: Path, **cells: Any) -> None:
 
 
 class TestFolder(ReaderSuite):
-    """Parts of three rows, in which a column without a value has no type, beside the files that Spark and Hadoop leave."""
+    """Parts of three rows, in which a column without a value has no type, next to the files that Spark and Hadoop leave."""
 
     name = "t"
 

@@ -25,7 +25,7 @@ from tests.suites.reader import Columns, ReaderSuite, read
 pyreadstat = pytest.importorskip("pyreadstat")
 
 INPUTS = REAL_DATA / "inputs"
-shared = pytest.mark.skipif(not INPUTS.exists(), reason="the files of users are not beside the project")
+shared = pytest.mark.skipif(not INPUTS.exists(), reason="the files of users are not next to the project")
 LABELS = ("007", "1.50", " a", "x,y;z\tw", 'say "no"', "Zoë", "True", "1e5", "two words")
 """Texts without spaces at their ends, which SPSS and SAS fill with spaces."""
 

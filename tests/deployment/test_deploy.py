@@ -590,6 +590,11 @@ if "run" in sys.orig_argv:
 """
 
 
+def test_the_path_of_the_batch_script_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["deploy", "--slurm-script"]) == 0
+    assert Path(capsys.readouterr().out.rstrip("\n")) == MANIFESTS / "slurm" / "job.sbatch"
+
+
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
     """Run the batch script as Slurm does, with all tasks on this machine."""

@@ -226,7 +226,7 @@ def test_commands_of_a_page_do_not_stop_at_the_results_of_others() -> None:
     """A reader runs all commands of a page in one folder, so that each writes outputs of its own, or replaces them."""
     written: dict[tuple[str, str], str] = {}
     for block in ALL_BLOCKS:
-        if block.kind != "sh" or block.page == "extending":  # its commands are those of the package that it writes
+        if block.kind != "sh" or block.page == "extending":  # its commands belong to the package that it writes
             continue
         for line in block.commands():
             context = parsed(line)

@@ -392,7 +392,7 @@ def test_the_scheduler_releases_results_that_a_checkpoint_holds(client: Client, 
             if number % 40 == 0:
                 sizes.append(client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
         assert all((rows == 400).all() for rows in kept_session.rows("counted"))
-    assert max(sizes) <= 3 * 20 + 10, sizes  # those of the passes since the last version, at most
+    assert max(sizes) <= 3 * 20 + 10, sizes  # at most the passes since the last version
     # Each version replaces the one before; the sums of all passes are there.
     assert len(list((tmp_path / "checkpoint.zarr").glob("state-*"))) == 1
     assert len(list((tmp_path / "checkpoint.zarr").glob("steps-*"))) == 20

@@ -114,7 +114,7 @@ def test_fused_solvers_equal_those_driven_alone(executor: str, seed: int) -> Non
 
     with opened(X, executor) as session:
         solvers = [(0.5, 4, 1.0), (0.9, 2, 2.0), (0.1, 7, 2.0)]
-        # The view of the last pass replaces that of the solver: three times the data itself.
+        # The view of the last pass replaces the solver's: three times the data itself.
         fused = run_fused(
             [FusedSolver(keeping(solver(decay, steps)), Scaled(factor)) for decay, steps, factor in solvers], session, X.dtype
         )

@@ -350,7 +350,7 @@ def test_a_checkpoint_without_environments_resumes(inline: dfact.ICQF, tmp_path:
 def test_results_of_a_selection_from_elsewhere_are_stated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are those of the workers that computed the results, and not of the driver that stores them."""
+    """They describe the workers that computed the results, not the driver that stores them."""
     from dfact.selection.running.results_store import ResultsStore
 
     def stored() -> ResultsStore:

@@ -53,7 +53,7 @@ def test_payloads_without_arrays_and_of_values_that_hold_some() -> None:
 
 
 def test_objects_of_a_script_are_sent_with_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script's classes travel by value, as workers have another ``__main__``, beside arrays that travel apart."""
+    """A script's classes travel by value, as workers have another ``__main__``, and arrays travel apart."""
     script = ModuleType("__main__")
     exec("class Sums:\n    def __init__(self, total):\n        self.total = total", vars(script))
     with monkeypatch.context() as patch:

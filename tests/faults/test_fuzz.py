@@ -67,21 +67,33 @@ def test_forged_model_is_loaded_or_refused(name: str, tmp_path: Path) -> None:
 
 
 class Endless:
-    """An input number that never returns its text."""
+    """An input number that never returns its text: it computes, or waits."""
+
+    def __init__(self, *, waits: bool) -> None:
+        self.waits = waits
 
     def __format__(self, _: str) -> str:
         while True:
-            time.sleep(60)
+            if self.waits:
+                time.sleep(60)
+
+
+def test_failures_are_reported() -> None:
+    assert runner._outcome(lambda: target.expect(False, "other values"))[0] == "failed"
+    assert runner._outcome(lambda: next(iter([])))[0] == "failed"
 
 
 @pytest.mark.slow
-def test_failures_and_timeouts_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert runner._outcome(lambda: target.expect(False, "other values"))[0] == "failed"
-    assert runner._outcome(lambda: next(iter([])))[0] == "failed"
-    monkeypatch.setattr(runner, "SECONDS", 0.0)
+@pytest.mark.parametrize(
+    ("waits", "limits", "words"),
+    [(False, {"SECONDS": 0.1}, "no end after 0.1 s of processor time"), (True, {"WAITING": 0.0}, "no end after 0 s")],
+)
+def test_timeouts_are_reported(monkeypatch: pytest.MonkeyPatch, waits: bool, limits: dict[str, float], words: str) -> None:
+    for name, limit in limits.items():
+        monkeypatch.setattr(runner, name, limit)
     worker = runner.Worker()
     try:
-        ((_, verdict, words),) = runner.run([("npy", 0, Endless())], [worker])  # type: ignore[list-item]
+        found = list(runner.run([("npy", 0, Endless(waits=waits))], [worker]))  # type: ignore[list-item]
     finally:
         worker.close()
-    assert (verdict, words) == ("failed", "no end after 0 s")
+    assert [answer[1:] for answer in found] == [("failed", words)]

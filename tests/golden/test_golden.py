@@ -24,7 +24,7 @@ FIGURES = Path(__file__).parent / "figures.json"
 
 
 def machine() -> dict[str, Any]:
-    """Everything that the last digits depend on beside the code."""
+    """Everything that the last digits depend on, except the code."""
     return {
         "cpu": llvm.get_host_cpu_name(),
         "features": hashlib.sha256(llvm.get_host_cpu_features().flatten().encode()).hexdigest()[:16],

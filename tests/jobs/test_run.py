@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import re
 import shutil
 import signal
@@ -19,6 +20,7 @@ from benchmarks.faults.commands import Command, reached_by
 from benchmarks.faults.fits import small_partitions
 from dfact.cli.main import main
 from dfact.data.examples import ipip_ascado
+from dfact.jobs import record
 from dfact.jobs.runner import job_log, redirected_to
 from tests.conftest import planted_answers
 
@@ -131,6 +133,24 @@ def test_finished_job_does_not_run_again(finished: tuple[Path, str, str], finish
     assert {name: (finished_job.parent / name).stat().st_mtime_ns for name in WRITTEN} == before
 
 
+def append_row(folder: Path) -> None:
+    """Add a participant to the source, and keep its time."""
+    source = folder / "answers.csv"
+    status, text = source.stat(), source.read_text()
+    source.write_text(text + text.splitlines()[-1] + "\n")
+    os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_large_sources_are_identified_by_size_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "a.csv"
+    source.write_text("a,b\n1,2\n")
+    by_content = record._identity(source)
+    os.utime(source, ns=(1, 1))
+    assert record._identity(source) == by_content
+    monkeypatch.setattr(record, "_MOST_HASHED", 4)
+    assert record._identity(source) == (8, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "again"),
@@ -139,10 +159,11 @@ def test_finished_job_does_not_run_again(finished: tuple[Path, str, str], finish
         (lambda folder: (folder / "factors.csv").unlink(), [4]),
         (lambda folder: shutil.rmtree(folder / "chosen.model"), [2]),
         (lambda folder: (folder / "job.toml").write_text(JOB.replace('"8GiB"', '"7GiB"')), []),
-        (lambda folder: (folder / "answers.csv").touch(), [1, 2, 3, 4, 5, 6]),
+        (lambda folder: (folder / "answers.csv").touch(), []),
+        (append_row, [1, 2, 3, 4, 5, 6]),
         (lambda folder: (folder / "job.toml").write_text(JOB.replace("seed = 0", "seed = 1")), [2, 5, 6]),
     ],
-    ids=["parameter", "gone", "model gone", "memory", "source", "seed"],
+    ids=["parameter", "gone", "model gone", "memory", "touched source", "changed source", "seed"],
 )
 def test_changed_steps_run_again_with_the_steps_that_depend_on_them(finished_job: Path, change, again: list[int], capsys) -> None:  # type: ignore[no-untyped-def]
     change(finished_job.parent)
@@ -334,6 +355,15 @@ def test_log_lines_as_json(finished_job: Path, capsys: pytest.CaptureFixture[str
     served = [line for line in lines if line["message"].startswith("Metrics are served at http://127.0.0.1:")]
     assert [(line["logger"], line["step"]) for line in served] == [("dfact.metrics", 0)]  # for the whole job
     assert lines[-1]["message"].startswith("all 6 steps are done")
+    assert lines[-1]["event"] == "job_finished"
+    assert lines[-1]["seconds"] > 0
+    events = [(line["step"], line["event"]) for line in lines if line.get("event", "").startswith("step_")]
+    assert events[:3] == [(1, "step_skipped"), (2, "step_skipped"), (3, "step_started")]
+    ends = [line for line in lines if line.get("event") == "fit_finished"]
+    assert ends[0]["model"] == "ICQF"
+    last = [line for line in lines if line.get("event") == "iteration" and line["step"] == ends[0]["step"]][-1]
+    assert last["iteration"] == ends[0]["iteration"] <= last["iteration_limit"] == 31
+    assert last["objective"] >= ends[0]["objective"] > 0
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])

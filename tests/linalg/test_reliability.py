@@ -128,7 +128,7 @@ def test_general_factor_is_recovered_and_no_item_is_reversed(seed: int, k: int) 
 def test_thurstone_as_psych_computes_it() -> None:
     folder = REAL_DATA / "psychometrics"
     if not folder.is_dir():
-        pytest.skip("the psychometric data is not beside the project")
+        pytest.skip("the psychometric data is not next to the project")
     expected = json.loads((folder / "oracles" / "omega_hierarchical.json").read_text())["thurstone"]
     R = np.array(expected["R"], np.float64)
     split = schmid_leiman(R, 3)

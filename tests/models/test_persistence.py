@@ -24,7 +24,7 @@ import dfact
 from dfact.models import persistence
 from dfact.models.bounded_nmf.effects import AdjustedDifferences
 from dfact.models.catalogue import CATALOGUE
-from dfact.models.fitted_schema import UniformColumns
+from dfact.models.fitted_schema import Shape, UniformColumns
 from dfact.models.persistence import annotate_model, saved_versions
 from dfact.models.provenance import Stability
 from tests.conftest import planted_answers
@@ -316,6 +316,14 @@ def test_values_of_a_selection_are_numbers_that_can_be_drawn_or_texts() -> None:
     for values in ([[2], ["x"]], [[2], [1e308]], [[2], [float("nan")]]):
         with pytest.raises(dfact.DataError, match="either numbers from -1e300 to 1e300 or texts"):
             check(values, {})
+
+
+def test_loadings_whose_squares_overflow_are_refused() -> None:
+    check = Shape(("k", "m"))
+    check(np.array([[1e100, -1e150]]), {})
+    for largest in (1e200, np.inf, np.nan):
+        with pytest.raises(dfact.DataError, match=r"expected an array of finite numbers to 1e\+150"):
+            check(np.array([[1.0, -largest]]), {})
 
 
 def test_paths_without_a_model_are_refused(tmp_path: Path, dataset: dfact.Dataset) -> None:

@@ -34,7 +34,10 @@ def test_metadata_is_routed_through_a_pipeline() -> None:
     X, weights = np.random.default_rng(0).random((40, 6)), np.r_[np.zeros(20), np.ones(20)]
     with sklearn.config_context(enable_metadata_routing=True):
         model = dfact.ICQF(2, random_state=0, max_iter=5).set_fit_request(sample_weight=True)
-        assert model.get_metadata_routing().fit.requests["sample_weight"] is True
+        assert model.get_metadata_routing().fit.requests == {"confounders": None, "sample_weight": True}
+        assert model.get_metadata_routing().transform.requests == {"confounders": None}
+        with pytest.raises(TypeError, match=r"Unexpected args: \{'out'\}"):
+            model.set_transform_request(out=True)
         fitted = make_pipeline(model).fit(X, sample_weight=weights)[-1]
         alone = dfact.ICQF(2, random_state=0, max_iter=5).fit(X, sample_weight=weights)
     np.testing.assert_array_equal(fitted.components_, alone.components_)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tests.conftest import REAL_DATA
 
 FOLDER = REAL_DATA / "psychometrics"
-psychometrics = pytest.mark.skipif(not FOLDER.is_dir(), reason="the psychometric data is not beside the project")
+psychometrics = pytest.mark.skipif(not FOLDER.is_dir(), reason="the psychometric data is not next to the project")
 
 
 def bfi() -> pd.DataFrame:

@@ -46,7 +46,7 @@ def assert_same(a: dfact.Description, b: dfact.Description) -> None:
 def bfi() -> pd.DataFrame:
     """Answers to 25 items of 5 scales; skips where they are not at hand."""
     if not (REAL_DATA / "psychometrics").is_dir():
-        pytest.skip("the psychometric data is not beside the project")
+        pytest.skip("the psychometric data is not next to the project")
     return pd.read_csv(REAL_DATA / "psychometrics" / "bfi.csv").iloc[:, 1:26]
 
 

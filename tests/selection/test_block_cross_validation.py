@@ -111,7 +111,7 @@ def test_rules() -> None:
     assert choose(errors, "1se") == {"n_components": 4, "beta": 0.2}
     assert choose(errors, "knee") == {"n_components": 3, "beta": 0.1}
     assert choose(table(errors["error"], np.nan), "1se") == {"n_components": 5, "beta": 0.1}
-    # The standard error is that of each difference: three components differ from the lowest error by less than theirs.
+    # The standard error belongs to each difference: three components differ from the lowest error by less than theirs.
     assert choose(table(errors["error"], [0.5, 0.5, 0.7, 0.5, 0, 0, 0, 0]), "1se") == {"n_components": 3, "beta": 0.1}
     straight = table([[4, 9], [3, 9], [2, 9], [1, 9]])
     assert choose(straight, "knee") == {"n_components": 5, "beta": 0.1}
@@ -123,7 +123,7 @@ def test_rules() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_standard_errors_of_folds(seed: int) -> None:
-    """They are those of means of the folds, paired for differences; the same folds again change nothing, folds of unequal size count."""
+    """They belong to means of the folds, paired for differences; the same folds again change nothing, folds of unequal size count."""
     rng = np.random.default_rng(seed)
     counts = np.full((3, 2, 6), 50.0)
     difficulty = rng.normal(0, 20, (2, 6))
@@ -210,7 +210,7 @@ def test_shared_reads_on_a_cluster(answers: NDArray[np.float64], tmp_path: Path,
 
 @pytest.mark.slow
 def test_errors_agree_with_cold_starts(answers: NDArray[np.float64]) -> None:
-    """The errors of a fold are those of ``fit`` on the masked data, up to the stopping tolerance."""
+    """The errors of a fold equal the errors of ``fit`` on the masked data, up to the stopping tolerance."""
     selection = select(answers, {"n_components": [3]}, dfact.ICQF(tol=1e-7, max_iter=2000))
     (folds,) = assign_all_folds((150, 20), (4, 4), 4, 1, resolve_random_state(0) or 0)
     assert selection.folds is not None
@@ -440,6 +440,22 @@ def test_errors(answers: NDArray[np.float64], change: dict[str, Any], message: s
 def test_estimators_without_factors_are_refused(answers: NDArray[np.float64]) -> None:
     with pytest.raises(dfact.ParameterError, match="a fitted GradeOfMembership has no factors_, expected an estimator that sets it"):
         select(answers + 1, {"n_components": [2]}, dfact.GradeOfMembership())
+
+
+@pytest.mark.parametrize(
+    ("columns", "best", "largest"),
+    [
+        ({"n_components": [2, 3, 4]}, {"n_components": 4}, 4),
+        ({"n_components": [2, 3, 4]}, {"n_components": 3}, None),
+        ({"n_components": [4]}, {"n_components": 4}, None),
+        ({"beta": [0.1, 0.2]}, {"beta": 0.2}, None),
+    ],
+)
+def test_the_text_says_if_the_largest_number_was_chosen(columns: dict[str, list[Any]], best: dict[str, Any], largest: int | None) -> None:
+    candidates = pd.DataFrame(columns | {"error": 1.0}).set_index(list(columns))
+    selection = dfact.selection.Selection(candidates, best, dfact.ICQF())
+    assert selection.largest_chosen == largest
+    assert ("The choice, 4, is the largest" in selection_text(selection)) == (largest == 4)
 
 
 @pytest.mark.slow

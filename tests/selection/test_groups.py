@@ -263,7 +263,7 @@ def test_three_groups_are_compared_with_the_first_and_kept_with_the_model(tmp_pa
     page = (tmp_path / "r.html").read_text()
     assert "Congruences, with p values" in page
     assert "Impact: differences of the groups in the factors" in page
-    assert not hasattr(model.fit(M, confounders=frame), "comparison_")  # that of the earlier fit
+    assert not hasattr(model.fit(M, confounders=frame), "comparison_")  # of the earlier fit
 
 
 @pytest.mark.slow

@@ -200,7 +200,7 @@ def test_errors_are_those_of_fits_to_the_remaining_entries() -> None:
     training, test = (EntryMask(0.2, seed, 0, held_out)(block(X)).values for held_out in (False, True))
     rows, columns = np.nonzero(~np.isnan(test))
     b = test[rows, columns]
-    errors = np.abs(dfact.ExpectileMF(**model.get_params()).fit(training).predict(rows, columns) - b)
+    errors = np.abs(dfact.ExpectileMF(**model.get_params()).fit(training).predict_entries(rows, columns) - b)
     row, nonzero = selection.table.iloc[0], b != 0
     assert (row["n"], row["zeros"]) == (nonzero.sum(), (~nonzero).sum())
     relative = errors[nonzero] / b[nonzero]
@@ -208,7 +208,7 @@ def test_errors_are_those_of_fits_to_the_remaining_entries() -> None:
     for low, high in pairwise(edges):
         expected = np.median(relative[(b[nonzero] >= low) & (b[nonzero] < high)])
         assert row[f"{low:g} to {high:g}"] == pytest.approx(expected, rel=2e-3)
-    predicted = dfact.ExpectileMF(**model.get_params()).fit(training).predict(rows, columns)
+    predicted = dfact.ExpectileMF(**model.get_params()).fit(training).predict_entries(rows, columns)
     losses = np.abs(0.3 - (b < predicted)) * (b - predicted) ** 2
     assert row["loss"] == pytest.approx(losses.mean(), rel=1e-6)
     groups = pd.DataFrame({"loss": losses, "n": 1.0}).groupby(rows % 20).sum()

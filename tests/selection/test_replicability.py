@@ -20,7 +20,7 @@ from tests.cases import exhaustive_after
 from tests.conftest import REAL_DATA
 from tests.selection.test_solution_path import planted
 
-needs_tensors = pytest.mark.skipif(not (REAL_DATA / "tensors" / "amino.npz").exists(), reason="the real tensors are not beside the project")
+needs_tensors = pytest.mark.skipif(not (REAL_DATA / "tensors" / "amino.npz").exists(), reason="the real tensors are not there")
 
 
 def elastic(**settings: Any) -> Any:

@@ -23,7 +23,7 @@ from tests.conftest import REAL_DATA
 
 Array = NDArray[Any]
 LAMBDAS = [1.0, 10.0, 30.0, 60.0, 100.0, 200.0, 300.0, 500.0, 800.0, 2000.0]
-needs_tensors = pytest.mark.skipif(not (REAL_DATA / "tensors" / "amino.npz").exists(), reason="the real tensors are not beside the project")
+needs_tensors = pytest.mark.skipif(not (REAL_DATA / "tensors" / "amino.npz").exists(), reason="the real tensors are not there")
 
 
 def planted(shape: tuple[int, ...], rank: int, seed: int, *, missing: float = 0.0, noise: float = 0.2) -> Array:

@@ -67,7 +67,7 @@ def test_score_is_the_mean_product_of_cosines_and_a_lost_component_counts_0() ->
 @pytest.mark.parametrize(("missing", "seed"), [(0.0, 0), (0.2, 1)])
 @pytest.mark.parametrize("name", ["als", "elastic"])
 def test_a_refit_is_the_fit_to_the_drawn_rows(name: str, missing: float, seed: int) -> None:
-    """Similarities are those of fits to datasets that hold the drawn rows."""
+    """Similarities equal those of fits to datasets that hold the drawn rows."""
     Z = planted((60, 8, 6), 2, seed, missing=missing)
     model = fitted(name, Z)
     found = bootstrap(model, Z, 2, random_state=seed)
@@ -169,7 +169,7 @@ def test_a_penalty_gives_selection_frequencies_and_lost_components_nothing() -> 
     planted_zeros = B.T == 0 if abs(found.estimate[0, :5]).sum() > 1 else B.T[::-1] == 0
     assert found.selected[:2, :10][planted_zeros].mean() < 0.7
     assert (found.selected[:2, :10][~planted_zeros] == 1).all()
-    # The estimate and its intervals are those of least squares from the same components, whatever the penalty.
+    # The estimate and its intervals come from least squares with the same components, whatever the penalty.
     dense = fitted("als", Z)
     assert match_components([A.T for A in dense.factors_[1:]], np.split(found.estimate[:2], [10], axis=1)).score > 0.9999
     assert list(found.summary(model.get_feature_names_out()).index) == ["F1", "F2"]

@@ -51,7 +51,7 @@ class EstimatorSuite:
     parameters: dict[str, Any]
     """Of fits to ``data``, few iterations of which are enough."""
     rows: str = "factors_"
-    """The attribute with the rows' factors, in a list the first of which is that of the rows."""
+    """The attribute with the rows' factors, in a list whose first element belongs to the rows."""
     entries: tuple[int, int, int] = (1 << 11, 1 << 13, 1 << 15)
     """Entries of a block, a chunk and a partition, for data in several partitions."""
     codes: bool = True

@@ -1,4 +1,4 @@
-"""A fit with sums by tiles: robust weights of rows and a box Newton step of columns, beside a reference in NumPy."""
+"""A fit with sums by tiles: robust weights of rows and a box Newton step of columns, compared with a reference in NumPy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

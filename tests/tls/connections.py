@@ -1,4 +1,4 @@
-"""Connections over TLS that processes of a cluster open and accept, and those of strangers, who check nothing themselves."""
+"""Connections over TLS that processes of a cluster open and accept, and connections of strangers, who check nothing themselves."""
 
 import asyncio
 import threading

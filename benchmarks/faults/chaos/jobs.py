@@ -70,7 +70,7 @@ class Job:
     name: str
     command: str = ""
     kept: tuple[str, ...] = (_MODEL,)
-    """Stores that the command leaves beside each other."""
+    """Stores that the command leaves next to each other."""
 
     def arguments(self, data: str, out: str, local: Path, options: list[str]) -> list[str]:
         """Return the arguments of ``dfact``: where data and results are, a folder for local files, and where it computes."""
@@ -216,7 +216,7 @@ def compare(name: str, out: str, folder: str) -> dict[str, Any]:
 
 
 def bits_of(location: str) -> dict[str, bytes]:
-    """Return the bits of a stored model, with those of its selection."""
+    """Return the bits of a stored model and of its selection."""
     model = dfact.load_model(location)
     found = bits(model)
     if getattr(model, "selection_", None) is not None:

@@ -32,7 +32,7 @@ _select_icqf = SelectSpec(
         ),
         click.option("--folds", "n_folds", default=10, help="Number of folds to which the blocks are assigned."),
         click.option("--repeats", "n_repeats", default=1, help="Number of times the blocks are assigned to folds."),
-        click.option("--restarts", "n_restarts", default=0, help="Number of random starts of each fit, beside the default start."),
+        click.option("--restarts", "n_restarts", default=0, help="Number of random starts of each fit, in addition to the default start."),
         seed("Seed of the folds and of the random starts."),
     ],
     changes={

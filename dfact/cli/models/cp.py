@@ -47,7 +47,7 @@ SPECS = (
                 choice(
                     "--rule",
                     "min knee",
-                    "The lowest score, or the number of components where it stops falling steeply (the knee), which are often too few; "
+                    "The lowest score, or the number of components where it stops falling steeply (the knee), which is often too small; "
                     "for held_out and bic.",
                 ),
                 numbers(
@@ -60,7 +60,7 @@ SPECS = (
                     "--l1-ratios",
                     "Candidates for the share of the l1 penalty, each with a path.",
                     callback=lambda _, __, values: values or None,
-                    show_default="that of --l1-ratio",
+                    show_default="the value of --l1-ratio",
                 ),
                 click.option("--holdout-fraction", default=0.1, help="Fraction of the observed entries to hold out."),
                 click.option("--folds", "n_folds", type=int, show_default="10", help="Folds of the rows, for replicability."),

@@ -29,7 +29,7 @@ SPECS = (
             """Factor analysis: the number of factors.
 
             Compares parallel analysis of principal components (PA, Horn's) and of common factors (PA-factors, as in psych), the minimum
-            average partial (MAP) and BIC, and chooses by one of them. Eigenvalues stand beside those of unrelated answers (random). The
+            average partial (MAP) and BIC, and chooses by one of them. Eigenvalues are compared with unrelated answers' (random). The
             model with that number of factors is written to MODEL, if that is given.
             """,
             example=["dfact select fa dfact-demo/answers.zarr survey.model -k 1-10"],
@@ -43,7 +43,7 @@ SPECS = (
                 ),
                 click.option("--seed", "random_state", default=0, help="Seed of the random eigenvalues."),
             ],
-            plot=("dfact.report.selection:scree_plot", "the eigenvalues beside the random ones, a scree plot,"),
+            plot=("dfact.report.selection:scree_plot", "the eigenvalues and the random ones, a scree plot,"),
             one_fit=True,
             checkpoint=False,
             left_out=_LEFT_OUT | {"sample_weight": "the dataset has its weights"},

@@ -62,7 +62,7 @@ class UntouchedBoxes:
 
 
 class Dictionary(ABC):
-    """A description of the columns of a table that lies beside it."""
+    """A description of the columns of a table, in a file next to it."""
 
     kind: ClassVar[str]
     """Name in messages."""
@@ -76,7 +76,7 @@ class Dictionary(ABC):
     @classmethod
     @abstractmethod
     def open(cls, records: Records, codings: Paths) -> Self | None:
-        """Return the dictionary in a file; None if its header is that of another kind."""
+        """Return the dictionary in a file; None if its header belongs to another kind."""
 
     @abstractmethod
     def variables(self, columns: Sequence[str]) -> dict[str, Variable]:

@@ -1,4 +1,4 @@
-"""The dictionary beside a table, of the kind that its header shows, and what the columns of a table show without one."""
+"""The dictionary next to a table, of the kind that its header shows, and what the columns of a table show without one."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -27,7 +27,7 @@ def open_dictionary(path: str | PathLike[str], codings: str | PathLike[str] | Pa
     Raises
     ------
     DataError
-        The header is that of no dictionary, or a row is invalid.
+        The header belongs to no dictionary, or a row is invalid.
     StoreError
         A file cannot be read.
     """

@@ -64,7 +64,7 @@ class RedcapDictionary(Dictionary):
             else:
                 found = f"{each.name} has columns {each.columns[:20]}"
                 expected = "a column 'missing_data_codes' (project information) or 'unique_event_name' (events)"
-                raise DataError(f"{found}, expected {expected} beside a dictionary of REDCap; leave it out of codings= (--codings)")
+                raise DataError(f"{found}, expected {expected} next to a dictionary of REDCap; leave it out of codings= (--codings)")
         return cls(records.name, {each.name: each for each in _read_fields(records, name, kind, missing)}, events)
 
     @classmethod

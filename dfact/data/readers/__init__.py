@@ -12,6 +12,7 @@ A reader knows where the columns and the rows of its file are, not what their va
     spreadsheet    xlsx, xlsm, xlsb, xls and ods
     r              rds, rda and RData, as tables and as arrays
     r_objects      the objects of R's files
-    arrays         NumPy, HDF5, MATLAB, NetCDF and Matrix Market
+    arrays         NumPy, HDF5, MATLAB, NetCDF, Zarr and Matrix Market
     genetics       PLINK and VCF Zarr
+    zarr_input     Zarr stores of other programs, opened for reading
 """

@@ -37,7 +37,7 @@ class MissingCodes:
 
 @dataclass(frozen=True)
 class Variable:
-    """The description of a column by its file, or by the dictionary beside it."""
+    """The description of a column by its file, or by the dictionary next to it."""
 
     name: str
     type: CellType | None = None
@@ -59,7 +59,7 @@ class Variable:
     """Lowest and highest valid value, of a column whose values have no labels."""
     measure: Literal["nominal", "ordinal", "scale"] | None = None
     decimal: str | None = None
-    """Decimal mark of this column, where it differs from that of the file."""
+    """Decimal mark of this column, where it differs from the file's."""
     texts: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the texts that stand for numbers in this column, such as TRUE for 1."""
     scale: str = ""

@@ -25,7 +25,7 @@ from dfact.storage.input_files import InputFolder, open_input
 TableSource = str | PathLike[str] | ArrowStream
 """A path or URL, or a data frame."""
 _IGNORED = (".crc",)
-"""Suffixes of files that Spark and Hadoop write beside their parts."""
+"""Suffixes of files that Spark and Hadoop write next to their parts."""
 
 _OTHER_SIGNATURES = (
     (b"SR\0", "an IDL save file"),
@@ -47,7 +47,7 @@ _LONGEST_SIGNATURE = 520  # MATLAB puts 512 bytes before the signature of HDF5
 
 @cache
 def formats() -> tuple[Format, ...]:
-    """Return all formats: those of every module in this folder and those below it, in the order of the modules' names."""
+    """Return the formats of all modules in this folder and below, in the order of the modules' names."""
     names = (module.name for module in pkgutil.walk_packages(readers.__path__, f"{readers.__name__}."))
     modules = map(importlib.import_module, sorted(names, key=lambda name: name.rpartition(".")[2]))
     return tuple(each for module in modules for each in getattr(module, "FORMATS", ()))
@@ -106,7 +106,7 @@ def open_genotypes(source: str | PathLike[str] | Input) -> GenotypeFile:
 
 
 def holds_genotypes(source: str | PathLike[str]) -> bool:
-    """Check whether the suffix is that of a format of genotypes, without opening the file."""
+    """Check whether the suffix belongs to a format of genotypes, without opening the file."""
     name = str(source).rstrip("/").lower()
     known = any(name.endswith(each.suffixes) for each in formats())
     return any(each.holds == "genotypes" and name.endswith(each.suffixes) for each in (formats() if known else other_formats()))
@@ -163,7 +163,7 @@ def _choose_among(known: tuple[Format, ...], source: Input, options: ReadOptions
     if isinstance(source, InputFolder):
         for each in candidates:
             # A folder of tables is chosen by the parts in it, a store by its own suffix.
-            names = [source.name] if holds == "genotypes" else [file.name for file in source.files]
+            names = [file.name for file in source.files] if holds == "table" else [source.name]
             if each.folders and any(name.lower().endswith(each.suffixes) for name in names):
                 return each
         expected = ", ".join(suffix for each in candidates if each.folders for suffix in each.suffixes)
@@ -188,7 +188,7 @@ def _choose_among(known: tuple[Format, ...], source: Input, options: ReadOptions
 
 
 def _check_signature(name: str, start: bytes, chosen: Format) -> None:
-    """Raise DataError unless the first bytes are those of the format."""
+    """Raise DataError unless the first bytes match the format."""
     if not chosen.signatures or any(start[offset:].startswith(signature) for offset, signature in chosen.signatures):
         return
     found = next(_content(start), None)

@@ -68,6 +68,13 @@ class ZarrSource(DenseSource):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         return read_chunks(self.array, self.offset + start, self.offset + stop, "rows")
 
+    @property
+    def T(self) -> "LazySource":
+        """The array with its modes in reverse order; only of an array that is not sliced."""
+        import dask.array as da
+
+        return LazySource(da.from_zarr(self.array).T)
+
     def slice(self, rows: slice) -> "ZarrSource":
         start, stop, _ = rows.indices(self.shape[0])
         return ZarrSource(self.array, self.offset + start, stop - start)

@@ -34,7 +34,7 @@ def connect(address: str, security: "ClusterSecurity | None" = None) -> Iterator
     address : str
         Address of the scheduler, such as ``tcp://10.0.0.1:8786``, or ``tls://…`` if the cluster is encrypted.
     security : ClusterSecurity, optional
-        Certificates of this process, by default those of Dask's configuration.
+        Certificates of this process, by default from Dask's configuration.
 
     Returns
     -------

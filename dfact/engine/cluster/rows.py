@@ -35,7 +35,7 @@ class WrittenRows:
 
 @contextmanager
 def marker(target: zarr.Array[Any]) -> Iterator[str]:
-    """Write a marker object beside an array, by which workers check that they reach the same store, and yield its name."""
+    """Write a marker object next to an array, by which workers check that they reach the same store, and yield its name."""
     name = f"reached-{uuid4().hex}"
     path = target.store_path / name
     sync(path.set(default_buffer_prototype().buffer.from_bytes(name.encode())))

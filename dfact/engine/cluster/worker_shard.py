@@ -70,7 +70,7 @@ class WorkerShard:
     """A shard in a worker's process, with a thread that processes one call after the other.
 
     If a call fails at another worker, the reply names that worker, so that the driver can determine whether it
-    is lost. It has no information on the partitions of others. ``size`` is that of a :class:`Shard`: the number of partitions, and
+    is lost. It has no information on the partitions of others. ``size`` is as in :class:`Shard`: the number of partitions, and
     what may stay in memory.
     """
 
@@ -306,7 +306,7 @@ class WorkerShard:
         return {"content": serialized(await self._do(lambda: packed(self._shard.rows(name, first, last))))}
 
     async def reaches(self, content: bytes) -> dict[str, Any]:
-        """Return whether this worker finds the marker that the driver has written beside an array."""
+        """Return whether this worker finds the marker that the driver has written next to an array."""
         return {"content": serialized(packed(await self._do(lambda: reaches(*unpacked(content)))))}
 
     async def write(self, content: bytes, chunks: Sequence[ChunkOfRows]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class SessionWorkers:
 
     def __init__(self, client: "Client", size: tuple[int, ...], reservation: Reservation) -> None:
         """Initialize; ``size`` is the number of partitions, the numbers of those whose states and values a worker may keep, and that
-        of the groups whose tiled sums it may keep. The ``reservation`` is that of each worker.
+        of the groups whose tiled sums it may keep. The ``reservation`` is each worker's.
         """
         from dfact.internals.distributed import check_client
 

@@ -47,7 +47,7 @@ class AdmixtureProblem:
     populations: tuple[str, ...] = ()
     """Names of the labelled populations, which are the first components."""
     curved: bool = True
-    """Whether the frequencies take Newton's steps; else those of the EM algorithm, whose sums are smaller."""
+    """Whether the frequencies take Newton's steps. Otherwise they take steps of the EM algorithm, whose sums are smaller."""
 
 
 _TRIALS = Values(lambda value: is_count(value) and value <= MAX_TRIALS, f"an integer from 1 to {MAX_TRIALS}")
@@ -67,7 +67,7 @@ class Admixture(Factorization):
     Missing genotypes are left out. Q and P stay at least 1e-5 from 0, and P from 1.
 
     One pass over the data makes a Newton step of the ancestry proportions of every individual, on the simplex, and one of the
-    frequencies of every SNP. Anderson's method extrapolates P. A point whose likelihood is lower than that of the one before is
+    frequencies of every SNP. Anderson's method extrapolates P. A point whose likelihood is lower than the previous one's is
     rejected, so the likelihood never falls. The start is spectral. A maximum may be local.
 
     Parameters
@@ -77,7 +77,7 @@ class Admixture(Factorization):
     ploidy : int
         Highest count M: 2 for genotypes; more for ordinal answers from 0 to M.
     supervised : bool
-        Whether the individuals whose population the dataset holds, or ``populations`` of ``fit``, belong to it alone.
+        Whether the individuals whose population the dataset holds, or ``populations`` of ``fit``, belong to that population alone.
     tol : float
         Stop when the log-likelihood rises by at most this much in a pass, relative to its value.
     max_iter : int
@@ -114,7 +114,7 @@ class Admixture(Factorization):
         Name of the population that the dataset, or ``populations``, states for each individual, "" where unknown; for plots and reports.
     variants_ : Variants or None
         ``chromosome``, ``name``, ``position``, ``A1`` and ``A2`` of the SNPs (m,), if the fitted dataset has them; genotypes and
-        frequencies are those of A2.
+        frequencies refer to A2.
 
     Raises
     ------
@@ -198,7 +198,7 @@ class Admixture(Factorization):
         """Fit the genotypes X (n, m): any array, path or Dataset; NaN is missing. ``checkpoint`` overrides the parameter.
 
         ``populations`` (n,) are the names of the individuals' populations, None, NaN, "" or "-" where unknown, for a
-        ``supervised`` fit. By default they are those of the dataset.
+        ``supervised`` fit. By default they come from the dataset.
         """
         del y
         return self.fit_prepared(self.prepare(X, populations=populations), checkpoint=checkpoint)
@@ -358,7 +358,7 @@ class Admixture(Factorization):
         return expected
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """Return the names of the populations: those of labelled ones, then population1, population2, …."""
+        """Return the names of the populations: the labels, then population1, population2, …."""
         del input_features
         check_is_fitted(self)
         labels = component_labels(len(self.allele_frequencies_), "population")

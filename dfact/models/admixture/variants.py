@@ -1,4 +1,4 @@
-"""The variants of a fitted admixture, and their match with those of other genotypes by name or position, and alleles."""
+"""The variants of a fitted admixture, matched with the variants of other genotypes by name or position, and alleles."""
 
 import warnings
 from collections.abc import Sequence
@@ -114,7 +114,7 @@ def match_columns(fitted: Sequence[str], labels: Sequence[str], ours: Variants |
 
 
 def _match_positions(ours: Variants, theirs: Variants, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the pairs of variants beside the given ones with the same chromosome, position and alleles, in any order.
+    """Return the pairs of variants, other than the given ones, with the same chromosome, position and alleles, in any order.
 
     A variant that has several counterparts, as other variants of its position have unknown alleles, is left out.
     """

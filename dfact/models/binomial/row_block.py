@@ -36,7 +36,7 @@ class ColumnWeights:
     """Weight of the columns of each run (runs,)."""
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the first column, that after the last, and the weight of each run; those of weight 0 are left out."""
+        """Yield the first column, the column after the last, and the weight of each run; runs of weight 0 are left out."""
         return ((int(a), int(b), int(w)) for (a, b), w in zip(pairwise(self.edges), self.weights, strict=True) if w)
 
     def count(self, G: NDArray[np.uint8], trials: int) -> Floats:

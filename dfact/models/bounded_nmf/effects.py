@@ -139,7 +139,7 @@ def split_differences(
     """Split effects (q, m) of a model with loadings (k, m) into impact and effects on items, by the anchor.
 
     Without ``differences``, those of the factors are unknown, and the impact is NaN. If the effects are not to be ``shrunken`` by the
-    penalty, the differences of the residuals are added to them: with complete answers, the split is then that of the mean answers.
+    penalty, the differences of the residuals are added to them: with complete answers, the split is then the same as for the mean answers.
     """
     Q = np.asarray(components, np.float64).T
     e = np.asarray(effects, np.float64)

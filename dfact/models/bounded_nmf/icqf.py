@@ -49,8 +49,8 @@ class ICQF(Factorization):
         minimize  ½‖O∘(M − [W, C]Qᵀ)‖² + β‖W‖₁ + βγ‖Q‖₁,   γ = (n/m)·q_max,
         subject to  0 ≤ W ≤ w_max,  0 ≤ Q ≤ q_max,  bounds[0] ≤ [W, C]Qᵀ ≤ bounds[1],
 
-    for answers M (n, m) with mask O (0 where missing) and confounders C (n, c): an indicator for each
-    level of a categorical one, x and 1 − x of a continuous one scaled to [0, 1], and a column of ones.
+    for answers M (n, m) with mask O (0 where missing) and confounders C (n, c). C has an indicator for each level of a categorical
+    confounder, x and 1 − x of a continuous one scaled to [0, 1], and a column of ones.
 
     An iteration is one pass over the rows; coordinate descent solves the row and item problems. A fit of large data starts with
     up to 80 passes over a tenth of its rows, which are not counted as iterations; their loadings are the start of the passes
@@ -77,7 +77,7 @@ class ICQF(Factorization):
         Penalty parameter ρ of the augmented Lagrangian; "admm" also takes "adaptive". "mm" starts with a sixth of it, or
         with half of it if ``init`` holds loadings, and raises it up to four times its value while the bounds are far from met. With
         "admm" and ρ ≥ √2 the augmented Lagrangian never increases (proposition 1), if the subproblems are solved exactly and no
-        bound on the reconstruction is active: its proof bounds the step of the dual by that of Z. With active bounds it may rise,
+        bound on the reconstruction is active: its proof bounds the step of the dual by the step of Z. With active bounds it may rise,
         by up to 3e-7 of its value for ρ near √2 in the tests. "adaptive" never falls below √2.
     w_max : float
         Upper bound of the factors.
@@ -109,10 +109,10 @@ class ICQF(Factorization):
         Loadings as tables, items × factors and items × confounder columns.
     confounder_effects_, confounder_impact_ : DataFrame
         Differences that the confounders make, each adjusted for the others: each level of a confounder minus its first one, the highest
-        value of a continuous confounder minus the lowest. The effects (items × differences, in points, of either sign) are those on an
-        item at equal factors, the impact (factors × differences) those of the factors. The data determines the pair up to a shift
-        between the two, and the anchor of :func:`dfact.psychometrics.anchor.anchor` fixes it: most items have no effect. ``factors_`` and
-        ``confounder_loadings_`` depend on how the penalty splits it.
+        value of a continuous confounder minus the lowest. The effects (items × differences, in points, of either sign) are
+        differences on an item at equal factors, the impact (factors × differences) differences of the factors. The data determines the
+        pair up to a shift between the two, and the anchor of :func:`dfact.psychometrics.anchor.anchor` fixes it: most items have no
+        effect. ``factors_`` and ``confounder_loadings_`` depend on how the penalty splits it.
     differences_ : AdjustedDifferences or None
         Differences of W and of the residuals, from which the pair follows; None without confounders.
     objective_history_ : array
@@ -128,7 +128,7 @@ class ICQF(Factorization):
     weighted_ : bool
         Whether the rows have weights.
     n_effective_ : float
-        Kish's effective number of rows, (Σw)²/Σw²; n without weights. It leaves out strata and clusters of the sample.
+        Kish's effective number of rows, (Σw)²/Σw²; n without weights. It ignores strata and clusters of the sample.
 
     Raises
     ------

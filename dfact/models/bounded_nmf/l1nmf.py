@@ -40,7 +40,7 @@ class L1NMF(Factorization):
     and no scaling of the penalties, so both have the weight β itself here. On complete data the model is
     scikit-learn's ``NMF(alpha_W=β/m, alpha_H=β/n, l1_ratio=1)``.
 
-    The solver is that of ICQF without bounds (``solver="mm"``): missing entries are filled in by
+    The solver is ICQF's without bounds (``solver="mm"``): missing entries are filled in by
     the model, and coordinate descent solves the row and item problems, which are non-negative Lassos. An iteration is one pass
     over the rows; a fit of large data starts with up to 80 passes over a tenth of its rows. At the end every row is
     solved to its optimum given Q, so that ``factors_`` equals the ``transform`` of the same rows.

@@ -179,7 +179,7 @@ def descend(
 ) -> Solver[Descent]:
     """Alternate between a pass over the rows and an update of the loadings Qᵀ (k+c, m).
 
-    Stop when the ``measure`` of the objectives, and that of the augmented Lagrangians, is less than ``tol``. ``report`` is called
+    Stop when the ``measure`` is less than ``tol`` for the objectives and for the augmented Lagrangians. ``report`` is called
     with all objectives after each pass. The passes run on a ``sample`` of the partitions, by default on all. With ``reset`` the rows'
     earlier state is discarded.
     """

@@ -223,7 +223,7 @@ class _Iterations:
         weights, factors = cp
         self.factors = [np.asarray(factors[0] * weights), *map(np.array, factors[1:])]
         self.objectives.append(self.objective(self.factors))
-        if len(self.objectives) > 1:  # the first is that of the start
+        if len(self.objectives) > 1:  # the first belongs to the start
             self._report.iteration(self.objectives)
         # The start is left out: the first iteration may raise its objective.
         self.remaining = remaining_change(self.objectives[1:])

@@ -70,9 +70,7 @@ class CPModel(Factorization):
         self._warn_cancelling()
         if self.rank_ == 0 and not np.isnan(self.explained_share_):  # NaN for data of zeros
             found = f"the penalty sets all {len(self.weights_)} components to 0, expected one that leaves some"
-            remedy = (
-                "use a smaller lam (--lam), whose size depends on that of the entries, or let dfact select cp (select_penalty) choose it"
-            )
+            remedy = "use a smaller lam (--lam), whose size depends on the entries, or let dfact select cp (select_penalty) choose it"
             warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=3)
         return self
 
@@ -164,7 +162,7 @@ class CPModel(Factorization):
     def _rows(self, dataset: Dataset, net: ElasticNet, prior: RowPrior, variances: Any, out: str | PathLike[str] | None) -> Any:
         """Return A⁽¹⁾ (n, R) of the dataset's slices given the other modes, each at its optimum.
 
-        ``variances`` (n, 1) are those of the slices if ``prior`` takes given ones.
+        ``variances`` (n, 1) are the slices' variances if ``prior`` takes given ones.
         """
         task = self._task(dataset, covariates=variances)
         H = khatri_rao([np.asarray(A, np.float64).T for A in self.factors_[1:]])

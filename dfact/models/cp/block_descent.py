@@ -91,7 +91,7 @@ class ImputingDescent:
     the updates of the other modes need. No update raises the objective: all of them are column updates
     of one quadratic above it. Between iterations all modes are extrapolated along their last step with Nesterov's
     weights (Mitchell et al. 2020). If the objective then falls too little, the pass is repeated without extrapolation,
-    and the weights restart. On a ``sample`` of the rows, the objective is the sample's share of that of all rows.
+    and the weights restart. On a ``sample`` of the rows, the objective is the sample's share of the objective over all rows.
     """
 
     def __init__(

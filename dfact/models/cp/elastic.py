@@ -74,8 +74,8 @@ class ElasticCP(CPModel):
         minimize  ½‖Δ∘(Z − Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾)‖² + λ Σ_r Σ_n [(1−α)/2 a_r⁽ⁿ⁾ᵀR_n⁻¹a_r⁽ⁿ⁾ + α‖a_r⁽ⁿ⁾‖₁],
 
     Δ being 0 where an entry is missing. The ℓ2 part shrinks superfluous components to 0, so that fewer
-    than R may be left; the ℓ1 part sets single entries to 0. The factors carry the scale of the data as
-    the penalties have distributed it: Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ is the model, and ``weights_`` are not to be multiplied.
+    than R may be left; the ℓ1 part sets single entries to 0. The factors contain the scale of the data as
+    the penalties have distributed it: Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ is the model, and ``weights_`` must not be multiplied in.
 
     Mode 1 is the long one: its slices are the rows that passes read. An iteration is one pass, with
     missing entries filled in by the model, from which all modes are updated. Small tensors that are mostly
@@ -126,9 +126,10 @@ class ElasticCP(CPModel):
         of singular vectors, "auto" unless their Gram matrices have more than 2²² entries; all others are random. A list holds given
         factors of all modes, from which the fit starts as it is.
     n_init : int
-        Number of short starts, the best of which goes on. Each takes 10 iterations, the first four with a hundredth of the penalties, as
-        components would vanish before they form; the better half takes 20 more. On large data they run on some slices, on the driver.
-        Then passes over a 16th and a quarter of the partitions follow, on each until a pass brings less than the sample's noise.
+        Number of short starts; the fit continues from the best one. Each takes 10 iterations. In the first four the penalties are a
+        hundredth, because components would otherwise vanish before they form. The better half takes 20 more. On large data they run on
+        some slices, on the driver. Then passes over a 16th and a quarter of the partitions follow, on each until a pass improves the
+        objective by less than the sample's noise.
         All these are not counted as iterations.
     max_iter : int
         Maximum number of iterations; along a path, for each λ.
@@ -144,7 +145,7 @@ class ElasticCP(CPModel):
     Attributes
     ----------
     factors_ : list of arrays (I_n, R)
-        A⁽ⁿ⁾, components in the order of their weights; that of mode 1 is a Zarr array if the data is stored. The entry of largest
+        A⁽ⁿ⁾, components in the order of their weights; A⁽¹⁾ is a Zarr array if the data is stored. The entry of largest
         magnitude of a vector is positive in each mode from the second on.
     weights_ : array (R,)
         γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing.
@@ -379,7 +380,7 @@ class ElasticCP(CPModel):
             raise ParameterError(f"noise_variance is {variance!r} and laplace_rate is {rate!r}, expected both or neither")
         if variance is not None and (lam, l1_ratio) != _DEFAULT_PENALTY:
             expected = "expected only one pair: leave lam and l1_ratio, or noise_variance and laplace_rate, at their defaults"
-            raise ParameterError(f"lam={lam!r} and l1_ratio={l1_ratio!r} are given beside noise_variance and laplace_rate, {expected}")
+            raise ParameterError(f"lam={lam!r} and l1_ratio={l1_ratio!r} are given with noise_variance and laplace_rate, {expected}")
         super()._check_parameters()
 
     def _check_loaded(self) -> None:

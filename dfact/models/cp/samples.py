@@ -144,7 +144,7 @@ class FinalRowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
 
 @dataclass
 class AdamaxState(PartialSums, name="cp_adamax"):
-    """Factors of modes 2 to N with Adamax's moments; as a partial sum, the weighted sum of those of several blocks.
+    """Factors of modes 2 to N with Adamax's moments; as a partial sum, the weighted sum over several blocks.
 
     The modes are stored side by side. See :func:`dfact.kernels.adamax.adamax_updates` for the moments.
     """

@@ -1,4 +1,4 @@
-"""The way to the first iteration over all rows: short starts, the best of which goes on, and growing samples of the rows.
+"""The way to the first iteration over all rows: short starts, the best of which is continued, and growing samples of the rows.
 
 Between descents only the factors of modes 2 to N are kept: the rows of each begin at their optimum given these.
 """

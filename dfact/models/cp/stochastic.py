@@ -1,6 +1,6 @@
 """Algorithm 4: CP by Adamax on samples, in local steps on the workers that hold the slices, with averaged results.
 
-The algorithm is that of the paper that :class:`dfact.ElasticCP` cites. Slices are those of mode 1, the rows of the data; the
+The algorithm is that of the paper that :class:`dfact.ElasticCP` cites. Slices are taken along mode 1, the rows of the data; the
 "others" are modes 2 to N. A step's formulas are in :func:`dfact.kernels.adamax.adamax_updates`, its code in
 :class:`dfact.models.cp.samples.LocalStepsPass`; here are the iterations, each one pass and the mean of its results.
 """
@@ -44,7 +44,7 @@ _SLICE_ENTRIES = 1 << 14  # maximum of entries of a slice of mode 1 that a step 
 
 
 def progress(history: Sequence[float]) -> float:
-    """Return by how much the mean of the last three objectives is below that of the three before, relative to it.
+    """Return by how much the mean of the last three objectives is below the mean of the three before, relative to the latter.
 
     It is 0 if this is not more than the standard error of the difference, which the draws cause; NaN for fewer than 6 objectives.
     """
@@ -72,7 +72,7 @@ def resolve_batch_sizes(batch_sizes: Sequence[int] | None, shape: Sequence[int],
 
 
 def require_samples(batch_sizes: Sequence[int] | None, shape: Sequence[int], rank: int) -> None:
-    """Raise ParameterError for samples so small that the mean of their solutions is not that of the data.
+    """Raise ParameterError for samples so small that the mean of their solutions differs from the solution for all data.
 
     They are those of a first mode of fewer than 30 slices, of which objectives ended 0.1 to 4% above that of block descent, and those
     with fewer than 20 entries of a slice for each component (up to 50%). A step on all entries is exact and never refused.
@@ -113,7 +113,7 @@ class StochasticDescent:
       rise along a path. The objective is estimated on a fixed monitoring sample of slices.
     - Modes are balanced as in block coordinate descent.
     - The first iterations from given factors have a hundredth of the penalties; with all of them, components would vanish too early.
-      Other starts are those of block coordinate descent on a sample of the slices.
+      Other starts are made by block coordinate descent on a sample of the slices.
     - It ends when the objective falls no more than the draws make it vary.
     """
 

@@ -35,6 +35,7 @@ from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, Values, is_in_range, resolve_seed
 from dfact.progress import Iteration, Reporter, remaining_change
+from dfact.renames import warn_old_name
 
 _SPARSE = 0.4  # observed share up to which rows are solved exactly by default: a pass takes longer, but fewer are needed
 _START_TOLERANCE = 0.1  # of the singular vectors of the start
@@ -88,12 +89,12 @@ class ExpectileMF(Factorization):
     τ = ½ is (half of) least squares; τ < ½ draws the model to the lower, denser side of data that is
     skewed to the right. Missing entries (NaN, missing code, implicit entries of a sparse matrix) are left out.
 
-    Rows and columns are solved alternately, in one pass over the rows per iteration: every row comes to its
-    minimum given Y by Newton's method on the signs of its residuals, and the pass sums the Newton step
-    of the columns. The next pass begins with the objective after that step; if it has risen, the step is
-    halved. After 30 iterations the steps have momentum. If most entries are observed, rows take one
-    step of the same kind with a curvature that all rows share up to a factor, without momentum: no matrix is summed and
-    factorized for each row. A fit of large data starts with passes over a sample of its rows, which are not counted as iterations.
+    Rows and columns are solved alternately, in one pass over the rows per iteration: every row is solved to its minimum given Y by
+    Newton's method on the signs of its residuals, and the pass sums the Newton step of the columns. The next pass begins with the
+    objective after that step; if it has risen, the step is halved. After 30 iterations the steps have momentum. If most entries are
+    observed, rows take one step of the same kind with a curvature that all rows share up to a factor, without momentum: no matrix is
+    summed and factorized for each row. A fit of large data starts with passes over a sample of its rows, which are not counted as
+    iterations.
 
     Parameters
     ----------
@@ -105,7 +106,9 @@ class ExpectileMF(Factorization):
         Weight of ‖X‖² + ‖Y‖², above 0: rows with fewer than k observed entries need it. It has the entries' unit. With the
         default, a noiseless matrix with entries of about 1 or more is recovered to well below 1e-6; far smaller entries
         need a smaller ridge. Noisy data with few entries needs a far larger one, which
-        :func:`dfact.selection.select_by_held_out` chooses.
+        :func:`dfact.selection.select_by_held_out` chooses: of simulated ratings from 1 to 5, of which 6% are known, the
+        default predicts held-out ones with errors of 18 to 3800 for 2 to 10 components, 0.5 with 0.92 to 1.17 (4 seeds). No
+        default fits both kinds of data, so a warning reports a ridge that is too small.
     solver : "exact", "surrogate" or None
         Solver of the rows; by default "exact" if at most 40% of the entries are observed. Both have the same minimum.
     init : "svd", "random" or array (k, m)
@@ -137,8 +140,8 @@ class ExpectileMF(Factorization):
         Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
     taus_, crossed_ : arrays (r,)
         After :meth:`fit_each` and :func:`dfact.selection.select_each_by_held_out`: the τ of the r other models, and the share
-        of entries at which this model and the other are in the wrong order, the lower τ above the higher one. Separate fits do
-        not exclude it. The share is that of all rows, or of evenly spaced ones with 4 million entries.
+        of entries at which this model and the other are in the wrong order, the lower τ above the higher one. Separate fits can lead to
+        this. The share refers to all rows, or to evenly spaced ones with 4 million entries.
 
     Raises
     ------
@@ -165,7 +168,7 @@ class ExpectileMF(Factorization):
     >>> rng = np.random.default_rng(0)
     >>> M = rng.random((60, 3)) @ rng.random((3, 40))
     >>> model = dfact.ExpectileMF(n_components=3, tau=0.1).fit(np.where(rng.random(M.shape) < 0.5, M, np.nan))
-    >>> bool(np.allclose(model.predict([0, 1], [5, 6]), M[[0, 1], [5, 6]], atol=1e-3))
+    >>> bool(np.allclose(model.predict_entries([0, 1], [5, 6]), M[[0, 1], [5, 6]], atol=1e-3))
     True
     """
 
@@ -378,7 +381,27 @@ class ExpectileMF(Factorization):
         entries: NDArray[Any] = (factors @ self.column_factors_.T).astype(factors.dtype)
         return entries
 
-    def predict(self, rows: Any, columns: Any) -> NDArray[Any]:
+    def predict(self, X: Any, columns: Any = None) -> NDArray[Any]:
+        """Return the model's entries (n, m) of rows X, known or not: each row at its minimum given the factors of the columns.
+
+        Parameters
+        ----------
+        X : array (n, m), path or Dataset
+            Rows with the columns of the fit. NaN is missing.
+        columns : arrays of int, optional
+            Deprecated: with it, X holds numbers of rows, as in :meth:`predict_entries`.
+
+        Returns
+        -------
+        array (n, m)
+            The entries, in memory.
+        """
+        if columns is not None:
+            warn_old_name("ExpectileMF", "predict(rows, columns)", "predict_entries(rows, columns)", stacklevel=3)
+            return self.predict_entries(X, columns)
+        return self.inverse_transform(np.asarray(self.transform(X)))
+
+    def predict_entries(self, rows: Any, columns: Any) -> NDArray[Any]:
         """Return the model's entries at pairs of fitted rows and columns, numbered from 0, of equal or broadcastable shapes.
 
         Parameters

@@ -61,19 +61,20 @@ class FactorAnalysis(Factorization):
         minimize  ½‖R − Ψ − ΛΛᵀ‖²  over Λ and 0.005 ≤ Ψ ≤ 1.
 
     The model is the ICQF paper's second baseline. One pass over the rows computes R, another the
-    scores. With ``missing="pairwise"`` each correlation is that of the rows with answers to both items;
+    scores. With ``missing="pairwise"`` each correlation uses the rows with answers to both items;
     such a matrix need not be a correlation matrix. If it has a negative eigenvalue, it is smoothed
     (like psych's ``cor.smooth``) with a warning.
 
-    With ``correlation="polychoric"`` R holds the correlations of normal variables of which the answers, whole numbers of at most 10
-    levels, are categories: thresholds from all answers to an item, then the ρ of each pair by maximum likelihood (Olsson 1979). An
+    With ``correlation="polychoric"`` the answers, whole numbers of at most 10 levels, are categories of normal variables, and R
+    holds the correlations of these. Thresholds come from all answers to an item, then the ρ of each pair by maximum likelihood
+    (Olsson 1979). An
     empty cell of a 2×2 table counts ½. The tables of all pairs are counted in one pass, or in several if they exceed the memory limit.
     With weights of the rows, a table holds sums of weights and is scaled to Kish's effective number of its rows.
 
     Scores are Thurstone's, the regression of the factors on the items, with the model's
     correlations: f = ΦΛ_oᵀ(Λ_oΦΛ_oᵀ + Ψ_o)⁻¹z_o. z holds the standardized answers, and o the items that
     the row has answered, so nothing is imputed; a row with fewer answers has scores nearer to 0.
-    They are scores of the answers as they are, also with polychoric correlations. psych takes the observed correlations R
+    They are computed from the answers themselves, also with polychoric correlations. psych takes the observed correlations R
     in place of ΛΦΛᵀ + Ψ, which gives slightly different scores. Confounders of a dataset are not used.
 
     Parameters
@@ -123,7 +124,7 @@ class FactorAnalysis(Factorization):
         Whether the rows have weights.
     n_effective_ : float
         Kish's effective number of these rows, (Σw)²/Σw², which takes the place of n in tests and intervals. It
-        leaves out strata and clusters of the sample.
+        ignores strata and clusters of the sample.
     rmsr_ : float
         Root mean square of R − ΛΦΛᵀ off the diagonal.
     fit_ : Series
@@ -133,8 +134,8 @@ class FactorAnalysis(Factorization):
         with ordered categories and 35% with a fifth of the answers missing. NaN, except ``df`` and ``srmr``, if R was smoothed or
         is singular, as its determinant is then arbitrary.
     omega_ : Series
-        Shares of the variance of the sum of all items, as they are scored, that factors explain (McDonald 1999): ``omega`` of one
-        factor, and ``omega_total`` of the model's. They describe the sum of items that point the same way.
+        Shares of the variance of the sum of all items, as they are scored, that factors explain (McDonald 1999): ``omega`` for one
+        factor, and ``omega_total`` for the model's factors. They describe the sum of items that point the same way.
     score_reliability_ : Series
         Squared correlation of each factor with its scores (determinacy²), for rows with all answers; NaN if R is singular.
     thresholds_ : list of m lists, or None

@@ -55,7 +55,7 @@ class GradeOfMembership(Factorization):
 
     The codes of responses are counts: a class with an expected response of 2 may give 2, or 0 and 4. Categories without an order,
     such as countries, need a column of 0 and 1 for each category, which :func:`dfact.expand_categories` writes. Then
-    M = 1, and Θ has the probability of each category. The same serves items in which 0 is an answer like others.
+    M = 1, and Θ has the probability of each category. This also suits items in which 0 is an answer like others.
 
     All methods find K pure subjects I among the rows Y of a matrix. Π is Z = max(0, Y·Y(I, :)⁻¹), scaled
     to rows of sum 1. With D_τ the row sums of R plus τ and U the K leading left singular vectors:
@@ -71,7 +71,7 @@ class GradeOfMembership(Factorization):
     new subjects with the items fixed. Θ = RᵀΠ(ΠᵀΠ)⁻¹, clipped to [0, M]. Classes are ordered by
     decreasing size, the sum of their memberships.
 
-    These estimates take a missing response as 0. With ``likelihood="binomial"`` they are the start of a fit by maximum likelihood,
+    These estimates treat a missing response as 0. With ``likelihood="binomial"`` they are the start of a fit by maximum likelihood,
     in which missing responses are left out, and 0 is a response like others:
 
         ℓ(Π, Θ) = Σ over observed (i, j) of R log f + (M − R) log(1 − f),   f = (ΠΘᵀ)(i, j) / M.
@@ -89,8 +89,8 @@ class GradeOfMembership(Factorization):
         regularization (ssc), or simplex of the response matrix (srm).
     vertex_hunting : "kmeans" or "svm-cone"
         Method by which "crsc" finds the corners of the cone: K-means or a one-class SVM. "kmeans" takes the row nearest to each centre
-        of K-means on all rows, "svm-cone" the rows at the margin of the SVM, which the paper names. That the paper's tables were
-        computed with K-means is inferred: with it their digits are matched. The corners of expected responses lie on the margin
+        of K-means on all rows, "svm-cone" the rows at the margin of the SVM, which the paper names. Only K-means
+        reproduces the digits of the paper's tables, so the paper seems to have used it. The corners of expected responses lie on the margin
         exactly, and both methods take them there.
     tau : float, optional
         Regularization τ of "crsc" and "srsc"; by default M·max(N, J), the highest response times the longer side of the data.
@@ -124,11 +124,10 @@ class GradeOfMembership(Factorization):
     projection_ : array (J, K)
         P of the spectral estimate.
     log_likelihood_, log_likelihood_history_, n_iter_, converged_ : float, array, int, bool
-        With a likelihood: ℓ, that of each accepted pass, the number of passes after the spectral estimate, and whether the last one met
+        With a likelihood: ℓ, ℓ of each accepted pass, the number of passes after the spectral estimate, and whether the last one met
         ``tol``.
     column_labels_, row_labels_, offset_, n_features_in_, max_response_, fingerprint_
-        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
-        dataset, else None.
+        Description of the fitted data. Row labels and fingerprint come from a stored dataset; otherwise they are None.
 
     Raises
     ------
@@ -325,7 +324,7 @@ class GradeOfMembership(Factorization):
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
         """Return the memberships Π (N, K) of subjects X (N, J) with the items fixed; NaN for those without any response.
 
-        They are those of the spectral projection or, with a likelihood, of its maximum.
+        They come from the spectral projection or, with a likelihood, from its maximum.
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
         A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """

@@ -18,7 +18,7 @@ from dfact.storage.location import parse_location
 
 
 def effects_tables(model: Any, texts: Texts = None) -> list[ApaTable]:
-    """Return the table of the impact of the confounders on the factors, and that of their effects on the items.
+    """Return the tables of the impact of the confounders on the factors and of their effects on the items.
 
     If the model has its stability, an estimate is the mean of the refits without shrinkage, with its interval.
 

@@ -190,7 +190,7 @@ class Presenter(Generic[M]):
         history = np.asarray(history, np.float64)
         lagrangians = getattr(self.model, "lagrangian_history_", None)
         alt = f"Line of the objective over {len(history)} steps, from {history[0]:.4g} to {history[-1]:.4g}."
-        caption = "The objective at the start and after each step. The last point is that of the model, with every row at its optimum."
+        caption = "The objective at the start and after each step. The last point belongs to the model, with every row at its optimum."
         return Drawing(lambda: history_figure(history, lagrangians), alt, caption)
 
     def item_axis(self, labels: "pd.Index[Any]") -> NDArray[np.float64] | None:

@@ -77,7 +77,7 @@ def order_lines(model: ExpectileMF) -> Lines:
 
 
 def coverage_lines(model: ExpectileMF) -> Lines:
-    """Describe the coverage of the held-out entries in the selection that chose the model, beside that of the expectile's definition."""
+    """Describe the coverage of the held-out entries in the selection that chose the model, compared with the expectile's definition."""
     record = getattr(model, "selection_", None)
     if record is None or "deviation_below" not in record.figure_names:
         return []

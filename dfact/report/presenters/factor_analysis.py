@@ -48,7 +48,7 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
         table = record.table.set_index(record.names)
         if "factor_random" not in table:
             return super().selection_drawing(record, best, alt)
-        caption = "Eigenvalues of the correlations, beside those of unrelated answers (dashed)."
+        caption = "Eigenvalues of the correlations, compared with eigenvalues of unrelated answers (dashed)."
         return Drawing(lambda: eigenvalue_plot(table, best["n_components"]), f"Scree plot. {alt}", caption)
 
     def component_section(self) -> Section:
@@ -108,7 +108,7 @@ def _p_text(p: float) -> str:
 
 def fit_table(model: FactorAnalysis) -> tuple[pd.DataFrame, str]:
     """Return the indices of fit as a table of one row, and its caption."""
-    caption = f"Fit of the model to the correlations; the interval of RMSEA is that of 90%; {NORMAL_ANSWERS}"
+    caption = f"Fit of the model to the correlations; the interval of RMSEA is a 90% interval; {NORMAL_ANSWERS}"
     if model.correlation == "polychoric":
         caption += ". With polychoric correlations, all indices but SRMR are descriptive"
     if model.smoothed_:

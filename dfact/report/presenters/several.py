@@ -228,7 +228,7 @@ def _matched(first: _Member, others: Sequence[_Member], matches: Sequence[_Match
     if not first.model.traits.tensor:
         marks = dict.fromkeys(MARKS[not _is_bounded(first, other)] for other in others if not first.model.traits.centred_matching)
         blocks += map(Text, marks)
-    caption = f"Matched {words.components}; a correlation is that of the {first.presenter.factors} over the same {words.rows}"
+    caption = f"Matched {words.components}; a correlation compares the {first.presenter.factors} over the same {words.rows}"
     blocks.append(make_table(table, caption, formats=formats))
     for other, found in zip(others, matches, strict=True):
         similarity = pd.DataFrame(found.similarity, pd.Index(first.names, name=first.label), other.names)
@@ -293,7 +293,7 @@ def _row_signs(other: _Member, found: _Match) -> Array:
 
 
 def _loadings(first: _Member, others: Sequence[_Member], matches: Sequence[_Match]) -> Section:
-    """Show the loadings of matched components beside each other, in the numbers and the shades of each model."""
+    """Show the loadings of matched components side by side, in the numbers and the shades of each model."""
     words = first.presenter.words
     sizes = np.max([one.loadings.abs().max(axis=1).to_numpy() for one in (first, *others)], axis=0)
     shown = np.sort(np.argsort(-sizes, kind="stable")[:MAX_ITEMS])

@@ -64,7 +64,7 @@ def block_cross_validate(
     and start. Within a fold each fit starts from the loadings of the previous one, further components
     from the NNDSVD, and stops when the relative change of the objective in a pass falls below five times the
     model's ``tol`` (twice ``tol`` if it differs from the previous fit in β alone). The final fit stops as ``model.fit`` does.
-    Bounds that the model takes from the data are those of the complete data.
+    Bounds that the model takes from the data come from the complete data.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ class _Progress:
 
 
 def _tabulate(configurations: list[Parameters], groups: list[tuple[int, ...]], store: ResultsStore) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the table of the errors of each configuration, and that of the errors of each of its folds."""
+    """Return a table with the error of each configuration, and one with the errors of each of its folds."""
     columns = sorted({key[:2] for key in store.entries})
     scores = np.empty((len(configurations), len(columns), 4))
     for (repeat, fold, group), (group_scores, _) in store.entries.items():

@@ -111,7 +111,7 @@ def cross_validate_entries(
 
 
 def _fold_fit(task: FitTask[AdmixtureProblem], fold: int, n_folds: int, seed: int) -> EntryFit:
-    # Beside what any fit holds in memory: the codes of a block, masked.
+    # In addition to what any fit holds in memory: the codes of a block, masked.
     footprint = replace(task.footprint, work_per_row=task.footprint.work_per_row + task.dataset.shape[1])
     mask = CodeMask(task.problem.codes, fold, n_folds, seed, held_out=False)
     return EntryFit(task.model, replace(task, footprint=footprint), mask)

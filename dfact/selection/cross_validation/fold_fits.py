@@ -61,7 +61,7 @@ class FoldTask:
 
 @dataclass(frozen=True, eq=False)
 class FoldFits:
-    """Base of the fits of all folds; those of :mod:`dfact.selection.running.scheduler`, by fold."""
+    """Base of the fits of all folds, which :mod:`dfact.selection.running.scheduler` runs, by fold."""
 
     ignored_warnings: ClassVar[str] = "row .* no observed entry"
     task: FitTask[Any]

@@ -152,5 +152,5 @@ class CodeMask:
         G = self.codes(block)
         masked_codes = block.work.array("masked codes", G.shape, np.uint8)
         mask_codes_by_fold(G, block.start, self.fold, self.n_folds, self.seed, self.held_out, masked_codes)
-        # Without a floating type, as the decoded matrix would overwrite that of the block, which other folds still read.
+        # Without a floating type, as the decoded matrix would overwrite the block's, which other folds still read.
         return replace(block, stored=masked_codes, missing_code=MISSING, dtype=None)

@@ -27,7 +27,7 @@ def congruences(A: Array, B: Array) -> Array:
 def centred_congruences(A: Array, B: Array) -> Array:
     """Return the congruences of non-negative loadings A (k, m) and B after each item's mean over the factors is subtracted.
 
-    All factors are first scaled to length 1. The mean is that of both groups, so that only the loadings differ.
+    All factors are first scaled to length 1. The mean is taken over both groups, so that only the loadings differ.
     """
     A, B = unit(A), unit(B)
     mean = (A + B).mean(axis=0) / 2
@@ -36,7 +36,7 @@ def centred_congruences(A: Array, B: Array) -> Array:
 
 @dataclass(frozen=True)
 class CongruenceTests:
-    """Congruences of the factors of a group with those of the reference, beside draws in which both have the same loadings."""
+    """Congruences of the factors of a group with the reference, and in draws in which both have the same loadings."""
 
     observed: Array
     """(k,)."""

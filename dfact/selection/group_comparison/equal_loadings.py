@@ -23,7 +23,7 @@ _LEAST_FREE = 0.25  # share of the answers that count as free at least, when few
 class SimulatedRows:
     """A view of the rows of a group with simulated answers: [W, C]Qᵀ and resampled residuals, within the range of each item.
 
-    W, which the first covariates of a block hold, are the row's factors under the common loadings Q. The residuals are those of another row
+    W, which the first covariates of a block hold, are the row's factors under the common loadings Q. The residuals come from another row
     of the group in the block, and where that lacks an answer, of a third one: from the group's own loadings and the factors under
     these, the next covariates. Those from the common loadings would contain what the groups differ in. Missing answers stay
     missing. The draws are seeded by the block, so that they depend on no worker, and are the same in every pass.
@@ -31,7 +31,7 @@ class SimulatedRows:
 
     rows: GroupRows
     loadings: Array
-    """Qᵀ (k+c, m), those of the k factors first."""
+    """Qᵀ (k+c, m), the k factors first."""
     own: Array
     """The group's own loadings (k+c, m)."""
     n_components: int
@@ -83,7 +83,7 @@ class EqualLoadingsFits(GroupFits):
     inflation: tuple[float, ...] = ()
     limits: Array = field(default_factory=lambda: np.empty((2, 0)))
     covariates: NDArray[Any] | None = None
-    """Covariates of the fits; those of ``task`` have the factors before them."""
+    """Covariates of the fits; ``task`` has the factors before them."""
 
     @classmethod
     def from_fits(

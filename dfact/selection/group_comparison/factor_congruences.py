@@ -40,7 +40,7 @@ def resolve_draws(n_resamples: int | None, n_tests: int, *, test: bool) -> int:
 
 @dataclass(frozen=True, eq=False)
 class FactorComparison:
-    """The factors' part of a :class:`dfact.models.provenance.Comparison`: arrays (g, k) for g groups beside the reference."""
+    """The factors' part of a :class:`dfact.models.provenance.Comparison`: arrays (g, k) for g groups other than the reference."""
 
     congruence: Array
     rotated: Array | None
@@ -56,7 +56,7 @@ class FactorComparison:
 class FactorCongruences:
     """Fits to the groups and to draws, and the congruences of their factors.
 
-    A draw has loadings of each group such that those of all groups would be equal without sampling error. Factor analysis: with U the
+    A draw has loadings of each group that would be equal in all groups without sampling error. Factor analysis: with U the
     groups' loadings and M their mean, a resample of the rows of a group has the loadings M + (U* − U). Bounded models, whose loadings
     at 0 resamples do not imitate: those of fits to simulated answers (``equal_loadings``).
     """

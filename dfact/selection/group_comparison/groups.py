@@ -56,20 +56,20 @@ def compare_groups(
 
     - *p* tests that the groups have equal loadings, whatever their means, variances, residuals and missing answers: the share of draws with
       equal loadings whose congruence is as low, adjusted by Holm's procedure over factors and groups;
-    - *population* estimates the congruence of the loadings of the two populations, which is higher than that of the samples;
+    - *population* estimates the congruence of the loadings of the two populations, which is higher than the samples' congruence;
     - its interval inverts the test, and ends at 1 if equal loadings cannot be rejected.
 
-    The bounded models, ICQF and L1NMF, have neither estimate nor interval, which did not hold their level in simulations.
+    The bounded models, ICQF and L1NMF, have neither estimate nor interval, because these did not reach their nominal level in simulations.
 
-    A draw of a factor analysis is a resample of the rows of each group, of which the differences to the group's loadings are added to
-    the mean of both groups' loadings. In the bounded models, of loadings at 0, a draw is a fit to simulated answers: the
-    factors of each person under the loadings of all, and residuals of other people of the same group. With polychoric correlations there
-    is no test. It would need the variances of the variables of which the answers are categories.
+    A draw of a factor analysis resamples the rows of each group. The differences of the resample's loadings from the group's are added
+    to the mean of both groups' loadings. In the bounded models, where loadings may be 0, a draw is a fit to simulated answers: each
+    person's factors under the common loadings, plus residuals of other people of the same group. With polychoric correlations there
+    is no test. It would need the variances of the normal variables under the answers.
 
-    Marks of 0.95 for the same factor and 0.85 for a different one are for loadings with signs (Lorenzo-Seva & ten Berge). Unrelated
-    non-negative loadings already have congruences of 0.3 to 0.9, so :class:`dfact.ICQF` and :class:`dfact.L1NMF` have *centred*
-    beside it: the congruence after each item's mean over the factors is subtracted. The guide ``evidence`` has the error rates, and
-    the guide ``stability`` a table of both congruences for equal and for unrelated factors.
+    The limits of 0.95 for the same factor and 0.85 for a different one apply to loadings with signs (Lorenzo-Seva & ten Berge). Unrelated
+    non-negative loadings already have congruences of 0.3 to 0.9, so :class:`dfact.ICQF` and :class:`dfact.L1NMF` also have *centred*: the
+    congruence after each item's mean over the factors is subtracted. The guide ``evidence`` has the error rates, and the guide
+    ``stability`` a table of both congruences for equal and for unrelated factors.
 
     **Items.** Two tests look for uniform differential item functioning: a difference between members of the groups who agree in the
     factors. The first one splits the differences of the items, all other confounders of the model held equal, into the impact,
@@ -99,7 +99,7 @@ def compare_groups(
     level : float
         Coverage of the intervals of the congruences and of the impact.
     scales : dict from scale to its items, or path, optional
-        A path is that of a csv file with a column item and columns scale and key. By default the scales of the codebook, else the factor
+        A path leads to a csv file with a column item and columns scale and key. By default the scales of the codebook, else the factor
         with each item's largest loading.
     keys : dict from item to 1 or −1, optional
         −1 reverses an item; by default what goes with the scales, of a factor the signs of the loadings.

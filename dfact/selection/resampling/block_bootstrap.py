@@ -53,7 +53,7 @@ def block_bootstrap(
     from the model, so that its populations are the same, and ends by the model's ``tol``. The standard error is the standard deviation
     of the membership over the refits. As many refits as the memory plan allows share each read of the data.
 
-    The errors are those of the SNPs' sampling alone: people, the number of populations and the maximum are taken as given. A
+    The errors reflect the sampling of SNPs alone: people, the number of populations and the maximum are taken as given. A
     membership at its bound has a standard error near 0.
 
     Parameters
@@ -69,7 +69,7 @@ def block_bootstrap(
         fitted data states them; each chromosome has blocks in proportion to its SNPs, and at least one. Blocks should be longer
         than linkage, else the errors are too small, and many enough to tell how they vary; a hundred do both in a human genome.
     populations : array (n,), optional
-        Those passed to ``fit`` of a supervised model, by default those of the dataset.
+        The populations passed to ``fit`` of a supervised model, by default the dataset's.
     random_state : int, RandomState or None
         Seed of the resamples. The result does not depend on the executor.
     callbacks : sequence of callables
@@ -118,7 +118,7 @@ def block_bootstrap(
     settings = {"labels": describe_value(labels), "n_resamples": int(n_resamples), "blocks": describe_value(edges)}
     store = ResultsStore.of_fits(checkpoint, dataset, described, random_state, **settings)
     reporter, left = Reporter(callbacks, n_resamples), TimeLeft(n_resamples)
-    # Each refit has two states, that of the maximization and the sums; the driver adds up the sums.
+    # Each refit has two states, one of the maximization and the sums; the driver adds up the sums.
     footprint = replace(task.footprint, state_per_row=2 * task.footprint.state_per_row)
     largest = replace(footprint, broadcast=footprint.broadcast + 8 * n * (3 * k + 1))
     executor = resolve_executor(model.executor, len(task.partitions))

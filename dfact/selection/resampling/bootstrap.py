@@ -67,7 +67,7 @@ def bootstrap(
     factors with signed loadings count as the same, below 0.85 as different (Lorenzo-Seva & ten Berge); unrelated non-negative ones
     have up to 0.9.
 
-    The interval of a loading is that of its standard error over the B refits around the estimate, ± t·se with B − 1 degrees of freedom.
+    The interval of a loading is the estimate ± t·se, with its standard error se over the B refits and B − 1 degrees of freedom.
     For a penalized model the bias over the refits is subtracted. It covers the loading that the same model has in the population: that
     of its fit to unlimited data with the same parameters, the same penalty among them, at the scale that n rows give it. An interval
     is not determined, NaN, if
@@ -90,13 +90,13 @@ def bootstrap(
     result then includes the variation due to start and stopping, and takes more passes. Grade of membership and factor
     analysis need no start. Random numbers within a fit have another seed in each refit.
 
-    Some models determine their factors up to a rotation and choose that of the singular vectors (expectile
+    Some models determine their factors up to a rotation and choose the rotation of the singular vectors (expectile
     factorization). Their factors with nearly equal singular values rotate among each other from sample to sample and are
     reported as unstable. Their scale grows with the fourth root of n.
 
     Impact and effects of confounders are identified by the anchor of :func:`dfact.psychometrics.anchor.anchor`, refit by refit. Their
     estimates are those without the penalty's shrinkage, which would leave most effects at 0: the differences of the residuals between
-    the groups are added to those of the loadings. Their intervals are, as those of penalized loadings, the estimate minus its
+    the groups are added to those of the loadings. As for penalized loadings, their intervals are the estimate minus its
     bias over the refits ± t·se.
 
     For the CP decomposition of a tensor the rows are the slices of mode 1, and the result is a
@@ -134,7 +134,7 @@ def bootstrap(
         start, and its factors are matched with the model's as far as both have them. The result has the number of times that each
         candidate was chosen; a factor that a refit does not have has the similarity 0. Loadings of a factor are summarized over the
         refits that have it (similarity from 0.85), and have intervals if at least half of the refits do, and 10. Effects of confounders
-        have none. A number is that of the folds of a cross-validation, instead of 5; copies of a row are in the same block, so that
+        have none. A number sets the folds of a cross-validation, instead of 5; copies of a row are in the same block, so that
         none is predicted from another.
     confounders : table of n rows, optional
         The confounders passed to ``model.fit``. A Dataset or path brings its own.

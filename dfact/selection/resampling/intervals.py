@@ -1,6 +1,6 @@
 """Intervals of loadings over refits to resampled rows, and the reasons for which a loading has none.
 
-An interval is that of the standard error over the refits around the estimate, estimate ± t·se (Efron & Tibshirani 1993, chapter 12).
+An interval is the estimate ± t standard errors over the refits (Efron & Tibshirani 1993, chapter 12).
 Percentile intervals are not used: penalized and bounded loadings of resamples are biased towards the bound, which the percentiles
 take for the centre.
 """
@@ -85,7 +85,7 @@ def is_penalized(model: Any) -> bool:
 def at_bound(samples: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which loadings (m,) were exactly 0, the lowest or the highest value more than once in the refits (B, m).
 
-    Such values are those of a bound or a penalty: the loading's distribution has a point mass there. Refits that agree in all
+    Such values come from a bound or a penalty: the loading's distribution has a point mass there. Refits that agree in all
     loadings, as those with equal replicate weights do, count once.
     """
     samples = np.unique(samples, axis=0)

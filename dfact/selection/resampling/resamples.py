@@ -91,7 +91,7 @@ class Resample:
         return int(self.counts[:, :index].sum())
 
     def __call__(self, block: Block) -> Block:
-        """Return the block of drawn rows; repeated rows are numbered as those of a dataset that holds them."""
+        """Return the block of drawn rows; repeated rows are numbered as in a dataset that holds them."""
         multiplicity = self.multiplicity(block.index, block.start, block.matrix.shape[0])
         if not self.weighted:
             drawn = np.repeat(np.arange(len(multiplicity)), multiplicity)
@@ -108,8 +108,8 @@ class Resample:
 class Half(Resample):
     """A view of a random half of the rows, drawn without replacement, in which each row counts twice.
 
-    So the total weight, and with it the weight of a penalty, is that of all rows. Halves 2b and 2b + 1 have no row in common; with an
-    odd number of rows, or of rows of a stratum, one row is in neither. The ``number`` is that of the pair, b.
+    So the total weight, and with it the weight of a penalty, equals that of all rows. Halves 2b and 2b + 1 have no row in common; with an
+    odd number of rows, or of rows of a stratum, one row is in neither. The ``number`` is the pair's, b.
     """
 
     before: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
@@ -182,7 +182,7 @@ def _take_rows(block: Block, rows: NDArray[np.intp]) -> Matrix:
 
 @dataclass(frozen=True, eq=False)
 class ResampleFits:
-    """Fits of a model to resamples of the rows of a dataset; those of the scheduler, by number of the resample."""
+    """Fits of a model to resamples of the rows of a dataset, which the scheduler runs, by number of the resample."""
 
     ignored_warnings: ClassVar[str] = ""  # all: the fit itself has warned
     model: Factorization
@@ -310,7 +310,7 @@ class GroupFits(ResampleFits):
         if model.traits.copies_weights:
             groups = [group if group.weights is not None else group.with_weights(np.ones(group.shape[0])) for group in groups]
         fits = cls.make(model, dataset, seed=seed, strata=labels + 1)
-        # Levels and ranges are those of all rows, so that they do not differ between groups and draws.
+        # Levels and ranges come from all rows, so that they do not differ between groups and draws.
         problems = [model.prepare(replace(group, statistics=dataset.statistics)).problem for group in groups]
         return replace(fits, problems=tuple(problems))
 

@@ -65,7 +65,7 @@ def bootstrap_tensor(
 ) -> TensorStability:
     """Refit a CP decomposition to resamples of mode 1; ``bootstrap`` describes it, and has checked the arguments.
 
-    The refits of both models are fits of :class:`dfact.ElasticCP` by passes, on any executor: that of CPALS has λ = 0, which is its
+    The refits of both models are fits of :class:`dfact.ElasticCP` by passes, on any executor: for CPALS with λ = 0, which is its
     objective. Missing entries are filled in by the model, whatever the parameter ``missing`` is, which does not change the objective.
     """
     rank = model.rank_

@@ -44,7 +44,7 @@ class ResultsStore:
     """The arrays of finished fits by key, which says which fit it is, in a store at ``path``; nothing is stored without a path.
 
     The results follow from the ``identity``: a store with another one is refused. Its ``seed`` may be None for
-    any seed: that of an existing store is then used, otherwise one is drawn. Each result is complete or absent. Beside the
+    any seed: an existing store's seed is then used, otherwise one is drawn. Each result is complete or absent. Beside the
     results stand the checkpoints of the fits that are not finished.
     """
 
@@ -81,7 +81,7 @@ class ResultsStore:
         return next(number for number in itertools.count() if (*prefix, number) not in self.entries)
 
     def checkpoint(self, name: str) -> Location | None:
-        """Return the location for a fit's checkpoint beside the results."""
+        """Return the location for a fit's checkpoint next to the results."""
         return None if self._records is None else parse_location(f"{self._records.location}/{name}")
 
     def interrupted_batch(self, stage: int) -> range:

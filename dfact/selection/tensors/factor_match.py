@@ -12,7 +12,7 @@ from dfact.linalg.congruence import congruence, match
 
 @dataclass(frozen=True, eq=False)
 class FactorMatch:
-    """Components of a second decomposition matched one to one with those of a first."""
+    """Components of a second decomposition matched one to one with the components of a first."""
 
     similarity: NDArray[np.float64]
     """|Π_n cos| over modes 2 to N of each component of the first with its match (R,); 0 for a component without one."""

@@ -30,7 +30,7 @@ from dfact.selection.tensors.factor_match import match_components
 SAME = 0.9
 """Similarity from which two components count as the same, by default."""
 _FOLDS = 10
-_FULL = 0  # number of the fit to all rows among those of a number of components
+_FULL = 0  # number of the fit to all rows, among the fits of a number of components
 _LOW = 0.05  # quantile of the scores of the pairs
 
 

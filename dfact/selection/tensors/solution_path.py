@@ -69,13 +69,13 @@ def select_penalty(
     Parameters
     ----------
     model : ElasticCP
-        A model with more components than expected. It is not changed. Its seed is that of all starts.
+        A model with more components than expected. It is not changed. Its seed is used for all starts.
     X : array (I_1, …, I_N) of any kind, path or Dataset
         NaN is missing.
     criterion : "held_out", "bic" or "split_half"
         The score of a step, see above.
     lambdas : increasing numbers, optional
-        Values of λ; by default those of :meth:`dfact.ElasticCP.path`.
+        Values of λ; by default as in :meth:`dfact.ElasticCP.path`.
     l1_ratios : numbers from 0 to 1, optional
         Candidates for the share α of the ℓ1 penalty. A path is computed for each, and the rule chooses among the steps of all. The
         same entries, or halves, serve all. By default the model's.

@@ -78,7 +78,7 @@ def test_planted_factors_are_found(seed: int, missing: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (REAL_DATA / "tensors" / "amino.npz").exists(), reason="the real tensors are not beside the project")
+@pytest.mark.skipif(not (REAL_DATA / "tensors" / "amino.npz").exists(), reason="the real tensors are not next to the project")
 def test_amino_acids() -> None:
     X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]
     shares = [dfact.CPALS(rank, tol=1e-8, max_iter=2000, random_state=0).fit(X).explained_share_ for rank in (2, 3)]

@@ -263,7 +263,7 @@ def test_a_fixed_support_keeps_its_zeros_and_descends(seed: int, update: str) ->
         assert refined.objective_history_[-1] == pytest.approx(squares / 2, rel=1e-3)
 
 
-@pytest.mark.skipif(not (REAL_DATA / "tensors" / "amino.npz").exists(), reason="the real tensors are not beside the project")
+@pytest.mark.skipif(not (REAL_DATA / "tensors" / "amino.npz").exists(), reason="the real tensors are not next to the project")
 @pytest.mark.parametrize("update", ["fill", "exact"])
 @pytest.mark.slow
 def test_amino_acids(update: str) -> None:
@@ -351,7 +351,7 @@ def test_transform_gives_the_fitted_rows_and_each_row_depends_on_itself_alone() 
 
 
 def test_two_modes_are_a_matrix_factorization() -> None:
-    """With ℓ2 penalties alone its optimum is that of the nuclear norm: singular values less λ."""
+    """With ℓ2 penalties alone its optimum equals the optimum with the nuclear norm: singular values minus λ."""
     rng = np.random.default_rng(0)
     M = rng.standard_normal((40, 25))
     model = dfact.ElasticCP(25, lam=6.0, l1_ratio=0.0, slice_variances=None, max_iter=5000, tol=1e-13, random_state=0).fit(M)
@@ -668,7 +668,7 @@ def test_objective_is_the_variance_times_the_negative_log_posterior(seed: int) -
 def test_both_ways_to_set_the_penalties_are_refused() -> None:
     for settings, message in (
         ({"noise_variance": 1.0}, "expected both or neither"),
-        ({"noise_variance": 1.0, "laplace_rate": 1.0, "lam": 2.0}, "lam=2.0 and l1_ratio=0.2 are given beside"),
+        ({"noise_variance": 1.0, "laplace_rate": 1.0, "lam": 2.0}, "lam=2.0 and l1_ratio=0.2 are given with"),
         ({"noise_variance": 1.0, "laplace_rate": 1.0, "l1_ratio": 0.0}, "expected only one pair"),
         ({"noise_variance": -1.0, "laplace_rate": 1.0}, "noise_variance is -1.0"),
         ({"noise_variance": 1.0, "laplace_rate": np.inf}, "laplace_rate is inf"),

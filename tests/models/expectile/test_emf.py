@@ -15,6 +15,7 @@ from dfact.data import layout
 from dfact.models.expectile import alternation as emf_solver
 from dfact.models.expectile import sampled_entries
 from dfact.models.expectile.alternation import balance
+from dfact.renames import OldNameWarning
 from tests.suites.estimator import EstimatorSuite
 
 TAUS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
@@ -58,7 +59,7 @@ def test_noiseless_measurements_are_recovered(tau: float) -> None:
     model = dfact.ExpectileMF(2, tau=tau, max_iter=500, tol=1e-13).fit_measurements(A, b, (14, 11))
     assert np.linalg.norm(model.row_factors_ @ model.components_ - M) <= 1e-6 * np.linalg.norm(M)
     assert (np.diff(model.objective_history_) <= 1e-10 * model.objective_history_[0]).all()
-    np.testing.assert_allclose(model.predict([3, 0], 5), M[[3, 0], 5], atol=1e-5)
+    np.testing.assert_allclose(model.predict_entries([3, 0], 5), M[[3, 0], 5], atol=1e-5)
 
 
 @pytest.mark.slow
@@ -247,7 +248,7 @@ def test_entries_are_in_original_units(tmp_path: Path) -> None:
     stored = dfact.import_table(table, tmp_path / "t.zarr", items="q*")
     assert stored.offset.any()
     model, direct = (dfact.ExpectileMF(2, tau=0.4, dtype="float64", max_iter=50).fit(data) for data in (stored, V.astype(float)))
-    np.testing.assert_allclose(model.predict(5, np.arange(8)), direct.predict(5, np.arange(8)), rtol=1e-6)
+    np.testing.assert_allclose(model.predict_entries(5, np.arange(8)), direct.predict_entries(5, np.arange(8)), rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -269,7 +270,7 @@ def test_several_taus_share_the_reads(monkeypatch: pytest.MonkeyPatch, tmp_path:
         assert model.tau == single.tau
         np.testing.assert_array_equal(model.objective_history_, single.objective_history_)
         np.testing.assert_array_equal(np.asarray(model.row_factors_), np.asarray(single.row_factors_))
-    assert together[0].predict(0, 0) < together[1].predict(0, 0) < together[2].predict(0, 0)
+    assert together[0].predict_entries(0, 0) < together[1].predict_entries(0, 0) < together[2].predict_entries(0, 0)
 
 
 def test_columns_and_rows_without_entries_have_factors_0() -> None:
@@ -352,14 +353,16 @@ def test_predict_accepts_indices_of_any_shape(tmp_path: Path) -> None:
     model = dfact.ExpectileMF(2, max_iter=5).fit(dfact.import_array(V, tmp_path / "v.zarr"))
     R = model.inverse_transform(np.asarray(model.row_factors_))
     rows, columns = np.array([[3], [140], [3]]), np.array([0, 109])
-    np.testing.assert_allclose(model.predict(rows, columns), R[rows, columns])
-    assert model.predict(1, 2).shape == ()
-    assert model.predict([], []).shape == (0,)
+    np.testing.assert_allclose(model.predict_entries(rows, columns), R[rows, columns])
+    with pytest.warns(OldNameWarning, match=r"use predict_entries\(rows, columns\)"):
+        assert model.predict(1, 2) == model.predict_entries(1, 2)
+    assert model.predict_entries(1, 2).shape == ()
+    assert model.predict_entries([], []).shape == (0,)
     for wrong, message in (([150], "rows hold .* from 0 to 149"), ([-1], "rows hold"), ([0.5], "rows hold")):
         with pytest.raises(dfact.DataError, match=message):
-            model.predict(wrong, [0])
+            model.predict_entries(wrong, [0])
     with pytest.raises(dfact.DataError, match="columns hold"):
-        model.predict([0], [110])
+        model.predict_entries([0], [110])
 
 
 @pytest.mark.parametrize(
@@ -426,7 +429,7 @@ def test_measurements_without_information_give_0() -> None:
     A = np.random.default_rng(0).random((20, 6, 5))
     for matrices, b in ((A, np.zeros(20)), (0 * A, np.ones(20))):
         model = dfact.ExpectileMF(2).fit_measurements(matrices, b, (6, 5))
-        np.testing.assert_array_equal(model.predict(np.arange(6), 2), 0)
+        np.testing.assert_array_equal(model.predict_entries(np.arange(6), 2), 0)
 
 
 def test_fit_each_does_not_change_the_model() -> None:

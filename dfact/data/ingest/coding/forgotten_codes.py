@@ -24,7 +24,7 @@ _MOST_LEVELS = 20
 def warn_forgotten_codes(dataset: Dataset, items: Sequence[ItemCoding], stacklevel: int) -> Dataset:
     """Warn of items with usual codes of missing answers far from all other answers, and return the dataset.
 
-    A code is far if it is at least as far from the nearest answer as the answers are from one another: 99 beside 1 to 7. Items of
+    A code is far if it is at least as far from the nearest answer as the answers are from one another: 99 among 1 to 7. Items of
     more than 20 levels, which are measurements rather than answers to choose from, are not asked about, and neither are items with
     a declared range or with declared levels. The rows are read only if the lowest or highest answer of another item is such a code.
     """
@@ -89,7 +89,7 @@ def _warn(found: dict[str, Counter[float]], nearest: list[float], stacklevel: in
     low, high = (code_text(value) for value in nearest)
     flags = " ".join(f"--missing={code_text(code)}" for code in sorted(codes))
     warnings.warn(
-        f"answers to {listed} are {texts} beside others from {low} to {high}, expected answers near one another; if these are codes of "
+        f"answers to {listed} are {texts} and the others from {low} to {high}, expected answers near one another; if these are codes of "
         f"missing answers, declare them: missing= ({flags}); if they are answers, give the range: valid_range= (--valid-range)",
         UserWarning,
         stacklevel=stacklevel + 1,

@@ -35,7 +35,7 @@ class Statements:
     recode: Mapping[str, Mapping[float, float]] | None = None
     missing: Codes | Mapping[str, Codes] = ()
     not_missing: Mapping[str, Codes] | None = None
-    """Codes that are answers, although the file declares them as missing or their labels sound so."""
+    """Codes that are answers, although the file or their labels suggest that they are missing."""
     default_missing: bool = True
     reverse: str | Sequence[str] = ()
     valid_range: Range | Mapping[str, Range] | Any = None
@@ -162,7 +162,7 @@ def _doubtful(levels: Iterable[tuple[float, str]]) -> tuple[float, ...]:
 
 
 def _categories(table: Table, variable: Variable) -> dict[str, float]:
-    """Return the numbers of text answers by the order of the file: declared, of two levels, or not that of the alphabet."""
+    """Return the numbers of text answers by the order of the file: declared, of two levels, or not alphabetical."""
     own = {text: code for code, text in valid_levels(variable)}
     texts = list(own)
     if texts and (variable.ordered or len(texts) == 2 or texts not in (sorted(texts), sorted(texts, key=str.casefold))):

@@ -72,7 +72,7 @@ def import_genotypes(
     population : path, or sequence of texts
         Population of each person: a .pop file with a line for each person, a table that names persons and populations (.csv, .tsv,
         .txt, .fam, .psam), or the names themselves in the order of the persons. "" and "-" stand for unknown. By default the
-        .pop file beside the source, if there is one.
+        .pop file next to the source, if there is one.
     population_column, id_column : str
         Columns of the table with the populations and the person ids; by default its second and first column.
     empty_variants : {"error", "drop"}
@@ -99,7 +99,7 @@ def import_genotypes(
     Raises
     ------
     DataError
-        The file is damaged, person-major, or does not match the files beside it; a variant has no genotype or more than two alleles.
+        The file is damaged, person-major, or does not match the files next to it; a variant has no genotype or more than two alleles.
     ParameterError
         The suffix names no format of genotypes; an invalid ``empty_variants``, ``multiallelic`` or ``memory_limit``.
     StoreError

@@ -24,7 +24,7 @@ def read_population(
     Raises
     ------
     DataError
-        The number of names is not that of the persons, or no person is in the table.
+        The number of names differs from the number of persons, or no person is in the table.
     ParameterError
         The table has no such column.
     """

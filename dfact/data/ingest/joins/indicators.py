@@ -38,8 +38,8 @@ def expand_categories(
 
     The column ``Q3=2`` is 1 for participants whose answer to Q3 is 2, else 0, and missing where the answer is. Models of counts or
     of ordered answers, such as :class:`dfact.GradeOfMembership`, then describe each category separately. An answer of 0 is a
-    category like others, so that everyone who answered has a response. The rows keep labels, confounders and weights. Two reads
-    of the dataset, of which memory holds one chunk.
+    category like others, so that everyone who answered has a response. The rows keep labels, confounders and weights. The dataset is read
+    twice, and memory holds one chunk of it.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ class _Expansion:
         return V
 
     def gather(self, per_item: NDArray[Any], indicator: Any) -> NDArray[Any]:
-        """Return an attribute (m, …) of the items for each column, that of indicators being ``indicator``."""
+        """Return an attribute (m, …) of the items for each column; it is ``indicator`` for indicators."""
         values = per_item[self.sources].copy()
         values[self.indicators] = indicator
         return values

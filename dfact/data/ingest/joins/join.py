@@ -57,7 +57,7 @@ def join_datasets(
     ----------
     datasets : dict from name to dataset, or sequence of datasets
         Two or more dense datasets (n_d, m_d) of two modes or their paths, with row labels.
-        In a sequence, the name of a dataset is that of its folder, without the suffix.
+        In a sequence, the name of a dataset is the name of its folder, without the suffix.
     path : str or path
         Location of the joined dataset (a folder, usually ``*.zarr``, or a URL such as ``s3://bucket/a.zarr``).
     how : {"outer", "inner"}
@@ -76,7 +76,7 @@ def join_datasets(
         The joined dataset (n, m_1 + m_2 + …), opened from ``path``. Whole numbers are stored in the smallest of uint8,
         int16 and int32 that holds all valid ranges and a code for missing. If a dataset holds
         floats, or none of these types suffices, all values are stored in the float type that holds them exactly. The
-        confounders, the weights and the items of the codebook are those of all datasets, ``dropped_rows`` is the sum of theirs.
+        confounders, the weights and the items of the codebook come from all datasets; ``dropped_rows`` is the sum of theirs.
 
     Raises
     ------

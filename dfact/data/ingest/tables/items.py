@@ -16,7 +16,7 @@ _IDENTIFIER = re.compile(r"(^|[_.\s-])(p?id|uid)$|^(subject|participant|person|r
 
 
 def check_columns(table: Table, names: Sequence[str]) -> None:
-    """Raise DataError unless each name is that of exactly one column."""
+    """Raise DataError unless each name belongs to exactly one column."""
     count = Counter(table.columns)
     for name in names:
         if name not in count:

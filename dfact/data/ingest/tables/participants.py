@@ -148,7 +148,7 @@ class ParticipantColumns:
             return None
         if self.weight is None:
             found = "replicate weights are given and no weight"
-            raise ParameterError(f"{found}, expected the column of the main weights beside them (--weight)")
+            raise ParameterError(f"{found}, expected the column of the main weights, too (--weight)")
         columns = [self._weights(table, texts, name, variables, dropped) for name in self.replicates]
         values = np.column_stack([np.asarray(column, np.float64) for column in columns])
         values[dropped] = 0.0

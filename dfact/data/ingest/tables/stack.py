@@ -75,7 +75,7 @@ class Instances:
 def find_instances(name: str, columns: Sequence[str], places: Mapping[str, tuple[str, str]]) -> Instances:
     """Arrange columns by item and instance, given both for each column.
 
-    Instances come in the order of their numbers, or else in that of their columns.
+    Instances come in the order of their numbers, or else of their columns.
 
     Raises DataError for a column without an instance, and for two columns of one item at one instance.
     """
@@ -125,7 +125,7 @@ class Events:
 def find_events(name: str, columns: EventColumns, texts: Mapping[str, pa.Array], row_position: Callable[[int], str]) -> Events:
     """Arrange the rows of a table by record and event, given the texts of the columns that hold them.
 
-    Events come in their known order, then in that of their first rows; the repetitions of a form follow each other by number.
+    Events come in their known order, then in the order of their first rows; the repetitions of a form follow each other by number.
 
     Raises DataError for a row without a record, and for two rows of one record at one event.
     """

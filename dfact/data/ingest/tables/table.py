@@ -95,7 +95,7 @@ def import_table(
 ) -> Dataset:
     """Write the answers of a table as a dataset, several parts of the table at a time.
 
-    The table is read once. Its rows wait in compressed form beside ``path`` until the type of the stored values
+    The table is read once. Its rows wait in compressed form next to ``path`` until the type of the stored values
     is known. An error leaves nothing of them and no partial dataset. Only the ids and the confounders need memory that grows
     with the number of rows; each task needs some 50 MB, and a parquet file with large row groups up to 2 MB for each column.
     The dataset does not depend on the number of tasks or on where they run. Whole numbers
@@ -114,7 +114,7 @@ def import_table(
     items : name or pattern, or several
         The columns with the answers. A pattern such as "Q*" selects all matching columns, in
         the file's order, except the id, the confounders and columns without answers (dates, identifiers). A name
-        with a minus, "-v3", is an item to reverse. May be left out if the file describes one battery: at least
+        with a minus, "-v3", is an item to reverse. May be left out if the file has one set of items: at least
         three columns with the same labelled levels, or three that are declared ordinal and whose names begin alike;
         with a dictionary of REDCap, the choices and sliders. Columns chosen so that have no answer are left out.
         The name of a field stands for its boxes or instances.
@@ -126,7 +126,7 @@ def import_table(
     levels : "a<b<c", list of texts, or dict from text to number; or dict from name or pattern to such levels
         The order of text answers, whose first level is 1. By default the order that the file declares.
     recode : dict from name or pattern to a dict from code to code
-        Codes to replace, before any is taken as missing.
+        Codes to replace, before missing codes are applied.
     missing : numbers or texts, or dict from name or pattern to such codes
         Codes for a missing answer, besides those that the file declares. Empty cells and NaN are always missing.
     not_missing : dict from name or pattern to codes
@@ -142,7 +142,7 @@ def import_table(
         Column with the weights of the participants, such as survey weights, which become ``Dataset.weights``: numbers of at
         least 0, and some above 0. A participant without any answer, who is dropped, needs none.
     replicate_weights : name or pattern, or several
-        Columns with the replicate weights of a survey beside its ``weight``, such as "RW*", which become
+        Columns with the replicate weights of a survey, in addition to its ``weight``, such as "RW*", which become
         ``Dataset.replicate_weights``. Standard errors then take the survey's strata and clusters into account.
     replicate_method : "jk1", "jkn", "brr", "fay" or "bootstrap"
         Method by which the survey made them; see :mod:`dfact.data.replicate_weights` for the formulas. NHANES documents BRR or
@@ -420,7 +420,7 @@ def _stored_type(table: Table, statistics: ColumnStatistics, offset: NDArray[np.
     if dtype.kind == "f" and far.any():
         i = int(np.flatnonzero(far)[0])
         raise DataError(
-            f"{table.name}: the lowest valid answer is {offset[i]:g} beside answers up to {largest[i]:g}, expected a range in which they "
+            f"{table.name}: the lowest valid answer is {offset[i]:g} with answers up to {largest[i]:g}, expected a range in which they "
             "keep their digits; declare it in missing= (--missing), give the range in valid_range= (--valid-range), or pass shift=False"
         )
     if dtype == np.float32 and -offset.min() > _LOWEST_IN_SINGLE_PRECISION:

@@ -75,7 +75,7 @@ class FileSource(DenseSource):
     stored_type: np.dtype[Any]
     stored_chunks: tuple[int, ...] | None = None
     reversed: bool = False
-    """Whether the modes are those of the file in reverse order, so that the last axis of the file holds the rows."""
+    """Whether the modes are the file's in reverse order, so that the last axis of the file holds the rows."""
     offset: int = 0
     n: int | None = None
 

@@ -101,7 +101,7 @@ def _shape(item: Any) -> tuple[int, ...]:
     shape = next((item.attrs[name] for name in ("shape", "h5sparse_shape") if name in item.attrs), None)
     sizes = item["shape"][:2] if shape is None and "shape" in item else shape
     if sizes is None or len(sizes) != 2:
-        raise DataError(f"{item.name} declares no shape, expected that of a sparse matrix; the file is damaged: export it again")
+        raise DataError(f"{item.name} declares no shape, expected the shape of a sparse matrix; the file is damaged: export it again")
     return tuple(int(size) for size in sizes)
 
 

@@ -1,4 +1,4 @@
-"""Matrix Market files, plain or gzipped, with the labels of rows and columns in files beside them."""
+"""Matrix Market files, plain or gzipped, with the labels of rows and columns in files next to them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _open(file: InputFile, _: ReadOptions) -> LabelledArray:
 
 
 def _labels(file: InputFile, shape: tuple[int, int]) -> tuple[NDArray[Any] | None, ...]:
-    """Read the labels beside the file; those whose number does not fit belong to another matrix."""
+    """Read the labels next to the file; if their number does not fit, they belong to another matrix."""
     return tuple(_beside(file, names, size) for names, size in zip(_LABEL_FILES, shape, strict=True))
 
 

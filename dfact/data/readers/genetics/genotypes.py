@@ -1,4 +1,4 @@
-"""The contract of files with genotypes: packed variants, the persons, and the tables beside them."""
+"""The contract of files with genotypes: packed variants, the persons, and the tables next to them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
@@ -33,7 +33,7 @@ class GenotypeFile(ABC):
     labels: NDArray[np.object_]
     """Unique labels of the persons: their ids, or family and person id."""
     file: InputFile | None = None
-    """The file, where it is one; a file of populations may be beside it."""
+    """The file, where it is one; a file of populations may lie next to it."""
 
     @property
     def multiallelic(self) -> NDArray[np.bool_]:
@@ -84,7 +84,7 @@ def sibling(file: InputFile, suffixes: Sequence[str], required: bool = True) -> 
     if not required:
         return None
     expected = " or ".join(name.rpartition(".")[0] + suffix for suffix in suffixes)
-    raise StoreError(f"{file} has no {' or '.join(suffixes)} file beside it, expected {expected}; copy it there")
+    raise StoreError(f"{file} has no {' or '.join(suffixes)} file next to it, expected {expected}; copy it there")
 
 
 def read_fields(file: InputFile, names: Sequence[str] | None, what: str, wanted: Collection[str] = ()) -> pd.DataFrame:

@@ -1,32 +1,25 @@
 """VCF Zarr: stores of bio2zarr and sgkit, in Zarr format 2 or 3."""
 
-import warnings
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import zarr
 from numpy.typing import NDArray
-from zarr.abc.store import Store
-from zarr.errors import ZarrUserWarning
-from zarr.storage import ObjectStore
 
 from dfact.data.readers.base import Format
 from dfact.data.readers.genetics.genotypes import GenotypeFile, pack, person_labels
+from dfact.data.readers.zarr_input import check_codecs, invalid_chunks_as_errors, open_input_store
 from dfact.errors import DataError
 from dfact.kernels.genotypes import MISSING
 from dfact.storage.arrays import member, read_errors
 from dfact.storage.input_files import InputFolder
-from dfact.storage.location import Location
-from dfact.storage.zarr_stores import ContainedLocalStore, object_client
 
 _GENOTYPES = "call_genotype"
 _REQUIRED = (_GENOTYPES, "sample_id", "variant_contig", "contig_id", "variant_position", "variant_allele")
 _NO_ALLELE = ("", ".")
 _HAPLOID = -2  # fills the second allele of a haploid call
-_UNSAFE = ("pickle",)  # codecs that run code of the file
 _READ_ENTRIES = 1 << 24
 _MAX_CHUNKS = 1 << 17  # of an array that describes variants or persons: a damaged shape has chunks without end, none of which exist
 _MAX_ALLELES, _MAX_CONTIGS = 1 << 12, 1 << 22
@@ -37,12 +30,10 @@ class VCFZarr(GenotypeFile):
 
     def __init__(self, folder: InputFolder) -> None:
         self.name = folder.name
-        with read_errors(str(folder)), warnings.catch_warnings():
-            # Zarr 3.4 and later replaces invalid chunk sizes, so that the array contains only its fill value, and merely warns.
-            warnings.filterwarnings("error", "(?s).*stored .* is invalid", ZarrUserWarning)
-            group = zarr.open_group(_open_store(folder.location), mode="r")
+        with read_errors(str(folder)), invalid_chunks_as_errors():
+            group = zarr.open_group(open_input_store(folder.location), mode="r")
             found = {name: member(group, name) for name in (*_REQUIRED, "variant_id")}
-        arrays = {name: _check_codecs(self.name, each) for name, each in found.items() if isinstance(each, zarr.Array)}
+        arrays = {name: check_codecs(self.name, each) for name, each in found.items() if isinstance(each, zarr.Array)}
         lacking = [name for name in _REQUIRED if name not in arrays]
         if lacking:
             raise DataError(f"{self.name} lacks the array {lacking[0]!r}, expected a VCF Zarr store; convert the VCF file with bio2zarr")
@@ -102,23 +93,6 @@ class VCFZarr(GenotypeFile):
                 label, person = self.variants["name"].iloc[start + int(j[0])], self.labels[i[0]]
                 raise DataError(f"{self.name}: the variant {label!r} has {text} of {person!r}, expected two alleles 0 or 1; {remedy}")
         return pack(np.where(missing, MISSING, (calls == 0).sum(axis=2)))
-
-
-def _open_store(location: Location) -> Store:
-    """Open the store for reading; Zarr writes no chunks that hold the fill value alone, so chunks may be missing."""
-    if isinstance(location, Path):
-        return ContainedLocalStore(location, read_only=True)
-    return ObjectStore(object_client(location), read_only=True)
-
-
-def _check_codecs(name: str, array: zarr.Array[Any]) -> zarr.Array[Any]:
-    """Return the array; raise DataError if a codec of it would run code of the file."""
-    metadata: Any = array.metadata
-    codecs = [*(getattr(metadata, "filters", None) or ()), getattr(metadata, "compressor", None), *getattr(metadata, "codecs", ())]
-    for codec in codecs:
-        if any(unsafe in f"{getattr(codec, 'codec_id', '')} {type(codec).__name__}".lower() for unsafe in _UNSAFE):
-            raise DataError(f"{name}: the array {array.name!r} holds pickles, which run code, expected texts; convert the VCF file again")
-    return array
 
 
 def _check_shapes(name: str, arrays: dict[str, zarr.Array[Any]], m: int) -> None:

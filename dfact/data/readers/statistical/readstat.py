@@ -184,7 +184,7 @@ class _Rows(TablePart):
 
 
 class StatisticalTable(Table):
-    """A table of SPSS, Stata or SAS. Its parts skip the rows before them, which costs little beside reading rows."""
+    """A table of SPSS, Stata or SAS. Its parts skip the rows before them, which costs little compared with reading rows."""
 
     def __init__(
         self,

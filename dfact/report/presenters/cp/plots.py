@@ -38,7 +38,7 @@ def mode_table(model: CPModel, mode: int) -> pd.DataFrame:
 
     ``weights_`` holds the product of the scales. Modes without labels have numbers.
     """
-    A = np.asarray(model.factors_[mode])
+    A = np.asarray(model.factors_[mode], dtype=np.float64)  # squares of stored float32 may overflow
     labels = (model.row_labels_, model.column_labels_, *model.mode_labels_)[mode]
     lengths = np.linalg.norm(A, axis=0)
     index: pd.Index[Any] = pd.RangeIndex(len(A)) if labels is None else pd.Index(np.asarray(labels[:], dtype=object).astype(str))

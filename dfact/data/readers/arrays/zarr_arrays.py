@@ -1,0 +1,68 @@
+"""Zarr stores of Dask, xarray and other programs, in Zarr format 2 or 3."""
+
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.readers.arrays.array_files import choose_array
+from dfact.data.readers.arrays.hdf5_arrays import declared_missing
+from dfact.data.readers.base import Format, ReadOptions
+from dfact.data.readers.zarr_input import check_codecs, invalid_chunks_as_errors, open_input_store
+from dfact.data.sources.array import LabelledArray
+from dfact.data.sources.dense import ZarrSource
+from dfact.errors import DataError, ParameterError
+from dfact.storage.arrays import member, read_errors
+from dfact.storage.input_files import InputFolder
+
+_PACKED = ("scale_factor", "add_offset", "_Unsigned")  # xarray's, of values that have to be decoded
+_MAX_LABELS = 1 << 24  # a damaged shape has labels without end
+
+
+def _open(folder: InputFolder, options: ReadOptions) -> LabelledArray:
+    with read_errors(str(folder)), invalid_chunks_as_errors():
+        opened = zarr.open(open_input_store(folder.location), mode="r")
+        arrays = {} if isinstance(opened, zarr.Array) else _members(opened)
+    if isinstance(opened, zarr.Array):
+        if options.object is not None:
+            raise ParameterError(f"{folder.name} holds one array without a name, expected none; omit --object")
+        return _read(folder.name, opened, arrays)
+    shapes = {name: array.shape for name, array in arrays.items() if array.dtype.kind in "biuf"}
+    tables = {name: shape for name, shape in shapes.items() if len(shape) > 1}
+    wanted = options.object
+    if wanted in arrays and wanted not in shapes:
+        return LabelledArray(_texts(arrays[wanted]), name=f"{wanted} of {folder.name}")
+    name = choose_array(folder.name, tables or shapes if wanted is None else shapes, wanted)
+    return _read(f"{name} of {folder.name}", arrays[name], arrays)
+
+
+def _members(group: zarr.Group) -> dict[str, zarr.Array[Any]]:
+    return {name: array for name in sorted(group.array_keys()) if isinstance(array := member(group, name), zarr.Array)}
+
+
+def _read(name: str, array: zarr.Array[Any], arrays: dict[str, zarr.Array[Any]]) -> LabelledArray:
+    check_codecs(name, array)
+    if 0 in array.chunks:
+        raise DataError(f"{name} has chunks of {array.chunks}, expected at least one entry; write the store again")
+    if packed := [key for key in _PACKED if key in array.attrs]:
+        raise DataError(f"{name} is packed ({packed[0]}), expected plain numbers; open it with xarray and pass it to dfact.import_array")
+    dimensions: Any = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS") or ()
+    labels = tuple(_labels(arrays.get(str(dimension)), size) for dimension, size in zip(dimensions, array.shape, strict=False))
+    return LabelledArray(ZarrSource(array), labels, declared_missing(array.attrs), name=name)
+
+
+def _labels(coordinate: zarr.Array[Any] | None, size: int) -> NDArray[Any] | None:
+    """Read the coordinate of a dimension as texts; None if the store has none."""
+    return None if coordinate is None or coordinate.shape != (size,) else _texts(coordinate)
+
+
+def _texts(array: zarr.Array[Any]) -> NDArray[Any]:
+    if array.size > _MAX_LABELS:
+        raise DataError(f"{array.name} has {array.size} labels, expected at most {_MAX_LABELS}; the store is damaged: write it again")
+    with read_errors(f"the array {array.name!r} of {array.store}"):
+        values = np.ravel(np.asarray(check_codecs(str(array.name), array)[...]))
+    return values.astype(str).astype(object)
+
+
+FORMATS = (Format("Zarr", (".zarr",), _open, options=("object",), folders=True, holds="array"),)
