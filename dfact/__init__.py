@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dfact.engine.cluster.connection import connect
     from dfact.models.admixture.estimator import Admixture
     from dfact.models.bounded_nmf.icqf import ICQF
-    from dfact.models.bounded_nmf.l1nmf import L1NMF
+    from dfact.models.bounded_nmf.nmf import NMF
     from dfact.models.cp.als import CPALS
     from dfact.models.cp.elastic import ElasticCP
     from dfact.models.estimator import plan
@@ -39,7 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CPALS",
     "ICQF",
-    "L1NMF",
+    "NMF",
     "Admixture",
     "ClusterError",
     "ClusterSecurity",

@@ -38,6 +38,7 @@ KIND = "model"
 """Kind of the group that holds a saved model."""
 CATALOGUE = (
     Entry("ICQF", "dfact.models.bounded_nmf.icqf", "icqf", "bounded_nmf:ICQFPresenter", "questionnaires"),
+    Entry("NMF", "dfact.models.bounded_nmf.nmf", "nmf", "bounded_nmf:NMFPresenter", "nmf"),
     Entry("L1NMF", "dfact.models.bounded_nmf.l1nmf", "l1nmf", "bounded_nmf:L1NMFPresenter", "questionnaires"),
     Entry("FactorAnalysis", "dfact.models.factor_analysis.estimator", "fa", "factor_analysis:FactorAnalysisPresenter", "psychometrics"),
     Entry("GradeOfMembership", "dfact.models.gom.estimator", "gom", "gom.presenter:GoMPresenter", "classes"),
