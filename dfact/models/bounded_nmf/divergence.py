@@ -90,10 +90,7 @@ class DivergencePass(Pass[RowFactors, NDArray[Any], DivergenceSums]):
         divergences, ratio = descend(block, p, W, Q, totals, _SWEEPS, 0.0)
         s = p.sample_weight(block, self.dtype)
         weighted = W * s[:, None] if p.weighted else W
-        if isinstance(ratio, np.ndarray):
-            numerator = work.matmul(weighted.T, ratio)
-        else:
-            numerator = np.asarray(ratio.T @ weighted).T
+        numerator = work.matmul(weighted.T, ratio) if isinstance(ratio, np.ndarray) else np.asarray(ratio.T @ weighted).T
         denominator = weighted.sum(axis=0, dtype=np.float64)[:, None]
         if p.masked:
             seen = np.logical_not(np.isnan(block.values))

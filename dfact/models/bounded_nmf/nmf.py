@@ -217,7 +217,7 @@ class NMF(Factorization):
         report, problem = Reporter(self.callbacks, self.max_iter), task.problem
         Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype)
         solver: Any
-        if _is_divergence(problem):
+        if problem.divergence:
             Q = DivergenceDescent.fill_start(Q)
             solver = DivergenceDescent(problem, Q, task.dtype)
         else:
@@ -275,13 +275,9 @@ class _Solver(Splitless):
         return solved
 
 
-def _is_divergence(problem: Problem) -> bool:
-    return isinstance(problem, NMFProblem) and problem.loss == "kullback-leibler"
-
-
 def _rows_pass(problem: Any, row_start: RowStart, dtype: np.dtype[Any]) -> Any:
     """Return the pass that solves every row to its optimum."""
-    return DivergenceRowsPass(problem, dtype) if _is_divergence(problem) else RowsPass(problem, row_start, dtype)
+    return DivergenceRowsPass(problem, dtype) if problem.divergence else RowsPass(problem, row_start, dtype)
 
 
 def _has_missing(dataset: Dataset) -> bool:

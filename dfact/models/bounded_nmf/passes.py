@@ -284,9 +284,7 @@ class RowsPass(Pass[BlockState, NDArray[Any], RowSums]):
         moments = np.stack([counts, total, np.einsum("i,ij,ij->j", s, M, M, dtype=np.float64)])
         return RowFactors(X), RowSums(np.asarray(squares), s @ p.column_penalties(X[: p.k]), np.asarray(unconverged), moments)
 
-    def _solve_stored(
-        self, M: sp.csr_array, X: NDArray[Any], Q: NDArray[Any], s: NDArray[Any]
-    ) -> tuple[RowFactors, RowSums]:
+    def _solve_stored(self, M: sp.csr_array, X: NDArray[Any], Q: NDArray[Any], s: NDArray[Any]) -> tuple[RowFactors, RowSums]:
         """Solve sparse rows, whose Gram matrix is the same, by coordinate descent in double precision."""
         p, wide = self.problem, Q.astype(np.float64)
         linear, ridge = p.row_penalty

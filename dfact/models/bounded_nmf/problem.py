@@ -73,6 +73,11 @@ class Problem:
         return (self.beta, 0.0) if self.penalty == "l1" else (0.0, self.beta)
 
     @property
+    def divergence(self) -> bool:
+        """Whether the loss is the Kullback-Leibler divergence."""
+        return False
+
+    @property
     def loadings_ridge(self) -> float:
         """Weight of ½‖Q‖² in addition to the penalty of the loadings."""
         return 0.0
@@ -122,6 +127,10 @@ class NMFProblem(Problem):
     """Whether entries of the data are missing."""
 
     @property
+    def divergence(self) -> bool:
+        return self.loss == "kullback-leibler"
+
+    @property
     def row_penalty(self) -> tuple[float, float]:
         return self.beta, self.ridge_w
 
@@ -138,9 +147,7 @@ class NMFProblem(Problem):
 
     def column_penalties(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Return the complete penalty of each row whose factors are a column of X (k, n)."""
-        return np.asarray(
-            self.beta * X.sum(axis=0, dtype=np.float64) + 0.5 * self.ridge_w * np.einsum("ij,ij->j", X, X, dtype=np.float64)
-        )
+        return np.asarray(self.beta * X.sum(axis=0, dtype=np.float64) + 0.5 * self.ridge_w * np.einsum("ij,ij->j", X, X, dtype=np.float64))
 
     def penalties(self, penalty_w: float, Q: NDArray[Any]) -> float:
         wide = Q.astype(np.float64)
