@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from dfact.errors import ClusterError, ConvergenceWarning, DataError, DfactError, MemoryPlanError, ParameterError, StoreError
 from dfact.models.catalogue import CATALOGUE
-from dfact.renames import NAMES, current_name
+from dfact.renames import MODELS, warn_model
 
 if TYPE_CHECKING:
     from dfact import report, selection
@@ -112,8 +112,8 @@ def __getattr__(name: str) -> Any:
         return import_module(_PACKAGES[name])
     if name not in _MODULES:
         raise AttributeError(f"module 'dfact' has no attribute {name!r}")
-    if name in NAMES["dfact"]:
-        current_name("dfact", name)  # warns at each access, so the class is not kept
+    if name in MODELS:
+        warn_model(name)  # at each access, so the class is not kept
         return getattr(import_module(_MODULES[name]), name)
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value

@@ -5,7 +5,7 @@
 - attributes and parameters of classes (:func:`add_old_names`), and ``set_params``;
 - parameters of functions (:func:`accept_old_names`), and functions of modules (:func:`current_name`);
 - options of commands (:func:`current_arguments`) and keys of jobs (:func:`current`), both without dashes in front;
-- models, whose parameters have changed too: the old class and its command stay for one version, and a warning names the new one.
+- models and their commands (``MODELS``): the old ones, whose parameters differ, stay for one version (:func:`warn_model`).
 
 Saved models, checkpoints and the records of jobs hold the old names (:func:`stored`), so that each version reads those of the other.
 """
@@ -19,8 +19,6 @@ C = TypeVar("C", bound=type[Any])
 F = TypeVar("F", bound=Callable[..., Any])
 
 NAMES: dict[str, dict[str, str]] = {
-    "dfact": {"L1NMF": "NMF"},
-    "dfact fit": {"l1nmf": "nmf"},
     "GradeOfMembership": {
         "n_levels": "max_response",
         "n_levels_": "max_response_",
@@ -74,6 +72,10 @@ VALUES: dict[str, dict[str, dict[str, str]]] = {
 """The new value for each old one, by the parameter's new name."""
 
 
+MODELS = {"L1NMF": "NMF", "fit l1nmf": "fit nmf"}
+"""The new class or command for each old one."""
+
+
 class OldNameWarning(DeprecationWarning):
     """An old name is used."""
 
@@ -118,11 +120,16 @@ def current_name(module: str, old: str) -> str:
     return name
 
 
+def warn_model(old: str) -> None:
+    """Warn of the old name of a model, where it is read from the package."""
+    _warn("dfact", old, MODELS[old])
+
+
 def current_arguments(arguments: Sequence[str]) -> list[str]:
     """Return the arguments of ``dfact`` with the current names and values of options."""
     words = [argument for argument in arguments if not argument.startswith("-")]
-    if words[1:2] and words[1] in NAMES.get(f"dfact {words[0]}", {}):
-        _warn(f"dfact {words[0]}", words[1], NAMES[f"dfact {words[0]}"][words[1]])
+    if " ".join(words[:2]) in MODELS:
+        _warn("dfact", " ".join(words[:2]), MODELS[" ".join(words[:2])], stacklevel=3)
     commands = [" ".join(["dfact", *words[:count]]) for count in (2, 1)]
     owner = next((name for name in commands if name in NAMES or name in VALUES), "dfact")
     found: list[str] = []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfact.cli.types import BlockShape, Counts, MatrixShape, Numbers, NumberOrWord
+from dfact.cli.types import BlockShape, Counts, MatrixShape, NumberOrWord, Numbers
 from dfact.jobs.declarations import OutputLocation
 
 COUNTS = st.integers(0, 300)

@@ -53,6 +53,8 @@ ESTIMATORS = [
     dfact.GradeOfMembership(n_components=2),
     dfact.Admixture(n_components=1, ploidy=254),
     dfact.ExpectileMF(n_components=2, max_iter=30),
+    dfact.NMF(n_components=2, max_iter=30),
+    dfact.NMF(n_components=2, loss="kullback-leibler", max_iter=30),
     dfact.L1NMF(n_components=2, max_iter=30),
     dfact.FactorAnalysis(n_components=1),
     dfact.ElasticCP(n_components=2, max_iter=30),

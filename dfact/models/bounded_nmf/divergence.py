@@ -25,6 +25,7 @@ _FINAL_TOLERANCE_DOUBLE = 1e-9
 _MAX_MOMENTUM = 0.95  # of the last step of log Q
 _MOMENTUM_DELAY = 3
 _LARGEST_FACTOR = 4.0  # by which the extrapolation multiplies a loading
+_LEAST_MODEL = 1e-9  # of a held-out entry, relative to it
 _FILL = 0.1  # of the mean loading of a component, in place of zeros of a start, which the steps would keep
 
 
@@ -115,6 +116,7 @@ class DivergenceRowsPass(Pass[BlockState, NDArray[Any], DivergenceRowSums]):
         divergences, _ = descend(block, p, W, Q, totals, _FINAL_SWEEPS, tolerance)
         s = p.sample_weight(block, np.float64)
         rows = stored_rows(block, p)
+        M: Any
         if rows is None:
             M = block.values.astype(np.float64)
             counts, M = s @ np.logical_not(np.isnan(M)), np.nan_to_num(M)
@@ -127,6 +129,35 @@ class DivergenceRowsPass(Pass[BlockState, NDArray[Any], DivergenceRowSums]):
         return RowFactors(np.ascontiguousarray(W.T)), DivergenceRowSums(np.asarray(s @ divergences), penalty, moments)
 
 
+@dataclass
+class Losses(PartialSums, name="nmf_losses"):
+    """Losses of observed entries, and their number, each entry times the weight of its row."""
+
+    total: NDArray[Any]
+    count: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class LossPass(Pass[RowFactors, NDArray[Any], Losses]):
+    """The loss of the model of the rows' factors in the state and the loadings Qᵀ (k, m). The state does not change."""
+
+    problem: NMFProblem
+    dtype: np.dtype[Any]
+    state_type = RowFactors
+    changes_state = False
+
+    def step(self, block: Block, state: RowFactors, broadcast: NDArray[Any]) -> tuple[RowFactors, Losses]:
+        M, R = block.values.astype(np.float64), (state.factors.T @ broadcast).astype(np.float64)
+        seen, s = np.logical_not(np.isnan(M)), self.problem.sample_weight(block, np.float64)
+        if self.problem.divergence:
+            R = np.maximum(R, _LEAST_MODEL * M)
+            positive = M > 0  # not where an entry is missing
+            losses = R - M + np.where(positive, M, 0) * np.log(np.divide(M, R, out=np.ones_like(M), where=positive))
+        else:
+            losses = 0.5 * (M - R) ** 2
+        return state, Losses(np.asarray(s @ np.where(seen, losses, 0).sum(axis=1)), np.asarray(s @ seen.sum(axis=1)))
+
+
 def start_rows(block: Block, problem: NMFProblem, Q: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return equal factors for the components of each row, whose model has the row's sum over the observed entries (rows, k)."""
     rows = stored_rows(block, problem)
@@ -137,7 +168,8 @@ def start_rows(block: Block, problem: NMFProblem, Q: NDArray[Any], dtype: np.dty
         sums = np.where(missing, 0, block.values).sum(axis=1, dtype=np.float64)
         weight = np.logical_not(missing) @ Q.sum(axis=0, dtype=np.float64)
     level = np.divide(sums, weight, out=np.zeros_like(sums), where=weight > 0)
-    return np.repeat(level[:, None], len(Q), axis=1).astype(dtype)
+    factors: NDArray[Any] = np.repeat(level[:, None], len(Q), axis=1).astype(dtype)
+    return factors
 
 
 def descend(
@@ -176,7 +208,8 @@ class DivergenceDescent:
     @staticmethod
     def fill_start(Q: NDArray[Any]) -> NDArray[Any]:
         """Return initial loadings without zeros, which multiplicative steps would keep."""
-        return np.maximum(Q, _FILL * Q.mean(axis=1, keepdims=True, dtype=np.float64)).astype(Q.dtype)
+        filled: NDArray[Any] = np.maximum(Q, _FILL * Q.mean(axis=1, keepdims=True, dtype=np.float64)).astype(Q.dtype)
+        return filled
 
     def broadcast(self, Q: NDArray[Any]) -> NDArray[Any]:
         """Return the input of the next pass: Qᵀ."""
@@ -203,4 +236,5 @@ class DivergenceDescent:
             weight = min(_MAX_MOMENTUM, self._steps / (self._steps + _MOMENTUM_DELAY))
             growth = np.divide(Q, previous, out=np.ones_like(Q, np.float64), where=previous > 0, dtype=np.float64)
             self._point = (Q * np.minimum(growth**weight, _LARGEST_FACTOR)).astype(Q.dtype)
-        return self._point
+        following: NDArray[Any] = self._point
+        return following

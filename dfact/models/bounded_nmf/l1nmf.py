@@ -96,7 +96,7 @@ class L1NMF(NMF):
     problem_: Problem  # type: ignore[assignment]  # stored by earlier versions
     reconstruction_err_: Annotated[float, OPTIONAL]
     traits = ModelTraits(nonnegative=True, warm_starts=True, limited_parameters=("beta",), loading_intervals=False)
-    saved_types = (Problem,)
+    saved_types = (Problem,)  # type: ignore[assignment]
 
     def __init__(
         self,

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_outside
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver
+from dfact.engine.passes import BlockView
+from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
-from dfact.models.bounded_nmf.divergence import DivergenceDescent, DivergenceRowsPass
+from dfact.models.bounded_nmf.divergence import DivergenceDescent, DivergenceRowsPass, LossPass
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
 from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_size
-from dfact.models.bounded_nmf.solvers import Splitless, fit_loadings, initial_loadings
+from dfact.models.bounded_nmf.solvers import Splitless, descend, fit_loadings, initial_loadings
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -214,19 +215,33 @@ class NMF(Factorization):
         )
 
     def _solve(self, task: FitTask[Any]) -> Solver[None]:
-        report, problem = Reporter(self.callbacks, self.max_iter), task.problem
-        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype)
-        solver: Any
-        if problem.divergence:
-            Q = DivergenceDescent.fill_start(Q)
-            solver = DivergenceDescent(problem, Q, task.dtype)
-        else:
-            solver = _Solver(problem, row_start, task.dtype)
-            if isinstance(self.init, str):
-                solver, Q = yield from _Solver.with_sample_start(problem, Q, row_start, task.dtype, task.layout, report)
+        report = Reporter(self.callbacks, self.max_iter)
+        solver, Q = yield from self._start(task, report)
         _, sums, rows = yield from fit_loadings(self, solver, Q, report, task.dtype, _rows_pass)
         self.reconstruction_err_ = float(np.sqrt(2 * max(sums.loss, 0.0)))
-        self.factors_ = task.gather(rows, problem.k)
+        self.factors_ = task.gather(rows, task.problem.k)
+
+    def held_out_deviance(self, task: FitTask[Any], held_out: BlockView) -> Solver[NDArray[np.float64]]:
+        """Solve the task on a view of the blocks.
+
+        Return the loss of the entries of the view ``held_out``, their number, and the number of passes; both weighted if the rows are.
+        """
+        task = replace(task, problem=replace(task.problem, masked=True))
+        solver, Q = yield from self._start(task, Reporter((), self.max_iter))
+        descent = yield from descend(solver, Q, self.max_iter, self.tol, None)
+        losses = yield from run(LossPass(task.problem, task.dtype), descent.Q, held_out)
+        return np.array([float(losses.total), float(losses.count), float(len(descent.objectives))])
+
+    def _start(self, task: FitTask[Any], report: Reporter) -> Solver[tuple[Any, NDArray[Any]]]:
+        """Return the solver and the initial loadings Qᵀ (k, m)."""
+        problem = task.problem
+        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype)
+        if problem.divergence:
+            Q = DivergenceDescent.fill_start(Q)
+            return DivergenceDescent(problem, Q, task.dtype), Q
+        if isinstance(self.init, str):
+            return (yield from _Solver.with_sample_start(problem, Q, row_start, task.dtype, task.layout, report))
+        return _Solver(problem, row_start, task.dtype), Q
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:

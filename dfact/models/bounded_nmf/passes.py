@@ -93,7 +93,7 @@ def stored_rows(block: Block, problem: Problem) -> sp.csr_array | None:
     """Return the block as a sparse matrix if the problem needs its stored entries alone; None if it needs all, or some are missing."""
     M = block.matrix
     sparse = isinstance(problem, NMFProblem) and not problem.masked and not isinstance(M, np.ndarray)
-    return M if sparse and block.implicit_value == 0 and not np.isnan(M.data).any() else None  # type: ignore[union-attr, return-value]
+    return M if sparse and block.implicit_value == 0 and not np.isnan(M.data).any() else None  # type: ignore[return-value]
 
 
 def filled_values(block: Block) -> NDArray[Any]:
@@ -200,7 +200,7 @@ class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
         if not np.isnan(state.norm[0]):
             buffer, penalty = work.array("weighted", X.shape, X.dtype), np.asarray(s @ p.column_penalties(X[: p.k]))
             rows = stored_rows(block, p)
-            M = block.values if rows is None else rows
+            M: Any = block.values if rows is None else rows
             H = work.matmul(Q, M.T, "linear") if rows is None else np.ascontiguousarray((rows @ constants.transposed).T)
             Xs = np.multiply(X, s, out=buffer) if p.weighted else X
             # Differences of large numbers: in double precision.
@@ -217,13 +217,12 @@ class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
         new_gram, cross = work.until_next_block(gram.shape, self.dtype), work.until_next_block(Q.shape, self.dtype)
         old, new = (state.positions, state.multipliers), (target, positions, multipliers, new_gram, cross)
         squared, w_max, accelerated = p.penalty == "l2", float(p.w_max), p.inner == "fista"
-        penalty = s @ p.column_penalties(X[: p.k]) if isinstance(p, NMFProblem) else None
+        own_penalty = s @ p.column_penalties(X[: p.k]) if isinstance(p, NMFProblem) else None
         given = M, missing, X, Q, constants.transposed, constants.curvature, *old, constants.lower, constants.upper
         squares, bounds, penalty_w, count = bounded_step(*given, rho, p.beta, squared, w_max, _SWEEPS, accelerated, s, *new)
-        penalty_w = penalty_w if penalty is None else penalty
         state.positions, state.multipliers = positions[:count].copy(), multipliers[:count].copy()
-        lagrangian = 0.5 * squares + bounds
-        return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(penalty_w), np.empty(0))
+        lagrangian, penalty = 0.5 * squares + bounds, np.asarray(penalty_w if own_penalty is None else own_penalty)
+        return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(lagrangian), penalty, np.empty(0))
 
     def _constants(self, Q: NDArray[Any]) -> _Constants:
         p, gram = self.problem, Q @ Q.T

@@ -35,7 +35,11 @@ class BoundedNMFPresenter(Presenter[B]):
     """The presentation of non-negative factors and loadings."""
 
     rows = "{k} factors of {n} participants"
-    explained = "variance"
+
+    @property
+    def explained(self) -> str:
+        """What the model explains a share of."""
+        return "deviance" if self.model.problem_.divergence else "variance"
 
     def summary(self) -> Lines:
         model = self.model
@@ -55,10 +59,6 @@ class BoundedNMFPresenter(Presenter[B]):
 
 class NMFPresenter(BoundedNMFPresenter[NMF]):
     """The presentation of an NMF."""
-
-    @property
-    def explained(self) -> str:
-        return "deviance" if self.model.problem_.divergence else "variance"
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
         shares = answer_shares(self.model)
