@@ -36,6 +36,7 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
         ),
         _INDICES,
     ),
+    "NMF": {},
     "L1NMF": _SURVEY_WEIGHTS,
     "FactorAnalysis": _SURVEY_WEIGHTS,
     "ElasticCP": {},

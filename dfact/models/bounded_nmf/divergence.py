@@ -236,5 +236,4 @@ class DivergenceDescent:
             weight = min(_MAX_MOMENTUM, self._steps / (self._steps + _MOMENTUM_DELAY))
             growth = np.divide(Q, previous, out=np.ones_like(Q, np.float64), where=previous > 0, dtype=np.float64)
             self._point = (Q * np.minimum(growth**weight, _LARGEST_FACTOR)).astype(Q.dtype)
-        following: NDArray[Any] = self._point
-        return following
+        return self._point
