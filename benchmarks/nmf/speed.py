@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from sklearn.decomposition import NMF
-from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 import dfact
@@ -30,13 +29,12 @@ def dense_counts(n: int, m: int, k: int) -> Any:
 
 
 def sparse_counts(n: int, m: int, k: int, share: float = 0.005) -> sp.csr_array:
-    """Return counts (n, m) of documents that draw their words from mixtures of k topics; ``share`` of the entries are stored."""
+    """Return counts (n, m) of words in documents that mix k topics; about ``share`` of the entries are not 0."""
     rng = np.random.default_rng(0)
-    topics = rng.dirichlet(np.full(m, 0.05), k)
-    shares, words = rng.dirichlet(np.full(k, 0.2), n), rng.poisson(1.3 * share * m, n)
-    drawn = [rng.choice(m, words[i], p=topics[r]) for i, r in enumerate((shares.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1))]
-    rows, columns = np.repeat(np.arange(n), words), np.concatenate(drawn)
-    return sp.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(n, m))
+    topics, counts = rng.dirichlet(np.full(m, 0.3), k), rng.poisson(1.2 * share * m * rng.dirichlet(np.full(k, 0.3), n))
+    rows = np.concatenate([np.repeat(np.arange(n), counts[:, r]) for r in range(k)])
+    words = np.concatenate([rng.choice(m, counts[:, r].sum(), p=topics[r]) for r in range(k)])
+    return sp.csr_array((np.ones(len(rows), np.float32), (rows, words)), shape=(n, m))
 
 
 class ReachedError(Exception):
@@ -63,9 +61,9 @@ def seconds_to(target: float, X: Any, k: int, loss: str) -> tuple[float, int]:
 def race(name: str, X: Any, k: int, loss: str) -> dict[str, Any]:
     """Time scikit-learn's fit, dfact's until it reaches the same objective, and dfact's complete fit."""
     solver = {"solver": "mu", "beta_loss": loss} if loss == "kullback-leibler" else {}
-    dfact.NMF(k, loss=loss, max_iter=2).fit(X[:2000])  # compiles
     with warnings.catch_warnings(), threadpool_limits(2):
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore")
+        dfact.NMF(k, loss=loss, max_iter=2).fit(X[:2000])  # compiles
         began = time.perf_counter()
         peer = NMF(k, random_state=0, **solver).fit(X)
         peer_seconds = time.perf_counter() - began

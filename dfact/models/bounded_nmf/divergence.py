@@ -16,7 +16,7 @@ from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver
 from dfact.kernels.divergence import descend_dense, descend_stored
 from dfact.lazy import sp
-from dfact.models.bounded_nmf.passes import stored_rows
+from dfact.models.bounded_nmf.passes import multiply_transposed, stored_rows
 from dfact.models.bounded_nmf.problem import NMFProblem
 
 _SWEEPS = 3  # over the factors of a row in an iteration
@@ -91,7 +91,7 @@ class DivergencePass(Pass[RowFactors, NDArray[Any], DivergenceSums]):
         divergences, ratio = descend(block, p, W, Q, totals, _SWEEPS, 0.0)
         s = p.sample_weight(block, self.dtype)
         weighted = W * s[:, None] if p.weighted else W
-        numerator = work.matmul(weighted.T, ratio) if isinstance(ratio, np.ndarray) else np.asarray(ratio.T @ weighted).T
+        numerator = work.matmul(weighted.T, ratio) if isinstance(ratio, np.ndarray) else multiply_transposed(block, ratio, weighted)
         denominator = weighted.sum(axis=0, dtype=np.float64)[:, None]
         if p.masked:
             seen = np.logical_not(np.isnan(block.values))
@@ -224,7 +224,8 @@ class DivergenceDescent:
         linear, supply = sums.denominator + p.l1_q, Q.astype(np.float64) * sums.numerator
         # The positive root of ridge·h² + linear·h = supply, in the form that is exact without a ridge.
         root = linear + np.sqrt(linear**2 + 4 * p.ridge_q * supply)
-        return np.divide(2 * supply, root, out=np.zeros_like(supply), where=root > 0).astype(Q.dtype)
+        following: NDArray[Any] = np.divide(2 * supply, root, out=np.zeros_like(supply), where=root > 0).astype(Q.dtype)
+        return following
 
     def next_point(self, Q: NDArray[Any]) -> NDArray[Any]:
         """Return the loadings extrapolated along their last step, at which the next pass begins."""

@@ -16,7 +16,7 @@ from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.divergence import DivergenceDescent, DivergenceRowsPass, LossPass
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
-from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_size
+from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_size, weight_unit
 from dfact.models.bounded_nmf.solvers import Splitless, descend, fit_loadings, initial_loadings
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
@@ -130,6 +130,7 @@ class NMF(Factorization):
     problem_: NMFProblem
     traits = ModelTraits(
         nonnegative=True,
+        copies_weights=True,
         warm_starts=True,
         limited_parameters=("alpha_W",),
         loading_intervals=False,  # the data hardly determine the scale of a factor
@@ -235,7 +236,11 @@ class NMF(Factorization):
     def _start(self, task: FitTask[Any], report: Reporter) -> Solver[tuple[Any, NDArray[Any]]]:
         """Return the solver and the initial loadings Qᵀ (k, m)."""
         problem = task.problem
-        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype)
+        unit = 1.0
+        if isinstance(problem, NMFProblem) and task.dataset.weights is not None:
+            weights = np.asarray(task.dataset.weights, np.float64)
+            unit = weight_unit(weights) / float(weights[weights > 0].mean())  # weights of whole numbers start as copies do
+        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype, unit)
         if problem.divergence:
             Q = DivergenceDescent.fill_start(Q)
             return DivergenceDescent(problem, Q, task.dtype), Q

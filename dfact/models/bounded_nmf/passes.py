@@ -15,6 +15,7 @@ from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import bounded_step, tile_rows
 from dfact.kernels.box_qp import coordinate_descent
 from dfact.kernels.entries import filled, squared_error
+from dfact.kernels.sparse_products import times, transposed_times
 from dfact.lazy import sp
 from dfact.linalg.svd import Matrix, zero_filled
 from dfact.models.bounded_nmf.problem import NMFProblem, Problem
@@ -94,6 +95,20 @@ def stored_rows(block: Block, problem: Problem) -> sp.csr_array | None:
     M = block.matrix
     sparse = isinstance(problem, NMFProblem) and not problem.masked and not isinstance(M, np.ndarray)
     return M if sparse and block.implicit_value == 0 and not np.isnan(M.data).any() else None  # type: ignore[return-value]
+
+
+def multiply(block: Block, rows: sp.csr_array, B: NDArray[Any]) -> NDArray[Any]:
+    """Return the product of sparse rows with B (m, k), in working memory."""
+    out = block.work.array("product of rows", (rows.shape[0], B.shape[1]), B.dtype)
+    times(rows.data, rows.indices, rows.indptr, B, out)
+    return out
+
+
+def multiply_transposed(block: Block, rows: sp.csr_array, B: NDArray[Any]) -> NDArray[Any]:
+    """Return Bᵀ (k, rows) times sparse rows, (k, m), in memory that lasts until the next block."""
+    out = block.work.until_next_block((rows.shape[1], B.shape[1]), B.dtype)
+    transposed_times(rows.data, rows.indices, rows.indptr, B, out)
+    return out.T
 
 
 def filled_values(block: Block) -> NDArray[Any]:
@@ -201,14 +216,14 @@ class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
             buffer, penalty = work.array("weighted", X.shape, X.dtype), np.asarray(s @ p.column_penalties(X[: p.k]))
             rows = stored_rows(block, p)
             M: Any = block.values if rows is None else rows
-            H = work.matmul(Q, M.T, "linear") if rows is None else np.ascontiguousarray((rows @ constants.transposed).T)
+            H = work.matmul(Q, M.T, "linear") if rows is None else np.ascontiguousarray(multiply(block, rows, constants.transposed).T)
             Xs = np.multiply(X, s, out=buffer) if p.weighted else X
             # Differences of large numbers: in double precision.
             wide, H_wide = (work.converted(f"wide {i}", array, np.float64) for i, array in enumerate((Xs, H)))
             squares = max(state.norm[0] - 2 * np.vdot(wide, H_wide) + np.vdot((Xs @ X.T).astype(np.float64), gram), 0.0)
             p.solve(X, H[: p.k], constants.curvature, p.beta, p.w_max, _SWEEPS, 0.0)
             Xs = np.multiply(X, s, out=buffer) if p.weighted else X
-            cross = work.matmul(Xs, M) if rows is None else np.asarray(rows.T @ np.ascontiguousarray(Xs.T)).T
+            cross = work.matmul(Xs, M) if rows is None else multiply_transposed(block, rows, np.ascontiguousarray(Xs.T))
             return state, Sums(Xs @ X.T, cross, np.asarray(squares), np.asarray(0.5 * squares), penalty, np.empty(0))
         M, missing = block.codes
         # Sized for a multiplier of every entry, though only the first few are written.

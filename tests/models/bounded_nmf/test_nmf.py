@@ -13,6 +13,7 @@ from sklearn.decomposition import NMF
 
 import dfact
 from dfact.kernels.divergence import descend_dense, descend_stored
+from dfact.kernels.sparse_products import times, transposed_times
 from dfact.report.presenters.base import model_text
 from tests.conftest import planted_answers
 from tests.suites.estimator import EstimatorSuite
@@ -186,6 +187,16 @@ def test_kernels_take_the_steps_of_the_formula(seed: int) -> None:
     found_of_stored = descend_stored(stored.data, stored.indices, stored.indptr, again, H, H.sum(axis=1), l1, l2, 1, 0.0, entries)
     np.testing.assert_allclose(again, found, rtol=1e-10, atol=1e-13)
     np.testing.assert_allclose(found_of_stored, divergences, rtol=1e-8)
+
+
+def test_products_of_sparse_rows_are_those_of_dense_ones() -> None:
+    rng = np.random.default_rng(0)
+    M = sp.random_array((20, 9), density=0.3, format="csr", rng=rng)
+    B, C, left, right = rng.random((9, 3)), rng.random((20, 3)), np.empty((20, 3)), np.empty((9, 3))
+    times(M.data, M.indices, M.indptr, B, left)
+    transposed_times(M.data, M.indices, M.indptr, C, right)
+    np.testing.assert_allclose(left, M.toarray() @ B)
+    np.testing.assert_allclose(right, M.toarray().T @ C)
 
 
 def test_a_divergence_never_rises_by_a_sweep_of_the_rows() -> None:
