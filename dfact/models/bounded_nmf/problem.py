@@ -78,6 +78,11 @@ class Problem:
         return False
 
     @property
+    def start_tolerance(self) -> float:
+        """Tolerance of the singular vectors from which a fit starts."""
+        return 1e-3
+
+    @property
     def loadings_ridge(self) -> float:
         """Weight of ½‖Q‖² in addition to the penalty of the loadings."""
         return 0.0
@@ -129,6 +134,10 @@ class NMFProblem(Problem):
     @property
     def divergence(self) -> bool:
         return self.loss == "kullback-leibler"
+
+    @property
+    def start_tolerance(self) -> float:
+        return 0.05  # more passes for the start than for the fit would not pay
 
     @property
     def row_penalty(self) -> tuple[float, float]:

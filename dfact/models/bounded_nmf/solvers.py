@@ -241,7 +241,7 @@ def initial_loadings(
         loadings = np.random.default_rng(seed).uniform(0, upper, (k, m))
         row_start = RowStart(None, seed)
     elif isinstance(init, str):
-        loadings, projection = yield from nndsvd(m, k, dtype, view=WeightedRows(problem, unit))
+        loadings, projection = yield from nndsvd(m, k, dtype, view=WeightedRows(problem, unit), tolerance=problem.start_tolerance)
         row_start = RowStart(projection)
     else:
         loadings = np.asarray(init, np.float64)
