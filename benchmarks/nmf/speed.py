@@ -1,4 +1,4 @@
-"""Time to scikit-learn's final objective, plus 0.1 %, of its defaults with 200 iterations: dense and sparse counts, both losses.
+"""Time to scikit-learn's final objective, plus 0.1%, of its defaults with 200 iterations: dense and sparse counts, both losses.
 
 Thresholds: a third of scikit-learn's time for the squared loss, a fifth for the Kullback-Leibler divergence, with two threads each.
 The time of dfact's complete fit, which also solves every row to its optimum, is printed beside.

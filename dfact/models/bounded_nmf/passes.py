@@ -145,7 +145,7 @@ class SplitlessState(RowFactors):
 
 
 class _Constants(NamedTuple):
-    """What the blocks of a pass share."""
+    """Arrays that follow from the loadings and serve all blocks of a pass."""
 
     gram: NDArray[Any]
     """QᵀQ (k+c, k+c)."""

@@ -38,7 +38,7 @@ class BoundedNMFPresenter(Presenter[B]):
 
     @property
     def explained(self) -> str:
-        """What the model explains a share of."""
+        """The measure of variation that the model explains a share of."""
         return "deviance" if self.model.problem_.divergence else "variance"
 
     def summary(self) -> Lines:

@@ -12,7 +12,8 @@ import pandas as pd
 from dfact.data.validation import locate_noninteger
 from dfact.engine.requests import Solver
 from dfact.errors import DataError, ParameterError
-from dfact.models.admixture.estimator import Admixture, AdmixtureProblem
+from dfact.models.admixture.estimator import Admixture
+from dfact.models.binomial.codes import Codes
 from dfact.models.bounded_nmf.nmf import NMF
 from dfact.models.fit_task import FitTask
 from dfact.parameters import check_count
@@ -95,8 +96,9 @@ def cross_validate_entries(
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit with the best number warns again
         tasks = {k: with_parameters(model, n_components=k, callbacks=()).prepare(X).without_rows() for k in candidates}
     dataset = tasks[candidates[0]].dataset
-    if isinstance(model, Admixture) and dataset.dtype.kind == "f" and (found := locate_noninteger(dataset)) != "no entry":
-        raise DataError(f"{found}, expected whole numbers from 0 to {model.ploidy}")
+    codes = _codes(tasks[candidates[0]])
+    if codes is not None and dataset.dtype.kind == "f" and (found := locate_noninteger(dataset)) != "no entry":
+        raise DataError(f"{found}, expected whole numbers from 0 to {codes.trials}")
     settings = {"n_components": candidates, "n_folds": int(n_folds)}
     store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, **settings)
     # Fits of one fold are neighbours, so that they share its view of a block.
@@ -113,12 +115,19 @@ def cross_validate_entries(
 
 
 def _fold_fit(task: FitTask[Any], fold: int, n_folds: int, seed: int) -> EntryFit:
-    # Beside what any fit holds in memory: the codes of a block, masked.
-    footprint = replace(task.footprint, work_per_row=task.footprint.work_per_row + task.dataset.shape[1])
+    # Beside what any fit holds in memory: the codes of a block, masked; or its values, and two bytes for each.
+    codes, size = _codes(task), task.dtype.itemsize + 2
     mask: CodeMask | ValueMask = ValueMask(fold, n_folds, seed, held_out=False)
-    if isinstance(task.problem, AdmixtureProblem):
-        mask = CodeMask(task.problem.codes, fold, n_folds, seed, held_out=False)
+    if codes is not None:
+        mask, size = CodeMask(codes, fold, n_folds, seed, held_out=False), 1
+    footprint = replace(task.footprint, work_per_row=task.footprint.work_per_row + size * task.dataset.shape[1])
     return EntryFit(task.model, replace(task, footprint=footprint), mask)
+
+
+def _codes(task: FitTask[Any]) -> Codes | None:
+    """Return how a model of counts reads its data as bytes; None for other models."""
+    codes: Codes | None = getattr(task.problem, "codes", None)
+    return codes
 
 
 def _solve(fit: EntryFit) -> Solver[Results]:
