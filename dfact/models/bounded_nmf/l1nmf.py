@@ -93,6 +93,7 @@ class L1NMF(NMF):
     (12, 3)
     """
 
+    loss = "frobenius"
     problem_: Problem  # type: ignore[assignment]  # stored by earlier versions
     reconstruction_err_: Annotated[float, OPTIONAL]
     traits = ModelTraits(nonnegative=True, warm_starts=True, limited_parameters=("beta",), loading_intervals=False)

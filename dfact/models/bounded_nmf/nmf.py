@@ -280,8 +280,12 @@ class NMF(Factorization):
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, shape[1], self.n_components
+        doubles = 6 * m if self.loss == "kullback-leibler" else 0  # of the sums at the end of a fit
         return Footprint(
-            state_per_row=size * k, work_per_row=size * (3 * m + 3 * k), broadcast=8 * (2 * k * m + k * k), result_per_row=size * k
+            state_per_row=size * k,
+            work_per_row=size * (3 * m + 3 * k) + 8 * doubles,
+            broadcast=8 * (2 * k * m + k * k),
+            result_per_row=size * k,
         )
 
 
