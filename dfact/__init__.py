@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from dfact.errors import ClusterError, ConvergenceWarning, DataError, DfactError, MemoryPlanError, ParameterError, StoreError
 from dfact.models.catalogue import CATALOGUE
+from dfact.renames import MODELS, warn_model
 
 if TYPE_CHECKING:
     from dfact import report, selection
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from dfact.engine.cluster.connection import connect
     from dfact.models.admixture.estimator import Admixture
     from dfact.models.bounded_nmf.icqf import ICQF
-    from dfact.models.bounded_nmf.l1nmf import L1NMF
+    from dfact.models.bounded_nmf.nmf import NMF
     from dfact.models.cp.als import CPALS
     from dfact.models.cp.elastic import ElasticCP
     from dfact.models.estimator import plan
@@ -40,7 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CPALS",
     "ICQF",
-    "L1NMF",
+    "NMF",
     "PCA",
     "Admixture",
     "ClusterError",
@@ -113,6 +114,9 @@ def __getattr__(name: str) -> Any:
         return import_module(_PACKAGES[name])
     if name not in _MODULES:
         raise AttributeError(f"module 'dfact' has no attribute {name!r}")
+    if name in MODELS:
+        warn_model(name)  # at each access, so the class is not kept
+        return getattr(import_module(_MODULES[name]), name)
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value
 

@@ -4,7 +4,8 @@
 
 - attributes and parameters of classes (:func:`add_old_names`), and ``set_params``;
 - parameters of functions (:func:`accept_old_names`), and functions of modules (:func:`current_name`);
-- options of commands (:func:`current_arguments`) and keys of jobs (:func:`current`), both without dashes in front.
+- options of commands (:func:`current_arguments`) and keys of jobs (:func:`current`), both without dashes in front;
+- models and their commands (``MODELS``): the old ones, whose parameters differ, stay for one version (:func:`warn_model`).
 
 Saved models, checkpoints and the records of jobs hold the old names (:func:`stored`), so that each version reads those of the other.
 """
@@ -72,6 +73,10 @@ VALUES: dict[str, dict[str, dict[str, str]]] = {
 """The new value for each old one, by the parameter's new name."""
 
 
+MODELS = {"L1NMF": "NMF", "fit l1nmf": "fit nmf"}
+"""The new class or command for each old one."""
+
+
 class OldNameWarning(DeprecationWarning):
     """An old name is used."""
 
@@ -116,9 +121,16 @@ def current_name(module: str, old: str) -> str:
     return name
 
 
+def warn_model(old: str) -> None:
+    """Warn of the old name of a model, where it is read from the package."""
+    warn_old_name("dfact", old, MODELS[old])
+
+
 def current_arguments(arguments: Sequence[str]) -> list[str]:
     """Return the arguments of ``dfact`` with the current names and values of options."""
     words = [argument for argument in arguments if not argument.startswith("-")]
+    if " ".join(words[:2]) in MODELS:
+        warn_old_name("dfact", " ".join(words[:2]), MODELS[" ".join(words[:2])], stacklevel=3)
     commands = [" ".join(["dfact", *words[:count]]) for count in (2, 1)]
     owner = next((name for name in commands if name in NAMES or name in VALUES), "dfact")
     found: list[str] = []

@@ -46,7 +46,8 @@ def fits(data: dict[str, list[dfact.Dataset]]) -> Iterator[tuple[object, dfact.D
     """Yield estimators and their data."""
     for solver in ("mm", "admm"):
         yield from ((dfact.ICQF(3, solver=solver, **_ITERATIONS), dataset) for dataset in data["answers"])
-    yield from ((dfact.L1NMF(3, **_ITERATIONS), dataset) for dataset in data["answers"])
+    for loss in ("frobenius", "kullback-leibler"):
+        yield from ((dfact.NMF(3, loss=loss, **_ITERATIONS), dataset) for dataset in data["answers"])
     yield from ((dfact.GradeOfMembership(3, random_state=0), dataset) for dataset in data["responses"])
     yield from ((dfact.Admixture(3, ploidy=2, random_state=0, **_ITERATIONS), dataset) for dataset in data["responses"])
     yield from ((dfact.FactorAnalysis(3), dataset) for dataset in data["measured"])

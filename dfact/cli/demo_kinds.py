@@ -192,6 +192,27 @@ KINDS = {
         ),
         f"dfact fit cp {FOLDER}/spectra.zarr three.model -k 3 --lam 1e-6 --init svd --seed 0 --plot modes.png",
     ),
+    "nmf": Demo(
+        "nmf",
+        "words in documents, for topics",
+        "Simulated documents: how often each of 40 words occurs in 300 documents, which have one topic or mix a few of four.",
+        "dfact.data.examples.arrays:write_documents",
+        {"documents.csv": "a line for each document, with the count of each word"},
+        (
+            Step(
+                "Import the counts:",
+                f"dfact import {FOLDER}/documents.csv {FOLDER}/topics.zarr --id-column document --items '*'",
+            ),
+            Step(
+                "Fit four topics by the Kullback-Leibler divergence, which suits counts:",
+                f"dfact fit nmf {FOLDER}/topics.zarr {FOLDER}/topics.model -k 4 --loss kullback-leibler",
+            ),
+            Step(
+                "Write the topics of all documents as a table:", f"dfact export {FOLDER}/topics.model {FOLDER}/topics.csv --table factors"
+            ),
+        ),
+        f"dfact select nmf {FOLDER}/topics.zarr best.model -k 2-6 --loss kullback-leibler --blocks 4x4 --folds 4 --seed 0",
+    ),
     "diary": Demo(
         "import",
         "a diary with answers in words, exports of REDCap and UK Biobank",

@@ -54,7 +54,7 @@ class Parameter:
 
     @property
     def _flags(self) -> tuple[str, ...]:
-        return _FLAGS.get(self.name, (f"--{self.name.removeprefix('n_').replace('_', '-')}",))
+        return _FLAGS.get(self.name, (f"--{self.name.removeprefix('n_').replace('_', '-').lower()}",))
 
 
 def _none(_: click.Context, __: click.Parameter, value: str) -> str | None:

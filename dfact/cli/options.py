@@ -58,9 +58,10 @@ def component_numbers(help_text: str = "Candidate numbers of factors.", default:
     return click.option("-k", "--components", "n_components", default=default, help=help_text, metavar="NUMBERS", type=Counts())
 
 
-def numbers(flag: str, help_text: str, **settings: Any) -> Option:
-    """Return an option of several numbers."""
-    return click.option(flag, metavar="NUMBERS", type=Numbers(), help=help_text, **settings)
+def numbers(flag: str, help_text: str, *, name: str | None = None, **settings: Any) -> Option:
+    """Return an option of several numbers, for the parameter ``name``, by default that of the flag."""
+    flags = (flag,) if name is None else (flag, name)
+    return click.option(*flags, metavar="NUMBERS", type=Numbers(), help=help_text, **settings)
 
 
 def seed(help_text: str) -> Option:

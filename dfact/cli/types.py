@@ -97,15 +97,18 @@ class PodSize(ParameterType):
         return size
 
 
-class NumberOrAdaptive(ParameterType):
-    """A number, or the word ``adaptive``."""
+class NumberOrWord(ParameterType):
+    """A number, or a word such as ``adaptive``."""
 
     name = "number"
 
+    def __init__(self, word: str) -> None:
+        self.word = word
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        if value == "adaptive":
-            return "adaptive"
+        if value == self.word:
+            return self.word
         try:
             return float(value)
         except ValueError:
-            self.fail(f"{value!r} is not valid, expected a number or 'adaptive'", param, ctx)
+            self.fail(f"{value!r} is not valid, expected a number or {self.word!r}", param, ctx)

@@ -208,14 +208,14 @@ class SignNormsPass(Pass[BlockState, NDArray[Any], SignNorms]):
 
 
 def nndsvd(
-    n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled
+    n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled, tolerance: float = 1e-3
 ) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Compute the NNDSVD start of the viewed data (Boutsidis & Gallopoulos 2008).
+    """Compute the NNDSVD start of the viewed data (Boutsidis & Gallopoulos 2008), from singular vectors of this tolerance.
 
     Returns the loadings (k, m) and P (m, k), which gives the rows' factors max(M P, 0). Each singular pair gets
     the sign whose parts of u and v have the larger product of norms.
     """
-    V, sigma = yield from right_singular(n_columns, k, dtype, view=view)
+    V, sigma = yield from right_singular(n_columns, k, dtype, view=view, tolerance=tolerance)
     safe = np.where(sigma > 0, sigma, 1.0)
     norms = yield from run(SignNormsPass(dtype, view), (V / safe).astype(dtype))
     u = np.sqrt(np.stack([norms.positive, norms.negative]))  # (2, k)

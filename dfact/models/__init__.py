@@ -3,7 +3,7 @@
 Imports psychometrics and everything below it, never Dask. A family has a problem (its objective), passes (the step of one block),
 a solver (the loop over passes) and an estimator (scikit-learn's contract). Families do not import each other.
 
-    bounded_nmf        ICQF and L1NMF
+    bounded_nmf        ICQF and NMF
     gom                GradeOfMembership
     admixture          Admixture
     binomial           memberships by binomial likelihood, for the two of them

@@ -81,9 +81,10 @@ def plan_fits(
             prepared = first.prepare(dataset)
         if prepared.footprint.state_per_row > task.footprint.state_per_row:
             task = prepared
-        if not model.traits.warm_starts:
-            break
         problem = prepared.problem
+        if not model.traits.warm_starts or problem.divergence:
+            groups = []
+            break
         defaults = {"n_components": problem.k, "beta": problem.beta}
         groups += _make_groups(numbers, [defaults | configurations[i] for i in numbers], problem)
     if not groups:

@@ -36,6 +36,7 @@ from benchmarks.gom import simulations as gom_simulations
 from benchmarks.gom import speed as gom_speed
 from benchmarks.gom import tables as gom_tables
 from benchmarks.inputs import statistical
+from benchmarks.nmf import speed as nmf_speed
 from benchmarks.versions import time_to_convergence
 from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import PlantedAdmixture
@@ -186,6 +187,14 @@ def test_missed_threshold_is_reported(capsys: pytest.CaptureFixture[str]) -> Non
     common.report("example", [{"a": 1}], thresholds)
     assert "MISSED:  as fast as light" in capsys.readouterr().out
     assert common.exit_code(thresholds) == 1
+
+
+@pytest.mark.parametrize("loss", ["frobenius", "kullback-leibler"])
+def test_nmf_is_compared_with_scikit_learn(loss: str) -> None:
+    for X in (nmf_speed.dense_counts(300, 20, 3), nmf_speed.sparse_counts(300, 100, 3, 0.1)):
+        row = nmf_speed.race("small", X, 3, loss)
+        assert row["s_to_it"] > 0
+        assert row["relative_objective"] < 0.05
 
 
 def test_splitless_is_compared_with_plain_nmf() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfact.cli.types import BlockShape, Counts, MatrixShape, NumberOrAdaptive, Numbers
+from dfact.cli.types import BlockShape, Counts, MatrixShape, NumberOrWord, Numbers
 from dfact.jobs.declarations import OutputLocation
 
 COUNTS = st.integers(0, 300)
@@ -32,7 +32,7 @@ def test_shapes_are_read(shape: tuple[int, int], mark: str) -> None:
 
 @given(st.text() | st.from_regex(r"[0-9., x-]+", fullmatch=True))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    for kind in (Counts(), Numbers(), MatrixShape(), BlockShape(), NumberOrAdaptive(), OutputLocation()):
+    for kind in (Counts(), Numbers(), MatrixShape(), BlockShape(), NumberOrWord("same"), OutputLocation()):
         with suppress(click.UsageError):
             kind.convert(text, None, None)
 

@@ -81,6 +81,10 @@ CASES = {
     ),
     "icqf-random": Case(lambda: dfact.ICQF(3, max_iter=8, tol=0, init="random"), lambda seed: planted_answers(200, 30, 3, seed), (6,)),
     "l1nmf": Case(lambda: dfact.L1NMF(4, max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (5,)),
+    "nmf": Case(lambda: dfact.NMF(4, max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed), (5,)),
+    "nmf-divergence": Case(
+        lambda: dfact.NMF(4, loss="kullback-leibler", max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (5,)
+    ),
     "gom": Case(lambda: dfact.GradeOfMembership(3), memberships, (1, 2, 3, 4)),
     "gom-cone": Case(lambda: dfact.GradeOfMembership(3, vertex_hunting="svm-cone"), memberships, (3,)),
     "gom-simplex": Case(lambda: dfact.GradeOfMembership(3, method="srsc"), memberships, (3,)),

@@ -117,6 +117,7 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     confounders = pd.DataFrame({"age": np.arange(240.0)})
     bounded = dfact.ICQF(3, **few).fit(table, confounders=confounders)
     block_cross_validate(dfact.ICQF(**few), answers, {"n_components": [2]}, (3, 3), 3, random_state=0, in_memory=False)
+    cross_validate_entries(dfact.NMF(loss="kullback-leibler", **few), answers, [2], n_folds=2, random_state=0)
     dfact.describe(table, scales={"x": ["q0", "q1", "q2", "q3"], "y": ["q4", "q5", "q6", "q7"]}, **inline)
     compare_groups(bounded, table, groups, n_resamples=30, test=False, confounders=confounders, random_state=0)
     factors = dfact.FactorAnalysis(2, correlation="polychoric", **inline).fit(answers)

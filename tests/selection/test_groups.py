@@ -376,7 +376,7 @@ def test_groups_that_cannot_be_compared_are_refused_by_name() -> None:
     refused(ParameterError, "n_permutations is 200, expected None, as a test that permutes groups also rejects", n_permutations=200)
     refused(ParameterError, "test is 'no', expected True or False", test="no")
     refused(ParameterError, r"too few draws for a test of 2 factors: .* use n_resamples=40 or more \(--resamples 40\)", n_resamples=39)
-    refused(ParameterError, "expected a fitted ICQF, L1NMF or FactorAnalysis", model=dfact.GradeOfMembership(2).fit(M))
+    refused(ParameterError, "expected a fitted ICQF, NMF or FactorAnalysis", model=dfact.GradeOfMembership(2).fit(M))
     assert compare_groups(model, M, few, groups=["a", "b"], n_resamples=30, test=False).sizes.sum() == (few != "few").sum()
 
 

@@ -1,11 +1,35 @@
-"""``dfact fit icqf``, ``dfact select icqf``, ``dfact fit l1nmf``."""
+"""``dfact fit`` and ``dfact select`` of icqf and nmf, and ``dfact fit l1nmf``."""
 
 import click
 
 from dfact.cli.model_commands import ModelSpec, SelectSpec
 from dfact.cli.options import choice, component_numbers, numbers, seed
-from dfact.cli.types import BlockShape, NumberOrAdaptive
+from dfact.cli.types import BlockShape, NumberOrWord
 from dfact.models.catalogue import BY_COMMAND
+
+_RULE = choice(
+    "--rule",
+    "min 1se knee",
+    "The lowest error, the fewest factors whose error differs from it by at most one standard error of the difference, or the "
+    "number where the error stops falling steeply (the knee).",
+)
+_FOLDS = [
+    click.option(
+        "--blocks", "n_blocks", default="10x10", metavar="ROWSxCOLUMNS", type=BlockShape(), help="Numbers of row and column blocks."
+    ),
+    click.option("--folds", "n_folds", default=10, help="Number of folds to which the blocks are assigned."),
+    click.option("--repeats", "n_repeats", default=1, help="Number of times the blocks are assigned to folds."),
+]
+_FOLD_TOLERANCE = {
+    "help": "Stop the final fit when the estimated distance of the objective from its limit, relative to its value, falls below "
+    "this; a fit to a fold stops when the relative change of the objective in a pass falls below five times this, or twice if only "
+    "beta has changed."
+}
+_DATASET = (
+    dict.fromkeys(("confounders", "stratify"), "the dataset has its confounders")
+    | {"sample_weight": "the dataset has its weights"}
+    | {"groups": "a dataset has no labels of copies or households", "in_memory": "the memory limit decides"}
+)
 
 _select_icqf = SelectSpec(
     "dfact.selection.cross_validation.block_cross_validation:block_cross_validate",
@@ -21,34 +45,40 @@ _select_icqf = SelectSpec(
     options=[
         component_numbers(),
         numbers("--beta", "Candidate weights of the sparsity penalties.", default="0.1"),
-        choice(
-            "--rule",
-            "min 1se knee",
-            "The lowest error, the fewest factors whose error differs from it by at most one standard error of the difference, or the "
-            "number where the error stops falling steeply (the knee).",
-        ),
-        click.option(
-            "--blocks", "n_blocks", default="10x10", metavar="ROWSxCOLUMNS", type=BlockShape(), help="Numbers of row and column blocks."
-        ),
-        click.option("--folds", "n_folds", default=10, help="Number of folds to which the blocks are assigned."),
-        click.option("--repeats", "n_repeats", default=1, help="Number of times the blocks are assigned to folds."),
+        _RULE,
+        *_FOLDS,
         click.option("--restarts", "n_restarts", default=0, help="Number of random starts of each fit, in addition to the default start."),
         seed("Seed of the folds and of the random starts."),
     ],
-    changes={
-        "tol": {
-            "help": "Stop the final fit when the estimated distance of the objective from its limit, relative to its value, falls below "
-            "this; a fit to a fold stops when the relative change of the objective in a pass falls below five times this, or twice if only "
-            "beta has changed."
-        }
-    },
+    changes={"tol": _FOLD_TOLERANCE},
     grid=("n_components", "beta"),
     plot=("dfact.report.selection:error_plot", "the error over the number of factors"),
     left_out=dict.fromkeys(("penalty", "subproblem_solver", "rho", "bounds", "max_iter"), "the default serves every candidate")
     | dict.fromkeys(("solver", "init"), "the fits to the folds have their own")
-    | dict.fromkeys(("confounders", "stratify"), "the dataset has its confounders")
-    | {"sample_weight": "the dataset has its weights"}
-    | {"groups": "a dataset has no labels of copies or households", "in_memory": "the memory limit decides"},
+    | _DATASET,
+)
+
+_select_nmf = SelectSpec(
+    "dfact.selection.cross_validation.block_cross_validation:block_cross_validate",
+    """Non-negative components: their number and penalty.
+
+    Chooses the parameters whose models predict held-out entries best. Blocks of rows and columns are held out in turn, and the model is
+    fitted to the other blocks. The model with the chosen parameters is written to MODEL, if that is given.
+    """,
+    example=("dfact select nmf dfact-demo/topics.zarr topics.model -k 2-6 --loss kullback-leibler --seed 0",),
+    options=[
+        component_numbers("Candidate numbers of components."),
+        numbers("--alpha-w", "Candidate weights of the penalty of the factors.", default="0", name="alpha_W"),
+        _RULE,
+        *_FOLDS,
+        seed("Seed of the folds."),
+    ],
+    changes={"alpha_H": {"type": NumberOrWord("same"), "metavar": "NUMBER"}},
+    grid=("n_components", "alpha_W"),
+    plot=("dfact.report.selection:error_plot", "the error over the number of factors"),
+    left_out={"max_iter": "the default serves every candidate", "init": "the fits to the folds have their own"}
+    | {"n_restarts": "the fits start from singular vectors"}
+    | _DATASET,
 )
 
 SPECS = (
@@ -61,7 +91,7 @@ SPECS = (
         """,
         example=["dfact fit icqf dfact-demo/answers.zarr survey.model -k 6"],
         changes={
-            "rho": {"type": NumberOrAdaptive(), "metavar": "NUMBER"},
+            "rho": {"type": NumberOrWord("adaptive"), "metavar": "NUMBER"},
             "q_max": {"type": float},
             "bounds": {"type": float, "nargs": 2, "metavar": "LOW HIGH"},
         },
@@ -70,11 +100,22 @@ SPECS = (
         weights=True,
     ),
     ModelSpec(
+        BY_COMMAND["nmf"],
+        """Non-negative matrix factorization.
+
+        Non-negative components of counts, intensities or words in documents, with scikit-learn's losses and penalties. Entries that a
+        sparse matrix does not store are zeros. Confounders are not used.
+        """,
+        example=["dfact fit nmf dfact-demo/topics.zarr topics.model -k 4 --loss kullback-leibler"],
+        changes={"alpha_H": {"type": NumberOrWord("same"), "metavar": "NUMBER"}},
+        select=_select_nmf,
+        weights=True,
+    ),
+    ModelSpec(
         BY_COMMAND["l1nmf"],
         """Sparse non-negative factors.
 
-        A baseline for icqf: non-negative factors and loadings with sparsity penalties and without upper bounds. Confounders are
-        not used.
+        An old name: dfact fit nmf with --l1-ratio 1 has these penalties in scikit-learn's units. Confounders are not used.
         """,
         example=["dfact fit l1nmf dfact-demo/answers.zarr survey.model -k 6"],
         weights=True,

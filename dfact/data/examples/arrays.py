@@ -1,4 +1,4 @@
-"""Simulated ratings, spectra and measurements, for ``dfact demo`` and the guides on expectiles, tensors and principal components."""
+"""Simulated ratings, spectra, measurements and documents, for ``dfact demo`` and the guides of their models."""
 
 from pathlib import Path
 
@@ -7,6 +7,14 @@ import pandas as pd
 
 _PEAKS = ((60, (0.2, 0.45, 0.7)), (30, (0.3, 0.5, 0.8)))
 """Length of each mode of the spectra, and the centers of the substances' peaks as shares of it."""
+
+_TOPICS = (
+    "goal match player team coach season league ball referee stadium",
+    "onion garlic pepper oven butter flour recipe dinner sauce salt",
+    "orbit planet rocket star moon telescope galaxy launch crew comet",
+    "violin concert piano choir opera melody orchestra rhythm singer drum",
+)
+"""Words of four topics, the most frequent first."""
 
 
 def write_ratings(folder: Path) -> None:
@@ -51,3 +59,15 @@ def write_air(folder: Path) -> None:
     frame.insert(0, "day", [f"d{day + 1:03}" for day in days])
     frame.iloc[:300].to_csv(folder / "air.csv", index=False)
     frame.iloc[300:].to_csv(folder / "later.csv", index=False)
+
+
+def write_documents(folder: Path) -> None:
+    """Write ``documents.csv``: how often each of 40 words occurs in 300 documents, which have one topic or mix a few of four."""
+    rng = np.random.default_rng(0)
+    words = [word for topic in _TOPICS for word in topic.split()]
+    frequencies = np.kron(np.eye(len(_TOPICS)), 0.8 ** np.arange(10)) + 0.01
+    shares = rng.dirichlet(np.full(len(_TOPICS), 0.2), 300)
+    counts = rng.poisson(rng.uniform(20, 80, (300, 1)) * shares @ (frequencies / frequencies.sum(axis=1, keepdims=True)))
+    frame = pd.DataFrame(counts, columns=words)
+    frame.insert(0, "document", [f"d{i}" for i in range(len(frame))])
+    frame.to_csv(folder / "documents.csv", index=False)

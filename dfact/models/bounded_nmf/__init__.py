@@ -1,10 +1,12 @@
-"""Bounded non-negative matrix factorization: ICQF and ℓ1-NMF.
+"""Bounded non-negative matrix factorization: ICQF and NMF.
 
-    icqf, l1nmf    the estimators
+    icqf, nmf      the estimators; l1nmf is an old name of the latter
     problem        the objective, its bounds, and checks of the inputs
     solvers        the loop over passes, with the step of the loadings
     passes         the rows: SplitlessPass and ADMMPass improve them in an iteration, RowsPass solves them at the end of a fit
+    divergence     passes and solver of NMF at the Kullback-Leibler divergence
 
 The arithmetic of the passes is in :mod:`dfact.kernels`: ``bound_fill`` or ``admm`` for an iteration,
-both with the coordinate sweeps or gradient steps of ``box_qp``; ``active_set`` for a row at its optimum.
+both with the coordinate sweeps or gradient steps of ``box_qp``; ``active_set`` for a row at its optimum;
+``divergence`` for the rows at the Kullback-Leibler divergence; ``sparse_products`` for sparse rows.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,16 @@ from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.active_set import solve_rows
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import bounded_step, tile_rows
+from dfact.kernels.box_qp import coordinate_descent
 from dfact.kernels.entries import filled, squared_error
+from dfact.kernels.sparse_products import times, transposed_times
 from dfact.lazy import sp
 from dfact.linalg.svd import Matrix, zero_filled
-from dfact.models.bounded_nmf.problem import Problem
+from dfact.models.bounded_nmf.problem import NMFProblem, Problem
 
 _SWEEPS = 3  # coordinate sweeps of a row in an iteration; the next iteration continues from their result
 _ROW_TOLERANCE = 1e-4  # of rows given the loadings, relative to w_max and to the bounds' width
+_STORED_SWEEPS, _STORED_TOLERANCE = 2000, 1e-9  # of sparse rows given the loadings; the tolerance is relative to the largest factors
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,11 @@ class Sums(PartialSums, name="bounded_nmf"):
     residuals: NDArray[Any]
     """‖Z − R‖² and ‖ΔZ‖² of the ADMM (2,); (0,) if ρ is fixed."""
 
+    @property
+    def loss(self) -> float:
+        """The objective without penalties."""
+        return 0.5 * float(self.squares)
+
 
 @dataclass(frozen=True)
 class RowStart:
@@ -74,10 +82,33 @@ class RowStart:
             # Seeded by the block, so that the start does not depend on the worker that computes it.
             generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(block.index,)))
             W = generator.uniform(0, min(problem.w_max, 1.0), (problem.k, block.values.shape[0]))
+        elif (rows := stored_rows(block, problem)) is not None:
+            W = np.clip((rows @ self.projection.astype(dtype)).T, 0, problem.w_max)
         else:
             W = block.work.matmul(self.projection.T.astype(dtype), filled_values(block).T, "start")
             np.clip(W, 0, problem.w_max, out=W)
         return np.ascontiguousarray(np.vstack([W, problem.covariates(block).T]).astype(dtype, copy=False))
+
+
+def stored_rows(block: Block, problem: Problem) -> sp.csr_array | None:
+    """Return the block as a sparse matrix if the problem needs its stored entries alone; None if it needs all, or some are missing."""
+    M = block.matrix
+    sparse = isinstance(problem, NMFProblem) and not problem.masked and not isinstance(M, np.ndarray)
+    return M if sparse and block.implicit_value == 0 and not np.isnan(M.data).any() else None  # type: ignore[return-value]
+
+
+def multiply(block: Block, rows: sp.csr_array, B: NDArray[Any]) -> NDArray[Any]:
+    """Return the product of sparse rows with B (m, k), in working memory."""
+    out = block.work.array("product of rows", (rows.shape[0], B.shape[1]), B.dtype)
+    times(rows.data, rows.indices, rows.indptr, B, out)
+    return out
+
+
+def multiply_transposed(block: Block, rows: sp.csr_array, B: NDArray[Any]) -> NDArray[Any]:
+    """Return Bᵀ (k, rows) times sparse rows, (k, m), in memory that lasts until the next block."""
+    out = block.work.until_next_block((rows.shape[1], B.shape[1]), B.dtype)
+    transposed_times(rows.data, rows.indices, rows.indptr, B, out)
+    return out.T
 
 
 def filled_values(block: Block) -> NDArray[Any]:
@@ -111,6 +142,19 @@ class SplitlessState(RowFactors):
     multipliers: NDArray[Any]
     norm: NDArray[np.float64]
     """‖M‖² (1); NaN if there are bounds or missing entries."""
+
+
+class _Constants(NamedTuple):
+    """Arrays that follow from the loadings and serve all blocks of a pass."""
+
+    gram: NDArray[Any]
+    """QᵀQ (k+c, k+c)."""
+    curvature: NDArray[Any]
+    """The same with the ridge of the rows."""
+    transposed: NDArray[Any]
+    """The loadings that the rows are solved for (m, k)."""
+    lower: NDArray[Any]
+    upper: NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -155,24 +199,32 @@ class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
 
     def start(self, block: Block) -> SplitlessState:
         X, s = self.row_start.factors(block, self.problem, self.dtype), self.problem.sample_weight(block, self.dtype)
-        norm = np.nan if self.problem.bounded else np.einsum("i,ij,ij->", s, block.values, block.values, dtype=np.float64)
+        rows = stored_rows(block, self.problem)
+        if rows is not None:
+            norm = np.dot(np.repeat(s, np.diff(rows.indptr)).astype(np.float64), rows.data.astype(np.float64) ** 2)
+        else:
+            norm = np.nan if self.problem.bounded else np.einsum("i,ij,ij->", s, block.values, block.values, dtype=np.float64)
         return SplitlessState(X, np.empty(0, np.int32), np.empty(0, self.dtype), np.atleast_1d(norm))
 
     def step(self, block: Block, state: SplitlessState, broadcast: tuple[NDArray[Any], float]) -> tuple[SplitlessState, Sums]:
         """``broadcast`` is Qᵀ (k+c, m) and ρ."""
         p, (Q, rho), X, work = self.problem, broadcast, state.factors, block.work
-        gram, Qt, lower, upper = work.cached("loadings", broadcast, lambda: self._constants(Q))
+        constants = work.cached("loadings", broadcast, lambda: self._constants(Q))
+        gram = constants.gram
         s = p.sample_weight(block, self.dtype)
         if not np.isnan(state.norm[0]):
             buffer, penalty = work.array("weighted", X.shape, X.dtype), np.asarray(s @ p.column_penalties(X[: p.k]))
-            M, H = block.values, work.matmul(Q, block.values.T, "linear")
+            rows = stored_rows(block, p)
+            M: Any = block.values if rows is None else rows
+            H = work.matmul(Q, M.T, "linear") if rows is None else np.ascontiguousarray(multiply(block, rows, constants.transposed).T)
             Xs = np.multiply(X, s, out=buffer) if p.weighted else X
             # Differences of large numbers: in double precision.
             wide, H_wide = (work.converted(f"wide {i}", array, np.float64) for i, array in enumerate((Xs, H)))
             squares = max(state.norm[0] - 2 * np.vdot(wide, H_wide) + np.vdot((Xs @ X.T).astype(np.float64), gram), 0.0)
-            p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0)
+            p.solve(X, H[: p.k], constants.curvature, p.beta, p.w_max, _SWEEPS, 0.0)
             Xs = np.multiply(X, s, out=buffer) if p.weighted else X
-            return state, Sums(Xs @ X.T, work.matmul(Xs, M), np.asarray(squares), np.asarray(0.5 * squares), penalty, np.empty(0))
+            cross = work.matmul(Xs, M) if rows is None else multiply_transposed(block, rows, np.ascontiguousarray(Xs.T))
+            return state, Sums(Xs @ X.T, cross, np.asarray(squares), np.asarray(0.5 * squares), penalty, np.empty(0))
         M, missing = block.codes
         # Sized for a multiplier of every entry, though only the first few are written.
         positions, multipliers = work.array("positions", (M.size,), np.int32), work.array("multipliers", (M.size,), self.dtype)
@@ -180,26 +232,34 @@ class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
         new_gram, cross = work.until_next_block(gram.shape, self.dtype), work.until_next_block(Q.shape, self.dtype)
         old, new = (state.positions, state.multipliers), (target, positions, multipliers, new_gram, cross)
         squared, w_max, accelerated = p.penalty == "l2", float(p.w_max), p.inner == "fista"
-        squares, bounds, penalty_w, count = bounded_step(
-            M, missing, X, Q, Qt, gram, *old, lower, upper, rho, p.beta, squared, w_max, _SWEEPS, accelerated, s, *new
-        )
+        own_penalty = s @ p.column_penalties(X[: p.k]) if isinstance(p, NMFProblem) else None
+        given = M, missing, X, Q, constants.transposed, constants.curvature, *old, constants.lower, constants.upper
+        squares, bounds, penalty_w, count = bounded_step(*given, rho, p.beta, squared, w_max, _SWEEPS, accelerated, s, *new)
         state.positions, state.multipliers = positions[:count].copy(), multipliers[:count].copy()
-        lagrangian = 0.5 * squares + bounds
-        return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(penalty_w), np.empty(0))
+        lagrangian, penalty = 0.5 * squares + bounds, np.asarray(penalty_w if own_penalty is None else own_penalty)
+        return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(lagrangian), penalty, np.empty(0))
 
-    def _constants(self, Q: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-        """Compute QQᵀ, the transpose of the rows of Qᵀ that are solved for, and the bounds."""
-        return Q @ Q.T, np.ascontiguousarray(Q[: self.problem.k].T), *self.problem.limits(Q.shape[1], self.dtype)
+    def _constants(self, Q: NDArray[Any]) -> _Constants:
+        p, gram = self.problem, Q @ Q.T
+        ridge = p.ridge_w if isinstance(p, NMFProblem) else 0.0
+        curvature = gram + gram.dtype.type(ridge) * np.eye(len(gram), dtype=gram.dtype) if ridge else gram
+        return _Constants(gram, curvature, np.ascontiguousarray(Q[: p.k].T), *p.limits(Q.shape[1], self.dtype))
 
 
 @dataclass
 class RowSums(PartialSums, name="bounded_nmf_rows"):
     squares: NDArray[Any]
+    """‖O∘(M − R)‖²."""
     penalty_w: NDArray[Any]
     unconverged: NDArray[Any]
     """Number of rows that are not at their optimum to the tolerance."""
     moments: NDArray[Any]
     """Number, sum and sum of squares of each column's answers (3, m)."""
+
+    @property
+    def loss(self) -> float:
+        """The objective without penalties."""
+        return 0.5 * float(self.squares)
 
     def explained_share(self) -> float:
         """Return 1 − ‖O∘(M − R)‖² / ‖O∘(M − column means)‖²; NaN if every column is constant."""
@@ -222,8 +282,11 @@ class RowsPass(Pass[BlockState, NDArray[Any], RowSums]):
 
     def step(self, block: Block, state: BlockState, broadcast: NDArray[Any]) -> tuple[RowFactors, RowSums]:
         p, Q, work = self.problem, broadcast, block.work
+        rows = stored_rows(block, p)
+        if rows is not None:
+            return self._solve_stored(rows, self.row_start.factors(block, p, self.dtype), Q, p.sample_weight(block, self.dtype))
         X, M = self.row_start.factors(block, p, self.dtype), filled_values(block)
-        linear, ridge = (p.beta, 0.0) if p.penalty == "l1" else (0.0, p.beta)
+        linear, ridge = p.row_penalty
         limits = p.limits(M.shape[1], np.float64)
         exact, H = work.converted("loadings", Q, np.float64), work.matmul(Q[: p.k], M.T, "linear")
         unconverged = solve_rows(block.values, X, H, exact, p.k, linear, ridge, p.w_max, *limits, _ROW_TOLERANCE)
@@ -234,3 +297,27 @@ class RowsPass(Pass[BlockState, NDArray[Any], RowSums]):
         total = s.astype(np.float64) @ work.converted("wide", M, np.float64)
         moments = np.stack([counts, total, np.einsum("i,ij,ij->j", s, M, M, dtype=np.float64)])
         return RowFactors(X), RowSums(np.asarray(squares), s @ p.column_penalties(X[: p.k]), np.asarray(unconverged), moments)
+
+    def _solve_stored(self, M: sp.csr_array, X: NDArray[Any], Q: NDArray[Any], s: NDArray[Any]) -> tuple[RowFactors, RowSums]:
+        """Solve sparse rows, whose Gram matrix is the same, by coordinate descent in double precision."""
+        p, wide = self.problem, Q.astype(np.float64)
+        linear, ridge = p.row_penalty
+        gram, W = wide @ wide.T, X.astype(np.float64)
+        H = np.ascontiguousarray((M @ wide.T).T)
+        scale = float(np.abs(H).max(initial=0)) / (float(gram.diagonal().max()) or 1.0)
+        coordinate_descent(
+            W,
+            H - linear,
+            gram + ridge * np.eye(len(gram)),
+            len(W),
+            np.zeros(W.shape[1]),
+            np.full(W.shape[1], np.inf),
+            _STORED_SWEEPS,
+            _STORED_TOLERANCE * scale,
+        )
+        squared, weights = M.astype(np.float64) ** 2, s.astype(np.float64)
+        norms = np.asarray(squared.sum(axis=1)).ravel() - 2 * np.einsum("ki,ki->i", W, H) + np.einsum("ki,kl,li->i", W, gram, W)
+        counts = np.full(M.shape[1], weights.sum())
+        moments = np.stack([counts, M.T @ weights, squared.T @ weights])
+        squares, penalty = np.asarray(max(float(weights @ norms), 0.0)), weights @ p.column_penalties(W)
+        return RowFactors(W.astype(self.dtype)), RowSums(squares, penalty, np.asarray(0), moments)

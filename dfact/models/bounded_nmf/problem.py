@@ -1,7 +1,7 @@
-"""Objective and bounds of bounded non-negative factorization, of which ICQF and ℓ1-NMF are cases, and checks of its inputs."""
+"""Objective and bounds of bounded non-negative factorization, of which ICQF and NMF are cases, and checks of its inputs."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,30 @@ class Problem:
         return sums if self.penalty == "l1" else np.asarray(0.5 * np.einsum("ij,ij->j", X, X, dtype=np.float64))
 
     @property
+    def row_penalty(self) -> tuple[float, float]:
+        """Weights of Σw and of ½Σw² in a row's penalty."""
+        return (self.beta, 0.0) if self.penalty == "l1" else (0.0, self.beta)
+
+    @property
+    def divergence(self) -> bool:
+        """Whether the loss is the Kullback-Leibler divergence."""
+        return False
+
+    @property
+    def start_tolerance(self) -> float:
+        """Tolerance of the singular vectors from which a fit starts."""
+        return 1e-3
+
+    @property
+    def loadings_ridge(self) -> float:
+        """Weight of ½‖Q‖² in addition to the penalty of the loadings."""
+        return 0.0
+
+    def on_share(self, share: float) -> Self:
+        """Return the problem of this share of the rows."""
+        return replace(self, gamma=share * self.gamma)
+
+    @property
     def loadings_penalty(self) -> PerItem:
         """Weight βγ of the loadings' penalty; 0 without a penalty, even if γ is infinite because q_max is."""
         return self.beta * self.gamma if self.beta else 0.0
@@ -91,6 +115,52 @@ class Problem:
         H (n_free, n) is overwritten.
         """
         solve_columns(self.penalty, self.inner, X, H, G, strength, upper, sweeps, tolerance)
+
+
+@dataclass(frozen=True)
+class NMFProblem(Problem):
+    """Constants of a non-negative factorization without upper bounds: a divergence, and an elastic net on factors and on loadings.
+
+    The penalty of a row is beta·Σw + ridge_w·½Σw², that of the loadings l1_q·ΣQ + ridge_q·½ΣQ².
+    """
+
+    loss: Literal["frobenius", "kullback-leibler"] = "frobenius"
+    ridge_w: Annotated[float, AtLeast(0, finite=True)] = 0.0
+    l1_q: Annotated[float, AtLeast(0, finite=True)] = 0.0
+    ridge_q: Annotated[float, AtLeast(0, finite=True)] = 0.0
+    masked: bool = False
+    """Whether entries of the data are missing."""
+
+    @property
+    def divergence(self) -> bool:
+        return self.loss == "kullback-leibler"
+
+    @property
+    def start_tolerance(self) -> float:
+        return 0.05  # more passes for the start than for the fit would not pay
+
+    @property
+    def row_penalty(self) -> tuple[float, float]:
+        return self.beta, self.ridge_w
+
+    @property
+    def loadings_penalty(self) -> PerItem:
+        return self.l1_q
+
+    @property
+    def loadings_ridge(self) -> float:
+        return self.ridge_q
+
+    def on_share(self, share: float) -> Self:
+        return replace(self, l1_q=share * self.l1_q, ridge_q=share * self.ridge_q)
+
+    def column_penalties(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the complete penalty of each row whose factors are a column of X (k, n)."""
+        return np.asarray(self.beta * X.sum(axis=0, dtype=np.float64) + 0.5 * self.ridge_w * np.einsum("ij,ij->j", X, X, dtype=np.float64))
+
+    def penalties(self, penalty_w: float, Q: NDArray[Any]) -> float:
+        wide = Q.astype(np.float64)
+        return penalty_w + self.l1_q * float(wide.sum()) + 0.5 * self.ridge_q * float(np.vdot(wide, wide))
 
 
 def solve_columns(

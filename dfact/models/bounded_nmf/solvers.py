@@ -4,7 +4,7 @@ The variables ``Q`` hold the transpose Qᵀ (k+c, m) of the paper's loadings. R 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -116,7 +116,7 @@ class Splitless:
             return cls(problem, row_start, dtype), Q
         rows = [layout.rows(i, i + 1) for i in partitions]
         share = sum(part.stop - part.start for part in rows) / layout.n_rows
-        solver = cls(replace(problem, gamma=share * problem.gamma), row_start, dtype)
+        solver = cls(problem.on_share(share), row_start, dtype)
         solver.pass_ = SplitlessPass(problem, row_start, dtype)
         descent = yield from descend(solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, report.on_sample, relative_change, sample=partitions)
         Q = descent.Q
@@ -191,7 +191,7 @@ def descend(
     for _ in range(max_iter):
         sums = yield from run(pass_, solver.broadcast(point), sample=sample, reset=reset and not objectives)
         penalties = problem.penalties(float(sums.penalty_w), point)
-        objectives.append(0.5 * float(sums.squares) + penalties)
+        objectives.append(sums.loss + penalties)
         lagrangians.append(float(sums.lagrangian) + penalties)
         if report is not None:
             report(objectives)
@@ -211,7 +211,7 @@ def fit_loadings(
     dtype: np.dtype[Any],
     rows_pass: Callable[..., RowsPass] = RowsPass,
 ) -> Solver[tuple[Descent, Any, StateRows]]:
-    """Descend from the loadings Qᵀ (k+c, m), solve every row to its optimum, and set the fitted attributes that ICQF and L1NMF share.
+    """Descend from the loadings Qᵀ (k+c, m), solve every row to its optimum, and set the fitted attributes that ICQF and NMF share.
 
     Returns the descent, the sums of the ``rows_pass`` that solved the rows, and the row factors [W, C] (n, k+c).
     """
@@ -219,7 +219,7 @@ def fit_loadings(
     descent = yield from descend(solver, Q, model.max_iter, model.tol, report.iteration)
     Q = descent.Q
     sums = yield from run(rows_pass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q)
-    objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q)
+    objective = sums.loss + problem.penalties(float(sums.penalty_w), Q)
     model.objective_history_ = np.asarray([*descent.objectives, objective])
     model.n_iter_, model.converged_, model.remaining_ = len(descent.objectives), descent.converged, descent.remaining
     model.explained_share_, model.components_, model.problem_ = sums.explained_share(), Q[: problem.k].copy(), problem
@@ -241,7 +241,7 @@ def initial_loadings(
         loadings = np.random.default_rng(seed).uniform(0, upper, (k, m))
         row_start = RowStart(None, seed)
     elif isinstance(init, str):
-        loadings, projection = yield from nndsvd(m, k, dtype, view=WeightedRows(problem, unit))
+        loadings, projection = yield from nndsvd(m, k, dtype, view=WeightedRows(problem, unit), tolerance=problem.start_tolerance)
         row_start = RowStart(projection)
     else:
         loadings = np.asarray(init, np.float64)
@@ -257,7 +257,8 @@ def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> Solv
     tolerance = _TOLERANCE * (float(np.min(problem.q_max)) if finite.all() else 1.0)
     strength, upper = (np.full(Q.shape[1], of, np.float64) for of in (problem.loadings_penalty / weight, problem.q_max))
     given = {"Q": Q, "cross": sums.cross, "strength": strength, "upper": upper}
-    lasso = _Lasso(problem.penalty, problem.inner, sums.gram, tolerance)
+    gram = sums.gram + problem.loadings_ridge * np.eye(len(Q)) if problem.loadings_ridge else sums.gram
+    lasso = _Lasso(problem.penalty, problem.inner, gram, tolerance)
     return (yield from map_columns(lasso, given, column_seconds=_COLUMN_SECONDS * len(Q) ** 2))
 
 

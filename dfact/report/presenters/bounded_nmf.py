@@ -1,4 +1,4 @@
-"""Texts of ICQF and ℓ1-NMF: summaries, the items of each factor, the effects of confounders."""
+"""Texts of ICQF and NMF: summaries, the items of each factor, the effects of confounders."""
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +18,7 @@ from dfact.export.effects import (
 from dfact.export.tables import Lines, Texts, fit_line, row_chunks, under_headings, with_texts
 from dfact.models.bounded_nmf.effects import group_effects
 from dfact.models.bounded_nmf.icqf import ICQF
-from dfact.models.bounded_nmf.l1nmf import L1NMF
+from dfact.models.bounded_nmf.nmf import NMF
 from dfact.report.document import Block, Section, Text, make_table, number_format
 from dfact.report.plots import loadings_heatmap
 from dfact.report.presenters.base import TOP, Presenter
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _STRONG = 0.5  # of w_max
-B = TypeVar("B", ICQF, L1NMF)
+B = TypeVar("B", ICQF, NMF)
 
 
 class BoundedNMFPresenter(Presenter[B]):
@@ -36,12 +36,17 @@ class BoundedNMFPresenter(Presenter[B]):
 
     rows = "{k} factors of {n} participants"
 
+    @property
+    def explained(self) -> str:
+        """The measure of variation that the model explains a share of."""
+        return "deviance" if self.model.problem_.divergence else "variance"
+
     def summary(self) -> Lines:
         model = self.model
         return [
             self.model_line(),
             fit_line(model, model.remaining_),
-            ("explained", f"{model.explained_share_:.1%} of the variance of the answers"),
+            ("explained", f"{model.explained_share_:.1%} of the {self.explained} of the answers"),
             ("sparsity", f"{(model.components_ == 0).mean():.1%} of the loadings are zero"),
         ]
 
@@ -52,8 +57,8 @@ class BoundedNMFPresenter(Presenter[B]):
         return "The items with the largest loadings.", top_items(self.model, n)
 
 
-class L1NMFPresenter(BoundedNMFPresenter[L1NMF]):
-    """The presentation of an ℓ1-NMF."""
+class NMFPresenter(BoundedNMFPresenter[NMF]):
+    """The presentation of an NMF."""
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
         shares = answer_shares(self.model)
@@ -130,7 +135,7 @@ def confounders_text(model: ICQF, n: int = 3, texts: Texts = None) -> str:
     return effects + "".join(f"\n{name} is missing for {count} participants: taken as the average" for name, count in missing.items())
 
 
-def top_items(model: ICQF | L1NMF, n: int = 5, texts: Texts = None) -> pd.DataFrame:
+def top_items(model: ICQF | NMF, n: int = 5, texts: Texts = None) -> pd.DataFrame:
     """Return the items with the highest loadings of each factor: columns ``factor``, ``item``, ``loading``, and ``text`` if known."""
     return with_texts(_largest(model.loadings_, n, "factor"), model, texts)
 
@@ -163,7 +168,7 @@ def strength_shares(model: ICQF) -> pd.DataFrame:
     return pd.DataFrame((sums / n).T, index=pd.Index(model.get_feature_names_out(), name="factor"), columns=["strong", "zero", "mean"])
 
 
-def answer_shares(model: L1NMF) -> pd.DataFrame:
+def answer_shares(model: NMF) -> pd.DataFrame:
     """Return for each factor its ``share`` of the sum of the model's answers, and the share of participants with ``zero``.
 
     Row factors in a store are read by chunks.

@@ -60,7 +60,7 @@ def block_cross_validate(
 
         error = Σ (M − clip(R))² / number,   over the held-out answers M and the model R of them.
 
-    ICQF and L1NMF are fitted by the solver "mm" from the NNDSVD, whatever the model's own solver
+    ICQF, and NMF by its squared loss, are fitted by the solver "mm" from the NNDSVD, whatever the model's own solver
     and start. Within a fold each fit starts from the loadings of the previous one, further components
     from the NNDSVD, and stops when the relative change of the objective in a pass falls below five times the
     model's ``tol`` (twice ``tol`` if it differs from the previous fit in β alone). The final fit stops as ``model.fit`` does.

@@ -1,4 +1,4 @@
-"""Number of populations of an admixture by cross-validation, as in ADMIXTURE: folds of single entries."""
+"""Number of components of an admixture or an NMF by cross-validation with folds of single entries."""
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -12,12 +12,14 @@ import pandas as pd
 from dfact.data.validation import locate_noninteger
 from dfact.engine.requests import Solver
 from dfact.errors import DataError, ParameterError
-from dfact.models.admixture.estimator import Admixture, AdmixtureProblem
+from dfact.models.admixture.estimator import Admixture
+from dfact.models.binomial.codes import Codes
+from dfact.models.bounded_nmf.nmf import NMF
 from dfact.models.fit_task import FitTask
 from dfact.parameters import check_count
 from dfact.progress import Iteration, Reporter
 from dfact.selection.cross_validation.entry_fits import EntryFit, fit_chosen, run_entry_fits
-from dfact.selection.cross_validation.masks import CodeMask
+from dfact.selection.cross_validation.masks import CodeMask, ValueMask
 from dfact.selection.result import Selection, fold_errors
 from dfact.selection.running.estimators import require_method, with_parameters
 from dfact.selection.running.results_store import Results, ResultsStore, describe_model
@@ -26,7 +28,7 @@ _MAX_SEED = 1 << 32
 
 
 def cross_validate_entries(
-    model: Admixture,
+    model: Admixture | NMF,
     X: Any,
     n_components: Iterable[int] = range(2, 11),
     *,
@@ -35,10 +37,11 @@ def cross_validate_entries(
     checkpoint: str | PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
 ) -> Selection:
-    """Choose the number of populations with the lowest cross-validation error, and return the model fitted with it.
+    """Choose the number of components with the lowest cross-validation error, and return the model fitted with it.
 
     A hash of row, column and seed assigns every observed entry g to a fold: a speckled hold-out (Wold 1978). Each number of
-    populations is fitted without the entries of each fold, from its own start, and predicts them by μ = M QP:
+    components is fitted without the entries of each fold, from its own start, and predicts them. The error of an NMF is the mean
+    of its loss over these entries. An admixture of populations predicts them by μ = M QP:
 
         error = mean over the observed entries of g log(g/μ) + (M − g) log((M − g)/(M − μ)),   0 log 0 = 0.
 
@@ -46,10 +49,10 @@ def cross_validate_entries(
 
     Parameters
     ----------
-    model : Admixture
+    model : Admixture or NMF
         The fits use all of its parameters but ``n_components``. It is not changed, and must not be supervised.
     X : array (n, m) of any kind, path or Dataset
-        Genotypes; NaN is missing.
+        Genotypes, or data of an NMF, whose entries that a sparse matrix does not store are held out as well; NaN is missing.
     n_components : numbers
         Candidates.
     n_folds : int
@@ -79,7 +82,7 @@ def cross_validate_entries(
 
     References
     ----------
-    Alexander & Lange (2011).
+    Alexander & Lange (2011); Wold (1978).
 
     Examples
     --------
@@ -93,8 +96,9 @@ def cross_validate_entries(
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit with the best number warns again
         tasks = {k: with_parameters(model, n_components=k, callbacks=()).prepare(X).without_rows() for k in candidates}
     dataset = tasks[candidates[0]].dataset
-    if dataset.dtype.kind == "f" and (found := locate_noninteger(dataset)) != "no entry":
-        raise DataError(f"{found}, expected whole numbers from 0 to {model.ploidy}")
+    codes = _codes(tasks[candidates[0]])
+    if codes is not None and dataset.dtype.kind == "f" and (found := locate_noninteger(dataset)) != "no entry":
+        raise DataError(f"{found}, expected whole numbers from 0 to {codes.trials}")
     settings = {"n_components": candidates, "n_folds": int(n_folds)}
     store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, **settings)
     # Fits of one fold are neighbours, so that they share its view of a block.
@@ -110,11 +114,20 @@ def cross_validate_entries(
     return fit_chosen(model, X, table, [{"n_components": k} for k in candidates], "deviance", "se", store.checkpoint("model"))
 
 
-def _fold_fit(task: FitTask[AdmixtureProblem], fold: int, n_folds: int, seed: int) -> EntryFit:
-    # In addition to what any fit holds in memory: the codes of a block, masked.
-    footprint = replace(task.footprint, work_per_row=task.footprint.work_per_row + task.dataset.shape[1])
-    mask = CodeMask(task.problem.codes, fold, n_folds, seed, held_out=False)
+def _fold_fit(task: FitTask[Any], fold: int, n_folds: int, seed: int) -> EntryFit:
+    # In addition to what any fit holds in memory: the codes of a block, masked; or its values, and two bytes for each.
+    codes, size = _codes(task), task.dtype.itemsize + 2
+    mask: CodeMask | ValueMask = ValueMask(fold, n_folds, seed, held_out=False)
+    if codes is not None:
+        mask, size = CodeMask(codes, fold, n_folds, seed, held_out=False), 1
+    footprint = replace(task.footprint, work_per_row=task.footprint.work_per_row + size * task.dataset.shape[1])
     return EntryFit(task.model, replace(task, footprint=footprint), mask)
+
+
+def _codes(task: FitTask[Any]) -> Codes | None:
+    """Return how a model of counts reads its data as bytes; None for other models."""
+    codes: Codes | None = getattr(task.problem, "codes", None)
+    return codes
 
 
 def _solve(fit: EntryFit) -> Solver[Results]:
@@ -123,13 +136,13 @@ def _solve(fit: EntryFit) -> Solver[Results]:
 
 def _check(model: Any, n_components: Iterable[int], n_folds: Any) -> list[int]:
     """Return the candidates after a check of the arguments."""
-    require_method(model, "held_out_deviance", "an Admixture; for other models use block_cross_validate")
-    if model.supervised:
+    require_method(model, "held_out_deviance", "an Admixture or an NMF; for other models use block_cross_validate")
+    if getattr(model, "supervised", False):
         raise ParameterError("model is supervised, expected one that is not: labels fix the populations")
     check_count("n_folds", n_folds, 2, 1000)
     candidates = list(dict.fromkeys(n_components))
     if not candidates:
-        raise ParameterError("n_components has no candidates, expected at least one number of populations")
+        raise ParameterError("n_components has no candidates, expected at least one number of components")
     return candidates
 
 

@@ -80,6 +80,29 @@ class EntryMask:
         return positions
 
 
+@dataclass(frozen=True)
+class ValueMask:
+    """A view of blocks without the entries of a fold, or with these alone; those that a sparse matrix does not store belong to folds too.
+
+    The fold of an entry is that of :class:`CodeMask`.
+    """
+
+    fold: int
+    n_folds: int
+    seed: int
+    held_out: bool
+    """Whether the held-out entries are kept rather than removed."""
+
+    def __call__(self, block: Block) -> Block:
+        M = block.values
+        removed = block.work.array("removed", M.shape, np.uint8)
+        mask_codes_by_fold(np.zeros(M.shape, np.uint8), block.start, self.fold, self.n_folds, self.seed, self.held_out, removed)
+        values = block.work.array("masked", M.shape, M.dtype)
+        np.copyto(values, M)
+        values[removed == MISSING] = np.nan
+        return block.with_matrix(values)
+
+
 @dataclass(frozen=True, eq=False)
 class MaskedSource(DenseSource):
     """The rows of a source seen through a mask: floating point, NaN where missing or removed."""

@@ -59,7 +59,7 @@ def compare_groups(
     - *population* estimates the congruence of the loadings of the two populations, which is higher than the samples' congruence;
     - its interval inverts the test, and ends at 1 if equal loadings cannot be rejected.
 
-    The bounded models, ICQF and L1NMF, have neither estimate nor interval, because these did not reach their nominal level in simulations.
+    The bounded models, ICQF and NMF, have neither estimate nor interval, because these did not reach their nominal level in simulations.
 
     A draw of a factor analysis resamples the rows of each group. The differences of the resample's loadings from the group's are added
     to the mean of both groups' loadings. In the bounded models, where loadings may be 0, a draw is a fit to simulated answers: each
@@ -67,7 +67,7 @@ def compare_groups(
     is no test. It would need the variances of the normal variables under the answers.
 
     The limits of 0.95 for the same factor and 0.85 for a different one apply to loadings with signs (Lorenzo-Seva & ten Berge). Unrelated
-    non-negative loadings already have congruences of 0.3 to 0.9, so :class:`dfact.ICQF` and :class:`dfact.L1NMF` also have *centred*: the
+    non-negative loadings already have congruences of 0.3 to 0.9, so :class:`dfact.ICQF` and :class:`dfact.NMF` also have *centred*: the
     congruence after each item's mean over the factors is subtracted. The guide ``evidence`` has the error rates, and the guide
     ``stability`` a table of both congruences for equal and for unrelated factors.
 
@@ -83,7 +83,7 @@ def compare_groups(
     Parameters
     ----------
     model : fitted estimator
-        A model of participants and items: :class:`dfact.ICQF`, :class:`dfact.L1NMF` or :class:`dfact.FactorAnalysis`. It is not
+        A model of participants and items: :class:`dfact.ICQF`, :class:`dfact.NMF` or :class:`dfact.FactorAnalysis`. It is not
         changed. Refits use its ``executor`` and ``memory_limit``.
     X : array (n, m) of any kind, path or Dataset
         The data that the model was fitted to. If it does not fit in memory, refits share their reads.
@@ -202,9 +202,7 @@ def _check(model: Any, n_resamples: Any, test: Any, n_permutations: Any, level: 
         raise ParameterError(f"test is {test!r}, expected True or False")
     if not isinstance(model, Factorization) or model.traits.vocabulary != Vocabulary():
         found = "the class" if isinstance(model, type) else f"a {type(model).__name__},"
-        raise ParameterError(
-            f"model is {found} which is not one of participants and items; expected a fitted ICQF, L1NMF or FactorAnalysis"
-        )
+        raise ParameterError(f"model is {found} which is not one of participants and items; expected a fitted ICQF, NMF or FactorAnalysis")
     check_is_fitted(model)
     if n_resamples is not None:
         check_count("n_resamples", n_resamples, _LEAST_RESAMPLES, 100_000)

@@ -76,7 +76,7 @@ def bootstrap(
       and its distribution is not an interval;
     - the interval contains 0, and the model can set loadings to exactly 0;
     - the factor is another one (similarity below 0.85) in more than 1 − ``level`` of the refits;
-    - the model is an :class:`dfact.L1NMF`, whose data hardly determine the scale of a factor: intervals of 95% covered 87 to 90%.
+    - the model is an :class:`dfact.NMF`, whose data hardly determine the scale of a factor: intervals of 95% covered 87 to 90%.
 
     Such a loading has its *selection frequency*, the share of refits in which it is not 0 (Meinshausen & Bühlmann). The estimand
     takes the number of components and the penalties as given. If they were chosen on the same data (``model.selection_``), the
