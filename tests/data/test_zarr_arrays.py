@@ -38,7 +38,7 @@ def test_arrays_of_xarray_have_their_coordinates_and_missing_codes(tmp_path: Pat
     group = zarr.open_group(tmp_path / "x.zarr", mode="w", zarr_format=2)
     array = group.create_array("X", data=np.where(X == 7, -9, X), attributes={"_ARRAY_DIMENSIONS": ["r", "c", "s"], "missing_value": -9})
     for name, texts in zip("rcs", labels, strict=True):
-        group.create_array(name, data=np.array(texts, "<U8"))
+        group.create_array(name, data=np.array(texts, "<U8" if name == "r" else np.dtypes.StringDType()))
     found = dfact.import_array(open_array(tmp_path / "x.zarr"), tmp_path / "found.zarr")
     assert [list(found.row_labels), list(found.column_labels), *map(list, found.mode_labels)] == labels
     options = {"row_labels": labels[0], "column_labels": labels[1], "mode_labels": labels[2:]}
@@ -68,3 +68,9 @@ def test_one_of_several_arrays_is_named_and_a_lost_or_damaged_one_is_reported(tm
     (tmp_path / "folder").mkdir()
     with pytest.raises(dfact.DataError, match=r"is a folder without files of an array \(\.zarr\)"):
         open_array(tmp_path / "folder")
+
+
+def test_a_dataset_is_refused(tmp_path: Path) -> None:
+    dfact.import_array(np.eye(3), tmp_path / "d.zarr", missing=None)
+    with pytest.raises(dfact.DataError, match=r"d\.zarr holds a dfact dataset, expected an array of another program"):
+        open_array(tmp_path / "d.zarr")

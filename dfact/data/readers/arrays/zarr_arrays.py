@@ -14,6 +14,7 @@ from dfact.data.sources.array import LabelledArray
 from dfact.data.sources.dense import ZarrSource
 from dfact.errors import DataError, ParameterError
 from dfact.storage.arrays import member, read_errors
+from dfact.storage.groups import ATTRIBUTE
 from dfact.storage.input_files import InputFolder
 
 _PACKED = ("scale_factor", "add_offset", "_Unsigned")  # xarray's, of values that have to be decoded
@@ -28,6 +29,8 @@ def _open(folder: InputFolder, options: ReadOptions) -> LabelledArray:
         if options.object is not None:
             raise ParameterError(f"{folder.name} holds one array without a name, expected none; omit --object")
         return _read(folder.name, opened, arrays)
+    if isinstance(stored := opened.attrs.get(ATTRIBUTE), dict):
+        raise DataError(f"{folder.name} holds a dfact {stored.get('kind')}, expected an array of another program; pass a dataset as it is")
     shapes = {name: array.shape for name, array in arrays.items() if array.dtype.kind in "biuf"}
     tables = {name: shape for name, shape in shapes.items() if len(shape) > 1}
     wanted = options.object
@@ -62,7 +65,7 @@ def _texts(array: zarr.Array[Any]) -> NDArray[Any]:
         raise DataError(f"{array.name} has {array.size} labels, expected at most {_MAX_LABELS}; the store is damaged: write it again")
     with read_errors(f"the array {array.name!r} of {array.store}"):
         values = np.ravel(np.asarray(check_codecs(str(array.name), array)[...]))
-    return values.astype(str).astype(object)
+    return values.astype(object).astype(str).astype(object)  # NumPy casts no texts of variable width to texts of a fixed one
 
 
 FORMATS = (Format("Zarr", (".zarr",), _open, options=("object",), folders=True, holds="array"),)
