@@ -17,6 +17,7 @@ from dfact.kernels.entries import filled, squared_error
 from dfact.lazy import sp
 from dfact.linalg.svd import Matrix, zero_filled
 from dfact.models.bounded_nmf.problem import Problem
+from dfact.models.growth.baseline import Baseline, compute_baseline
 
 _SWEEPS = 3  # coordinate sweeps of a row in an iteration; the next iteration continues from their result
 _ROW_TOLERANCE = 1e-4  # of rows given the loadings, relative to w_max and to the bounds' width
@@ -193,7 +194,7 @@ class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
 
 
 @dataclass
-class RowSums(PartialSums, name="bounded_nmf_rows"):
+class RowSums(Baseline, name="bounded_nmf_rows"):
     squares: NDArray[Any]
     penalty_w: NDArray[Any]
     unconverged: NDArray[Any]
@@ -228,9 +229,13 @@ class RowsPass(Pass[BlockState, NDArray[Any], RowSums]):
         exact, H = work.converted("loadings", Q, np.float64), work.matmul(Q[: p.k], M.T, "linear")
         unconverged = solve_rows(block.values, X, H, exact, p.k, linear, ridge, p.w_max, *limits, _ROW_TOLERANCE)
         s = p.sample_weight(block, self.dtype)
-        squares = squared_error(block.values, work.matmul(X.T, Q, "target"), s)
+        R = work.matmul(X.T, Q, "target")
+        squares, figures = squared_error(block.values, R, s), compute_baseline(block.values, R, X[: p.k].T, s)
         missing = np.isnan(block.values, out=work.array("missing", M.shape, bool))
         counts = s @ work.converted("observed", np.logical_not(missing, out=missing), s.dtype)
         total = s.astype(np.float64) @ work.converted("wide", M, np.float64)
         moments = np.stack([counts, total, np.einsum("i,ij,ij->j", s, M, M, dtype=np.float64)])
-        return RowFactors(X), RowSums(np.asarray(squares), s @ p.column_penalties(X[: p.k]), np.asarray(unconverged), moments)
+        penalty_w = np.asarray(s @ p.column_penalties(X[: p.k]))
+        return RowFactors(X), RowSums(
+            **figures, squares=np.asarray(squares), penalty_w=penalty_w, unconverged=np.asarray(unconverged), moments=moments
+        )
