@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_outside
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver
+from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
+from dfact.models.bounded_nmf.growth import ROUNDS, Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
 from dfact.models.bounded_nmf.problem import STARTS, Problem, check_size
 from dfact.models.bounded_nmf.solvers import Splitless, fit_loadings, initial_loadings
-from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
+from dfact.models.growth.baseline import Baseline
+from dfact.models.growth.estimator import Added, Growing
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits
@@ -28,7 +30,7 @@ from dfact.progress import Iteration, Reporter
 _RHO = 3.0  # without bounds it has no effect
 
 
-class L1NMF(Factorization):
+class L1NMF(Growing):
     """Non-negative matrix factorization with ℓ1 penalties.
 
     Finds factors W (n, k) of the participants and loadings Q (m, k) of the items that
@@ -110,6 +112,8 @@ class L1NMF(Factorization):
     explained_share_: float
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     problem_: Problem
+    sums_: Annotated[Surrogate | None, OPTIONAL]
+    saved_sums = (Surrogate,)
     traits = ModelTraits(
         nonnegative=True,
         warm_starts=True,
@@ -177,8 +181,28 @@ class L1NMF(Factorization):
         solver = _Solver(problem, row_start, task.dtype)
         if isinstance(self.init, str):
             solver, Q = yield from _Solver.with_sample_start(problem, Q, row_start, task.dtype, task.layout, report)
-        _, _, rows = yield from fit_loadings(self, solver, Q, report, task.dtype)
+        descent, sums, rows = yield from fit_loadings(self, solver, Q, report, task.dtype)
+        self.sums_ = Surrogate.of(descent.sums, descent.Q, sums)
+        self._begin_growth(task, sums)
         self.factors_ = task.gather(rows, problem.k)
+
+    def _prepare_update(self, X: Any, sample_weight: Any = None) -> FitTask[Problem]:
+        dataset = self._new_rows(X, None, sample_weight)
+        _check_range(dataset)
+        if dataset.weights is not None:
+            raise DataError("the rows have weights, whose mean over all rows is the unit of the objective; fit all rows again")
+        return self._task(dataset, self.problem_)
+
+    def _measure(self, task: FitTask[Problem]) -> Solver[Baseline]:
+        Q = self.components_.astype(task.dtype)
+        return (yield from run(RowsPass(task.problem, RowStart.from_loadings(Q), task.dtype), Q))
+
+    def _grow(self, task: FitTask[Problem]) -> Solver[Added]:
+        n, seen = task.dataset.shape[0], self.growth_.n_rows
+        report, Q = Reporter(self.callbacks, ROUNDS), self.components_.astype(task.dtype)
+        update = yield from grow_loadings(self, task.problem, Q, report, task.dtype, n / (n + seen), _Solver)
+        self.n_effective_ += n
+        return Added(update.rows, update.sums, update.gain)
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
@@ -213,7 +237,7 @@ class _Solver(Splitless):
     def loadings(self, sums: Sums, Q: NDArray[Any]) -> Solver[NDArray[Any]]:
         solved = yield from super().loadings(sums, Q)
         if self.problem.beta > 0:
-            solved[sums.gram.diagonal() == 0] = 0
+            solved[self.with_earlier(sums).gram.diagonal() == 0] = 0
         return solved
 
 

@@ -96,11 +96,11 @@ class Growing(Factorization, registered=False):
             raise DataError(f"{found}, expected new rows; import those that are new")
         return task
 
-    def update_prepared(self, task: FitTask[Any]) -> Self:
-        """Run the update that ``prepare_update`` returned."""
+    def update_prepared(self, task: FitTask[Any], *, level: float = LEVEL) -> Self:
+        """Run the update that ``prepare_update`` returned. ``level`` is the familywise error rate of the tests for drift."""
         try:
             with task.open_session() as session:
-                drive(self.grow(task), session)
+                drive(self.grow(task, level), session)
         finally:
             end_callbacks(self)
         return self
