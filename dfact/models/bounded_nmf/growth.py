@@ -21,13 +21,14 @@ from dfact.models.bounded_nmf.passes import RowsPass, RowStart, RowSums, Sums
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.bounded_nmf.solvers import Splitless, descend
 from dfact.models.fitted_schema import AtLeast, Shape
+from dfact.models.growth.halves import HALVES, Half, estimate_gain
 from dfact.models.growth.record import Gain
 from dfact.progress import Reporter, relative_change
 
 ROUNDS = 20
-"""Maximum number of passes over the new rows that update the loadings, and of those that estimate the gain."""
+"""Maximum number of passes over the new rows that update the loadings, and of those over a half of them that estimate the gain."""
 _TOLERANCE = 1e-6  # relative change of the objective of all rows at which an update ends
-_OWN_TOLERANCE = 1e-4  # the same of the new rows alone, under their own best loadings
+_OWN_TOLERANCE = 1e-4  # the same of half of the new rows, under loadings of their own
 _ROWS_PER_FACTOR = 10  # fewer new rows have too little to say on loadings of their own
 Array = NDArray[Any]
 
@@ -133,10 +134,8 @@ def grow_loadings(
     solver.earlier = earlier
     descent = yield from descend(solver, Q, ROUNDS, _TOLERANCE, report.iteration, relative_change, reset=True)
     Q = descent.Q
-    alone = solver_type(replace(problem, gamma=share * problem.gamma), start, dtype, solver.rho)
-    own = yield from descend(alone, Q, ROUNDS, _OWN_TOLERANCE, None, relative_change)
+    gain = yield from _estimate_gain(replace(problem, gamma=0.5 * share * problem.gamma), Q, dtype, solver_type, solver.rho)
     sums = yield from run(rows_pass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q)
-    gain = _estimate_gain(problem, Q, own.objectives, sums, share)
     surrogate = Surrogate.of(descent.sums, Q, sums, earlier)
     loss = surrogate.loss(Q)
     objective = loss + problem.penalties(surrogate.penalty_w, Q)
@@ -146,19 +145,29 @@ def grow_loadings(
     return Update(Q, sums, (yield from state_rows("factors")), gain)
 
 
-def _estimate_gain(problem: Problem, Q: Array, own: list[float], sums: RowSums, share: float) -> Gain:
-    """Estimate what a complete fit would gain, from the objectives of the new rows on the way to their own best loadings.
+def _estimate_gain(
+    problem: Problem, Q: Array, dtype: np.dtype[Any], solver_type: type[Splitless], rho: float
+) -> Solver[Gain]:
+    """Estimate what a complete fit would gain, by loadings fitted to each half of the new rows; the problem is that of a half."""
 
-    Loadings of their own lower the objective of any rows, by half the residual variance for each free loading if the loadings of all
-    rows are best for them, too, and less by the share that they already have in them. What they gain beyond that is what the loadings
-    of all rows would gain, if the new rows are like the others.
-    """
-    answers = float(sums.moments[0].sum())
-    rows = float(sums.rows[0])
+    def objective(Q: Array, half: Half) -> Solver[tuple[float, RowSums]]:
+        sums = yield from run(RowsPass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q, half)
+        return 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q), sums
+
+    before = []
+    for half in HALVES:
+        before.append((yield from objective(Q, half)))
+    sums = before[0][1]
     free = int(((Q > 0) & (problem.q_max > Q)).sum())
-    degrees = answers - rows * problem.k - free
-    if rows < _ROWS_PER_FACTOR * problem.k or degrees <= 0 or own[0] <= 0:
+    degrees = float(sums.moments[0].sum()) - float(sums.rows[0]) * problem.k - free
+    if sums.rows[0] < _ROWS_PER_FACTOR * problem.k or degrees <= 0 or min(value for value, _ in before) <= 0:
         return Gain()
-    variance = float(sums.squares) / degrees
-    expected, error = 0.5 * free * variance * (1 - share), np.sqrt(0.5 * free) * variance
-    return Gain(max(own[0] - min(own) - expected, 0.0) / own[0], float(error) / own[0])
+    found = []
+    for i, half in enumerate(HALVES):
+        solver = solver_type(problem, RowStart.from_loadings(Q[: problem.k]), dtype, rho)
+        own = yield from descend(solver, Q, ROUNDS, _OWN_TOLERANCE, None, relative_change, view=half, reset=True)
+        after, _ = yield from objective(own.Q, half)
+        after_others, _ = yield from objective(own.Q, HALVES[1 - i])
+        found.append((before[i][0], after, before[1 - i][0], after_others))
+    noise = float(np.sqrt(0.5 * free) * float(sums.squares) / degrees) / before[0][0]
+    return estimate_gain(found, noise)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import Pass
+from dfact.engine.passes import BlockView, Pass
 from dfact.engine.requests import Solver, map_columns, run, state_rows
 from dfact.engine.session import StateRows
 from dfact.linalg.svd import nndsvd
@@ -197,13 +197,14 @@ def descend(
     measure: Measure = remaining_change,
     *,
     sample: tuple[int, ...] | None = None,
+    view: BlockView | None = None,
     reset: bool = False,
 ) -> Solver[Descent]:
     """Alternate between a pass over the rows and an update of the loadings Qᵀ (k+c, m).
 
     Stop when the ``measure`` of the objectives, and that of the augmented Lagrangians, is less than ``tol``. ``report`` is called
-    with all objectives after each pass. The passes run on a ``sample`` of the partitions, by default on all. With ``reset`` the rows'
-    earlier state is discarded.
+    with all objectives after each pass. The passes run on a ``sample`` of the partitions, by default on all, and on a ``view`` of the
+    blocks. With ``reset`` the rows' earlier state is discarded.
     """
     problem, point, earlier = solver.problem, Q, solver.earlier
     pass_: Pass[Any, Any, Sums] = solver.pass_
@@ -211,7 +212,7 @@ def descend(
     lagrangians: list[float] = []
     remaining = float("nan")
     for _ in range(max_iter):
-        sums = yield from run(pass_, solver.broadcast(point), sample=sample, reset=reset and not objectives)
+        sums = yield from run(pass_, solver.broadcast(point), view, sample=sample, reset=reset and not objectives)
         penalties = problem.penalties(float(sums.penalty_w), point) + (0.0 if earlier is None else earlier.objective(problem, point))
         objectives.append(0.5 * float(sums.squares) + penalties)
         lagrangians.append(float(sums.lagrangian) + penalties)
