@@ -77,7 +77,7 @@ def update(
         estimator.set_params(executor=resolved, memory_limit=memory_limit, callbacks=[progress])
         dataset = choose_fitted_weights(read_dataset(data), weighted, estimator, model)
         if check:
-            found = estimator.drift(dataset, level=level)
+            found: Any = estimator.drift(dataset, level=level)
         else:
             estimator.update_prepared(estimator.prepare_update(dataset), level=level)
             found = estimator.growth_.drift

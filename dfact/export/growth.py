@@ -14,7 +14,9 @@ def drift_text(model: Any, drift: Drift) -> str:
     table = drift.table(model.column_labels_, model.get_feature_names_out())
     words = model.traits.vocabulary
     tests = int(table["p"].notna().sum())
-    about = f"{drift.rows:.0f} new {words.rows}, {tests} tests of {words.items} and {words.components}, familywise error rate {drift.level:g}"
+    about = (
+        f"{drift.rows:.0f} new {words.rows}, {tests} tests of {words.items} and {words.components}, familywise error rate {drift.level:g}"
+    )
     if not drift.found:
         return f"{about}: no drift"
     shown = drifted(table)

@@ -180,9 +180,7 @@ def squared_error(M: NDArray[np.floating], R: NDArray[np.floating], sample_weigh
 
 
 @kernel
-def residual_sums(
-    M: NDArray[np.floating], R: NDArray[np.floating], sample_weight: NDArray[np.floating], out: NDArray[np.float64]
-) -> None:
+def residual_sums(M: NDArray[np.floating], R: NDArray[np.floating], sample_weight: NDArray[np.floating], out: NDArray[np.float64]) -> None:
     """Add Σ s, Σ s², Σ s(M − R) and Σ s(M − R)² over the rows in which M (n, m) is not NaN to the rows of out (4, m).
 
     s is the sample_weight (n).

@@ -145,18 +145,14 @@ def grow_loadings(
     return Update(Q, sums, (yield from state_rows("factors")), gain)
 
 
-def _estimate_gain(
-    problem: Problem, Q: Array, dtype: np.dtype[Any], solver_type: type[Splitless], rho: float
-) -> Solver[Gain]:
+def _estimate_gain(problem: Problem, Q: Array, dtype: np.dtype[Any], solver_type: type[Splitless], rho: float) -> Solver[Gain]:
     """Estimate what a complete fit would gain, by loadings fitted to each half of the new rows; the problem is that of a half."""
 
     def objective(Q: Array, half: Half) -> Solver[tuple[float, RowSums]]:
         sums = yield from run(RowsPass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q, half)
         return 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q), sums
 
-    before = []
-    for half in HALVES:
-        before.append((yield from objective(Q, half)))
+    before = (yield from objective(Q, HALVES[0])), (yield from objective(Q, HALVES[1]))
     sums = before[0][1]
     free = int(((Q > 0) & (problem.q_max > Q)).sum())
     degrees = float(sums.moments[0].sum()) - float(sums.rows[0]) * problem.k - free

@@ -1,4 +1,5 @@
 """ICQF: interpretability-constrained questionnaire factorization."""
+# Long because the docstring states the method, and all of its parameters and results.
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -164,7 +165,7 @@ class ICQF(Growing):
     confounder_encoding_: ConfounderEncoding | None
     problem_: Problem
     differences_: AdjustedDifferences | None
-    sums_: Annotated[Surrogate | None, OPTIONAL]
+    sums_: Annotated[Surrogate, OPTIONAL]
     saved_sums = (Surrogate, DifferenceTotals)
     traits = ModelTraits(nonnegative=True, copies_weights=True, warm_starts=True, limited_parameters=("bounds", "w_max", "q_max", "beta"))
     saved_types = (Problem, ConfounderEncoding, Confounder, AdjustedDifferences)
@@ -268,7 +269,8 @@ class ICQF(Growing):
             solver = Splitless.from_given_loadings(problem, row_start, dtype)
         descent, sums, rows = yield from fit_loadings(self, solver, Q, report, dtype, self._rows_pass)
         self.differences_ = None if self.confounder_encoding_ is None else AdjustedDifferences.from_sums(sums)
-        self.sums_ = None if self.solver == "admm" else Surrogate.of(descent.sums, descent.Q, sums)
+        if self.solver != "admm":
+            self.sums_ = Surrogate.of(descent.sums, descent.Q, sums)
         self._begin_growth(task, sums)
         self.lagrangian_history_ = np.asarray(descent.lagrangians)
         self.confounder_components_ = descent.Q[problem.k :].copy()
@@ -308,7 +310,7 @@ class ICQF(Growing):
         Q = self._all_loadings(task.dtype)
         update = yield from grow_loadings(self, problem, Q, report, task.dtype, share, rows_pass=self._rows_pass)
         self.confounder_components_ = update.Q[problem.k :].copy()
-        if self.differences_ is not None and self.sums_ is not None:
+        if self.differences_ is not None:
             self.differences_ = AdjustedDifferences.from_sums(self.sums_.differences)
         self.n_effective_ += float(update.sums.rows[0] ** 2 / update.sums.rows[1])
         _warn_unconverged(int(update.sums.unconverged))

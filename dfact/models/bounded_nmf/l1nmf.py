@@ -112,7 +112,7 @@ class L1NMF(Growing):
     explained_share_: float
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     problem_: Problem
-    sums_: Annotated[Surrogate | None, OPTIONAL]
+    sums_: Annotated[Surrogate, OPTIONAL]
     saved_sums = (Surrogate,)
     traits = ModelTraits(
         nonnegative=True,

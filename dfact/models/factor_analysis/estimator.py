@@ -194,7 +194,7 @@ class FactorAnalysis(Growing):
     smoothed_: bool
     rmsr_: float
     thresholds_: Annotated[list[list[float]], Length(("m",))] | None
-    sums_: Annotated[MomentSums | None, OPTIONAL]
+    sums_: Annotated[MomentSums, OPTIONAL]
     saved_sums = (MomentSums,)
 
     def __init__(
@@ -251,8 +251,10 @@ class FactorAnalysis(Growing):
         correlations = yield from correlate(task, complete_only=self.missing == "listwise")
         report.step("correlations")
         sums = yield from self._solve_correlations(task, correlations, report)
-        weights = task.dataset.weights
-        self.sums_ = MomentSums.of(correlations, 1.0 if weights is None else float(weights.max()))
+        if correlations.moments is not None and correlations.shift is not None:
+            weights = task.dataset.weights
+            unit = 1.0 if weights is None else float(weights.max())
+            self.sums_ = MomentSums.of(correlations.moments, correlations.shift, unit)
         self._begin_growth(task, sums)
         self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
 
@@ -298,7 +300,7 @@ class FactorAnalysis(Growing):
         moments.add((yield from run(pass_, stored.shift)))
         report.step("correlations")
         found = pearson(moments, stored.shift)
-        self.sums_ = MomentSums.of(found, stored.weight_unit)
+        self.sums_ = MomentSums.of(moments, stored.shift, stored.weight_unit)
         n = self.growth_.n_rows + task.dataset.shape[0]
         sums = yield from self._solve_correlations(task, checked(found, n, task.dataset.column_labels, pearson=True), report)
         return Added((yield from state_rows("factors")), sums)

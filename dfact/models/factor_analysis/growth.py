@@ -6,7 +6,6 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.models.factor_analysis.correlations import Correlations
 from dfact.models.fitted_schema import AtLeast, Shape
 from dfact.psychometrics.correlation import Moments, WeightedMoments
 
@@ -31,13 +30,10 @@ class MomentSums:
     row_weights: Annotated[NDArray[Any], Shape(("row_weights",), low=0)] | None = None
 
     @classmethod
-    def of(cls, correlations: Correlations, weight_unit: float) -> Self | None:
-        """Return the sums behind Pearson correlations; None for polychoric ones, which have others."""
-        moments = correlations.moments
-        if moments is None or correlations.shift is None:
-            return None
-        values = {name: np.asarray(value, np.float64) for name, value in vars(moments).items()}
-        return cls(**values | {"shift": correlations.shift, "rows": float(moments.rows), "weight_unit": weight_unit})
+    def of(cls, moments: Moments, shift: NDArray[np.float64], weight_unit: float) -> Self:
+        """Return the moments about ``shift`` (m) to be stored."""
+        values: dict[str, Any] = {name: np.asarray(value, np.float64) for name, value in vars(moments).items()}
+        return cls(**values | {"shift": shift, "rows": float(moments.rows), "weight_unit": weight_unit})
 
     def moments(self) -> Moments:
         """Return the sums as those of a pass."""

@@ -63,7 +63,7 @@ class Drift:
 
     @property
     def adjusted(self) -> dict[str, Array]:
-        """p values adjusted by Holm's procedure over all tests, by kind."""
+        """Values of p, adjusted by Holm's procedure over all tests, by kind."""
         p = [getattr(self, f"{kind}_p") for kind in KINDS]
         parts = np.split(holm(np.concatenate(p)), np.cumsum([len(part) for part in p])[:-1])
         return dict(zip(KINDS, parts, strict=True))

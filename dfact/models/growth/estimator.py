@@ -138,8 +138,9 @@ class Growing(Factorization, registered=False):
         ``level`` is the probability that any test rejects although the rows come from the same population.
         """
         task = self.prepare_update(X, **fit_inputs)
+        model: Any = task.model  # a copy of this one
         with task.open_session() as session:
-            return Drift.between(self.growth_.baseline, drive(task.model._measure(task), session), level)
+            return Drift.between(self.growth_.baseline, drive(model._measure(task), session), level)
 
     def _begin_growth(self, task: FitTask[Any], sums: Baseline) -> None:
         """Record a complete fit, with the sums of its last pass over the rows."""
@@ -167,7 +168,9 @@ class Growing(Factorization, registered=False):
         """Return the new rows as a dataset with the fitted columns, weighted if the fitted rows were."""
         dataset = self._dataset(X, confounders, sample_weight, reset=False)
         if (dataset.weights is not None) != self.weighted_:
-            found = f"the new rows have {'no weights' if self.weighted_ else 'weights'}, the fitted ones have {'some' if self.weighted_ else 'none'}"
+            found = (
+                f"the new rows have {'no ' if self.weighted_ else ''}weights, the fitted ones have {'some' if self.weighted_ else 'none'}"
+            )
             raise DataError(f"{found}; pass sample_weight, or Dataset.with_weights(None)")
         return dataset
 
