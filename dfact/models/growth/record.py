@@ -1,4 +1,4 @@
-"""What a model records of its growth: how many rows it has seen, and what a complete fit would gain."""
+"""The record of a model's growth: how many rows it has seen, and the estimated gain of a complete fit."""
 
 from __future__ import annotations
 
