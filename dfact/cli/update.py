@@ -26,7 +26,7 @@ DRIFT = 3
 """Exit code of ``--check`` if new rows differ from those that the model has seen."""
 
 
-@click.command(epilog=example("dfact update dfact-demo/cohort.model dfact-demo/second.zarr --check"))
+@click.command(epilog=example("dfact update dfact-demo/growing.model dfact-demo/wave3.zarr --check"))
 @click.argument("model", type=UpdatedLocation())
 @click.argument("data", type=InputLocation())
 @click.option("--check", is_flag=True, help="Compare the new rows with those that MODEL has seen, and change nothing.")

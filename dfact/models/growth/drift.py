@@ -35,7 +35,7 @@ class Drift:
 
     References
     ----------
-    Holm (1979); Layard (1973), doi:10.1080/01621459.1973.10481366; Welch (1947), doi:10.1093/biomet/34.1-2.28.
+    Holm (1979); Layard (1973); Welch (1947), doi:10.1093/biomet/34.1-2.28.
     """
 
     level: Annotated[float, AtLeast(0)]
