@@ -27,11 +27,11 @@ KINDS = {"residual": "mean residual", "missing": "missing share", "mean": "mean"
 class Drift:
     """Standardized differences of new rows from those that a model has seen, given its loadings before they were added.
 
-    Items: the mean residual (Welch's test), in standard deviations of the residuals, and the missing share (Fisher's exact test; with
-    weights a z test), as a difference of shares. Factors: the mean (Welch's test), in standard deviations, and the variance, as the
-    logarithm of the ratio of variances (Layard 1973, which does not assume normal factors). Holm's procedure holds the probability
-    that any of all tests rejects at ``level`` if the new rows are a sample of the same population. A difference is NaN, and not
-    tested, for fewer than 20 rows, or without variation.
+    Items: the mean residual (Welch's test), in standard deviations of the residuals, and the missing share (Fisher's exact test with
+    mid-p; with weights a z test), as a difference of shares. Factors: the mean (Welch's test), in standard deviations, and the variance,
+    as the logarithm of the ratio of variances (Layard 1973, which does not assume normal factors). Holm's procedure holds the
+    probability that any of all tests rejects at ``level`` if the new rows are a sample of the same population. A difference is NaN, and
+    not tested, for fewer than 20 rows, or without variation.
 
     References
     ----------
@@ -151,7 +151,8 @@ def _compare_missing(seen: Baseline, new: Baseline) -> tuple[Array, Array]:
 
         drawn = hypergeom(round(n + n_new), np.rint(missing + missing_new), round(n_new))
         count = np.rint(missing_new)
-        p = np.minimum(2 * np.minimum(drawn.cdf(count), drawn.sf(count - 1)), 1)
+        half = drawn.pmf(count) / 2
+        p = np.minimum(2 * np.minimum(drawn.cdf(count) - half, drawn.sf(count - 1) - half), 1)
     else:
         spread = share * (1 - share) * (1 / _effective(*seen.rows) + 1 / _effective(*new.rows))
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -91,8 +91,9 @@ class Growing(Factorization, registered=False):
         if getattr(self, "growth_", None) is None or getattr(self, "sums_", None) is None:
             raise DataError(self._no_sums())
         task = copy(self)._prepare_update(X, **fit_inputs)
-        if task.dataset.stored_fingerprint in self.growth_.batches:
-            found = f"the dataset with fingerprint {task.dataset.stored_fingerprint} is part of the model already"
+        fingerprint = task.dataset.stored_fingerprint
+        if fingerprint is not None and fingerprint in (self.fingerprint_, *self.growth_.batches):
+            found = f"the dataset with fingerprint {fingerprint} is part of the model already"
             raise DataError(f"{found}, expected new rows; import those that are new")
         return task
 
@@ -118,7 +119,7 @@ class Growing(Factorization, registered=False):
         grown.growth_ = current.grown(
             dataset.shape[0],
             dataset.shape[0] if weights is None else float(weights.sum()),
-            dataset.stored_fingerprint,
+            [*current.batches, *(each for each in (grown.fingerprint_, dataset.stored_fingerprint) if each is not None)],
             current.baseline.merged(added.baseline, order, signs),
             found,
             added.gain,
@@ -146,7 +147,7 @@ class Growing(Factorization, registered=False):
         """Record a complete fit, with the sums of its last pass over the rows."""
         weights = task.dataset.weights
         n = task.dataset.shape[0]
-        self.growth_ = Growth.begun(n, n if weights is None else float(weights.sum()), task.dataset.stored_fingerprint, sums)
+        self.growth_ = Growth.begun(n, n if weights is None else float(weights.sum()), sums)
 
     def _no_sums(self) -> str:
         """Return why a fitted model without sums cannot grow."""

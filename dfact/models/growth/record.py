@@ -43,7 +43,7 @@ class Growth:
     weight: Annotated[float, AtLeast(0)]
     """Sum of the weights of all these rows; without weights their number."""
     batches: list[str]
-    """Fingerprints of the stored datasets that were added, and of the fitted one."""
+    """Fingerprints of the stored datasets of these rows, once some were added; before, that of the fitted dataset is the model's."""
     baseline: Baseline
     """Figures of all these rows, each with the loadings at the time of its fit or update."""
     gain_share: float
@@ -54,19 +54,17 @@ class Growth:
     """Comparison of the rows of the last update with those before; None before the first."""
 
     @classmethod
-    def begun(cls, rows: int, weight: float, fingerprint: str | None, sums: Baseline) -> Self:
+    def begun(cls, rows: int, weight: float, sums: Baseline) -> Self:
         """Return the record of a complete fit whose last pass had these sums."""
-        known = [] if fingerprint is None else [fingerprint]
-        return cls(rows, 0, float(weight), known, Baseline.of(sums), 0.0, 0.0, None)
+        return cls(rows, 0, float(weight), [], Baseline.of(sums), 0.0, 0.0, None)
 
-    def grown(self, rows: int, weight: float, fingerprint: str | None, baseline: Baseline, drift: Drift, gain: Gain) -> Self:
-        """Return the record after rows were added: ``baseline`` has the figures of all."""
-        known = [] if fingerprint is None else [fingerprint]
+    def grown(self, rows: int, weight: float, batches: list[str], baseline: Baseline, drift: Drift, gain: Gain) -> Self:
+        """Return the record after rows were added: ``batches`` and ``baseline`` are those of all."""
         return replace(
             self,
             added_rows=self.added_rows + rows,
             weight=self.weight + float(weight),
-            batches=self.batches + known,
+            batches=batches,
             baseline=baseline,
             gain_share=gain.share,
             gain_error=gain.error,

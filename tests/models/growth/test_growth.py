@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
@@ -106,14 +107,11 @@ def test_rows_of_another_population_advise_a_refit() -> None:
     assert "fit all rows again" in model.growth_.describe()
 
 
-def test_confounders_and_labels_of_new_rows_are_added(tmp_path: Path) -> None:
+def test_confounders_of_new_rows_are_added() -> None:
     X = answers(400, 4)
     groups = np.random.default_rng(4).choice(["a", "b"], len(X))
     X[groups == "b", 0] = np.minimum(X[groups == "b", 0] + 1, 4)
-    table = [{"group": group} for group in groups]
-    import pandas as pd
-
-    frame = pd.DataFrame(table)
+    frame = pd.DataFrame({"group": groups})
     model = dfact.ICQF(3, **BOUNDS).fit(X[:250], confounders=frame[:250])
     model.partial_fit(X[250:], confounders=frame[250:])
     effects = model.confounder_effects_.iloc[:, 0]
@@ -163,7 +161,7 @@ def without_sums() -> dfact.FactorAnalysis:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: without_sums(), "saved by a version that kept no sums of its rows, expected some to add rows; fit again"),
+        (without_sums, "saved by a version that kept no sums of its rows, expected some to add rows; fit again"),
         (lambda: dfact.ICQF(2, solver="admm", max_iter=20, tol=1, **BOUNDS).fit(answers(100, 0, 10)), "solver is 'admm'"),
         (lambda: dfact.FactorAnalysis(2, correlation="polychoric").fit(answers(200, 0, 10)), "no tables of the pairs"),
         (lambda: dfact.FactorAnalysis(2).fit(continuous(100, 0), sample_weight=np.arange(100)), "the new rows have no weights"),
@@ -258,7 +256,7 @@ def test_commands_check_update_and_refuse(tmp_path: Path, capsys: pytest.Capture
     assert "Rows that were added" in (tmp_path / "a.html").read_text()
 
 
-def interrupted(*arguments: Any) -> None:
+def interrupted(*_: Any) -> None:
     raise RuntimeError("full")
 
 
