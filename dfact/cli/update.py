@@ -71,7 +71,8 @@ def update(
         raise StoreError(f"{target} is in an object store, where a model cannot be replaced at once; write to another place with --output")
     estimator = load_model(model)
     if not isinstance(estimator, Growing):
-        raise ParameterError(f"{model} is a {type(estimator).__name__}, which keeps no sums of its rows; fit all rows again")
+        reason = estimator.traits.cannot_grow
+        raise ParameterError(f"{model} is a {type(estimator).__name__}, to which rows cannot be added: {reason}; fit all rows again")
     parameters = {name: getattr(estimator, name) for name in ("memory_limit",)}
     with executor_for(executor, scheduler) as resolved, closing(Progress("update")) as progress:
         estimator.set_params(executor=resolved, memory_limit=memory_limit, callbacks=[progress])

@@ -250,6 +250,9 @@ def test_commands_check_update_and_refuse(tmp_path: Path, capsys: pytest.Capture
     dfact.import_array(moved.astype(np.int8), tmp_path / "moved.zarr", valid_range=(0, 4))
     assert main(["update", model, str(tmp_path / "moved.zarr"), "--check", "--json"]) == 3
     assert '"drift": true' in capsys.readouterr().out
+    assert main(["fit", "gom", old, str(tmp_path / "gom.model"), "-k", "2"]) == 0
+    assert main(["update", str(tmp_path / "gom.model"), new]) == 1
+    assert "singular vectors of all rows" in capsys.readouterr().err
     assert main(["info", model]) == 0
     assert "growth" in capsys.readouterr().out
     assert main(["report", model, str(tmp_path / "a.html")]) == 0
