@@ -20,7 +20,7 @@ from benchmarks.common import answers, exit_code, report
 
 BATCHES = 10
 SIZES = {"sd3": 4, "big5": 5, "planted": 6}
-"""Number of factors for each data set."""
+"""Number of factors for each dataset."""
 
 
 def planted(n: int, m: int, seed: int = 0) -> NDArray[np.float32]:
