@@ -92,11 +92,6 @@ class Surrogate:
         """Return the sums of a pass over new rows with those of all rows for the step of the loadings."""
         return replace(sums, gram=sums.gram + self.gram, cross=sums.cross + self.cross)
 
-    def scaled(self, factor: float) -> Self:
-        """Return the surrogate of rows whose weights are multiplied by a factor."""
-        names = ("gram", "cross", "constant", "penalty_w", "moments")
-        return replace(self, **{name: getattr(self, name) * factor for name in names})
-
     @property
     def variation(self) -> float:
         """Σ over the columns of the squared deviations of their answers from the mean."""

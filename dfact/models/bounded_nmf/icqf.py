@@ -25,7 +25,7 @@ from dfact.models.bounded_nmf.solvers import ADMM, Splitless, fit_loadings, init
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.growth.baseline import Baseline
-from dfact.models.growth.estimator import Added, Growing
+from dfact.models.growth.estimator import Added, Growing, total_weight
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
 from dfact.models.scikit_learn import check_is_fitted
@@ -291,8 +291,7 @@ class ICQF(Growing):
     def _prepare_update(self, X: Any, confounders: Any = None, sample_weight: Any = None) -> FitTask[Problem]:
         dataset = self._new_rows(X, confounders, sample_weight)
         weights = None if dataset.weights is None else np.asarray(dataset.weights, np.float64)
-        seen, new = self.growth_.weight, dataset.shape[0] if weights is None else float(weights.sum())
-        problem = replace(self.problem_, gamma=self.problem_.gamma * ((seen + new) / seen))
+        problem = replace(self.problem_, gamma=self.problem_.gamma * (1 + total_weight(dataset) / self.growth_.weight))
         check_range(dataset, problem)
         return self._task_of(dataset, problem, weights)
 
@@ -306,13 +305,15 @@ class ICQF(Growing):
 
     def _grow(self, task: FitTask[Problem]) -> Solver[Added]:
         problem, report = task.problem, Reporter(self.callbacks, ROUNDS)
-        share = 1 - float(np.max(self.problem_.gamma) / np.max(problem.gamma))
+        new = total_weight(task.dataset)
+        share = new / (new + self.growth_.weight)
         Q = self._all_loadings(task.dtype)
         update = yield from grow_loadings(self, problem, Q, report, task.dtype, share, rows_pass=self._rows_pass)
         self.confounder_components_ = update.Q[problem.k :].copy()
         if self.differences_ is not None:
             self.differences_ = AdjustedDifferences.from_sums(self.sums_.differences)
-        self.n_effective_ += float(update.sums.rows[0] ** 2 / update.sums.rows[1])
+        total, squares = self.growth_.baseline.rows + update.sums.rows
+        self.n_effective_ = float(total**2 / squares)
         _warn_unconverged(int(update.sums.unconverged))
         rows = replace(update.rows, convert=partial(select_columns, columns=slice(problem.k)))
         return Added(rows, update.sums, update.gain)

@@ -115,10 +115,10 @@ class Growing(Factorization, registered=False):
         before = grown.components_.astype(np.float64)
         added = yield from grown._grow(task)
         order, signs = _match_factors(before, grown.components_.astype(np.float64), signed=not self.traits.nonnegative)
-        dataset, weights = task.dataset, task.dataset.weights
+        dataset = task.dataset
         grown.growth_ = current.grown(
             dataset.shape[0],
-            dataset.shape[0] if weights is None else float(weights.sum()),
+            total_weight(dataset),
             [*current.batches, *(each for each in (grown.fingerprint_, dataset.stored_fingerprint) if each is not None)],
             current.baseline.merged(added.baseline, order, signs),
             found,
@@ -145,9 +145,7 @@ class Growing(Factorization, registered=False):
 
     def _begin_growth(self, task: FitTask[Any], sums: Baseline) -> None:
         """Record a complete fit, with the sums of its last pass over the rows."""
-        weights = task.dataset.weights
-        n = task.dataset.shape[0]
-        self.growth_ = Growth.begun(n, n if weights is None else float(weights.sum()), sums)
+        self.growth_ = Growth.begun(task.dataset.shape[0], total_weight(task.dataset), sums)
 
     def _no_sums(self) -> str:
         """Return why a fitted model without sums cannot grow."""
@@ -174,6 +172,11 @@ class Growing(Factorization, registered=False):
             )
             raise DataError(f"{found}; pass sample_weight, or Dataset.with_weights(None)")
         return dataset
+
+
+def total_weight(dataset: Dataset) -> float:
+    """Return the sum of the weights of the rows; without weights their number."""
+    return float(dataset.shape[0] if dataset.weights is None else dataset.weights.sum())
 
 
 def _match_factors(
