@@ -57,6 +57,10 @@ _IMPORT_ANSWERS = (
     f"dfact import {FOLDER}/answers.csv {FOLDER}/answers.zarr --items 'AS*,SC*,AD*,DO*' --missing 0 --confounder age:continuous "
     f"--confounder gender:categorical --confounder-missing 0 --empty-rows drop --dictionary {FOLDER}/items.csv"
 )
+_IMPORT_WAVE = (
+    f"dfact import {FOLDER}/wave{{i}}.csv {FOLDER}/wave{{i}}.zarr --items 'AS*,SC*,AD*,DO*' --id-column person --missing 0 "
+    f"--confounder age:continuous --confounder gender:categorical --confounder-missing 0 --valid-range 1 5 --dictionary {FOLDER}/items.csv"
+)
 _FACTORS = """\
 Fit 4 factors in addition to the effects of age and gender. Each participant has a value from 0 to 1 on each
 factor; from 0.5, a factor is strong. The number next to an item is its loading: the increase of the answer, in
@@ -238,6 +242,28 @@ KINDS = {
         ),
         f"dfact info {FOLDER}/diary.zarr",
         companions=("gad7.csv", "dictionary.csv", "fields.tsv", "codings.tsv"),
+    ),
+    "updates": Demo(
+        "updates",
+        "the questionnaire in three waves, added to a model one after the other",
+        "The same questionnaire in three waves of other people. In the third wave two items have another wording (simulated).",
+        "dfact.data.examples.questionnaires:write_waves",
+        {
+            "wave1.csv": "the answers of the first 700 people",
+            "wave2.csv": "those of 150 people who came later",
+            "wave3.csv": "those of the others, who read another wording of AS3 and DO8",
+            "items.csv": "the texts, scales and keys of the items",
+        },
+        (
+            *(Step(f"Import wave {i}:", _IMPORT_WAVE.format(i=i)) for i in (1, 2, 3)),
+            Step("Fit the first wave:", f"dfact fit icqf {FOLDER}/wave1.zarr {FOLDER}/growing.model --components 4"),
+            Step(
+                "Add the second wave, without the answers of the first:",
+                f"dfact update {FOLDER}/growing.model {FOLDER}/wave2.zarr",
+                writes=False,
+            ),
+        ),
+        f"dfact update {FOLDER}/growing.model {FOLDER}/wave3.zarr --check",
     ),
     "cluster": Demo(
         "clusters",

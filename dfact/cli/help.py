@@ -35,6 +35,7 @@ _GUIDES = {
     "stability": "stability",
     "structure": "admixture",
     "transform": "import",
+    "update": "updates",
 }
 """Guides of the commands that do not belong to one model."""
 

@@ -28,6 +28,7 @@ from dfact.cli.run import run
 from dfact.cli.stability import stability
 from dfact.cli.structure import structure
 from dfact.cli.transform import transform
+from dfact.cli.update import update
 from dfact.errors import DfactError, StoppedError
 from dfact.monitoring.logs import verbose_logging
 from dfact.progress import hidden_progress
@@ -121,6 +122,7 @@ for command in (
     stability,
     compare,
     transform,
+    update,
     run,
     deploy,
     export,
@@ -137,7 +139,7 @@ name_guides(cli)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 done, 1 failed, 2 invalid usage, 130 or 143 stopped by SIGINT or SIGTERM.
+    """Run a command and return its exit code: 0 done, 1 failed, 2 invalid usage, 3 drift found, 130 or 143 stopped by SIGINT or SIGTERM.
 
     On a signal, fits with a checkpoint stop after the current pass, other commands at once. A second signal stops any command.
     """

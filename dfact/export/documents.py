@@ -15,6 +15,7 @@ import numpy as np
 import dfact
 from dfact.data.dataset import Dataset
 from dfact.engine.memory_plan import Plan
+from dfact.export.growth import growth_document
 from dfact.lazy import is_data_frame, pd
 from dfact.models.provenance import Comparison, SelectionRecord, Stability, TensorStability
 
@@ -114,6 +115,7 @@ def model_document(model: Any) -> dict[str, Any]:
         "selection": None if selection is None else selection_record_document(selection),
         "comparison": None if comparison is None else comparison_document(comparison, model),
         "stability": stability_document(model) if hasattr(model, "stability_") else None,
+        "growth": growth_document(model) if hasattr(model, "growth_") else None,
     }
 
 

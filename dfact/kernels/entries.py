@@ -177,3 +177,22 @@ def squared_error(M: NDArray[np.floating], R: NDArray[np.floating], sample_weigh
             row += error * error
         total += float(sample_weight[i] * row)
     return total
+
+
+@kernel
+def residual_sums(M: NDArray[np.floating], R: NDArray[np.floating], sample_weight: NDArray[np.floating], out: NDArray[np.float64]) -> None:
+    """Add Σ s, Σ s², Σ s(M − R) and Σ s(M − R)² over the rows in which M (n, m) is not NaN to the rows of out (4, m).
+
+    s is the sample_weight (n).
+    """
+    for i in range(M.shape[0]):
+        s = np.float64(sample_weight[i])
+        for j in range(M.shape[1]):
+            # Written without a branch, so that the loop is vectorized.
+            observed = M[i, j] == M[i, j]
+            error = np.float64(M[i, j]) - np.float64(R[i, j]) if observed else 0.0
+            weight = s if observed else 0.0
+            out[0, j] += weight
+            out[1, j] += weight * weight
+            out[2, j] += weight * error
+            out[3, j] += weight * error * error

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
+
+from dfact.lazy import optimize
 
 
 def congruence(A: NDArray[np.float64], B: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -20,5 +21,5 @@ def congruence(A: NDArray[np.float64], B: NDArray[np.float64]) -> NDArray[np.flo
 
 def match(similarity: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the pairs of rows and columns (k,), (k,) of a matrix (k, k) with the largest sum of similarities, in the order of rows."""
-    rows, columns = linear_sum_assignment(-similarity)
+    rows, columns = optimize.linear_sum_assignment(-similarity)
     return rows, columns

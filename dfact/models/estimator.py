@@ -44,6 +44,7 @@ from dfact.renames import add_old_names
 MODELS: dict[str, type[Factorization]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
 _ANNOTATIONS = ("selection_", "stability_", "comparison_")  # attributes that any model may have besides its fitted ones
+_OF_GROWTH = ("sums_", "growth_")  # sums and records of models that grow
 SAVED_TYPES: dict[str, type[Any]] = {Environment.__name__: Environment}
 """Dataclasses by name that fitted attributes may hold."""
 
@@ -258,7 +259,7 @@ class Factorization(ScoreInterface, TransformerInterface):
         }
         light = type(self)(**parameters | {"executor": "inline"})
         light.set_output(transform="default")
-        omitted = {*_ANNOTATIONS, *row_attributes(type(self))}
+        omitted = {*_ANNOTATIONS, *_OF_GROWTH, *row_attributes(type(self))}
         for name, value in fitted_attributes(self).items():
             if name not in omitted and not name.endswith("_history_"):
                 setattr(light, name, value)

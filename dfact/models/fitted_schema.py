@@ -6,7 +6,7 @@ n rows, m columns, k components, c encoded confounder columns, q differences tha
 
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -193,8 +193,9 @@ def _check_value(value: Any, kind: Any, sizes: _Sizes) -> None:
         _check_value(value, next((arg for arg in args if _is_instance(value, arg)), args[0]), sizes)
     elif is_dataclass(kind):
         _expect(type(value) is kind, f"a {getattr(kind, '__name__', kind)}", value)
-        for name, hint in get_type_hints(kind, include_extras=True).items():
-            _check_attribute(f"{name} of it", getattr(value, name), hint, sizes)
+        hints = get_type_hints(kind, include_extras=True)
+        for field in fields(kind):
+            _check_attribute(f"{field.name} of it", getattr(value, field.name), hints[field.name], sizes)
     else:
         _expect(_is_instance(value, kind), _describe(kind), value)
         for i, item in enumerate(value if origin in (list, tuple) else ()):

@@ -36,6 +36,11 @@ _PARAMETERS = {
 _SOLVER = "Solver\n    A generator of requests, for :func:`dfact.engine.driver.drive`; its result is "
 _RETURNS = {
     "fit": "self\n    The fitted model.",
+    "partial_fit": "self\n    The updated model.",
+    "prepare_update": "FitTask\n    The checked update, with its memory plan.",
+    "update_prepared": "self\n    The updated model.",
+    "grow": f"{_SOLVER}None.",
+    "drift": "Drift\n    Differences of items and factors, with p values.",
     "fit_prepared": "self\n    The fitted model.",
     "fit_transform": "array (n, k)\n    Factors of the rows; for stored data a Zarr array.",
     "transform": "array (n, k)\n    Factors of the rows; for stored data a Zarr array, for a Dask array another one.",
@@ -65,6 +70,10 @@ _UNFITTED = "sklearn.exceptions.NotFittedError\n    The model is not fitted."
 _PARAMETER = "ParameterError\n    A parameter is invalid."
 _RAISES = {
     "fit": (_INVALID, _PARAMETER, _MEMORY),
+    "partial_fit": (_OTHER_COLUMNS, _PARAMETER, _MEMORY),
+    "prepare_update": (_UNFITTED, _OTHER_COLUMNS),
+    "update_prepared": (_MEMORY,),
+    "drift": (_UNFITTED, _OTHER_COLUMNS, _MEMORY),
     "fit_prepared": (_MEMORY,),
     "fit_transform": (_INVALID, _PARAMETER, _MEMORY),
     "prepare": (_INVALID, _PARAMETER),

@@ -15,7 +15,7 @@ from dfact.lazy import pd, special
 from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
-from dfact.psychometrics.mantel import adjusted
+from dfact.psychometrics.several_tests import adjusted
 from dfact.renames import add_old_names, current
 from dfact.text import html_view
 

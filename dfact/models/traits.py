@@ -39,6 +39,8 @@ class ModelTraits:
     """Whether components are matched by their differences from their mean."""
     warm_starts: bool = False
     """Whether fits start from the loadings of others with fewer components or another penalty, by the solver of bounded models."""
+    cannot_grow: str = "it keeps no sums of its rows"
+    """Reason why rows cannot be added to a fitted model; a class of :class:`dfact.models.growth.estimator.Growing` has no use for it."""
     in_memory: bool = False
     """Whether a fit holds all data in memory, so that fits from several starts share no reads."""
     limited_parameters: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run
 from dfact.kernels.strata import count_fractions, count_strata
 from dfact.lazy import special
+from dfact.psychometrics.several_tests import adjusted
 
 Array = NDArray[np.float64]
 _LEAST_ANCHORS = 4  # purification leaves at least so many items in the match
@@ -197,17 +198,6 @@ def _test(strata: Strata, counts: NDArray[Any]) -> MantelTest:
         alpha = np.where(strata.reverse, 1 / alpha, alpha)
     p = np.where(np.isnan(chi_square), np.nan, special.chdtrc(1, np.nan_to_num(chi_square)))
     return MantelTest(n, chi_square, p, smd, alpha, strata.anchors, sd, alpha_se)
-
-
-def adjusted(p: Array) -> Array:
-    """Return p values of any shape adjusted by Benjamini and Hochberg over those that are not NaN."""
-    out: Array = np.full(p.shape, np.nan)
-    known = ~np.isnan(p)
-    if known.any():
-        from scipy.stats import false_discovery_control  # takes long to import
-
-        out[known] = false_discovery_control(p[known])
-    return out
 
 
 def mantel_tests(strata: Strata, dtype: np.dtype[Any], *, level: float = 0.05) -> Solver[tuple[MantelTest, MantelTest] | NDArray[Any]]:

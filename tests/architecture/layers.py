@@ -32,7 +32,7 @@ LIBRARIES: dict[str, set[str]] = {"kernels": {"numpy", "numba", "collections", "
 """Everything besides dfact that a layer may import, for layers that may not import what they like."""
 FORBIDDEN: dict[str, set[str]] = {"models": {"dask", "distributed"}}
 """Libraries that a layer must not import."""
-SHARED = {"binomial"}
+SHARED = {"binomial", "growth"}
 """Folders of ``models`` that are not families: several of these use them."""
 IMPORT_FAMILIES = {"models/persistence.py", "models/catalogue.py"}
 """Modules of ``models`` that may import every family."""

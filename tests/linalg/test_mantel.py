@@ -15,7 +15,8 @@ import dfact
 from dfact.data.coerce import as_dataset
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
-from dfact.psychometrics.mantel import MantelTest, Strata, adjusted, mantel_statistics, mantel_tests
+from dfact.psychometrics.mantel import MantelTest, Strata, mantel_statistics, mantel_tests
+from dfact.psychometrics.several_tests import adjusted
 from tests.conftest import REAL_DATA
 
 FOLDER = REAL_DATA / "psychometrics"

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from sklearn.exceptions import NotFittedError
 
 import dfact
 from dfact.models import persistence
-from dfact.models.bounded_nmf.effects import AdjustedDifferences
 from dfact.models.catalogue import CATALOGUE
 from dfact.models.fitted_schema import Shape, UniformColumns
 from dfact.models.persistence import annotate_model, saved_versions
@@ -75,7 +74,7 @@ def assert_same(first: Any, second: Any) -> None:
             assert type(value) is type(other), name
             assert value.shape == other.shape, name
             np.testing.assert_array_equal(np.asarray(value), np.asarray(other), err_msg=name)
-        elif isinstance(value, AdjustedDifferences):
+        elif is_dataclass(value):
             assert_same(value, other)
         else:
             assert value == other or (value != value and other != other), name  # NaN

@@ -5,7 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
-from dfact.selection.group_comparison.congruence_tests import CongruenceTests, centred_congruences, congruences, holm, unit
+from dfact.psychometrics.several_tests import holm
+from dfact.selection.group_comparison.congruence_tests import CongruenceTests, centred_congruences, congruences, unit
 
 M, B = 20, 199
 

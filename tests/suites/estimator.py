@@ -35,13 +35,20 @@ def assert_same_fit(found: Any, expected: Any) -> None:
             for part, other_part in zip(value, other, strict=True):
                 np.testing.assert_array_equal(np.asarray(other_part), np.asarray(part), err_msg=name)
         elif is_dataclass(value):
-            for part in fields(value):
-                of_value, of_other = getattr(value, part.name), getattr(other, part.name)
-                pairs = zip(of_other, of_value, strict=True) if isinstance(of_value, tuple) else [(of_other, of_value)]
-                for found_part, expected_part in pairs:
-                    np.testing.assert_array_equal(found_part, expected_part, err_msg=f"{name}.{part.name}")
+            assert_same_parts(other, value, name)
         elif isinstance(value, (bool, int, float)):
             assert other == value or (value != value and other != other), name  # NaN
+
+
+def assert_same_parts(found: Any, expected: Any, name: str) -> None:
+    """The parts of a dataclass are bit-identical, those of its parts, too."""
+    for part in fields(expected):
+        value, other = getattr(expected, part.name), getattr(found, part.name)
+        for found_part, expected_part in zip(other, value, strict=True) if isinstance(value, tuple) else [(other, value)]:
+            if is_dataclass(expected_part):
+                assert_same_parts(found_part, expected_part, f"{name}.{part.name}")
+            else:
+                np.testing.assert_array_equal(found_part, expected_part, err_msg=f"{name}.{part.name}")
 
 
 class EstimatorSuite:

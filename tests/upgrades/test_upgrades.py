@@ -23,6 +23,7 @@ from dfact.cli.info import dataset_text
 from dfact.cli.main import main
 from dfact.data.statistics import as_float
 from dfact.engine.checkpoint import resume_point
+from dfact.errors import DataError
 from dfact.jobs import record
 from dfact.models.persistence import is_result_of
 from dfact.psychometrics.anchor import anchor
@@ -136,6 +137,15 @@ def test_effects_of_confounders_are_anchored(folders: dict[Stores, Path], stores
         np.testing.assert_allclose(anchored, anchor(values, loadings, scale).effects, atol=1e-7)
     assert np.isnan(model.confounder_impact_.to_numpy()).all() == (model.differences_ is None)
     assert stores != TODAY or model.differences_ is not None
+
+
+@pytest.mark.parametrize("name", ["icqf.model", "factor_analysis.model"])
+def test_models_that_kept_no_sums_do_not_grow(folders: dict[Stores, Path], name: str) -> None:
+    first = next(stores for stores in ALL if stores.about["format"] >= OLDEST_READ and (folders[stores] / name).exists())
+    model = dfact.load_model(folders[first] / name)
+    with pytest.raises(DataError, match="kept no sums"):
+        model.partial_fit(np.zeros((5, len(model.column_labels_))))
+    assert dfact.load_model(folders[TODAY] / name).growth_.added_rows == 0
 
 
 @pytest.mark.exhaustive

@@ -32,6 +32,26 @@ def write_survey(path: Path, rows: slice, letter: str = "Q", scales: int = 4) ->
     frame.to_csv(path, index=False)
 
 
+def write_waves(folder: Path) -> None:
+    """Write the answers of three waves of other people, ``wave1.csv`` to ``wave3.csv``, and the items.
+
+    The waves are random parts of the same people, except that in the third all answer two items a point higher, as after a change of
+    their wording.
+    """
+    answers = pd.read_csv(ipip_ascado())
+    items = [str(name) for name in answers if str(name).startswith(_SCALES)]
+    answers = answers[(answers[items] != 0).any(axis=1)]
+    answers.insert(0, "person", [f"p{i:04}" for i in answers.index])
+    order = np.random.default_rng(0).permutation(len(answers))
+    for number, (start, stop) in enumerate(((0, 700), (700, 850), (850, len(answers))), 1):
+        wave = answers.iloc[np.sort(order[start:stop])].copy()
+        if number == 3:
+            for item in ("AS3", "DO8"):
+                wave[item] = wave[item].where(wave[item] == 0, np.minimum(wave[item] + 1, 5))
+        wave.to_csv(folder / f"wave{number}.csv", index=False)
+    shutil.copyfile(ipip_ascado_items_file(), folder / "items.csv")
+
+
 def write_spss_files(folder: Path) -> None:
     """Write the answers as ``thesis.sav``, the scales as ``scales.csv``, and a short questionnaire as ``wellbeing.sav``.
 

@@ -195,6 +195,8 @@ class DivergenceDescent:
     the k×k curvatures of each, and from a start far from the optimum they still diverge.
     """
 
+    earlier: None = None
+
     def __init__(self, problem: NMFProblem, Q: NDArray[Any], dtype: np.dtype[Any]) -> None:
         """``Q`` are the initial loadings (k, m)."""
         self.problem = problem

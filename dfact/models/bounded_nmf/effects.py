@@ -67,9 +67,8 @@ class DifferencesPass(RowsPass):
         np.copyto(residuals, 0, where=missing)
         observed = work.matmul(products, work.converted("observed", np.logical_not(missing, out=missing), self.dtype))
         weighted_residuals = work.matmul((A * s).astype(self.dtype, copy=False), residuals)
-        own = {name: getattr(sums, name) for name in ("squares", "penalty_w", "unconverged", "moments")}
         return factors, DifferenceSums(
-            **own,
+            **vars(sums),
             gram=weighted @ A.T.astype(np.float64),
             cross=weighted @ wide.T,
             observed=observed.astype(np.float64),
@@ -94,8 +93,8 @@ class AdjustedDifferences:
     """Standard deviations of the items' answers (m,)."""
 
     @classmethod
-    def from_sums(cls, sums: DifferenceSums) -> Self:
-        """Solve the regressions of the factors and of the residuals on the confounders."""
+    def from_sums(cls, sums: Any) -> Self:
+        """Solve the regressions of the factors and of the residuals on the confounders, by :class:`DifferenceSums` or stored ones."""
         p, m = sums.residuals.shape
         upper = np.triu_indices(p)
         residuals = np.empty((p, m))

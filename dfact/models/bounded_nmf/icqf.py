@@ -1,4 +1,5 @@
 """ICQF: interpretability-constrained questionnaire factorization."""
+# Long because the docstring states the method, and all of its parameters and results.
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,17 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
+from dfact.data.dataset import Dataset
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver
+from dfact.engine.requests import Solver, run
 from dfact.errors import DataError, ParameterError
 from dfact.lazy import pd
 from dfact.models.bounded_nmf.effects import AdjustedDifferences, DifferencesPass, group_effects, impact_table, warn_of_effects
+from dfact.models.bounded_nmf.growth import ROUNDS, DifferenceTotals, Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import STARTS, Problem, check_range, make_problem, weight_unit
 from dfact.models.bounded_nmf.solvers import ADMM, Splitless, fit_loadings, initial_loadings
-from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
+from dfact.models.growth.baseline import Baseline
+from dfact.models.growth.estimator import Added, Growing, total_weight
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
 from dfact.models.scikit_learn import check_is_fitted
@@ -41,7 +45,7 @@ _BOUNDS_OF_ITEMS = Values(lambda value: bool(np.all(np.asarray(value) > 0)), "nu
 _RANGE = Values(_is_range, "(low, high) with 0 ≤ low < high").or_none()
 
 
-class ICQF(Factorization):
+class ICQF(Growing):
     """Interpretability-constrained questionnaire factorization.
 
     Finds factors W (n, k) of the participants and loadings Q = [Qr, Qc] (m, k + c) of the items that
@@ -161,6 +165,8 @@ class ICQF(Factorization):
     confounder_encoding_: ConfounderEncoding | None
     problem_: Problem
     differences_: AdjustedDifferences | None
+    sums_: Annotated[Surrogate, OPTIONAL]
+    saved_sums = (Surrogate, DifferenceTotals)
     traits = ModelTraits(nonnegative=True, copies_weights=True, warm_starts=True, limited_parameters=("bounds", "w_max", "q_max", "beta"))
     saved_types = (Problem, ConfounderEncoding, Confounder, AdjustedDifferences)
 
@@ -232,6 +238,10 @@ class ICQF(Factorization):
         weights = self._row_weights(dataset)
         problem = make_problem(self, dataset, weights)
         self.confounder_encoding_ = None if dataset.confounders is None else ConfounderEncoding.fit(dataset.confounders)
+        return self._task_of(dataset, problem, weights)
+
+    def _task_of(self, dataset: Dataset, problem: Problem, weights: NDArray[np.float64] | None) -> FitTask[Problem]:
+        """Return the task of rows with their encoded confounders and weights."""
         C = self._encode(dataset.confounders, dataset.shape[0])
         dtype = self._working_dtype(dataset)
         columns = [values.astype(dtype) for values in (C, weights) if values is not None]
@@ -257,14 +267,56 @@ class ICQF(Factorization):
             solver, Q = yield from Splitless.with_sample_start(problem, Q, row_start, dtype, task.layout, report)
         else:
             solver = Splitless.from_given_loadings(problem, row_start, dtype)
-        encoding = self.confounder_encoding_
-        rows_pass = RowsPass if encoding is None else partial(DifferencesPass, columns=encoding.contrast_columns())
-        descent, sums, rows = yield from fit_loadings(self, solver, Q, report, dtype, rows_pass)
-        self.differences_ = None if encoding is None else AdjustedDifferences.from_sums(sums)
+        descent, sums, rows = yield from fit_loadings(self, solver, Q, report, dtype, self._rows_pass)
+        self.differences_ = None if self.confounder_encoding_ is None else AdjustedDifferences.from_sums(sums)
+        if self.solver != "admm":
+            self.sums_ = Surrogate.of(descent.sums, descent.Q, sums)
+        self._begin_growth(task, sums)
         self.lagrangian_history_ = np.asarray(descent.lagrangians)
         self.confounder_components_ = descent.Q[problem.k :].copy()
         _warn_unconverged(int(sums.unconverged))
         self.factors_ = task.gather(replace(rows, convert=partial(select_columns, columns=slice(problem.k))), problem.k)
+
+    @property
+    def _rows_pass(self) -> Callable[..., RowsPass]:
+        """The last pass over the rows, with the sums that differences of confounders need."""
+        encoding = self.confounder_encoding_
+        return RowsPass if encoding is None else partial(DifferencesPass, columns=encoding.contrast_columns())
+
+    def _no_sums(self) -> str:
+        if self.solver == "admm" and getattr(self, "growth_", None) is not None:
+            return "solver is 'admm', whose splitting leaves no surrogate of the rows to which others could be added, expected 'mm'"
+        return super()._no_sums()
+
+    def _prepare_update(self, X: Any, confounders: Any = None, sample_weight: Any = None) -> FitTask[Problem]:
+        dataset = self._new_rows(X, confounders, sample_weight)
+        weights = None if dataset.weights is None else np.asarray(dataset.weights, np.float64)
+        problem = replace(self.problem_, gamma=self.problem_.gamma * (1 + total_weight(dataset) / self.growth_.weight))
+        check_range(dataset, problem)
+        return self._task_of(dataset, problem, weights)
+
+    def _all_loadings(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return the loadings Qᵀ (k+c, m) of factors and confounders."""
+        return np.vstack([self.components_, self.confounder_components_]).astype(dtype)
+
+    def _measure(self, task: FitTask[Problem]) -> Solver[Baseline]:
+        Q = self._all_loadings(task.dtype)
+        return (yield from run(RowsPass(task.problem, RowStart.from_loadings(Q[: task.problem.k]), task.dtype), Q))
+
+    def _grow(self, task: FitTask[Problem]) -> Solver[Added]:
+        problem, report = task.problem, Reporter(self.callbacks, ROUNDS)
+        new = total_weight(task.dataset)
+        share = new / (new + self.growth_.weight)
+        Q = self._all_loadings(task.dtype)
+        update = yield from grow_loadings(self, problem, Q, report, task.dtype, share, rows_pass=self._rows_pass)
+        self.confounder_components_ = update.Q[problem.k :].copy()
+        if self.differences_ is not None:
+            self.differences_ = AdjustedDifferences.from_sums(self.sums_.differences)
+        total, squares = self.growth_.baseline.rows + update.sums.rows
+        self.n_effective_ = float(total**2 / squares)
+        _warn_unconverged(int(update.sums.unconverged))
+        rows = replace(update.rows, convert=partial(select_columns, columns=slice(problem.k)))
+        return Added(rows, update.sums, update.gain)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -303,7 +355,7 @@ class ICQF(Factorization):
         problem, dtype = replace(self.problem_, weighted=False), self._working_dtype(dataset)
         check_range(dataset, problem)
         C = self._encode(dataset.confounders, dataset.shape[0])
-        Q = np.vstack([self.components_, self.confounder_components_]).astype(dtype)
+        Q = self._all_loadings(dtype)
         row_start = RowStart.from_loadings(Q[: problem.k])
         task = self._task(dataset, problem, covariates=None if C is None else C.astype(dtype), n_covariates=0 if C is None else C.shape[1])
         leading = partial(select_columns, columns=slice(problem.k))

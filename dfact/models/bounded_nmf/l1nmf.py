@@ -131,3 +131,6 @@ class L1NMF(NMF):
     def _make_problem(self, dataset: Dataset, weights: NDArray[np.float64] | None) -> Problem:
         # The problem of an ICQF without upper bounds, and with γ = 1.
         return Problem(self.n_components, float(self.beta), 1.0, RHO, np.inf, np.inf, 0.0, np.inf, "l1", "cd", weighted=weights is not None)
+
+    def _grown_problem(self, n: int) -> Problem:
+        return self.problem_  # the penalty of the loadings does not depend on the number of rows

@@ -15,12 +15,14 @@ from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.divergence import DivergenceDescent, DivergenceRowsPass, LossPass
+from dfact.models.bounded_nmf.growth import ROUNDS, Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
 from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_size, weight_unit
 from dfact.models.bounded_nmf.solvers import Splitless, descend, fit_loadings, initial_loadings
-from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
+from dfact.models.growth.baseline import Baseline
+from dfact.models.growth.estimator import Added, Growing
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits
@@ -35,7 +37,7 @@ _FINITE_OR_SAME = Values(
 )
 
 
-class NMF(Factorization):
+class NMF(Growing):
     """Non-negative matrix factorization.
 
     Finds factors W (n, k) of the rows and loadings Q (m, k) of the columns that
@@ -128,6 +130,8 @@ class NMF(Factorization):
     reconstruction_err_: float
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     problem_: NMFProblem
+    sums_: Annotated[Surrogate, OPTIONAL]
+    saved_sums = (Surrogate,)
     traits = ModelTraits(
         nonnegative=True,
         copies_weights=True,
@@ -218,9 +222,41 @@ class NMF(Factorization):
     def _solve(self, task: FitTask[Any]) -> Solver[None]:
         report = Reporter(self.callbacks, self.max_iter)
         solver, Q = yield from self._start(task, report)
-        _, sums, rows = yield from fit_loadings(self, solver, Q, report, task.dtype, _rows_pass)
+        descent, sums, rows = yield from fit_loadings(self, solver, Q, report, task.dtype, _rows_pass)
+        if not task.problem.divergence:
+            self.sums_ = Surrogate.of(descent.sums, descent.Q, sums)
+            self._begin_growth(task, sums)
         self.reconstruction_err_ = float(np.sqrt(2 * max(sums.loss, 0.0)))
         self.factors_ = task.gather(rows, task.problem.k)
+
+    def _prepare_update(self, X: Any, sample_weight: Any = None) -> FitTask[Any]:
+        dataset = self._new_rows(X, None, sample_weight)
+        self._check_range(dataset)
+        if dataset.weights is not None:
+            raise DataError("the rows have weights, whose mean over all rows is the unit of the objective; fit all rows again")
+        problem = self._grown_problem(dataset.shape[0])
+        return self._task(dataset, replace(problem, masked=_has_missing(dataset)) if isinstance(problem, NMFProblem) else problem)
+
+    def _grown_problem(self, n: int) -> Problem:
+        """Return the problem with n more rows, in proportion to whose number the loadings are penalized."""
+        return self.problem_.on_share(1 + n / self.growth_.n_rows)
+
+    def _measure(self, task: FitTask[Any]) -> Solver[Baseline]:
+        Q = self.components_.astype(task.dtype)
+        return (yield from run(RowsPass(task.problem, RowStart.from_loadings(Q), task.dtype), Q))
+
+    def _grow(self, task: FitTask[Any]) -> Solver[Added]:
+        n, seen = task.dataset.shape[0], self.growth_.n_rows
+        report, Q = Reporter(self.callbacks, ROUNDS), self.components_.astype(task.dtype)
+        update = yield from grow_loadings(self, task.problem, Q, report, task.dtype, n / (n + seen), _Solver)
+        self.n_effective_ += n
+        self.reconstruction_err_ = float(np.sqrt(2 * max(self.sums_.loss(update.Q), 0.0)))
+        return Added(update.rows, update.sums, update.gain)
+
+    def _no_sums(self) -> str:
+        if self.problem_.divergence:
+            return "an NMF with the loss 'kullback-leibler' keeps no sums of its rows, expected 'frobenius' to add rows; fit all again"
+        return super()._no_sums()
 
     def held_out_deviance(self, task: FitTask[Any], held_out: BlockView) -> Solver[NDArray[np.float64]]:
         """Solve the task on a view of the blocks.
@@ -295,7 +331,7 @@ class _Solver(Splitless):
     def loadings(self, sums: Sums, Q: NDArray[Any]) -> Solver[NDArray[Any]]:
         solved = yield from super().loadings(sums, Q)
         if np.max(self.problem.loadings_penalty) > 0 or self.problem.loadings_ridge > 0:
-            solved[sums.gram.diagonal() == 0] = 0
+            solved[self.with_earlier(sums).gram.diagonal() == 0] = 0
         return solved
 
 

@@ -19,6 +19,7 @@ from dfact.kernels.sparse_products import times, transposed_times
 from dfact.lazy import sp
 from dfact.linalg.svd import Matrix, zero_filled
 from dfact.models.bounded_nmf.problem import NMFProblem, Problem
+from dfact.models.growth.baseline import Baseline, compute_baseline, factor_sums
 
 _SWEEPS = 3  # coordinate sweeps of a row in an iteration; the next iteration continues from their result
 _ROW_TOLERANCE = 1e-4  # of rows given the loadings, relative to w_max and to the bounds' width
@@ -247,7 +248,7 @@ class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
 
 
 @dataclass
-class RowSums(PartialSums, name="bounded_nmf_rows"):
+class RowSums(Baseline, name="bounded_nmf_rows"):
     squares: NDArray[Any]
     """‖O∘(M − R)‖²."""
     penalty_w: NDArray[Any]
@@ -291,12 +292,16 @@ class RowsPass(Pass[BlockState, NDArray[Any], RowSums]):
         exact, H = work.converted("loadings", Q, np.float64), work.matmul(Q[: p.k], M.T, "linear")
         unconverged = solve_rows(block.values, X, H, exact, p.k, linear, ridge, p.w_max, *limits, _ROW_TOLERANCE)
         s = p.sample_weight(block, self.dtype)
-        squares = squared_error(block.values, work.matmul(X.T, Q, "target"), s)
+        R = work.matmul(X.T, Q, "target")
+        squares, figures = squared_error(block.values, R, s), compute_baseline(block.values, R, X[: p.k].T, s)
         missing = np.isnan(block.values, out=work.array("missing", M.shape, bool))
         counts = s @ work.converted("observed", np.logical_not(missing, out=missing), s.dtype)
         total = s.astype(np.float64) @ work.converted("wide", M, np.float64)
         moments = np.stack([counts, total, np.einsum("i,ij,ij->j", s, M, M, dtype=np.float64)])
-        return RowFactors(X), RowSums(np.asarray(squares), s @ p.column_penalties(X[: p.k]), np.asarray(unconverged), moments)
+        penalty_w = np.asarray(s @ p.column_penalties(X[: p.k]))
+        return RowFactors(X), RowSums(
+            **figures, squares=np.asarray(squares), penalty_w=penalty_w, unconverged=np.asarray(unconverged), moments=moments
+        )
 
     def _solve_stored(self, M: sp.csr_array, X: NDArray[Any], Q: NDArray[Any], s: NDArray[Any]) -> tuple[RowFactors, RowSums]:
         """Solve sparse rows, whose Gram matrix is the same, by coordinate descent in double precision."""
@@ -317,7 +322,17 @@ class RowsPass(Pass[BlockState, NDArray[Any], RowSums]):
         )
         squared, weights = M.astype(np.float64) ** 2, s.astype(np.float64)
         norms = np.asarray(squared.sum(axis=1)).ravel() - 2 * np.einsum("ki,ki->i", W, H) + np.einsum("ki,kl,li->i", W, gram, W)
-        counts = np.full(M.shape[1], weights.sum())
-        moments = np.stack([counts, M.T @ weights, squared.T @ weights])
-        squares, penalty = np.asarray(max(float(weights @ norms), 0.0)), weights @ p.column_penalties(W)
-        return RowFactors(W.astype(self.dtype)), RowSums(squares, penalty, np.asarray(0), moments)
+        counts, answers, squares = np.full(M.shape[1], weights.sum()), M.T @ weights, squared.T @ weights
+        moments = np.stack([counts, answers, squares])
+        weighted = W * weights
+        fit = 2 * np.einsum("jk,kj->j", M.T @ weighted.T, wide) - np.einsum("kj,kl,lj->j", wide, weighted @ W.T, wide)
+        figures = factor_sums(W.T, weights)
+        items = np.stack([counts, np.full(M.shape[1], weights @ weights), answers - (W @ weights) @ wide, np.maximum(squares - fit, 0)])
+        return RowFactors(W.astype(self.dtype)), RowSums(
+            **figures,
+            items=items,
+            squares=np.asarray(max(float(weights @ norms), 0.0)),
+            penalty_w=weights @ p.column_penalties(W),
+            unconverged=np.asarray(0),
+            moments=moments,
+        )

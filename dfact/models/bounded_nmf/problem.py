@@ -98,7 +98,11 @@ class Problem:
 
     def penalties(self, penalty_w: float, Q: NDArray[Any]) -> float:
         """Return the share of both penalties in the objective, from W's penalty summed over the rows and from Qᵀ (k+c, m)."""
-        return self.beta * penalty_w + float((self.loadings_penalty * self.column_penalties(Q)).sum())
+        return self.rows_penalty(penalty_w) + float((self.loadings_penalty * self.column_penalties(Q)).sum())
+
+    def rows_penalty(self, penalty_w: float) -> float:
+        """Return the share of W's penalty in the objective, from its sum over the rows in a pass."""
+        return self.beta * penalty_w
 
     def solve(
         self,
@@ -161,6 +165,9 @@ class NMFProblem(Problem):
     def penalties(self, penalty_w: float, Q: NDArray[Any]) -> float:
         wide = Q.astype(np.float64)
         return penalty_w + self.l1_q * float(wide.sum()) + 0.5 * self.ridge_q * float(np.vdot(wide, wide))
+
+    def rows_penalty(self, penalty_w: float) -> float:
+        return penalty_w
 
 
 def solve_columns(

@@ -5,7 +5,7 @@ The variables ``Q`` hold the transpose Qᵀ (k+c, m) of the paper's loadings. R 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import Pass
+from dfact.engine.passes import BlockView, Pass
 from dfact.engine.requests import Solver, map_columns, run, state_rows
 from dfact.engine.session import StateRows
 from dfact.linalg.svd import nndsvd
@@ -36,6 +36,18 @@ _MIN_RHO = 2**0.5
 _BALANCE = 5.0  # ratio of the residuals beyond which ρ changes
 
 
+class EarlierRows(Protocol):
+    """Rows of which a solver knows only sums; see :mod:`dfact.models.bounded_nmf.growth`."""
+
+    def add_to(self, sums: Sums) -> Sums:
+        """Return the sums of a pass with those of these rows."""
+        ...
+
+    def objective(self, problem: Problem, Q: NDArray[Any]) -> float:
+        """Return their share in the objective at the loadings Qᵀ, without the penalty of the loadings."""
+        ...
+
+
 class ADMM:
     """The paper's ADMM, equations (1)-(4), with Z = R split off; Z and its dual A share one array of state.
 
@@ -43,6 +55,8 @@ class ADMM:
     other (Boyd et al. 2011, section 3.4.1). It stays at or above √2, as the paper's proposition 1 asks, and changes less and
     less often, so that it converges. The spectral rule that the paper cites (Xu et al. 2017) needs three more arrays of the data's size.
     """
+
+    earlier: EarlierRows | None = None
 
     def __init__(self, problem: Problem, row_start: RowStart, dtype: np.dtype[Any], *, adaptive: bool) -> None:
         self.problem, self._adaptive = problem, adaptive
@@ -94,6 +108,8 @@ class Splitless:
         self._point: NDArray[Any] | None = None
         self._steps = 0
         self._bounds_met = False
+        self.earlier: EarlierRows | None = None
+        """Rows that the loadings have to fit, too, of which only sums are known."""
 
     @classmethod
     def from_given_loadings(cls, problem: Problem, row_start: RowStart, dtype: np.dtype[Any]) -> Self:
@@ -132,7 +148,11 @@ class Splitless:
         self._bounds_met = abs(float(sums.lagrangian) - loss) <= _BOUNDS_MET * loss
         if not self._bounds_met:
             self.rho = min(_RHO_END * self.problem.rho, _RHO_GROWTH * self.rho)
-        return (yield from _solve(self.problem, sums, Q, 1.0))
+        return (yield from _solve(self.problem, self.with_earlier(sums), Q, 1.0))
+
+    def with_earlier(self, sums: Sums) -> Sums:
+        """Return the sums of a pass with those of the earlier rows."""
+        return sums if self.earlier is None else self.earlier.add_to(sums)
 
     def next_point(self, Q: NDArray[Any]) -> NDArray[Any]:
         """Return the loadings extrapolated along their last step, at which the next pass begins."""
@@ -160,6 +180,8 @@ class Descent:
     converged: bool
     remaining: float
     """Estimated distance of the objective from its limit, relative to its value."""
+    sums: Sums
+    """Sums of the last pass, from which Q follows."""
 
 
 Measure = Callable[[Sequence[float]], float]
@@ -175,22 +197,23 @@ def descend(
     measure: Measure = remaining_change,
     *,
     sample: tuple[int, ...] | None = None,
+    view: BlockView | None = None,
     reset: bool = False,
 ) -> Solver[Descent]:
     """Alternate between a pass over the rows and an update of the loadings Qᵀ (k+c, m).
 
     Stop when the ``measure`` is less than ``tol`` for the objectives and for the augmented Lagrangians. ``report`` is called
-    with all objectives after each pass. The passes run on a ``sample`` of the partitions, by default on all. With ``reset`` the rows'
-    earlier state is discarded.
+    with all objectives after each pass. The passes run on a ``sample`` of the partitions, by default on all, and on a ``view`` of the
+    blocks. With ``reset`` the rows' earlier state is discarded.
     """
-    problem, point = solver.problem, Q
+    problem, point, earlier = solver.problem, Q, solver.earlier
     pass_: Pass[Any, Any, Sums] = solver.pass_
     objectives: list[float] = []
     lagrangians: list[float] = []
     remaining = float("nan")
     for _ in range(max_iter):
-        sums = yield from run(pass_, solver.broadcast(point), sample=sample, reset=reset and not objectives)
-        penalties = problem.penalties(float(sums.penalty_w), point)
+        sums = yield from run(pass_, solver.broadcast(point), view, sample=sample, reset=reset and not objectives)
+        penalties = problem.penalties(float(sums.penalty_w), point) + (0.0 if earlier is None else earlier.objective(problem, point))
         objectives.append(sums.loss + penalties)
         lagrangians.append(float(sums.lagrangian) + penalties)
         if report is not None:
@@ -198,9 +221,9 @@ def descend(
         Q = yield from solver.loadings(sums, point)
         remaining = max(measure(objectives), measure(lagrangians))
         if remaining < tol:
-            return Descent(Q, objectives, lagrangians, converged=True, remaining=remaining)
+            return Descent(Q, objectives, lagrangians, converged=True, remaining=remaining, sums=sums)
         point = solver.next_point(Q)
-    return Descent(Q, objectives, lagrangians, converged=False, remaining=remaining)
+    return Descent(Q, objectives, lagrangians, converged=False, remaining=remaining, sums=sums)
 
 
 def fit_loadings(

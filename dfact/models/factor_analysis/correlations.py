@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.models.fit_task import FitTask
-from dfact.psychometrics.correlation import MomentsPass, is_indefinite, smoothed
+from dfact.psychometrics.correlation import Moments, MomentsPass, is_indefinite, smoothed
 from dfact.psychometrics.polychoric import Levels, level_moments, tabulate
 
 
@@ -32,6 +33,10 @@ class Correlations:
     """Whether R had negative eigenvalues and was smoothed."""
     thresholds: list[list[float]] | None = None
     """Thresholds of the items, of polychoric correlations."""
+    moments: Moments | None = None
+    """Sums from which Pearson's correlations follow."""
+    shift: NDArray[np.float64] | None = None
+    """Value of each item (m) from which these sums are counted."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,11 @@ def correlate(task: FitTask[Tables | None], *, complete_only: bool) -> Solver[Co
     """Compute the correlations of the answers by passes. Without ``problem`` they are Pearson's, else polychoric ones."""
     n_rows, labels = task.dataset.shape[0], task.dataset.column_labels
     found = yield from _pearson(task, complete_only) if task.problem is None else _polychoric(task, task.problem, complete_only)
+    return checked(found, n_rows, labels, pearson=task.problem is None)
+
+
+def checked(found: Correlations, n_rows: int, labels: NDArray[Any], *, pearson: bool) -> Correlations:
+    """Refuse correlations that are not defined; smooth those with negative eigenvalues, with a warning."""
     if found.n < 2:
         raise DataError(f"{found.n} of {n_rows} rows have all answers, expected at least 2; use missing='pairwise' (--missing pairwise)")
     undefined = np.argwhere(np.isnan(found.R))
@@ -56,8 +66,8 @@ def correlate(task: FitTask[Tables | None], *, complete_only: bool) -> Solver[Co
         raise DataError(f"{message} in the {found.counts[tuple(undefined[0])]:g} rows with answers; leave out one, or add rows")
     if not is_indefinite(found.R):
         return found
-    remedy = "missing='listwise' needs no smoothing" if task.problem is None else "leave out items, or add rows"
-    message = f"the {'pairwise' if task.problem is None else 'polychoric'} correlations have negative eigenvalues and were smoothed"
+    remedy = "missing='listwise' needs no smoothing" if pearson else "leave out items, or add rows"
+    message = f"the {'pairwise' if pearson else 'polychoric'} correlations have negative eigenvalues and were smoothed"
     warnings.warn(f"{message}; {remedy}", UserWarning, stacklevel=3)
     return replace(found, R=smoothed(found.R), smoothed=True)
 
@@ -65,9 +75,14 @@ def correlate(task: FitTask[Tables | None], *, complete_only: bool) -> Solver[Co
 def _pearson(task: FitTask[Tables | None], complete_only: bool) -> Solver[Correlations]:
     shift = (task.dataset.statistics.minimum + task.dataset.statistics.maximum) / 2
     moments = yield from run(MomentsPass(task.dtype, complete_only, task.covariates is not None), shift)
+    return pearson(moments, shift)
+
+
+def pearson(moments: Moments, shift: NDArray[np.float64]) -> Correlations:
+    """Return the correlations of items by their moments about ``shift`` (m)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         R, mean, scale = moments.correlations(), moments.means() + shift, moments.deviations()
-    return Correlations(R, int(moments.rows), moments.effective_rows, mean, scale, moments.counts)
+    return Correlations(R, int(moments.rows), moments.effective_rows, mean, scale, moments.counts, moments=moments, shift=shift)
 
 
 def _polychoric(task: FitTask[Tables | None], tables: Tables, complete_only: bool) -> Solver[Correlations]:

@@ -17,16 +17,19 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.rotation import explained, oblimin, ordered, promax, promax_spss, varimax
-from dfact.models.estimator import Factorization
-from dfact.models.factor_analysis.correlations import Correlations, Tables, correlate
-from dfact.models.factor_analysis.passes import ScorePass, Scorer
+from dfact.models.factor_analysis.correlations import Correlations, Tables, checked, correlate, pearson
+from dfact.models.factor_analysis.growth import MomentSums
+from dfact.models.factor_analysis.passes import ScorePass, Scorer, ScoreSums
 from dfact.models.fit_task import FitTask
-from dfact.models.fitted_schema import Length, Shape
+from dfact.models.fitted_schema import OPTIONAL, Length, Shape
+from dfact.models.growth.baseline import Baseline
+from dfact.models.growth.estimator import Added, Growing
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, at_least
 from dfact.progress import Iteration, Reporter
+from dfact.psychometrics.correlation import MomentsPass
 from dfact.psychometrics.fit_indices import fit_indices, score_reliability
 from dfact.psychometrics.minres import LOWEST, minres
 from dfact.psychometrics.polychoric import GATHERED_ROWS, answer_levels, gathered_bytes, table_bytes
@@ -52,7 +55,7 @@ class Factors:
     converged: bool
 
 
-class FactorAnalysis(Factorization):
+class FactorAnalysis(Growing):
     """Exploratory factor analysis: minimum residual extraction and rotation.
 
     The correlations R (m, m) of the items are modelled as ΛΦΛᵀ + Ψ with pattern loadings Λ (m, k) of
@@ -192,6 +195,8 @@ class FactorAnalysis(Factorization):
     smoothed_: bool
     rmsr_: float
     thresholds_: Annotated[list[list[float]], Length(("m",))] | None
+    sums_: Annotated[MomentSums, OPTIONAL]
+    saved_sums = (MomentSums,)
 
     def __init__(
         self,
@@ -246,13 +251,19 @@ class FactorAnalysis(Factorization):
         report = Reporter(self.callbacks, _N_STEPS)
         correlations = yield from correlate(task, complete_only=self.missing == "listwise")
         report.step("correlations")
+        sums = yield from self._solve_correlations(task, correlations, report)
+        if correlations.moments is not None and correlations.shift is not None:
+            weights = task.dataset.weights
+            unit = 1.0 if weights is None else float(weights.max())
+            self.sums_ = MomentSums.of(correlations.moments, correlations.shift, unit)
+        self._begin_growth(task, sums)
+        self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
+
+    def _solve_correlations(self, task: FitTask[Tables | None], correlations: Correlations, report: Reporter) -> Solver[ScoreSums]:
+        """Extract the factors of correlations, score the rows of the task, and set the attributes except those of the rows."""
         factors = self._extract(correlations.R, task)
         report.step("factors")
-        pattern, Phi = factors.pattern, factors.correlations
-        self.components_ = np.ascontiguousarray(pattern.T, task.dtype)
-        scorer = Scorer.from_loadings(self.components_, factors.uniquenesses, Phi, correlations.mean, correlations.scale)
-        sums = yield from run(ScorePass(task.dtype), scorer)
-        report.step("scores")
+        self.components_ = np.ascontiguousarray(factors.pattern.T, task.dtype)
         self.factor_correlations_, self.communalities_ = factors.correlations, factors.communalities
         self.uniquenesses_, self.rmsr_ = factors.uniquenesses, factors.rmsr
         self.explained_share_ = float(factors.communalities.mean())
@@ -261,8 +272,39 @@ class FactorAnalysis(Factorization):
         self.correlations_, self.n_observations_, self.smoothed_ = correlations.R, correlations.n, correlations.smoothed
         self.n_effective_ = correlations.n_effective
         self.thresholds_ = correlations.thresholds
+        sums = yield from run(ScorePass(task.dtype, task.covariates is not None), self._scorer())
+        report.step("scores")
         _warn_nonrespondents(int(sums.nonrespondents), task.dataset.shape[0])
-        self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
+        return sums
+
+    def _scorer(self) -> Scorer:
+        return Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
+
+    def _no_sums(self) -> str:
+        if self.correlation == "polychoric":
+            return "polychoric correlations keep no tables of the pairs of items, expected sums of the rows; fit all rows again"
+        return super()._no_sums()
+
+    def _prepare_update(self, X: Any, sample_weight: Any = None) -> FitTask[Tables | None]:
+        dataset = self._new_rows(X, None, sample_weight)
+        if dataset.weights is None:
+            return self._task(dataset)
+        return self._task(dataset, covariates=np.asarray(dataset.weights, np.float64)[:, None] / self.sums_.weight_unit)
+
+    def _measure(self, task: FitTask[Tables | None]) -> Solver[Baseline]:
+        return (yield from run(ScorePass(task.dtype, task.covariates is not None), self._scorer()))
+
+    def _grow(self, task: FitTask[Tables | None]) -> Solver[Added]:
+        report, stored = Reporter(self.callbacks, _N_STEPS), self.sums_
+        moments = stored.moments()
+        pass_ = MomentsPass(task.dtype, self.missing == "listwise", task.covariates is not None)
+        moments.add((yield from run(pass_, stored.shift)))
+        report.step("correlations")
+        found = pearson(moments, stored.shift)
+        self.sums_ = MomentSums.of(moments, stored.shift, stored.weight_unit)
+        n = self.growth_.n_rows + task.dataset.shape[0]
+        sums = yield from self._solve_correlations(task, checked(found, n, task.dataset.column_labels, pearson=True), report)
+        return Added((yield from state_rows("factors")), sums)
 
     def correlate(self, X: Any, *, sample_weight: Any = None) -> Correlations:
         """Compute the correlations from which ``fit`` extracts factors, by one pass over X (n, m)."""
@@ -316,8 +358,7 @@ class FactorAnalysis(Factorization):
         dataset = self._dataset(X, None, reset=False)
         dtype = self._working_dtype(dataset)
         task = self._task(dataset, footprint=self._footprint(dataset.shape, 0, dtype), dtype=dtype)
-        scorer = Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
-        sums, scores = task.compute_rows(ScorePass(task.dtype), scorer, len(self.components_), out)
+        sums, scores = task.compute_rows(ScorePass(task.dtype), self._scorer(), len(self.components_), out)
         _warn_nonrespondents(int(sums.nonrespondents), dataset.shape[0])
         return scores
 

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, Pass
 from dfact.kernels.entries import filled
+from dfact.models.growth.baseline import Baseline, compute_baseline
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Scorer:
     """Λ_jᵀΛ_j / Ψ_j of each item (m, k·k)."""
     precision: NDArray[np.float64]
     """Φ⁻¹ (k, k)."""
+    pattern: NDArray[np.float64]
+    """Λ (m, k)."""
 
     @classmethod
     def from_loadings(
@@ -37,20 +40,22 @@ class Scorer:
         loadings = components.T.astype(np.float64)
         weights = loadings / uniquenesses[:, None]
         information = (weights[:, :, None] * loadings[:, None, :]).reshape(len(loadings), -1)
-        return cls(mean, scale, weights, information, np.asarray(np.linalg.inv(correlations), np.float64))
+        return cls(mean, scale, weights, information, np.asarray(np.linalg.inv(correlations), np.float64), loadings)
 
 
 @dataclass
-class ScoreSums(PartialSums, name="factor_scores"):
+class ScoreSums(Baseline, name="factor_scores"):
     nonrespondents: NDArray[Any]
     """Number of rows without any answer."""
 
 
 @dataclass(frozen=True)
 class ScorePass(Pass[BlockState, Scorer, ScoreSums]):
-    """Scores of every row."""
+    """Scores of every row, and its residuals z − Λf in standard deviations of the items."""
 
     dtype: np.dtype[Any]
+    weighted: bool = False
+    """Whether the last of a block's covariates is the weight of its rows."""
 
     def step(self, block: Block, state: BlockState, broadcast: Scorer) -> tuple[BlockState, ScoreSums]:
         s, M, work = broadcast, block.values, block.work
@@ -69,4 +74,6 @@ class ScorePass(Pass[BlockState, Scorer, ScoreSums]):
             F[:, rows] = np.linalg.solve(matrices.reshape(-1, *s.precision.shape), B.T[rows, :, None])[:, :, 0].T
         nonrespondents = missing.all(axis=1)
         F[:, nonrespondents] = np.nan
-        return RowFactors(F.astype(self.dtype)), ScoreSums(np.asarray(nonrespondents.sum()))
+        weights = block.covariates[:, -1] if self.weighted and block.covariates is not None else None
+        figures = compute_baseline(Z, work.matmul(F.T, s.pattern.T, "model"), F.T, weights)
+        return RowFactors(F.astype(self.dtype)), ScoreSums(**figures, nonrespondents=np.asarray(nonrespondents.sum()))

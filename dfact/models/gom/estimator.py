@@ -173,6 +173,7 @@ class GradeOfMembership(Factorization):
         counts_empty_rows=True,
         original_units=True,
         centred_matching=True,
+        cannot_grow="the classes are found by singular vectors of all rows, which sums of earlier rows do not give",
         limited_parameters=("tau", "max_response"),
     )
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.engine.environment import describe_environments
 from dfact.errors import ParameterError
+from dfact.export.growth import growth_lines
 from dfact.export.stability import stability_lines
 from dfact.export.tables import Lines, Texts, item_texts, largest_items, require_own_items, under_headings
 from dfact.models.catalogue import BY_NAME
@@ -225,7 +226,7 @@ def find_presenter(model: Factorization) -> type[Presenter[Factorization]]:
 def model_text(model: Factorization, top: int = 5, texts: Texts = None, extra: tuple[tuple[str, str], ...] = ()) -> str:
     """Return the summary of a fitted model with ``extra`` lines (name, text), and the ``top`` items of each component."""
     presenter = find_presenter(model)(model)
-    lines = [*presenter.summary(), *stability_lines(model), *extra]
+    lines = [*presenter.summary(), *stability_lines(model), *growth_lines(model), *extra]
     return escape_lines("\n\n".join([align_columns(lines), *presenter.component_texts(top, texts)]))
 
 

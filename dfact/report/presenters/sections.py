@@ -22,6 +22,7 @@ from dfact.report.plots import with_item_labels
 from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, environments_text, find_presenter
 from dfact.report.presenters.cp.presenter import solutions_section
 from dfact.report.presenters.cp.stability import stability_section
+from dfact.report.presenters.growth import growth
 from dfact.report.reconstruction import item_errors
 from dfact.report.row_statistics import RowStatistics
 from dfact.selection.running.estimators import fitted_dataset
@@ -57,6 +58,7 @@ def make_document(
         distributions(presenter),
         errors(presenter),
         None if dataset is None else presenter.errors_section(dataset),
+        growth(presenter),
         stability(presenter),
         comparison(presenter),
         selection(presenter),

@@ -102,14 +102,3 @@ def _crossing(curve: Array, of_populations: Array, value: float) -> float:
     after = int(below.argmax())
     share = (curve[after - 1] - value) / (curve[after - 1] - curve[after])
     return float(of_populations[after - 1] + share * (of_populations[after] - of_populations[after - 1]))
-
-
-def holm(p: Array) -> Array:
-    """Return p values of any shape adjusted by Holm's procedure; NaN ones are not tests."""
-    adjusted, known = np.full(p.shape, np.nan), ~np.isnan(p)
-    flat = p[known]
-    order = np.argsort(flat, kind="stable")
-    steps = np.minimum(np.maximum.accumulate(flat[order] * np.arange(len(flat), 0, -1)), 1.0)
-    flat[order] = steps
-    adjusted[known] = flat
-    return adjusted

@@ -13,7 +13,8 @@ from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.rotation import rotate_to_target
 from dfact.progress import Iteration
-from dfact.selection.group_comparison.congruence_tests import DRAWS_PER_TEST, CongruenceTests, centred_congruences, congruences, holm, unit
+from dfact.psychometrics.several_tests import holm
+from dfact.selection.group_comparison.congruence_tests import DRAWS_PER_TEST, CongruenceTests, centred_congruences, congruences, unit
 from dfact.selection.group_comparison.equal_loadings import EqualLoadingsFits
 from dfact.selection.group_comparison.mantel_test import Groups
 from dfact.selection.resampling.refits import Matching, Refits, converged_start, refit_inputs

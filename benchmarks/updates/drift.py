@@ -1,0 +1,74 @@
+"""Drift: false alarms of new rows of the same population, and how often planted drift is found.
+
+    python -m benchmarks.updates.drift [--runs 400]
+
+Each run draws a questionnaire of 40 items from 0 to 4 with four factors: 4,000 people are fitted, and 1,000 new ones are checked, first as
+they are, then with two items shifted by 0.3 standard deviations.
+"""
+
+import argparse
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import dfact
+from benchmarks.common import exit_code, report
+
+ITEMS, FACTORS, FITTED, NEW = 40, 4, 4000, 1000
+SHIFT, SHIFTED = 0.3, (5, 22)
+MODELS = {"ICQF": lambda: dfact.ICQF(FACTORS, bounds=(0.0, 4.0)), "FactorAnalysis": lambda: dfact.FactorAnalysis(FACTORS)}
+
+
+def people(n: int, rng: np.random.Generator, Q: NDArray[Any]) -> NDArray[Any]:
+    """Return answers from 0 to 4 before rounding, with factors from 0 to 1 that are often 0."""
+    W = rng.beta(0.8, 0.8, (n, FACTORS)) * (rng.random((n, FACTORS)) < 0.7)
+    latent: NDArray[Any] = W @ Q + rng.normal(1, 0.8, (n, ITEMS))
+    return latent
+
+
+def rounded(latent: NDArray[Any], missing: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the answers, NaN where missing."""
+    return np.where(missing, np.nan, np.clip(np.rint(latent), 0, 4)).astype(np.float32)
+
+
+def run(name: str, seed: int) -> dict[str, Any]:
+    """Check the new rows of one questionnaire, without and with drift."""
+    rng = np.random.default_rng(seed)
+    Q = rng.gamma(2, 1, (FACTORS, ITEMS)) * (np.arange(ITEMS) % FACTORS == np.arange(FACTORS)[:, None])
+    share = rng.uniform(0, 0.05, ITEMS)
+    seen, new = people(FITTED, rng, Q), people(NEW, rng, Q)
+    spread = seen.std(axis=0)
+    holes = rng.random(new.shape) < share
+    model = MODELS[name]().fit(rounded(seen, rng.random(seen.shape) < share))
+    calm = model.drift(rounded(new, holes))
+    new[:, SHIFTED] += SHIFT * spread[list(SHIFTED)]
+    shifted = model.drift(rounded(new, holes))
+    found = shifted.adjusted["residual"][list(SHIFTED)] <= shifted.level
+    return {"alarm": calm.found, "both": bool(found.all()), "any": bool(found.any())}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=400)
+    arguments = parser.parse_args()
+    rows, thresholds = [], []
+    for name in MODELS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            runs = [run(name, seed) for seed in range(arguments.runs)]
+        rates = {key: 100 * float(np.mean([each[key] for each in runs])) for key in runs[0]}
+        rows.append({"model": name, "runs": len(runs), "false_alarms_%": rates["alarm"], "both_items_found_%": rates["both"]})
+        slack = 300 * np.sqrt(0.05 * 0.95 / len(runs)) if len(runs) < 400 else 0  # for few runs
+        thresholds += [
+            (f"{name}: 2 to 7% of false alarms", 2 - slack <= rates["alarm"] <= 7 + slack),
+            (f"{name}: drift in two of {ITEMS} items is found in 80% of the runs", rates["both"] >= 80),
+        ]
+    report("updates_drift", rows, thresholds)
+    return exit_code(thresholds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""Base class of the estimators that grow: ``partial_fit``, the check for drift, and the record of what was added."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass
+from itertools import chain
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.dataset import Dataset
+from dfact.engine.driver import drive
+from dfact.engine.requests import Solver, read_environments
+from dfact.engine.session import StateRows
+from dfact.errors import DataError
+from dfact.linalg.congruence import congruence, match
+from dfact.models.docstrings import with_shared_entries
+from dfact.models.estimator import SAVED_TYPES, Factorization
+from dfact.models.fit_task import FitTask, fitted_attributes
+from dfact.models.fitted_schema import OPTIONAL
+from dfact.models.growth.baseline import Baseline
+from dfact.models.growth.drift import LEVEL, Drift
+from dfact.models.growth.record import EXACT, SAVED, Gain, Growth
+from dfact.models.row_factors import gather_rows
+from dfact.models.run_end import end_callbacks
+from dfact.models.scikit_learn import check_is_fitted
+
+_OF_EARLIER_LOADINGS = ("stability_", "comparison_")  # annotations that an update makes untrue
+_NAMED = 3  # labels in a message
+SAVED_TYPES.update({kind.__name__: kind for kind in SAVED})
+
+
+@dataclass(frozen=True)
+class Added:
+    """Rows that a model has added to its sums."""
+
+    factors: StateRows
+    """Their factors, with the new loadings."""
+    baseline: Baseline
+    """Their figures, with the new loadings."""
+    gain: Gain = EXACT
+    """Estimated gain of a complete fit."""
+
+
+class Growing(Factorization, registered=False):
+    """Base of the estimators to which rows can be added without those that they have seen.
+
+    A subclass stores in ``sums_`` what it needs of the rows that it has seen, calls ``_begin_growth`` at the end of a fit, and
+    defines ``_prepare_update``, ``_measure`` and ``_grow``.
+
+    Attributes
+    ----------
+    growth_ : Growth
+        Numbers of rows that the last complete fit and updates since have seen, the estimated gain of a complete fit, and the
+        :class:`dfact.models.growth.drift.Drift` of the last update.
+    sums_
+        Sums over all these rows, from which ``partial_fit`` continues; the guide ``security`` states what they disclose.
+    """
+
+    growth_: Annotated[Growth, OPTIONAL]
+    saved_sums: ClassVar[tuple[type[Any], ...]] = ()
+    """Dataclasses of ``sums_``."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if settings.get("registered", True):
+            cls.__doc__ = with_shared_entries(cls, Growing)
+            SAVED_TYPES.update({kind.__name__: kind for kind in cls.saved_sums})
+
+    def partial_fit(self, X: Any, y: None = None, **fit_inputs: Any) -> Self:
+        """Add the rows X (n, m) to the model, without those that it has seen; an unfitted model is fitted to X.
+
+        The rows are solved, their sums are added to ``sums_``, and the loadings are updated. ``factors_`` gets their factors; those
+        of earlier rows stay as they were, and ``transform`` computes them with the new loadings. ``growth_`` records the update, and
+        whether the new rows differ from the earlier ones. An update that is interrupted leaves the model as it was. Further
+        arguments are those of ``fit``.
+        """
+        del y
+        if not fitted_attributes(self):
+            return self.fit(X, **fit_inputs)
+        return self.update_prepared(self.prepare_update(X, **fit_inputs))
+
+    def prepare_update(self, X: Any, **fit_inputs: Any) -> FitTask[Any]:
+        """Check the rows to be added, and plan the update; nothing runs, and the model does not change."""
+        check_is_fitted(self)
+        if getattr(self, "growth_", None) is None or getattr(self, "sums_", None) is None:
+            raise DataError(self._no_sums())
+        task = copy(self)._prepare_update(X, **fit_inputs)
+        fingerprint = task.dataset.stored_fingerprint
+        if fingerprint is not None and fingerprint in (self.fingerprint_, *self.growth_.batches):
+            found = f"the dataset with fingerprint {fingerprint} is part of the model already"
+            raise DataError(f"{found}, expected new rows; import those that are new")
+        return task
+
+    def update_prepared(self, task: FitTask[Any], *, level: float = LEVEL) -> Self:
+        """Run the update that ``prepare_update`` returned. ``level`` is the familywise error rate of the tests for drift."""
+        try:
+            with task.open_session() as session:
+                drive(self.grow(task, level), session)
+        finally:
+            end_callbacks(self)
+        return self
+
+    def grow(self, task: FitTask[Any], level: float = LEVEL) -> Solver[None]:
+        """Add the rows of the task: yield requests for passes, and end by setting all fitted attributes."""
+        grown = type(self)(**self.get_params(deep=False))
+        grown.__dict__.update(fitted_attributes(task.model))
+        current = grown.growth_
+        found = Drift.between(current.baseline, (yield from grown._measure(task)), level)
+        before = grown.components_.astype(np.float64)
+        added = yield from grown._grow(task)
+        order, signs = _match_factors(before, grown.components_.astype(np.float64), signed=not self.traits.nonnegative)
+        dataset = task.dataset
+        grown.growth_ = current.grown(
+            dataset.shape[0],
+            total_weight(dataset),
+            [*current.batches, *(each for each in (grown.fingerprint_, dataset.stored_fingerprint) if each is not None)],
+            current.baseline.merged(added.baseline, order, signs),
+            found,
+            added.gain,
+        )
+        new = yield from read_environments()
+        grown.environments_ = (*grown.environments_, *(each for each in new if each not in grown.environments_))
+        grown.factors_ = _append_factors(grown.factors_, added.factors, task, current.n_rows)
+        grown.row_labels_ = _append_labels(grown.row_labels_, dataset, current.n_rows)
+        grown.fingerprint_ = None
+        for name in (*fitted_attributes(self), *_OF_EARLIER_LOADINGS):
+            self.__dict__.pop(name, None)
+        self.__dict__.update({name: value for name, value in fitted_attributes(grown).items() if name not in _OF_EARLIER_LOADINGS})
+
+    def drift(self, X: Any, *, level: float = LEVEL, **fit_inputs: Any) -> Drift:
+        """Compare the rows X (n, m) with those that the model has seen; the model does not change. Further arguments are those of ``fit``.
+
+        ``level`` is the probability that any test rejects although the rows come from the same population.
+        """
+        task = self.prepare_update(X, **fit_inputs)
+        model: Any = task.model  # a copy of this one
+        with task.open_session() as session:
+            return Drift.between(self.growth_.baseline, drive(model._measure(task), session), level)
+
+    def _begin_growth(self, task: FitTask[Any], sums: Baseline) -> None:
+        """Record a complete fit, with the sums of its last pass over the rows."""
+        self.growth_ = Growth.begun(task.dataset.shape[0], total_weight(task.dataset), sums)
+
+    def _no_sums(self) -> str:
+        """Return why a fitted model without sums cannot grow."""
+        return f"this {type(self).__name__} was saved by a version that kept no sums of its rows, expected some to add rows; fit again"
+
+    def _prepare_update(self, X: Any) -> FitTask[Any]:
+        """Check new rows, and return the task of adding them to this model."""
+        raise NotImplementedError  # each model's own
+
+    def _measure(self, task: FitTask[Any]) -> Solver[Baseline]:
+        """Yield requests that solve the new rows with the current loadings. Returns their figures."""
+        raise NotImplementedError  # each model's own
+
+    def _grow(self, task: FitTask[Any]) -> Solver[Added]:
+        """Yield requests for passes over the new rows, then set the attributes of the solution, except those of the rows."""
+        raise NotImplementedError  # each model's own
+
+    def _new_rows(self, X: Any, confounders: Any = None, sample_weight: Any = None) -> Dataset:
+        """Return the new rows as a dataset with the fitted columns, weighted if the fitted rows were."""
+        dataset = self._dataset(X, confounders, sample_weight, reset=False)
+        if (dataset.weights is not None) != self.weighted_:
+            found = (
+                f"the new rows have {'no ' if self.weighted_ else ''}weights, the fitted ones have {'some' if self.weighted_ else 'none'}"
+            )
+            raise DataError(f"{found}; pass sample_weight, or Dataset.with_weights(None)")
+        return dataset
+
+
+def total_weight(dataset: Dataset) -> float:
+    """Return the sum of the weights of the rows; without weights their number."""
+    return float(dataset.shape[0] if dataset.weights is None else dataset.weights.sum())
+
+
+def _match_factors(
+    before: NDArray[np.float64], after: NDArray[np.float64], *, signed: bool
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Return for each factor (k, m) after an update its number before, and its sign relative to that."""
+    similarity = congruence(after, before)
+    _, order = match(np.abs(similarity) if signed else similarity)
+    chosen = similarity[np.arange(len(after)), order]
+    return order, np.where(chosen < 0, -1.0, 1.0) if signed else np.ones(len(after))
+
+
+def _append_factors(earlier: Any, new: StateRows, task: FitTask[Any], n: int) -> Any:
+    """Return the factors of all rows: an array, or a Zarr array if those of the earlier n rows or the new rows are stored."""
+    if earlier.shape[0] != n:  # of a model fitted without rows
+        return earlier
+    stored = isinstance(earlier, zarr.Array) or task.dataset.path is not None
+    parts: Iterable[NDArray[Any]] = chain(_chunks(earlier), (part.astype(earlier.dtype, copy=False) for part in new))
+    shape = n + task.dataset.shape[0], earlier.shape[1]
+    return gather_rows(parts, shape, np.dtype(earlier.dtype), stored=stored)
+
+
+def _chunks(rows: Any) -> Iterable[NDArray[Any]]:
+    step = rows.chunks[0] if isinstance(rows, zarr.Array) else len(rows)
+    return (np.asarray(rows[start : start + step]) for start in range(0, rows.shape[0], step))
+
+
+def _append_labels(earlier: Any, dataset: Dataset, n: int) -> NDArray[Any] | None:
+    """Return the labels of all rows, those without labels by their numbers; None if no row has one. Warn of labels that repeat."""
+    new = dataset.label_source
+    if earlier is None and new is None:
+        return None
+    known = np.arange(n).astype(str) if earlier is None else np.asarray(earlier)[:n]
+    added = np.arange(n, n + dataset.shape[0]).astype(str) if new is None else np.asarray(new)
+    if earlier is not None and new is not None:
+        repeated = sorted(set(map(str, known)).intersection(map(str, added)))
+        if repeated:
+            names = ", ".join(repeated[:_NAMED]) + (", …" if len(repeated) > _NAMED else "")
+            message = f"{len(repeated)} of the new rows have labels that the model has seen ({names}); add each participant once"
+            warnings.warn(message, UserWarning, stacklevel=2)
+    return np.concatenate([known.astype(object), added.astype(object)])

@@ -1,0 +1,285 @@
+"""Models that grow: equality with the fit of all rows, descent of the surrogate, interrupted updates, refusals, drift."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+import dfact
+from dfact.cli.main import main
+from dfact.errors import DataError
+from dfact.models.bounded_nmf import solvers
+from dfact.models.growth.baseline import Baseline, compute_baseline
+from dfact.models.growth.drift import Drift
+from dfact.models.growth.halves import estimate_gain
+from tests.cases import exhaustive_unless
+from tests.conftest import planted_answers
+
+Array = NDArray[Any]
+BOUNDS = {"bounds": (0.0, 4.0)}
+NET = {"alpha_W": 1e-3, "l1_ratio": 0.5}
+
+
+def continuous(n: int, seed: int, missing: float = 0.0) -> Array:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2)) @ np.kron(np.eye(2), np.full(5, 0.8)) + rng.normal(size=(n, 10))
+    X[rng.random(X.shape) < missing] = np.nan
+    return X
+
+
+def answers(n: int, seed: int, m: int = 20, k: int = 3) -> Array:
+    """Answers from 0 to 4 of people of one population; the loadings do not depend on the seed."""
+    rng = np.random.default_rng(seed)
+    Q = np.random.default_rng(99).gamma(1, 1.2, (k, m)) * (np.arange(m) % k == np.arange(k)[:, None])
+    return np.clip(np.rint(rng.random((n, k)) @ Q + rng.normal(0.5, 0.6, (n, m))), 0, 4)
+
+
+def batches(n: int, count: int) -> list[Array]:
+    return np.array_split(np.arange(n), count)
+
+
+@pytest.mark.parametrize(("missing", "weighted"), [(0.0, False), (0.15, False), (0.15, True)])
+def test_a_factor_analysis_of_batches_is_that_of_all_rows(missing: float, weighted: bool) -> None:
+    X = continuous(900, 1, missing)
+    weights = np.random.default_rng(2).uniform(0.2, 3, len(X)) if weighted else None
+    complete = dfact.FactorAnalysis(2).fit(X, sample_weight=weights)
+    grown = dfact.FactorAnalysis(2)
+    for rows in batches(len(X), 5):
+        grown.partial_fit(X[rows], **({} if weights is None else {"sample_weight": weights[rows]}))
+    for name in ("components_", "correlations_", "mean_", "scale_", "factor_correlations_", "n_effective_", "n_observations_"):
+        np.testing.assert_allclose(getattr(grown, name), getattr(complete, name), rtol=0, atol=1e-10, err_msg=name)
+    np.testing.assert_allclose(grown.transform(X), complete.transform(X), atol=1e-10)
+    assert (grown.growth_.n_rows, grown.growth_.added_rows, grown.factors_.shape) == (900, 720, (900, 2))
+    assert grown.growth_.gain.share == 0
+
+
+def objective(model: Any, X: Array) -> float:
+    """The objective of all rows, each at its optimum given the loadings of the model."""
+    W, Q, n = model.transform(X), model.components_, len(X)
+    loss = 0.5 * np.nansum((X - W @ Q) ** 2)
+    if type(model) is dfact.NMF:
+        nets = (model.l1_ratio * F.sum() + (1 - model.l1_ratio) / 2 * (F**2).sum() for F in (W, Q))
+        return float(loss + model.alpha_W * np.dot([X.shape[1], n], [*nets]))
+    if isinstance(model, dfact.L1NMF):
+        return float(loss + model.beta * (W.sum() + Q.sum()))
+    gamma = n / X.shape[1] * model.problem_.q_max
+    return float(loss + model.beta * (W.sum() + (gamma * Q.sum(axis=0)).sum()))
+
+
+@pytest.mark.parametrize("model", [dfact.ICQF(3, **BOUNDS), dfact.NMF(3, **NET), dfact.L1NMF(3)], ids=["icqf", "nmf", "l1nmf"])
+@pytest.mark.parametrize("missing", [0.0, 0.1])
+def test_a_surrogate_descends_above_the_objective(model: Any, missing: float) -> None:
+    X = answers(600, 3)
+    X[np.random.default_rng(3).random(X.shape) < missing] = np.nan
+    model = type(model)(**model.get_params()).fit(X[:300])
+    known = len(model.objective_history_)
+    model.partial_fit(X[300:])
+    history = model.objective_history_[known:]
+    assert (np.diff(history[:-1]) <= 1e-4 * history[0]).all()  # bounds are penalized, so that it may rise a little
+    assert history[-1] <= history[0]
+    exact = objective(model, X)
+    assert exact <= history[-1] * (1 + 1e-4)
+    assert history[-1] <= 1.01 * exact
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive), pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_ten_batches_end_near_the_complete_fit(seed: int) -> None:
+    X = answers(3000, seed)
+    complete, grown = dfact.ICQF(3, **BOUNDS).fit(X), dfact.ICQF(3, **BOUNDS)
+    for rows in batches(len(X), 10):
+        grown.partial_fit(X[rows])
+    assert objective(grown, X) <= 1.002 * objective(complete, X)
+    assert not grown.growth_.gain.worth_a_fit
+    np.testing.assert_allclose(grown.problem_.gamma, complete.problem_.gamma)
+
+
+def test_the_gain_is_estimated_without_the_optimism_of_own_loadings() -> None:
+    # Own loadings lower the objective by 5 in their half and raise that of the other by 3: 1 is the gain, 4 the optimism.
+    gain = estimate_gain([(100, 95, 100, 103), (100, 95, 100, 103)], 0.001)
+    assert (gain.share, gain.error, gain.worth_a_fit) == (pytest.approx(0.01), 0.001, True)
+
+
+def test_rows_of_another_population_advise_a_refit() -> None:
+    X, others = answers(600, 0), answers(600, 1)[:, ::-1]  # the loadings belong to other items
+    model = dfact.ICQF(3, **BOUNDS).fit(X).partial_fit(others)
+    assert model.growth_.gain.worth_a_fit
+    assert model.growth_.drift is not None
+    assert model.growth_.drift.found
+    assert "fit all rows again" in model.growth_.describe()
+
+
+def test_confounders_of_new_rows_are_added() -> None:
+    X = answers(400, 4)
+    groups = np.random.default_rng(4).choice(["a", "b"], len(X))
+    X[groups == "b", 0] = np.minimum(X[groups == "b", 0] + 1, 4)
+    frame = pd.DataFrame({"group": groups})
+    model = dfact.ICQF(3, **BOUNDS).fit(X[:250], confounders=frame[:250])
+    model.partial_fit(X[250:], confounders=frame[250:])
+    effects = model.confounder_effects_.iloc[:, 0]
+    assert effects.abs().argmax() == 0
+    with pytest.raises(DataError, match="confounders"):
+        model.partial_fit(X)
+
+
+def test_an_update_continues_after_saving_and_on_threads(tmp_path: Path) -> None:
+    X = answers(500, 5)
+    model = dfact.ICQF(3, **BOUNDS).fit(X[:300])
+    dfact.save_model(model, tmp_path / "a.model")
+    loaded = dfact.load_model(tmp_path / "a.model")
+    loaded.set_params(executor="threads").partial_fit(X[300:])
+    model.set_params(executor="inline").partial_fit(X[300:])
+    for name in ("components_", "factors_", "objective_history_"):
+        assert np.array_equal(getattr(loaded, name), getattr(model, name)), name
+    assert loaded.factors_.shape == (500, 3)
+    np.testing.assert_array_equal(loaded.growth_.baseline.items, model.growth_.baseline.items)
+
+
+def test_an_interrupted_update_leaves_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = answers(400, 6)
+    model = dfact.ICQF(3, **BOUNDS).fit(X[:200])
+    before = dict(vars(model))
+    steps = iter(range(3))
+
+    def solve(*arguments: Any) -> Any:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    original = solvers._solve
+    monkeypatch.setattr(solvers, "_solve", solve)
+    with pytest.raises(KeyboardInterrupt):
+        model.partial_fit(X[200:])
+    assert all(vars(model)[name] is value for name, value in before.items())
+    assert vars(model).keys() == before.keys()
+
+
+def without_sums() -> dfact.FactorAnalysis:
+    model = dfact.FactorAnalysis(2).fit(continuous(100, 0))
+    del model.growth_, model.sums_
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (without_sums, "saved by a version that kept no sums of its rows, expected some to add rows; fit again"),
+        (lambda: dfact.ICQF(2, solver="admm", max_iter=20, tol=1, **BOUNDS).fit(answers(100, 0, 10)), "solver is 'admm'"),
+        (lambda: dfact.FactorAnalysis(2, correlation="polychoric").fit(answers(200, 0, 10)), "no tables of the pairs"),
+        (lambda: dfact.FactorAnalysis(2).fit(continuous(100, 0), sample_weight=np.arange(100)), "the new rows have no weights"),
+    ],
+    ids=["earlier version", "admm", "polychoric", "weights"],
+)
+def test_what_cannot_grow_is_refused(model: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        model().partial_fit(answers(20, 1, 10))
+
+
+def figures(X: Array, W: Array, Q: Array) -> Baseline:
+    return Baseline(**compute_baseline(X, W @ Q, W))
+
+
+def test_figures_are_the_sums_of_residuals_and_factors() -> None:
+    rng = np.random.default_rng(7)
+    M, F, R, s = rng.normal(size=(30, 4)), rng.normal(size=(30, 2)), rng.normal(size=(30, 4)), rng.random(30)
+    M[rng.random(M.shape) < 0.2] = np.nan
+    F[3] = np.nan
+    found = compute_baseline(M, R, F, s)
+    known = np.arange(30) != 3
+    error, w = (M - R)[known], np.where(np.isnan(M), 0, s[:, None])[known]
+    np.testing.assert_allclose(found["items"], [w.sum(0), (w**2).sum(0), np.nansum(w * error, 0), np.nansum(w * error**2, 0)])
+    np.testing.assert_allclose(found["factors"], [s[known] @ F[known] ** power for power in (1, 2, 3, 4)])
+    np.testing.assert_allclose(found["rows"], [s[known].sum(), (s[known] ** 2).sum()])
+
+
+def skewed_rows(n: int, rng: np.random.Generator, m: int = 40) -> Baseline:
+    """Figures of rows with the model's own factors: answers of ordered categories, a few missing, skewed factors."""
+    F = rng.gamma(2, 0.5, (n, 3))
+    M = np.clip(np.rint(F @ np.kron(np.eye(3), np.ones(m))[:, : 3 * m : 3] + rng.normal(0, 0.7, (n, m))), 0, 4)
+    R = np.clip(F @ np.kron(np.eye(3), np.ones(m))[:, : 3 * m : 3], 0, 4)
+    M[rng.random(M.shape) < 0.02] = np.nan
+    return Baseline(**compute_baseline(M, R, F))
+
+
+@pytest.mark.parametrize("n_sets", exhaustive_unless(lambda n_sets: n_sets == 60, [60, 2000]))
+def test_false_alarms_of_drift_keep_to_their_rate(n_sets: int) -> None:
+    """At most the level, by the margin of the simulation; the guide ``updates`` has the measured rates of fitted models."""
+    rng = np.random.default_rng(8)
+    seen = skewed_rows(5000, rng)
+    alarms = sum(Drift.between(skewed_rows(500, rng), seen if i % 2 else skewed_rows(5000, rng)).found for i in range(n_sets))
+    assert alarms / n_sets <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / n_sets)
+
+
+@pytest.mark.parametrize("make", [lambda: dfact.ICQF(3, **BOUNDS), lambda: dfact.FactorAnalysis(3)], ids=["icqf", "fa"])
+def test_planted_drift_is_found_and_named(make: Any) -> None:
+    X, new = answers(2000, 9), answers(1000, 10)
+    model = make().fit(X)
+    before = dict(vars(model))
+    assert not model.drift(new, level=0.01).found
+    new[:, [4, 11]] = new[:, [4, 11]] + 0.3 * X[:, [4, 11]].std(axis=0)
+    new = np.minimum(new, 4.0)
+    found = model.drift(new)
+    assert set(np.flatnonzero(found.adjusted["residual"] <= 0.05)) >= {4, 11}
+    new[:100, 7] = np.nan
+    assert model.drift(new).adjusted["missing"][7] < 0.05
+    assert all(vars(model)[name] is value for name, value in before.items())
+
+
+def test_commands_check_update_and_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    X = answers(400, 11)
+    names = [f"p{i}" for i in range(len(X))]
+    for name, rows in (("old", slice(0, 250)), ("new", slice(250, 400))):
+        dfact.import_array(X[rows].astype(np.int8), tmp_path / f"{name}.zarr", row_labels=names[rows], valid_range=(0, 4))
+    model, old, new = (str(tmp_path / name) for name in ("a.model", "old.zarr", "new.zarr"))
+    assert main(["fit", "icqf", old, model, "-k", "3"]) == 0
+    assert main(["update", model, new, "--check"]) == 0
+    assert "no drift" in capsys.readouterr().out
+    assert dfact.load_model(model).growth_.added_rows == 0
+    with monkeypatch.context() as patched:
+        patched.setattr("dfact.models.persistence._write_array", interrupted)
+        with pytest.raises(RuntimeError, match="full"):
+            main(["update", model, new])
+    assert dfact.load_model(model).growth_.added_rows == 0
+    assert main(["update", model, new]) == 0
+    assert "150 of 400 rows were added" in capsys.readouterr().out
+    grown = dfact.load_model(model)
+    assert list(grown.row_labels_) == names
+    assert grown.factors_.shape == (400, 3)
+    assert main(["update", model, new]) == 1
+    assert "part of the model already" in capsys.readouterr().err
+    moved = X[:150].copy()
+    moved[:, 2] = np.minimum(moved[:, 2] + 1, 4)
+    dfact.import_array(moved.astype(np.int8), tmp_path / "moved.zarr", valid_range=(0, 4))
+    assert main(["update", model, str(tmp_path / "moved.zarr"), "--check", "--json"]) == 3
+    assert '"drift": true' in capsys.readouterr().out
+    assert main(["fit", "gom", old, str(tmp_path / "gom.model"), "-k", "2"]) == 0
+    assert main(["update", str(tmp_path / "gom.model"), new]) == 1
+    assert "singular vectors of all rows" in capsys.readouterr().err
+    assert main(["info", model]) == 0
+    assert "growth" in capsys.readouterr().out
+    assert main(["report", model, str(tmp_path / "a.html")]) == 0
+    assert "Rows that were added" in (tmp_path / "a.html").read_text()
+
+
+def interrupted(*_: Any) -> None:
+    raise RuntimeError("full")
+
+
+def test_planted_answers_of_the_suite_grow() -> None:
+    X = planted_answers(300, 15, 3, 0)
+    for model in (dfact.NMF(3, **NET), dfact.L1NMF(3)):
+        grown = type(model)(**model.get_params()).partial_fit(X[:200]).partial_fit(X[200:])
+        assert objective(grown, X) <= 1.01 * objective(model.fit(X), X)
+
+
+def test_an_nmf_grows_by_sparse_rows_and_not_by_divergence() -> None:
+    X = planted_answers(300, 15, 3, 1)
+    parts = [X[:200], X[200:]], [sp.csr_array(X[:200]), sp.csr_array(X[200:])]
+    grown = [dfact.NMF(3, **NET).fit(first).partial_fit(rest) for first, rest in parts]
+    np.testing.assert_allclose(objective(grown[1], X), objective(grown[0], X), rtol=1e-4)
+    np.testing.assert_allclose(grown[1].growth_.baseline.items, grown[0].growth_.baseline.items, rtol=1e-2, atol=1e-1)
+    with pytest.raises(dfact.DataError, match="an NMF with the loss 'kullback-leibler' keeps no sums"):
+        dfact.NMF(3, loss="kullback-leibler").fit(X[:200]).partial_fit(X[200:])
