@@ -24,7 +24,7 @@ import dfact
 from benchmarks.fuzz.genotypes import bed_target
 from benchmarks.fuzz.target import M, Target, answers, expect
 from dfact.cli import main as cli
-from dfact.cli.types import Counts, MatrixShape, NumberOrAdaptive, Numbers
+from dfact.cli.types import Counts, MatrixShape, NumberOrWord, Numbers
 from dfact.engine.cluster import connection
 from dfact.errors import DfactError
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation, UpdatedLocation
@@ -179,7 +179,7 @@ def make_value(parameter: click.Parameter, kind: click.ParamType[Any], rng: rand
         return rng.choice(LISTS)
     if parameter.name in EFFORT:
         return rng.choice(SMALL)
-    if isinstance(kind, (click.types.IntParamType, click.types.FloatParamType, NumberOrAdaptive)):
+    if isinstance(kind, (click.types.IntParamType, click.types.FloatParamType, NumberOrWord)):
         return rng.choice(NUMBERS)
     return rng.choice(TEXTS)
 
