@@ -58,6 +58,7 @@ USUAL: dict[str, dict[str, str]] = {
     "fit cp": {"data": "t.zarr", "init": "random"},
     "fit cpals": {"data": "t.zarr"},
     "select icqf": {"n_blocks": "3x3"},
+    "select nmf": {"n_blocks": "3x3"},
     "select cp": {"data": "t.zarr"},
     "fit admixture": {"data": "g.zarr"},
     "select admixture": {"data": "g.zarr"},

@@ -179,7 +179,7 @@ KINDS = {
             ),
             Step("Write the scores of all days as a table:", f"dfact export {FOLDER}/air.model {FOLDER}/scores.csv --table factors"),
         ),
-        f"dfact select pca {FOLDER}/air.zarr best.model -k 1-8 --scale standard",
+        f"dfact select pca {FOLDER}/air.zarr best.model -k 1-8 --scale standard --plot scree.png",
     ),
     "tensor": Demo(
         "tensors",

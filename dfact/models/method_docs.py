@@ -30,6 +30,7 @@ _PARAMETERS = {
     "held_out": _HELD_OUT,
     "measure": "ErrorMeasure\n    The errors to compute.",
     "weights": "ColumnWeights\n    Number of times that each column counts.",
+    "level": "float\n    Probability that any test for drift rejects although the rows come from the same population.",
     "mode": "int\n    Number of the mode, from 0.",
 }
 """Types and meanings of arguments, by their names."""
@@ -55,6 +56,12 @@ _RETURNS = {
     "elastic_net": "ElasticNet\n    λ, α and the constraint.",
     "reconstruct": "array (I_1, …, I_N)\n    The model, in memory.",
     "slice_names": "list of str\n    One label for each slice.",
+    "standardize": f"{_SOLVER}the means and scales of the columns.",
+    "prepare_variances": "FitTask\n    The checked task, with its memory plan.",
+    "find_variances": f"{_SOLVER}the variances.",
+    "prepare_held_out": "FitTask\n    The checked fit, with its memory plan.",
+    "held_out_squares": f"{_SOLVER}the sums of squared errors.",
+    "score_samples": "array (n,)\n    Log-likelihood of each row.",
     "held_out_deviance": f"{_SOLVER}the sums of the held-out entries.",
     "held_out_errors": f"{_SOLVER}the errors.",
     "initial_factors": f"{_SOLVER}the start.",

@@ -302,6 +302,11 @@ def write_folder(kind: str, path: Path) -> list[str]:
         (path / "wave=1").mkdir(parents=True)
         pd.DataFrame({"A1": [1.0, 2.0], "A2": [2.0, 3.0]}).to_parquet(path / "wave=1" / "part.parquet")
         return ["wave=1/part.parquet", "wave=1"]
+    if kind == "Zarr":
+        group = zarr.open_group(path, mode="w")
+        group.create_array("X", data=np.eye(3), dimension_names=["r", "c"])
+        group.create_array("r", data=np.arange(3))
+        return ["r/c/0", "r/zarr.json", "r"]
     write_vcf_zarr(path, np.zeros((4, 3, 2), np.int8), np.array([["T", "C"]] * 4), 3)
     return ["sample_id/c/0", "sample_id/zarr.json", "call_genotype"]
 

@@ -103,7 +103,8 @@ def test_bits_do_not_depend_on_the_addresses_of_arguments(name: str, monkeypatch
         monkeypatch.setitem(bounded_nmf_problem.INNER, inner, recorders[id(kernel)])
     make, data = FITS[name]
     for seed in range(2):
-        make().set_params(random_state=seed, executor="inline").fit(data(seed))
+        model = make().set_params(executor="inline")
+        model.set_params(**{name: seed for name in model.get_params() if name == "random_state"}).fit(data(seed))
     calls = [(recorder.kernel, call) for recorder in recorders.values() for kept in recorder.kept.values() for call in kept]
     assert calls
     for kernel, call in calls:

@@ -505,7 +505,9 @@ def fits() -> dict[str, tuple[Any, Any]]:
     Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (9, 8, 7)))
     models: list[tuple[Any, Any]] = [
         (dfact.ICQF(2), M),
+        (dfact.NMF(2), M),
         (dfact.L1NMF(2), M),
+        (dfact.PCA(2), N),
         (dfact.FactorAnalysis(2), N),
         (dfact.GradeOfMembership(2, random_state=0), np.nan_to_num(M)),
         (dfact.ExpectileMF(2, ridge=0.1), M),

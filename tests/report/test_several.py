@@ -33,6 +33,7 @@ def tensor() -> NDArray[np.float64]:
 FITS: dict[str, Callable[[int], Any]] = {
     "ICQF": lambda k: dfact.ICQF(k, max_iter=20).fit(ANSWERS),
     "NMF": lambda k: dfact.NMF(k, max_iter=20).fit(ANSWERS),
+    "PCA": lambda k: dfact.PCA(k).fit(ANSWERS),
     "L1NMF": lambda k: dfact.L1NMF(k, max_iter=20).fit(ANSWERS),
     "FactorAnalysis": lambda k: dfact.FactorAnalysis(k).fit(ANSWERS),
     "GradeOfMembership": lambda k: dfact.GradeOfMembership(k, random_state=0).fit(ANSWERS + 1),

@@ -229,6 +229,12 @@ class NMF(Growing):
         self.reconstruction_err_ = float(np.sqrt(2 * max(sums.loss, 0.0)))
         self.factors_ = task.gather(rows, task.problem.k)
 
+    def __getattribute__(self, name: str) -> Any:
+        """Return an attribute; ``partial_fit`` is one of the loss "frobenius" alone, as scikit-learn expects of optional methods."""
+        if name == "partial_fit" and self.loss == "kullback-leibler":
+            raise AttributeError("an NMF with the loss 'kullback-leibler' keeps no sums of its rows, so it has no partial_fit")
+        return super().__getattribute__(name)
+
     def _prepare_update(self, X: Any, sample_weight: Any = None) -> FitTask[Any]:
         dataset = self._new_rows(X, None, sample_weight)
         self._check_range(dataset)

@@ -354,6 +354,18 @@ class PCA(Factorization):
         """Return the mean log-likelihood of the rows of X (n, m) by probabilistic PCA, of their observed entries.
 
         It is scikit-learn's for complete data. Rows without any entry do not count.
+
+        Parameters
+        ----------
+        X : array (n, m), path or Dataset
+            Rows and columns. NaN is missing.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        float
+            Higher is better.
         """
         del y
         return self._likelihoods(X)[0]

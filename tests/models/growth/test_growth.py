@@ -281,5 +281,7 @@ def test_an_nmf_grows_by_sparse_rows_and_not_by_divergence() -> None:
     grown = [dfact.NMF(3, **NET).fit(first).partial_fit(rest) for first, rest in parts]
     np.testing.assert_allclose(objective(grown[1], X), objective(grown[0], X), rtol=1e-4)
     np.testing.assert_allclose(grown[1].growth_.baseline.items, grown[0].growth_.baseline.items, rtol=1e-2, atol=1e-1)
+    model = dfact.NMF(3, loss="kullback-leibler", max_iter=5).fit(X[:200])
+    assert not hasattr(model, "partial_fit")
     with pytest.raises(dfact.DataError, match="an NMF with the loss 'kullback-leibler' keeps no sums"):
-        dfact.NMF(3, loss="kullback-leibler").fit(X[:200]).partial_fit(X[200:])
+        model.prepare_update(X[200:])

@@ -1,10 +1,12 @@
 """Zarr stores of Dask, xarray and other programs, in Zarr format 2 or 3."""
 
+import warnings
 from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
+from zarr.errors import ZarrUserWarning
 
 from dfact.data.readers.arrays.array_files import choose_array
 from dfact.data.readers.arrays.hdf5_arrays import declared_missing
@@ -41,7 +43,10 @@ def _open(folder: InputFolder, options: ReadOptions) -> LabelledArray:
 
 
 def _members(group: zarr.Group) -> dict[str, zarr.Array[Any]]:
-    return {name: array for name in sorted(group.array_keys()) if isinstance(array := member(group, name), zarr.Array)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(?s).*not recognized as a component", ZarrUserWarning)  # files of other programs
+        names = sorted(group.array_keys())
+    return {name: array for name in names if isinstance(array := member(group, name), zarr.Array)}
 
 
 def _read(name: str, array: zarr.Array[Any], arrays: dict[str, zarr.Array[Any]]) -> LabelledArray:
