@@ -66,7 +66,7 @@ USUAL: dict[str, dict[str, str]] = {
     "select emf": {"data": "sparse.zarr"},
     "deploy": {"job": "remote.toml", "memory": "1GiB", "claim": "claim"},
     "compare": {"n_resamples": "40"},
-    "update": {"data": "new.zarr"},
+    "update": {"data": "new.zarr", "output": "out.model"},  # the model is that of other commands
     "demo": {"output": "demo"},
 }
 """Further ones, without which a command would always be refused."""

@@ -303,10 +303,9 @@ def maximize_likelihood(table: Floats, a: Floats, b: Floats, pa: Floats, pb: Flo
 
 @kernel
 def correlate_tables(
-    counts: NDArray[np.generic],
-    first: int,
+    counts: Floats,
+    i: int,
     starts: Integers,
-    items: Integers,
     cuts: Integers,
     thresholds: Floats,
     probabilities: Floats,
@@ -316,43 +315,43 @@ def correlate_tables(
     common: Floats,
     squares: Floats,
 ) -> None:
-    """Set R, errors and common (m, m) to the polychoric correlations of the ``items`` with all items before them, their standard
-    errors, and the numbers of rows in their tables.
+    """Set R, errors and common (m, m) to the polychoric correlations of item i with all items before it, their standard errors, and
+    the numbers of rows in their tables.
 
     If counts are sums of weights, squares (m, m) holds Σw² over the rows of each pair. Its table is then multiplied by Σw/Σw², so that
     it has Kish's effective number of rows, (Σw)²/Σw². Otherwise squares is empty.
 
-    ``counts`` holds rows of the lower triangle of G from ``first`` on. Slot s is the category levels[s] of its item, or none if that is
-    −1: levels without answers. The thresholds of item j, and the normal distribution function there, are entries cuts[j] to
-    cuts[j + 1] − 1; later items than those may lack them.
+    ``counts`` holds the rows of the lower triangle of G for item i. They are numbers of one type with and without weights, because
+    code that is compiled for another type may round differently. Slot s is the category levels[s] of its item, or none if that is −1:
+    levels without answers. The thresholds of item j, and the normal distribution function there, are entries cuts[j] to cuts[j + 1] − 1;
+    later items than i may lack them.
     """
     most = 0
     for j in range(cuts.size - 1):
         most = max(most, cuts[j + 1] - cuts[j] + 1)
     table, F, D = np.zeros((most, most)), np.zeros((most + 1, most + 1)), np.zeros((most + 1, most + 1))
-    base = first * (first + 1) // 2
-    for i in items:
-        a, pa = thresholds[cuts[i] : cuts[i + 1]], probabilities[cuts[i] : cuts[i + 1]]
-        for j in range(i):
-            b, pb = thresholds[cuts[j] : cuts[j + 1]], probabilities[cuts[j] : cuts[j + 1]]
-            n = 0.0
-            for r in range(starts[i], starts[i + 1]):
-                offset = r * (r + 1) // 2 - base
-                if levels[r] >= 0:
-                    for c in range(starts[j], starts[j + 1]):
-                        if levels[c] >= 0:
-                            count = np.float64(counts[offset + c])
-                            table[levels[r], levels[c]] = count
-                            n += count
-            if squares.size and squares[i, j] > 0:
-                scale = n / squares[i, j]
-                n *= scale
-                for r in range(a.size + 1):
-                    for c in range(b.size + 1):
-                        table[r, c] *= scale
-            if a.size == 1 and b.size == 1:
-                fill_empty_cell(table)
-            rho, error = maximize_likelihood(table, a, b, pa, pb, F, D)
-            R[i, j] = R[j, i] = rho
-            errors[i, j] = errors[j, i] = error
-            common[i, j] = common[j, i] = n
+    base = starts[i] * (starts[i] + 1) // 2
+    a, pa = thresholds[cuts[i] : cuts[i + 1]], probabilities[cuts[i] : cuts[i + 1]]
+    for j in range(i):
+        b, pb = thresholds[cuts[j] : cuts[j + 1]], probabilities[cuts[j] : cuts[j + 1]]
+        n = 0.0
+        for r in range(starts[i], starts[i + 1]):
+            offset = r * (r + 1) // 2 - base
+            if levels[r] >= 0:
+                for c in range(starts[j], starts[j + 1]):
+                    if levels[c] >= 0:
+                        count = counts[offset + c]
+                        table[levels[r], levels[c]] = count
+                        n += count
+        if squares.size and squares[i, j] > 0:
+            scale = n / squares[i, j]
+            n *= scale
+            for r in range(a.size + 1):
+                for c in range(b.size + 1):
+                    table[r, c] *= scale
+        if a.size == 1 and b.size == 1:
+            fill_empty_cell(table)
+        rho, error = maximize_likelihood(table, a, b, pa, pb, F, D)
+        R[i, j] = R[j, i] = rho
+        errors[i, j] = errors[j, i] = error
+        common[i, j] = common[j, i] = n

@@ -328,15 +328,18 @@ class Polychoric:
     def estimate(self, tables: PairTables, levels: Levels, categories: Categories, items: tuple[int, int], threads: int) -> None:
         """Estimate the correlations of a range of items with all items before them."""
         numbers, squares = np.arange(*items), tables.pair_squares
-        c, first = categories, int(levels.starts[items[0]])
+        c, results, first = categories, (self.R, self.errors, self.counts), int(levels.starts[items[0]])
+        before = first * (first + 1) // 2
 
         def estimate(part: NDArray[np.int64]) -> None:
-            results = self.R, self.errors, self.counts
-            correlate_tables(tables.counts, first, levels.starts, part, c.cuts, c.thresholds, c.shares, c.levels, *results, squares)
+            for i in part:
+                start, stop = (slot * (slot + 1) // 2 for slot in levels.starts[[i, i + 1]])
+                counts = tables.counts[start - before : stop - before].astype(np.float64)
+                correlate_tables(counts, i, levels.starts, c.cuts, c.thresholds, c.shares, c.levels, *results, squares)
 
         threads = threads if len(numbers) * items[1] >= _THREADED else 1
-        with ThreadPoolExecutor(threads) as pool:  # each has items of all numbers of pairs; in C order, or the kernel is compiled again
-            list(pool.map(estimate, [numbers[i :: 4 * threads].copy() for i in range(4 * threads)]))
+        with ThreadPoolExecutor(threads) as pool:  # each has items of all numbers of pairs
+            list(pool.map(estimate, [numbers[i :: 4 * threads] for i in range(4 * threads)]))
         if isinstance(tables, WeightedTables):
             rows, last = slice(*items), items[1]
             self.counts[rows, :last] = tables.pairs[0, rows]

@@ -113,7 +113,7 @@ def correlate(table: Array, a: Array | None = None, b: Array | None = None, squa
     cuts, levels = np.array([0, B - 1, A + B - 2]), np.concatenate([np.arange(B), np.arange(A)])
     shares = multivariate_normal.cdf(thresholds[:, None])
     sums = np.empty((0, 0)) if squares is None else np.full((2, 2), squares)
-    correlate_tables(counts, 0, np.array([0, B, A + B]), np.array([1]), cuts, thresholds, shares, levels, R, errors, common, sums)
+    correlate_tables(counts[B * (B + 1) // 2 :], 1, np.array([0, B, A + B]), cuts, thresholds, shares, levels, R, errors, common, sums)
     assert common[1, 0] == pytest.approx(table.sum() if squares is None else table.sum() ** 2 / squares)
     assert (R[0, 1], errors[0, 1]) == pytest.approx((R[1, 0], errors[1, 0]), nan_ok=True)
     return float(R[1, 0]), float(errors[1, 0])
