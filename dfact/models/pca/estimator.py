@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,13 +16,15 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.svd import uses_gram
-from dfact.models.estimator import Factorization
+from dfact.linalg.svd import is_wide, uses_gram
 from dfact.models.fit_task import FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
+from dfact.models.growth.baseline import Baseline
+from dfact.models.growth.estimator import Added, Growing
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.pca.expectation import ProbabilisticPCA, maximize_likelihood
 from dfact.models.pca.footprint import fit_footprint, variances_footprint
+from dfact.models.pca.growth import LeadingSums, ProductSums
 from dfact.models.pca.passes import (
     ColumnMomentsPass,
     Floats,
@@ -30,6 +32,8 @@ from dfact.models.pca.passes import (
     HeldOutSquares,
     LikelihoodPass,
     Loadings,
+    MeasurePass,
+    PairSums,
     Projection,
     ScorePass,
     Standardized,
@@ -51,7 +55,7 @@ class PCAProblem:
     """Whether missing entries are taken by expectation."""
 
 
-class PCA(Factorization):
+class PCA(Growing):
     """Principal component analysis, of data with missing entries by probabilistic PCA.
 
     The rows of X (n, m), centred by the means μ of the columns, are projected on the k orthonormal directions of largest variance:
@@ -105,8 +109,6 @@ class PCA(Factorization):
         σ² of probabilistic PCA with n − 1 degrees of freedom: the mean variance of the min(n, m) − k further components.
     factors_ : array (n, k)
         Scores T; a Zarr array if the data is stored. NaN for rows without any entry.
-    cross_products_ : array (m, m) or None
-        Sums of products of the centred columns, of complete data with up to 512 columns, from which further rows update the model.
     n_samples_ : int
         Number n of rows with any entry.
     n_iter_, converged_ : int, bool
@@ -155,11 +157,12 @@ class PCA(Factorization):
     mean_: Annotated[NDArray[Any], Shape(("m",))]
     scale_: Annotated[NDArray[Any], Shape(("m",), low=1e-100)]
     noise_variance_: Annotated[float, AtLeast(0, finite=True)]
-    cross_products_: Annotated[NDArray[Any], Shape(("m", "m"))] | None
     n_samples_: int
     n_iter_: int
     converged_: bool
     log_likelihood_history_: Annotated[NDArray[Any], Shape((None,)), OPTIONAL]
+    sums_: Annotated[ProductSums | LeadingSums, OPTIONAL]
+    saved_sums = (ProductSums, LeadingSums)
 
     def __init__(
         self,
@@ -246,25 +249,59 @@ class PCA(Factorization):
             raise DataError(f"X has entries from {low:g} to {high:g}, expected genotypes from 0 to 2; use scale='standard' for other data")
 
     def _solve(self, task: FitTask[PCAProblem]) -> Solver[None]:
-        yield from self._find(task)
-        sums = yield from run(ScorePass(task.dtype, self._view(task)), self._projection())
+        columns, spectrum = yield from self._find(task, keeps_sums=True)
+        if spectrum.gram is not None and not task.problem.expects:
+            found = spectrum.pair_sums
+            self.sums_ = ProductSums.of(columns, PairSums.complete(spectrum.gram, columns.rows) if found is None else found)
+        elif spectrum.leading is not None and not task.problem.expects:
+            self.sums_ = LeadingSums.of(columns, spectrum.leading.astype(task.dtype))
+        if getattr(self, "sums_", None) is None:
+            sums: Any = yield from run(ScorePass(task.dtype, self._view(task)), self._projection())
+        else:
+            sums = yield from run(MeasurePass(task.dtype, self._view(task)), self._projection())
+            self._begin_growth(task, sums)
         _warn_empty(int(sums.empty), task.dataset.shape[0])
         self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
 
-    def _find(self, task: FitTask[PCAProblem]) -> Solver[None]:
-        """Set all attributes but the scores."""
+    def _find(self, task: FitTask[PCAProblem], *, keeps_sums: bool = False) -> Solver[tuple[Columns, Spectrum]]:
+        """Set all attributes but the scores. If the fit ``keeps_sums``, missing entries are counted."""
         report = Reporter(self.callbacks, self.max_iter)
         columns = yield from self.standardize(task)
-        view, m, k = columns.view(task.dtype), task.dataset.shape[1], self.n_components
-        spectrum = yield from decompose(
-            view, m, k, self.max_iter, lambda number: report.reached(number, f"pass {number} of the decomposition")
-        )
+        view, m, k, expects = columns.view(task.dtype), task.dataset.shape[1], self.n_components, task.problem.expects
+        pairwise = keeps_sums and not expects and bool((columns.observed < columns.rows).any())
+        spectrum = yield from decompose(view, m, k, self.max_iter, _of_pass(report), pairwise=pairwise)
         self._set_spectrum(columns, spectrum, task.dtype)
-        if task.problem.expects:
+        if expects:
             model = yield from self._maximize(columns, report, task)
             self._set_model(columns, model, task.dtype)
-        elif spectrum.gram is not None and (columns.observed == columns.rows).all():
-            self.cross_products_ = spectrum.gram * np.outer(columns.scale, columns.scale)
+        return columns, spectrum
+
+    def _prepare_update(self, X: Any) -> FitTask[PCAProblem]:
+        dataset = self._dataset(X, None, reset=False)
+        self._check_genotypes(dataset)
+        if self._expects(dataset):
+            found = "the new rows have missing entries, whose expectations are no sums of products"
+            raise DataError(f"{found}, expected complete rows; use missing='mean' (--missing mean), or fit all rows again")
+        return self._task(dataset, PCAProblem(expects=False))
+
+    def _measure(self, task: FitTask[PCAProblem]) -> Solver[Baseline]:
+        return (yield from run(MeasurePass(task.dtype, self._view(task)), self._projection()))
+
+    def _grow(self, task: FitTask[PCAProblem]) -> Solver[Added]:
+        on_pass = _of_pass(Reporter(self.callbacks, self.max_iter))
+        columns, spectrum, self.sums_ = yield from self.sums_.update(task, self.scale, self.n_components, self.max_iter, on_pass)
+        self._set_spectrum(columns, spectrum, task.dtype)
+        sums = yield from run(MeasurePass(task.dtype, self._view(task)), self._projection())
+        _warn_empty(int(sums.empty), task.dataset.shape[0])
+        return Added((yield from state_rows("factors")), sums, self.sums_.gain)
+
+    def _no_sums(self) -> str:
+        if hasattr(self, "log_likelihood_history_"):
+            found = "missing entries were taken by expectation, which keeps no sums of the rows"
+            return f"{found}, expected complete rows or missing='mean' (--missing mean); fit all rows again"
+        if is_wide(len(self.mean_), len(self.components_)):
+            return f"{len(self.mean_)} columns are too many for the sums of an update; fit all rows again"
+        return super()._no_sums()
 
     def standardize(self, task: FitTask[Any]) -> Solver[Columns]:
         """Compute means and scales of the columns, in one pass."""
@@ -311,7 +348,7 @@ class PCA(Factorization):
         self.explained_share_ = min(float(self.explained_variance_ratio_.sum()), 1.0)
         self.singular_values_ = np.sqrt(variances * (columns.rows - 1))
         self.mean_, self.scale_, self.noise_variance_ = mean + columns.offset, columns.scale, noise
-        self.n_samples_, self.cross_products_ = columns.rows, None
+        self.n_samples_ = columns.rows
 
     def _view(self, task: FitTask[Any]) -> Standardized:
         """Return the view of the entries as the task's data store them."""
@@ -397,11 +434,6 @@ class PCA(Factorization):
         columns = {"variance": self.explained_variance_, "share": share, "cumulative": share.cumsum()}
         return pd.DataFrame(columns, index=pd.Index(self.get_feature_names_out(), name="component"))
 
-    def _copy_for_transform(self) -> Self:
-        light = super()._copy_for_transform()
-        light.cross_products_ = None  # (m, m), not needed for scores
-        return light
-
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
         """Refuse columns other than the fitted ones; what an import subtracted from them may differ, as the model adds it."""
         super()._check_columns(dataset, None)
@@ -417,6 +449,11 @@ class PCA(Factorization):
 
     def _footprint_for(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, expects: bool) -> Footprint:
         return fit_footprint(self.n_components, shape[1], dtype, expects=expects)
+
+
+def _of_pass(report: Reporter) -> Callable[[int], None]:
+    """Return what reports the passes of a decomposition."""
+    return lambda number: report.reached(number, f"pass {number} of the decomposition")
 
 
 def _warn_empty(empty: int, n: int) -> None:

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
-from dfact.linalg.svd import GramPass, SingularPairs, gram_pairs, singular_pairs, uses_gram
+from dfact.linalg.svd import OVERSAMPLING, GramPass, SingularPairs, gram_pairs, is_wide, singular_pairs, uses_gram
 from dfact.models.pca.footprint import MAX_PASSES
-from dfact.models.pca.passes import ColumnMoments, Floats, Standardized
+from dfact.models.pca.passes import ColumnMoments, Floats, PairSums, PairSumsPass, Standardized
 from dfact.psychometrics.correlation import MomentsPass
 
 Scale = Literal["standard", "binomial"] | None
@@ -65,20 +64,43 @@ class Spectrum:
     """The leading principal components of the standardized columns, 0 for missing entries."""
 
     pairs: SingularPairs
-    gram: NDArray[np.float64] | None
+    gram: Floats | None = None
     """Sums of products of the standardized columns (m, m), for data of few columns."""
+    pair_sums: PairSums | None = None
+    """The same with the numbers of entries, if they are wanted."""
+    leading: Floats | None = None
+    """Leading right singular vectors, those of the components and further ones, times their singular values (r, m), for data of more."""
 
 
-def decompose(view: Standardized, m: int, k: int, max_passes: int, on_pass: Callable[[int], None]) -> Solver[Spectrum]:
-    """Compute the k leading right singular vectors and values of the standardized columns."""
+def decompose(
+    view: Standardized,
+    m: int,
+    k: int,
+    max_passes: int,
+    on_pass: Callable[[int], None],
+    *,
+    pairwise: bool = False,
+    below: Floats | None = None,
+) -> Solver[Spectrum]:
+    """Compute the k leading right singular vectors and values of the standardized columns, with what further rows need.
+
+    ``pairwise`` sums count the entries of each pair of columns. ``below`` (r, m) are rows on the driver, for more columns than have
+    a Gram matrix.
+    """
     if uses_gram(m, k):
-        sums = yield from run(GramPass(view.dtype, view), None)
+        if pairwise:
+            found = yield from run(PairSumsPass(view.dtype, view), None)
+            gram, pair_sums = found.cross, found
+        else:
+            gram, pair_sums = (yield from run(GramPass(view.dtype, view), None)).gram, None
         on_pass(1)
-        return Spectrum(gram_pairs(sums.gram, k), sums.gram)
+        return Spectrum(gram_pairs(gram, k), gram, pair_sums)
     tolerance = _TOLERANCE[view.dtype.name]
-    limit = min(max_passes, MAX_PASSES)
-    pairs = yield from singular_pairs(m, k, view.dtype, view=view, tolerance=tolerance, max_passes=limit, on_pass=on_pass)
-    return Spectrum(pairs, None)
+    limits: dict[str, Any] = {"tolerance": tolerance, "max_passes": min(max_passes, MAX_PASSES), "on_pass": on_pass}
+    if is_wide(m, k):
+        return Spectrum((yield from singular_pairs(m, k, view.dtype, view=view, **limits)))
+    pairs = yield from singular_pairs(m, k, view.dtype, view=view, below=below, further=OVERSAMPLING, **limits)
+    return Spectrum(pairs.first(k), leading=pairs.values[:, None] * pairs.vectors.T)
 
 
 @dataclass(frozen=True)
