@@ -38,7 +38,7 @@ from dfact.models.pca.passes import (
     ScorePass,
     Standardized,
 )
-from dfact.models.pca.spectrum import Columns, Spectrum, Variances, decompose, find_variances
+from dfact.models.pca.spectrum import Columns, Spectrum, Variances, decompose, find_variances, shrinkage
 from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO
@@ -84,6 +84,8 @@ class PCA(Growing):
         with frequency p = μ/2 (Patterson et al. 2006).
     whiten : bool
         Divide the scores by their standard deviations.
+    unshrink : bool
+        Divide the scores of ``transform`` by ``shrinkage_``, so that rows that were not fitted are comparable with those that were.
     missing : "em" or "mean"
         Missing entries by probabilistic PCA ("em"), or as the mean of their column ("mean").
     tol : float
@@ -109,6 +111,9 @@ class PCA(Growing):
         σ² of probabilistic PCA with n − 1 degrees of freedom: the mean variance of the min(n, m) − k further components.
     factors_ : array (n, k)
         Scores T; a Zarr array if the data is stored. NaN for rows without any entry.
+    shrinkage_ : array (k,)
+        Estimated ratio of the standard deviation of new rows' scores to that of the fitted rows' scores (Dey & Lee 2019), from 0 to 1;
+        see :func:`dfact.models.pca.spectrum.shrinkage`.
     n_samples_ : int
         Number n of rows with any entry.
     n_iter_, converged_ : int, bool
@@ -130,7 +135,8 @@ class PCA(Growing):
 
     References
     ----------
-    Tipping & Bishop (1999); Liu, Rubin & Wu (1998); Musco & Musco (2015); Patterson et al. (2006).
+    Tipping & Bishop (1999); Liu, Rubin & Wu (1998); Musco & Musco (2015); Patterson et al. (2006); Dey & Lee (2019),
+    doi:10.1016/j.jmva.2019.02.007, for the shrinkage; Ross et al. (2008), doi:10.1007/s11263-007-0075-7, for updates of many columns.
 
     Examples
     --------
@@ -157,6 +163,7 @@ class PCA(Growing):
     mean_: Annotated[NDArray[Any], Shape(("m",))]
     scale_: Annotated[NDArray[Any], Shape(("m",), low=1e-100)]
     noise_variance_: Annotated[float, AtLeast(0, finite=True)]
+    shrinkage_: Annotated[NDArray[Any], Shape(("k",), low=1e-100, high=1)]
     n_samples_: int
     n_iter_: int
     converged_: bool
@@ -170,6 +177,7 @@ class PCA(Growing):
         *,
         scale: Literal["standard", "binomial"] | None = None,
         whiten: Annotated[bool, YES_OR_NO] = False,
+        unshrink: Annotated[bool, YES_OR_NO] = False,
         missing: Literal["em", "mean"] = "em",
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
         max_iter: Annotated[int, COUNT] = 200,
@@ -183,6 +191,7 @@ class PCA(Growing):
         self.n_components = n_components
         self.scale = scale
         self.whiten = whiten
+        self.unshrink = unshrink
         self.missing = missing
         self.tol = tol
         self.max_iter = max_iter
@@ -250,6 +259,7 @@ class PCA(Growing):
 
     def _solve(self, task: FitTask[PCAProblem]) -> Solver[None]:
         columns, spectrum = yield from self._find(task, keeps_sums=True)
+        self._set_shrinkage(columns, None if task.problem.expects else spectrum)
         if spectrum.gram is not None and not task.problem.expects:
             found = spectrum.pair_sums
             self.sums_ = ProductSums.of(columns, PairSums.complete(spectrum.gram, columns.rows) if found is None else found)
@@ -291,6 +301,7 @@ class PCA(Growing):
         on_pass = _of_pass(Reporter(self.callbacks, self.max_iter))
         columns, spectrum, self.sums_ = yield from self.sums_.update(task, self.scale, self.n_components, self.max_iter, on_pass)
         self._set_spectrum(columns, spectrum, task.dtype)
+        self._set_shrinkage(columns, spectrum)
         sums = yield from run(MeasurePass(task.dtype, self._view(task)), self._projection())
         _warn_empty(int(sums.empty), task.dataset.shape[0])
         return Added((yield from state_rows("factors")), sums, self.sums_.gain)
@@ -350,6 +361,16 @@ class PCA(Growing):
         self.mean_, self.scale_, self.noise_variance_ = mean + columns.offset, columns.scale, noise
         self.n_samples_ = columns.rows
 
+    def _set_shrinkage(self, columns: Columns, spectrum: Spectrum | None) -> None:
+        """Set the shrinkage of new rows, given the spectrum of the data; without one the further directions have equal variance."""
+        variances, m = self.explained_variance_, len(columns.mean)
+        if spectrum is None:
+            n, further, rest = float(columns.observed.mean()), np.empty(0), (m - len(variances)) * self.noise_variance_
+        else:
+            n, further = float(columns.rows), spectrum.further_variances(columns.rows)
+            rest = max(float(columns.squares.sum()) / (n - 1) - float(variances.sum()) - float(further.sum()), 0.0)
+        self.shrinkage_ = shrinkage(variances, further, rest, n, m)
+
     def _view(self, task: FitTask[Any]) -> Standardized:
         """Return the view of the entries as the task's data store them."""
         return Standardized(self.mean_ - task.dataset.offset, self.scale_, task.dtype)
@@ -371,18 +392,22 @@ class PCA(Growing):
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
         """Return the scores (n, k) of rows X (n, m), expected from their observed entries; NaN for those without any.
 
+        With ``unshrink`` they are divided by ``shrinkage_``: do so for rows that were not fitted alone.
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
         A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         task = self._task(dataset)
-        sums, scores = task.compute_rows(ScorePass(task.dtype, self._view(task)), self._projection(), len(self.components_), out)
+        projection = self._projection()
+        if self.unshrink:
+            projection = replace(projection, divisors=projection.divisors * self.shrinkage_)
+        sums, scores = task.compute_rows(ScorePass(task.dtype, self._view(task)), projection, len(self.components_), out)
         _warn_empty(int(sums.empty), dataset.shape[0])
         return scores
 
     def inverse_transform(self, scores: Any) -> NDArray[Any]:
-        """Return the model's entries μ + T P D (n, m) for scores T (n, k)."""
+        """Return the model's entries μ + T P D (n, m) for scores T (n, k), without ``unshrink``."""
         T = self._as_factors(scores)
         entries: NDArray[Any] = (self.mean_ + (T * self._divisors) @ self.components_ * self.scale_).astype(T.dtype)
         return entries

@@ -71,6 +71,16 @@ class Spectrum:
     leading: Floats | None = None
     """Leading right singular vectors, those of the components and further ones, times their singular values (r, m), for data of more."""
 
+    def further_variances(self, rows: int) -> Floats:
+        """Return the known variances beyond those of the components, of this number of rows."""
+        k = len(self.pairs.values)
+        if self.gram is not None:
+            squares = eigh(self.gram, eigvals_only=True)[::-1][k:]
+        else:
+            squares = np.empty(0) if self.leading is None else np.square(self.leading[k:]).sum(axis=1)
+        found: Floats = np.maximum(squares, 0) / (rows - 1)
+        return found
+
 
 def decompose(
     view: Standardized,
@@ -128,3 +138,25 @@ def find_variances(columns: Columns, dtype: np.dtype[Any], k: int, max_passes: i
         return Variances(columns.rows, total, eigh(C, eigvals_only=True, subset_by_index=(m - k, m - 1))[::-1], C)
     spectrum = yield from decompose(columns.view(dtype), m, k, max_passes, lambda _: None)
     return Variances(columns.rows, total, spectrum.pairs.values**2 / (columns.rows - 1), None)
+
+
+def shrinkage(variances: Floats, further: Floats, rest: float, n: float, m: int) -> Floats:
+    """Estimate how much the scores of new rows are shrunk (k,): their standard deviation is this share of that of the fitted rows.
+
+    The components are those of largest variance in the fitted rows, in part by chance, and so the scores of these rows have the
+    variances d_r, those of others less. With the variances d_j of all further directions it is
+
+        s_r = 1 / (1 + 1/(n − 1) Σ_j d_j / (d_r − d_j))
+
+    in the limit of many rows n and columns m, whatever the variances of the noise (Dey & Lee 2019: s is the variance of a component in
+    the population, divided by d). Directions beyond the ``further`` ones, whose variances sum to ``rest``, count as if they shared it
+    equally. No share is below 1/(1 + √(m/n)), that of a component on the verge of the noise of equal variance.
+    """
+    others = max(min(round(n) - 1, m) - len(variances) - len(further), 0)
+    spread = np.append(further, rest / others if others else 0.0)
+    numbers = np.append(np.ones(len(further)), others)
+    gaps = np.maximum(variances[:, None] - spread, np.finfo(np.float64).tiny)
+    with np.errstate(over="ignore"):
+        excess = (numbers * spread / gaps).sum(axis=1) / (n - 1)
+    found: Floats = np.maximum(1 / (1 + excess), 1 / (1 + np.sqrt(m / n)))
+    return found
