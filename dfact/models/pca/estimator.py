@@ -23,8 +23,8 @@ from dfact.models.growth.baseline import Baseline
 from dfact.models.growth.estimator import Added, Growing
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.pca.expectation import ProbabilisticPCA, maximize_likelihood
-from dfact.models.pca.footprint import fit_footprint, variances_footprint
-from dfact.models.pca.growth import LeadingSums, ProductSums
+from dfact.models.pca.footprint import fit_footprint, keeps_expectations, variances_footprint
+from dfact.models.pca.growth import ROUNDS, Current, LatentSums, LeadingSums, ProductSums
 from dfact.models.pca.passes import (
     ColumnMomentsPass,
     Floats,
@@ -168,8 +168,8 @@ class PCA(Growing):
     n_iter_: int
     converged_: bool
     log_likelihood_history_: Annotated[NDArray[Any], Shape((None,)), OPTIONAL]
-    sums_: Annotated[ProductSums | LeadingSums, OPTIONAL]
-    saved_sums = (ProductSums, LeadingSums)
+    sums_: Annotated[ProductSums | LeadingSums | LatentSums, OPTIONAL]
+    saved_sums = (ProductSums, LeadingSums, LatentSums)
 
     def __init__(
         self,
@@ -241,9 +241,14 @@ class PCA(Growing):
             raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
         self._check_genotypes(dataset)
         expects = self._expects(dataset)
-        if expects and k >= m:
-            raise ParameterError(f"n_components is {k}, expected fewer than the {m} columns of data with missing entries")
+        if expects:
+            self._check_components(m)
         return self._task(dataset, PCAProblem(expects))
+
+    def _check_components(self, m: int) -> None:
+        """Refuse as many components as columns if entries are missing: without noise there is no likelihood."""
+        if self.n_components >= m:
+            raise ParameterError(f"n_components is {self.n_components}, expected fewer than the {m} columns of data with missing entries")
 
     def _expects(self, dataset: Dataset) -> bool:
         """Return whether entries are missing, in rows with others, and taken by expectation."""
@@ -258,12 +263,14 @@ class PCA(Growing):
             raise DataError(f"X has entries from {low:g} to {high:g}, expected genotypes from 0 to 2; use scale='standard' for other data")
 
     def _solve(self, task: FitTask[PCAProblem]) -> Solver[None]:
-        columns, spectrum = yield from self._find(task, keeps_sums=True)
-        self._set_shrinkage(columns, None if task.problem.expects else spectrum)
-        if spectrum.gram is not None and not task.problem.expects:
+        columns, spectrum, model = yield from self._find(task, keeps_sums=True)
+        self._set_shrinkage(columns, spectrum if model is None else None)
+        if model is not None and model.sums is not None:
+            self.sums_ = LatentSums.of(columns, model)
+        elif model is None and spectrum.gram is not None:
             found = spectrum.pair_sums
             self.sums_ = ProductSums.of(columns, PairSums.complete(spectrum.gram, columns.rows) if found is None else found)
-        elif spectrum.leading is not None and not task.problem.expects:
+        elif model is None and spectrum.leading is not None:
             self.sums_ = LeadingSums.of(columns, spectrum.leading.astype(task.dtype))
         if getattr(self, "sums_", None) is None:
             sums: Any = yield from run(ScorePass(task.dtype, self._view(task)), self._projection())
@@ -273,7 +280,7 @@ class PCA(Growing):
         _warn_empty(int(sums.empty), task.dataset.shape[0])
         self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
 
-    def _find(self, task: FitTask[PCAProblem], *, keeps_sums: bool = False) -> Solver[tuple[Columns, Spectrum]]:
+    def _find(self, task: FitTask[PCAProblem], *, keeps_sums: bool = False) -> Solver[tuple[Columns, Spectrum, ProbabilisticPCA | None]]:
         """Set all attributes but the scores. If the fit ``keeps_sums``, missing entries are counted."""
         report = Reporter(self.callbacks, self.max_iter)
         columns = yield from self.standardize(task)
@@ -281,38 +288,56 @@ class PCA(Growing):
         pairwise = keeps_sums and not expects and bool((columns.observed < columns.rows).any())
         spectrum = yield from decompose(view, m, k, self.max_iter, _of_pass(report), pairwise=pairwise)
         self._set_spectrum(columns, spectrum, task.dtype)
-        if expects:
-            model = yield from self._maximize(columns, report, task)
-            self._set_model(columns, model, task.dtype)
-        return columns, spectrum
+        if not expects:
+            return columns, spectrum, None
+        model = yield from self._maximize(columns, report, task, keeps_sums=keeps_sums and keeps_expectations(k, m))
+        self._set_model(columns, model, self.n_iter_, task.dtype)
+        return columns, spectrum, model
 
     def _prepare_update(self, X: Any) -> FitTask[PCAProblem]:
         dataset = self._dataset(X, None, reset=False)
         self._check_genotypes(dataset)
         if self._expects(dataset):
-            found = "the new rows have missing entries, whose expectations are no sums of products"
-            raise DataError(f"{found}, expected complete rows; use missing='mean' (--missing mean), or fit all rows again")
-        return self._task(dataset, PCAProblem(expects=False))
+            self._check_components(len(self.mean_))
+            if isinstance(self.sums_, ProductSums):
+                self.sums_ = self.sums_.expected(self._current(), self.scale)
+            elif isinstance(self.sums_, LeadingSums):
+                found = f"the new rows have missing entries and the fitted ones, of {len(self.mean_)} columns, none"
+                raise DataError(f"{found}, expected complete rows; use missing='mean' (--missing mean), or fit all rows again")
+        latent = isinstance(self.sums_, LatentSums)
+        footprint = self._footprint_for(dataset.shape, self._working_dtype(dataset), expects=latent)
+        return self._task(dataset, PCAProblem(expects=latent), footprint=footprint)
 
     def _measure(self, task: FitTask[PCAProblem]) -> Solver[Baseline]:
         return (yield from run(MeasurePass(task.dtype, self._view(task)), self._projection()))
 
     def _grow(self, task: FitTask[PCAProblem]) -> Solver[Added]:
-        on_pass = _of_pass(Reporter(self.callbacks, self.max_iter))
-        columns, spectrum, self.sums_ = yield from self.sums_.update(task, self.scale, self.n_components, self.max_iter, on_pass)
-        self._set_spectrum(columns, spectrum, task.dtype)
-        self._set_shrinkage(columns, spectrum)
+        if isinstance(self.sums_, LatentSums):
+            report, current = Reporter(self.callbacks, ROUNDS), self._current()
+            columns, model, self.sums_ = yield from self.sums_.update(task, self.scale, current, self.tol, report.iteration)
+            self._set_model(columns, model, 0, task.dtype)
+            self._set_shrinkage(columns, None)
+        else:
+            on_pass, k = _of_pass(Reporter(self.callbacks, self.max_iter)), self.n_components
+            columns, spectrum, self.sums_ = yield from self.sums_.update(task, self.scale, k, self.max_iter, on_pass)
+            self._set_spectrum(columns, spectrum, task.dtype)
+            self._set_shrinkage(columns, spectrum)
         sums = yield from run(MeasurePass(task.dtype, self._view(task)), self._projection())
         _warn_empty(int(sums.empty), task.dataset.shape[0])
         return Added((yield from state_rows("factors")), sums, self.sums_.gain)
 
     def _no_sums(self) -> str:
-        if hasattr(self, "log_likelihood_history_"):
-            found = "missing entries were taken by expectation, which keeps no sums of the rows"
-            return f"{found}, expected complete rows or missing='mean' (--missing mean); fit all rows again"
-        if is_wide(len(self.mean_), len(self.components_)):
-            return f"{len(self.mean_)} columns are too many for the sums of an update; fit all rows again"
+        m, k = len(self.mean_), len(self.components_)
+        expected = hasattr(self, "log_likelihood_history_")
+        if is_wide(m, k) if not expected else not keeps_expectations(k, m):
+            return f"{m} columns are too many for the sums of an update, so that none are kept; fit all rows again"
         return super()._no_sums()
+
+    def _current(self) -> Current:
+        """Return the probabilistic model, whose variances are those of maximum likelihood."""
+        share = (self.n_samples_ - 1) / self.n_samples_
+        W = self.components_ * np.sqrt(share * np.maximum(self.explained_variance_ - self.noise_variance_, 0))[:, None]
+        return Current(W.astype(np.float64), self.mean_, self.scale_, share * self.noise_variance_)
 
     def standardize(self, task: FitTask[Any]) -> Solver[Columns]:
         """Compute means and scales of the columns, in one pass."""
@@ -330,25 +355,24 @@ class PCA(Growing):
         self._set_components(columns, columns.mean, pairs.vectors.T, variances, noise, total, dtype)
         self.n_iter_, self.converged_ = pairs.n_passes, pairs.converged
 
-    def _maximize(self, columns: Columns, report: Reporter, task: FitTask[PCAProblem]) -> Solver[ProbabilisticPCA]:
+    def _maximize(self, columns: Columns, report: Reporter, task: FitTask[PCAProblem], *, keeps_sums: bool) -> Solver[ProbabilisticPCA]:
         """Maximize the likelihood from the components of mean-filled data."""
         noise = self.noise_variance_
-        start = self.components_.astype(np.float64) * np.sqrt(np.maximum(self.explained_variance_ - noise, 1e-3 * noise))[:, None]
-        view, observed = columns.view(task.dtype), float(columns.observed.sum())
-        limits: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter, "report": report.iteration}
+        W = self.components_.astype(np.float64) * np.sqrt(np.maximum(self.explained_variance_ - noise, 1e-3 * noise))[:, None]
+        view, observed, start = columns.view(task.dtype), float(columns.observed.sum()), np.vstack([W, np.zeros((1, W.shape[1]))])
+        limits: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter, "report": report.iteration, "keeps_sums": keeps_sums}
         return (yield from maximize_likelihood(view, start, noise, columns.squares, observed, **limits))
 
-    def _set_model(self, columns: Columns, model: ProbabilisticPCA, dtype: np.dtype[Any]) -> None:
-        """Set the attributes to the components of probabilistic PCA."""
-        _, values, vectors = np.linalg.svd(model.loadings, full_matrices=False)
-        signs = np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(axis=1)[:, None], axis=1))
+    def _set_model(self, columns: Columns, model: ProbabilisticPCA, n_passes: int, dtype: np.dtype[Any]) -> None:
+        """Set the attributes to the components of probabilistic PCA, which was found after ``n_passes`` others."""
+        values, vectors, _ = model.principal()
         freedom = columns.rows / (columns.rows - 1)
         variances, noise = freedom * (values**2 + model.noise), freedom * model.noise
         total = float(variances.sum()) + (vectors.shape[1] - len(values)) * noise
         mean = columns.mean + columns.scale * model.mean
-        self._set_components(columns, mean, vectors * signs, variances, noise, total, dtype)
+        self._set_components(columns, mean, vectors, variances, noise, total, dtype)
         self.log_likelihood_history_ = np.asarray(model.history)
-        self.n_iter_, self.converged_ = self.n_iter_ + len(model.history), model.converged
+        self.n_iter_, self.converged_ = n_passes + len(model.history), model.converged
 
     def _set_components(
         self, columns: Columns, mean: Floats, components: Floats, variances: Floats, noise: float, total: float, dtype: np.dtype[Any]

@@ -1,7 +1,8 @@
 """Sums of a principal component analysis, to which those of new rows are added.
 
 Up to 512 columns they are sums of products, from which the components of all rows follow. With more they are the leading singular
-vectors, which stand for the rows that they come from (Ross, Lim, Lin & Yang 2008): their further directions are lost.
+vectors, which stand for the rows that they come from (Ross, Lim, Lin & Yang 2008): their further directions are lost. Where missing
+entries are taken by expectation, they are the sums of the EM algorithm.
 """
 
 from collections.abc import Callable
@@ -16,12 +17,27 @@ from dfact.linalg.svd import gram_pairs
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import AtLeast, Shape
 from dfact.models.growth.record import EXACT, Gain
+from dfact.models.pca.expectation import Expectations, ProbabilisticPCA, maximize_likelihood
 from dfact.models.pca.passes import ColumnMoments, ColumnMomentsPass, Floats, PairSums, PairSumsPass, Standardized
 from dfact.models.pca.spectrum import Columns, Scale, Spectrum, decompose
 
 _OF_COLUMNS = Annotated[NDArray[Any], Shape(("m",))]
 _OF_PAIRS = Annotated[NDArray[Any], Shape(("m", "m"))]
 OnPass = Callable[[int], None]
+ROUNDS = 20
+"""Maximum number of passes over new rows by which the EM algorithm adds them."""
+
+
+@dataclass(frozen=True)
+class Current:
+    """The probabilistic model of a fitted PCA, in the units of its standardized columns."""
+
+    loadings: Floats
+    """W (k, m), principal components times their standard deviations without the noise."""
+    mean: Floats
+    """Means of the columns as they were given (m,)."""
+    scale: Floats
+    noise: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +87,19 @@ class ProductSums:
         products /= np.outer(columns.scale, columns.scale)
         return products
 
+    def expected(self, current: Current, scale: Scale) -> "LatentSums":
+        """Return the sums of the EM algorithm given the model of these rows, which are complete."""
+        columns = self.columns(np.zeros_like(self.shift), scale)
+        S, W, n = self.gram(columns), current.loadings, self.rows
+        C = current.noise * np.eye(len(W)) + W @ W.T
+        B = np.linalg.solve(C, W)  # E[z] = B x
+        E = np.zeros((len(W) + 1, len(W) + 1))
+        E[:-1, :-1], E[-1, -1] = n * current.noise * np.linalg.inv(C) + B @ S @ B.T, n
+        total, cross = E[np.tril_indices(len(E))], np.vstack([B @ S, np.zeros(len(S))])
+        moments = np.stack([columns.observed, np.zeros(len(S)), S.diagonal() * columns.scale**2])
+        grams = np.repeat(total[:, None], len(S), axis=1)
+        return LatentSums(columns.mean, moments, n, grams, cross * columns.scale, total)
+
 
 @dataclass(frozen=True, eq=False)
 class LeadingSums:
@@ -106,3 +135,61 @@ class LeadingSums:
         spectrum = yield from decompose(view, len(offset), k, max_passes, on_pass, below=below)
         assert spectrum.leading is not None, "the columns are as many as in the fit"
         return columns, spectrum, replace(self, moments=moments, rows=rows, leading=spectrum.leading * columns.scale)
+
+
+@dataclass(frozen=True, eq=False)
+class LatentSums:
+    """Expectations over the rows that a model has seen, each given the loadings of its time, about fixed shifts of the columns."""
+
+    shift: _OF_COLUMNS
+    """Value of each column (m,) from which entries are counted."""
+    moments: Annotated[NDArray[Any], Shape(("moments", "m"))]
+    """Number, sum and sum of squares of the entries of each column (3, m)."""
+    rows: Annotated[float, AtLeast(0)]
+    """Number of rows with any entry."""
+    grams: Annotated[NDArray[Any], Shape(("packed", "m"))]
+    """Σ E[ẑẑᵀ] over the rows that have an entry in the column, packed (t, m); ẑ = (z, 1)."""
+    cross: Annotated[NDArray[Any], Shape(("latent", "m"))]
+    """Σ E[ẑ] x (k+1, m)."""
+    total: Annotated[NDArray[Any], Shape(("packed",))]
+    """Σ E[ẑẑᵀ] over all rows, packed (t,)."""
+    gain = Gain()
+
+    @classmethod
+    def of(cls, columns: Columns, model: ProbabilisticPCA, earlier: "LatentSums | None" = None) -> Self:
+        """Return the sums of a fit; those of an update about the shifts of the earlier ones."""
+        assert model.sums is not None, "the fit keeps its sums"
+        rotation = np.eye(len(model.loadings) + 1)
+        rotation[:-1, :-1] = model.principal()[2]
+        mean = columns.mean + columns.offset
+        shift = mean if earlier is None else earlier.shift
+        sums = model.sums.moved(rotation).centred((shift - mean) / columns.scale, 1 / columns.scale)
+        squares = columns.squares * columns.scale**2
+        moved = mean - shift
+        moments = np.stack([columns.observed, columns.observed * moved, squares + columns.observed * moved**2])
+        return cls(shift, moments, float(columns.rows), sums.grams, sums.cross, sums.total)
+
+    def update(
+        self, task: FitTask[Any], scale: Scale, current: Current, tol: float, report: Callable[[list[float]], None]
+    ) -> Solver[tuple[Columns, ProbabilisticPCA, Self]]:
+        """Add the rows of the task. Returns the columns and the model of all rows, and their sums."""
+        offset = task.dataset.offset
+        found = yield from run(ColumnMomentsPass(task.dtype), self.shift - offset)
+        moments, rows = self.moments + found.moments, self.rows + float(found.rows)
+        columns = Columns.of(ColumnMoments(moments, np.asarray(rows)), self.shift - offset, offset, scale)
+        mean, d = columns.mean + offset, columns.scale
+        start = np.vstack([current.loadings * (current.scale / d), (current.mean - mean) / d])
+        model = yield from maximize_likelihood(
+            columns.view(task.dtype),
+            start,
+            current.noise,
+            columns.squares,
+            float(moments[0].sum()),
+            tol=tol,
+            max_iter=ROUNDS,
+            report=report,
+            keeps_sums=True,
+            earlier=Expectations(self.grams, self.cross, self.total).centred(mean - self.shift, d),
+            n_earlier=float(self.moments[0].sum()),
+        )
+        return columns, model, type(self).of(columns, model, self)

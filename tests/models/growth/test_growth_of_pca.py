@@ -1,5 +1,6 @@
 """Principal components that grow: equality with the fit of all rows, the leading part of many columns, drift, refusals."""
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from scipy.linalg import subspace_angles
 
 import dfact
 from dfact.cli.main import main
-from dfact.errors import DataError
+from dfact.errors import DataError, ParameterError
 from dfact.linalg import svd
+from dfact.models.pca import footprint
+from dfact.models.pca.expectation import Expectations
+from dfact.models.pca.growth import LatentSums, ProductSums
 
 Array = NDArray[Any]
 FIGURES = (
@@ -92,6 +96,48 @@ def test_many_columns_end_near_the_complete_fit(scale: Any) -> None:
     assert "is not known" in model.growth_.describe()
 
 
+@pytest.mark.parametrize(("scale", "complete_first"), [(None, False), ("standard", False), (None, True)])
+def test_batches_with_missing_entries_end_near_the_complete_fit(scale: Any, complete_first: bool) -> None:
+    X = planted(14, 1000, missing=0.2)
+    if complete_first:
+        X[:250] = planted(14, 1000)[:250]
+    complete, model = dfact.PCA(4, scale=scale).fit(X), dfact.PCA(4, scale=scale).fit(X[:250])
+    assert type(model.sums_) is (ProductSums if complete_first else LatentSums)
+    before = model.score(X)
+    for rows in np.array_split(X[250:], 5):
+        model.partial_fit(rows)
+    best = complete.score(X)
+    assert best - 0.002 * abs(best) < model.score(X)
+    assert best - model.score(X) < 0.1 * (best - before)
+    np.testing.assert_allclose(model.singular_values_, complete.singular_values_, rtol=5e-3)
+    np.testing.assert_allclose(model.noise_variance_, complete.noise_variance_, rtol=2e-2)
+    assert subspace_angles(model.components_.T, complete.components_.T).max() < 0.02
+    assert np.abs(model.mean_ - complete.mean_).max() < 0.02
+
+
+def test_rows_that_were_seen_move_nothing() -> None:
+    X = planted(15, missing=0.2)
+    model = dfact.PCA(3, scale="standard", tol=1e-10, max_iter=500).fit(X)
+    again = copy(model).partial_fit(X.copy())
+    for name in ("components_", "mean_", "scale_"):
+        np.testing.assert_allclose(getattr(again, name), getattr(model, name), atol=1e-5, err_msg=name)
+    assert again.noise_variance_ * 1199 / 1200 == pytest.approx(model.noise_variance_ * 599 / 600, rel=1e-5)
+
+
+def test_expectations_of_moved_scores_and_entries() -> None:
+    rng = np.random.default_rng(16)
+    z, x, observed = np.column_stack([rng.normal(size=(30, 2)), np.ones(30)]), rng.normal(size=(30, 4)), rng.random((30, 4)) < 0.7
+    A, mean, scale = np.vstack([rng.normal(size=(2, 3)), [0, 0, 1]]), rng.normal(size=4), rng.random(4) + 1
+
+    def sums(z: Array, x: Array) -> Expectations:
+        packed = (z[:, :, None] * z[:, None, :])[:, *np.tril_indices(3)]
+        return Expectations(packed.T @ observed, z.T @ (x * observed), packed.sum(axis=0))
+
+    found, expected = sums(z, x).moved(A).centred(mean, scale), sums(z @ A.T, (x - mean) / scale)
+    for name in ("grams", "cross", "total"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-12)
+
+
 def test_figures_are_those_of_residuals_and_scores() -> None:
     X = planted(6, missing=0.1)
     X[5] = np.nan
@@ -131,14 +177,17 @@ def test_an_update_continues_after_saving_on_threads_and_from_other_imports(tmp_
 
 def test_what_cannot_grow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     X, gaps = planted(10, 100), planted(11, 50, missing=0.1)
-    with pytest.raises(DataError, match=r"the new rows have missing entries.*use missing='mean'"):
-        dfact.PCA(2).fit(X).partial_fit(gaps)
-    with pytest.raises(DataError, match=r"missing entries were taken by expectation.*fit all rows again"):
+    wide, wide_gaps = planted(12, 50, 600), planted(12, 50, 600, missing=0.1)
+    with pytest.raises(DataError, match=r"the new rows have missing entries and the fitted ones, of 600 columns, none.*use missing='mean'"):
+        dfact.PCA(2).fit(wide).partial_fit(wide_gaps)
+    with pytest.raises(ParameterError, match="n_components is 15, expected fewer than the 15 columns"):
+        dfact.PCA(15).fit(X).partial_fit(gaps)
+    monkeypatch.setattr(footprint, "KEPT_BYTES", 1000)
+    with pytest.raises(DataError, match="15 columns are too many for the sums of an update"):
         dfact.PCA(2).fit(gaps).partial_fit(X)
     monkeypatch.setattr(svd, "_BASIS_ENTRIES", 10)
-    X = planted(12, 50, 600)
     with pytest.raises(DataError, match="600 columns are too many for the sums of an update"):
-        dfact.PCA(2).fit(X).partial_fit(X)
+        dfact.PCA(2).fit(wide).partial_fit(wide)
 
 
 def test_the_commands_check_and_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
