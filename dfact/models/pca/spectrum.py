@@ -157,6 +157,6 @@ def shrinkage(variances: Floats, further: Floats, rest: float, n: float, m: int)
     numbers = np.append(np.ones(len(further)), others)
     gaps = np.maximum(variances[:, None] - spread, np.finfo(np.float64).tiny)
     with np.errstate(over="ignore"):
-        excess = (numbers * spread / gaps).sum(axis=1) / (n - 1)
+        excess = (numbers * spread / gaps).sum(axis=1) / max(n - 1, 1)  # columns may have one entry each
     found: Floats = np.maximum(1 / (1 + excess), 1 / (1 + np.sqrt(m / n)))
     return found
