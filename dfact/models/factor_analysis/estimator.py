@@ -279,9 +279,10 @@ class FactorAnalysis(Growing):
         return Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
 
     def _keep_sums(self, found: Correlations, task: FitTask[Tables | None]) -> None:
-        """Set the sums to which further rows can be added, if there are any."""
+        """Set the sums to which further rows can be added, or remove those of earlier rows if there are none of all."""
+        stored = self.__dict__.pop("sums_", None)
         if found.moments is not None and found.shift is not None:
-            weights, stored = task.dataset.weights, getattr(self, "sums_", None)
+            weights = task.dataset.weights
             unit = 1.0 if weights is None else float(weights.max())
             self.sums_ = MomentSums.of(found.moments, found.shift, stored.weight_unit if isinstance(stored, MomentSums) else unit)
         elif task.problem is not None and (tables := TableSums.of(found.tables, task.problem.levels)) is not None:

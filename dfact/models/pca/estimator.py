@@ -483,6 +483,11 @@ class PCA(Growing):
         columns = {"variance": self.explained_variance_, "share": share, "cumulative": share.cumsum()}
         return pd.DataFrame(columns, index=pd.Index(self.get_feature_names_out(), name="component"))
 
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        if isinstance(sums := getattr(self, "sums_", None), LatentSums) and sums.n_latent != (k := len(self.components_)):
+            raise DataError(f"sums_ has expectations of {sums.n_latent} components, expected {k}")
+
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
         """Refuse columns other than the fitted ones; what an import subtracted from them may differ, as the model adds it."""
         super()._check_columns(dataset, None)

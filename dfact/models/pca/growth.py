@@ -155,6 +155,12 @@ class LatentSums:
     """Σ E[ẑẑᵀ] over all rows, packed (t,)."""
     gain = Gain()
 
+    @property
+    def n_latent(self) -> int:
+        """Number of components; −1 if the arrays contradict one another."""
+        k = len(self.cross) - 1
+        return k if len(self.total) == (k + 1) * (k + 2) // 2 else -1
+
     @classmethod
     def of(cls, columns: Columns, model: ProbabilisticPCA, earlier: "LatentSums | None" = None) -> Self:
         """Return the sums of a fit; those of an update about the shifts of the earlier ones."""

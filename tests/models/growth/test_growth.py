@@ -1,5 +1,6 @@
 """Models that grow: equality with the fit of all rows, descent of the surrogate, interrupted updates, refusals, drift."""
 
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,11 +89,13 @@ def test_tables_of_pairs_are_kept_and_limited(tmp_path: Path, monkeypatch: pytes
     dfact.save_model(model, tmp_path / "a.model")
     loaded = dfact.load_model(tmp_path / "a.model").partial_fit(X[300:])
     np.testing.assert_array_equal(loaded.correlations_, model.partial_fit(X[300:]).correlations_)
+    grown = copy(model)
+    monkeypatch.setattr("dfact.models.factor_analysis.growth.KEPT_BYTES", 1000)
+    assert not hasattr(grown.partial_fit(X[:50]), "sums_")
     model.sums_ = replace(model.sums_, high=model.sums_.high + 1)
     dfact.save_model(model, tmp_path / "b.model")
     with pytest.raises(dfact.StoreError, match="counts, expected"):
         dfact.load_model(tmp_path / "b.model")
-    monkeypatch.setattr("dfact.models.factor_analysis.growth.KEPT_BYTES", 1000)
     with pytest.raises(DataError, match="tables of all pairs of items were not kept"):
         dfact.FactorAnalysis(2, correlation="polychoric").fit(X[:300]).partial_fit(X[300:])
 

@@ -115,6 +115,14 @@ def test_batches_with_missing_entries_end_near_the_complete_fit(scale: Any, comp
     assert np.abs(model.mean_ - complete.mean_).max() < 0.02
 
 
+def test_expectations_of_another_number_of_components_are_refused(tmp_path: Path) -> None:
+    models = [dfact.PCA(k).fit(planted(17, 100, missing=0.1)) for k in (2, 3)]
+    models[0].sums_ = models[1].sums_
+    dfact.save_model(models[0], tmp_path / "a.model")
+    with pytest.raises(dfact.StoreError, match="expectations of 3 components, expected 2"):
+        dfact.load_model(tmp_path / "a.model")
+
+
 def test_rows_that_were_seen_move_nothing() -> None:
     X = planted(15, missing=0.2)
     model = dfact.PCA(3, scale="standard", tol=1e-10, max_iter=500).fit(X)
