@@ -5,6 +5,7 @@ from contextlib import closing
 import click
 
 from dfact.cli.options import cluster, example, memory_option, metrics_server, overwrite_option, read_dataset, scheduler_option
+from dfact.errors import ParameterError
 from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
@@ -13,10 +14,13 @@ from dfact.storage.location import Location
 @click.argument("model", type=InputLocation())
 @click.argument("data", type=InputLocation())
 @click.argument("out", type=OutputLocation("dfact.export.files:ROW_FORMATS"))
+@click.option("--unshrink", is_flag=True, help="Divide the scores by the shrinkage that a PCA estimates, for rows that were not fitted.")
 @memory_option
 @scheduler_option
 @overwrite_option
-def transform(model: Location, data: Location, out: Location, memory_limit: str | None, scheduler: str | None, overwrite: bool) -> None:
+def transform(
+    model: Location, data: Location, out: Location, unshrink: bool, memory_limit: str | None, scheduler: str | None, overwrite: bool
+) -> None:
     """Compute the factors or memberships of participants.
 
     Computes them for all participants of the dataset DATA with the loadings of MODEL, and writes them to OUT, which ends in
@@ -31,6 +35,10 @@ def transform(model: Location, data: Location, out: Location, memory_limit: str 
     check_destination(out, overwrite=overwrite, formats=ROW_FORMATS)
     estimator = load_model(model)
     require_memberships(estimator, out)
+    if unshrink:
+        if "unshrink" not in estimator.get_params():
+            raise ParameterError(f"--unshrink is given, and {model} is a {type(estimator).__name__}, expected a PCA; leave it out")
+        estimator.set_params(unshrink=True)
     dataset = read_dataset(data)
     with metrics_server(), cluster(scheduler) as client:
         # For stored data the factors are in a temporary Zarr array, so they need not fit in memory.

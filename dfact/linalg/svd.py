@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +18,8 @@ from dfact.lazy import sp
 from dfact.linalg.wide_svd import leading_vectors
 
 _GRAM_COLUMNS = 512  # up to this number of columns, M'M costs no more than the passes of the block iteration
-_OVERSAMPLING = 10
+OVERSAMPLING = 10
+"""Vectors of a block of the iteration beyond those that are wanted."""
 _MAX_PASSES = 12
 _BASIS_ENTRIES = 1 << 26  # limit of a Krylov basis on the driver, which holds it, its products and copies of both
 
@@ -79,6 +80,10 @@ class SingularPairs:
     converged: bool
     """Whether every pair met the tolerance."""
 
+    def first(self, k: int) -> SingularPairs:
+        """Return the first k pairs."""
+        return replace(self, vectors=self.vectors[:, :k], values=self.values[:k])
+
 
 def right_singular(
     n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled, tolerance: float = 1e-3
@@ -97,6 +102,8 @@ def singular_pairs(
     tolerance: float = 1e-3,
     max_passes: int = _MAX_PASSES,
     on_pass: Callable[[int], None] = lambda _: None,
+    below: NDArray[np.float64] | None = None,
+    further: int = 0,
 ) -> Solver[SingularPairs]:
     """Compute the k leading right singular vectors V (m, k) and values σ (k) of the viewed matrix M.
 
@@ -105,21 +112,24 @@ def singular_pairs(
     the iteration ends when every pair has ‖MᵀMv − σ²v‖ ≤ ``tolerance`` σ₁·max(σ, ``tolerance`` σ₁), or after ``max_passes``. With so
     many columns that the basis of 12 passes might exceed 2²⁶ entries, :mod:`dfact.linalg.wide_svd` restarts the iteration in each pass.
     The start is fixed, so the result depends on the data alone. ``on_pass`` is called with the number of passes after each.
+
+    The block Krylov iteration, and no other way, also takes the rows ``below`` (r, m) as a part of M that the driver holds, and returns
+    up to 10 ``further`` pairs, whether or not they have converged.
     """
     if uses_gram(n_columns, k):
         sums = yield from run(GramPass(dtype, view), None)
         on_pass(1)
         return gram_pairs(sums.gram, k)
     if is_wide(n_columns, k):
-        found = yield from leading_vectors(k, k + _OVERSAMPLING, dtype, view, tolerance, max_passes, on_pass)
+        found = yield from leading_vectors(k, k + OVERSAMPLING, dtype, view, tolerance, max_passes, on_pass)
     else:
-        found = yield from _block_krylov(SketchPass(dtype, view), n_columns, k, tolerance, max_passes, on_pass)
+        found = yield from _block_krylov(SketchPass(dtype, view), n_columns, k, tolerance, max_passes, on_pass, below, further)
     return _oriented(*found)
 
 
 def uses_gram(n_columns: int, k: int) -> bool:
     """Return whether :func:`singular_pairs` takes the vectors from the Gram matrix."""
-    return n_columns <= max(_GRAM_COLUMNS, k + _OVERSAMPLING)
+    return n_columns <= max(_GRAM_COLUMNS, k + OVERSAMPLING)
 
 
 def gram_pairs(gram: NDArray[np.float64], k: int) -> SingularPairs:
@@ -136,46 +146,53 @@ def _oriented(V: NDArray[np.float64], squares: NDArray[np.float64], n_passes: in
 
 def is_wide(n_columns: int, k: int) -> bool:
     """Return whether :func:`right_singular` keeps its basis with the tiles of columns."""
-    return n_columns * (k + _OVERSAMPLING) * _MAX_PASSES > _BASIS_ENTRIES
+    return n_columns * (k + OVERSAMPLING) * _MAX_PASSES > _BASIS_ENTRIES
 
 
 def gram_size(n_columns: int, k: int) -> int:
     """Return the number of entries of the sums in a pass of :func:`right_singular`, without those of :func:`tiled_gram_size`."""
-    return 0 if is_wide(n_columns, k) else n_columns * (n_columns if n_columns <= _GRAM_COLUMNS else k + _OVERSAMPLING)
+    return 0 if is_wide(n_columns, k) else n_columns * (n_columns if n_columns <= _GRAM_COLUMNS else k + OVERSAMPLING)
 
 
 def basis_bytes(n_columns: int, k: int, max_passes: int) -> int:
     """Return the bytes of the Krylov basis and its products on the driver, with the copies that are made as they grow."""
     if uses_gram(n_columns, k) or is_wide(n_columns, k):
         return 0
-    block = n_columns * (k + _OVERSAMPLING)
-    return 4 * 8 * block * min(max_passes, n_columns // (k + _OVERSAMPLING), _BASIS_ENTRIES // block)
+    block = n_columns * (k + OVERSAMPLING)
+    return 4 * 8 * block * min(max_passes, n_columns // (k + OVERSAMPLING), _BASIS_ENTRIES // block)
 
 
 def tiled_gram_size(n_columns: int, k: int) -> int:
     """Return the number of entries of the tiled sums in a pass of :func:`right_singular`, and of its broadcast."""
-    return n_columns * (k + _OVERSAMPLING) if is_wide(n_columns, k) else 0
+    return n_columns * (k + OVERSAMPLING) if is_wide(n_columns, k) else 0
 
 
 def _block_krylov(
-    product: SketchPass, m: int, k: int, tolerance: float, max_passes: int, on_pass: Callable[[int], None]
+    product: SketchPass,
+    m: int,
+    k: int,
+    tolerance: float,
+    max_passes: int,
+    on_pass: Callable[[int], None],
+    below: NDArray[np.float64] | None,
+    further: int,
 ) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64], int, bool]]:
-    """Return the k leading eigenvectors (m, k) and eigenvalues of MᵀM, given the pass that multiplies it by a block.
+    """Return the k + further leading eigenvectors (m, k + further) and eigenvalues of MᵀM, given the pass that multiplies it by a block.
 
-    Also the number of passes, and whether all pairs have converged. Passes end when the basis would exceed 2²⁶ entries.
+    Also the number of passes, and whether the k leading pairs have converged. Passes end when the basis would exceed 2²⁶ entries.
     """
-    block = qr(np.random.default_rng(0).standard_normal((m, k + _OVERSAMPLING)), mode="economic")[0]
+    block = qr(np.random.default_rng(0).standard_normal((m, k + OVERSAMPLING)), mode="economic")[0]
     basis, products = np.empty((m, 0)), np.empty((m, 0))
     converged, limit = False, min(max_passes, m // block.shape[1], _BASIS_ENTRIES // block.size)
     for number in range(1, limit + 1):
         basis = np.hstack([basis, block])
         sums = yield from run(product, block.astype(product.dtype))
-        products = np.hstack([products, sums.gram])
+        products = np.hstack([products, sums.gram if below is None else sums.gram + below.T @ (below @ block)])
         projected = basis.T @ products
         values, vectors = eigh((projected + projected.T) / 2)
-        values, vectors = np.maximum(values[::-1][:k], 0), vectors[:, ::-1][:, :k]
-        residuals = np.linalg.norm(products @ vectors - basis @ (vectors * values), axis=0)
-        converged = bool((residuals <= tolerance * np.sqrt(values[0] * np.maximum(values, tolerance**2 * values[0]))).all())
+        values, vectors = np.maximum(values[::-1][: k + further], 0), vectors[:, ::-1][:, : k + further]
+        residuals = np.linalg.norm(products @ vectors - basis @ (vectors * values), axis=0)[:k]
+        converged = bool((residuals <= tolerance * np.sqrt(values[0] * np.maximum(values[:k], tolerance**2 * values[0]))).all())
         on_pass(number)
         if converged:
             break

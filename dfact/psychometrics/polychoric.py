@@ -54,6 +54,21 @@ class Levels:
     def n_slots(self) -> int:
         return int(self.starts[-1])
 
+    @property
+    def high(self) -> Array:
+        """Highest answer to each item (m)."""
+        high: Array = self.low + np.diff(self.starts) - 1
+        return high
+
+    def spread(self, counts: NDArray[np.integer], wider: "Levels", dtype: np.dtype[Any]) -> NDArray[np.integer]:
+        """Return the lower triangle of G for wider levels, given that for these: answers that did not occur count 0."""
+        slots = np.arange(self.n_slots) + np.repeat(wider.starts[:-1] - self.starts[:-1] + self.low - wider.low, np.diff(self.starts))
+        slots = slots.astype(np.int64)
+        spread = np.zeros(wider.n_slots * (wider.n_slots + 1) // 2, dtype)
+        for i, slot in enumerate(slots):
+            spread[slot * (slot + 1) // 2 + slots[: i + 1]] = counts[i * (i + 1) // 2 : (i + 1) * (i + 2) // 2]
+        return spread
+
     def tiles(self, count: int) -> "list[tuple[int, int]]":
         """Split the items into at most ``count`` ranges, whose tables with all items before them are of about equal size."""
         share = np.sqrt(np.arange(1, count) / count)  # of the items before a cut: the tables before it are the square
@@ -167,6 +182,13 @@ class CountedTables(PairTables, name="counted_tables"):
 
     bits: NDArray[np.uint64]
     """The slots' bits (S, words) of rows that are not counted yet."""
+
+    @classmethod
+    def of(cls, counts: NDArray[np.integer], levels: Levels, rows: int) -> Self:
+        """Return tables whose rows are counted, given the lower triangle of G."""
+        S, m = levels.n_slots, len(levels.low)
+        span = np.array([0, S, counts.itemsize])
+        return cls(counts, span, np.asarray(rows, np.int64), np.zeros(m, np.int64), np.empty((S, 0), np.uint64))
 
     def gather(self, other: Self) -> None:
         self.bits = np.concatenate([self.bits, other.bits], axis=1)
@@ -365,25 +387,39 @@ class Tabulated:
     categories: Categories
     fractions: NDArray[np.int64]
     """Number of answers to each item that are not whole numbers (m)."""
+    tables: PairTables
+    """Tables of the last range of items."""
 
 
 def tabulate(
-    levels: Levels, tiles: int, n_rows: int, dtype: np.dtype[Any], *, complete_only: bool = False, weighted: bool = False, threads: int = 1
+    levels: Levels,
+    tiles: int,
+    n_rows: int,
+    dtype: np.dtype[Any],
+    *,
+    complete_only: bool = False,
+    weighted: bool = False,
+    threads: int = 1,
+    earlier: PairTables | None = None,
 ) -> Solver[Tabulated]:
     """Compute the polychoric correlations of all items, by a pass for each of ``tiles`` ranges of items.
 
-    The correlations are not estimated if fewer than two rows contribute, or if there are answers that are not whole numbers.
+    The correlations are not estimated if fewer than two rows contribute, or if there are answers that are not whole numbers. ``earlier``
+    are the tables of further rows, for one tile; they are among the ``n_rows``.
     """
+    assert earlier is None or tiles == 1, "earlier tables are those of all items"
     found, totals = Polychoric.empty(len(levels.low)), np.empty(0)
     for items in levels.tiles(tiles):
         tables = yield from run(TablesPass(dtype, complete_only, items, n_rows, weighted), levels)
+        if earlier is not None:
+            tables.add(earlier)
         tables.count()
         totals = np.concatenate([totals, slot_totals(tables, levels, items)])
         categories = Categories.of(levels, totals)
         if tables.rows < 2 or tables.fractions.any():
             break
         found.estimate(tables, levels, categories, items, threads)
-    return Tabulated(found, int(tables.rows), tables.effective_rows, totals, categories, tables.fractions)
+    return Tabulated(found, int(tables.rows), tables.effective_rows, totals, categories, tables.fractions, tables)
 
 
 def slot_totals(tables: PairTables, levels: Levels, items: tuple[int, int]) -> Array:

@@ -124,6 +124,7 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     factors.transform(answers)
 
     dfact.PCA(2, scale="standard", **inline).fit(answers).score(answers)
+    dfact.PCA(2, missing="mean", **inline).fit(answers)
     select_number_of_components(dfact.PCA(**inline), answers, [2], criterion="held_out")
 
     responses = memberships(1)

@@ -11,7 +11,7 @@ from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.models.fit_task import FitTask
 from dfact.psychometrics.correlation import Moments, MomentsPass, is_indefinite, smoothed
-from dfact.psychometrics.polychoric import Levels, level_moments, tabulate
+from dfact.psychometrics.polychoric import Levels, PairTables, level_moments, tabulate
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Correlations:
     """Sums from which Pearson's correlations follow."""
     shift: NDArray[np.float64] | None = None
     """Value of each item (m) from which these sums are counted."""
+    tables: PairTables | None = None
+    """Tables of all pairs of items, of polychoric correlations, if one pass has counted them."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,21 @@ class Tables:
     levels: Levels
     tiles: int
     """Number of passes, each of which counts a part of the pairs."""
+    earlier: PairTables | None = None
+    """Tables of the rows that the model has seen."""
 
 
 def correlate(task: FitTask[Tables | None], *, complete_only: bool) -> Solver[Correlations]:
     """Compute the correlations of the answers by passes. Without ``problem`` they are Pearson's, else polychoric ones."""
-    n_rows, labels = task.dataset.shape[0], task.dataset.column_labels
+    n_rows, labels = _n_rows(task), task.dataset.column_labels
     found = yield from _pearson(task, complete_only) if task.problem is None else _polychoric(task, task.problem, complete_only)
     return checked(found, n_rows, labels, pearson=task.problem is None)
+
+
+def _n_rows(task: FitTask[Tables | None]) -> int:
+    """Return the number of rows, of those of earlier tables too."""
+    earlier = None if task.problem is None else task.problem.earlier
+    return task.dataset.shape[0] + (0 if earlier is None else int(earlier.rows))
 
 
 def checked(found: Correlations, n_rows: int, labels: NDArray[Any], *, pearson: bool) -> Correlations:
@@ -90,11 +100,12 @@ def _polychoric(task: FitTask[Tables | None], tables: Tables, complete_only: boo
     found = yield from tabulate(
         levels,
         tables.tiles,
-        dataset.shape[0],
+        _n_rows(task),
         task.dtype,
         complete_only=complete_only,
         weighted=task.covariates is not None,
         threads=task.plan().workers.threads,
+        earlier=tables.earlier,
     )
     if found.fractions.any():
         j = int(np.flatnonzero(found.fractions)[0])
@@ -107,4 +118,5 @@ def _polychoric(task: FitTask[Tables | None], tables: Tables, complete_only: boo
         message = f"the polychoric correlation is at its limit for {len(limit)} pairs of items ({pairs}), expected less than 0.9999"
         warnings.warn(f"{message}; leave out items that repeat others", UserWarning, stacklevel=4)
     R, counts = found.correlations.R, found.correlations.counts
-    return Correlations(R, found.rows, found.effective_rows, mean, scale, counts, thresholds=found.categories.by_item)
+    kept = found.tables if tables.tiles == 1 else None
+    return Correlations(R, found.rows, found.effective_rows, mean, scale, counts, thresholds=found.categories.by_item, tables=kept)

@@ -18,7 +18,7 @@ from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.rotation import explained, oblimin, ordered, promax, promax_spss, varimax
 from dfact.models.factor_analysis.correlations import Correlations, Tables, checked, correlate, pearson
-from dfact.models.factor_analysis.growth import MomentSums
+from dfact.models.factor_analysis.growth import KEPT_BYTES, MomentSums, TableSums
 from dfact.models.factor_analysis.passes import ScorePass, Scorer, ScoreSums
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Length, Shape
@@ -34,6 +34,7 @@ from dfact.psychometrics.fit_indices import fit_indices, score_reliability
 from dfact.psychometrics.minres import LOWEST, minres
 from dfact.psychometrics.polychoric import GATHERED_ROWS, answer_levels, gathered_bytes, table_bytes
 from dfact.psychometrics.reliability import omega, omega_total
+from dfact.text import format_bytes
 
 _N_STEPS = 3  # reported to the callbacks
 
@@ -195,8 +196,8 @@ class FactorAnalysis(Growing):
     smoothed_: bool
     rmsr_: float
     thresholds_: Annotated[list[list[float]], Length(("m",))] | None
-    sums_: Annotated[MomentSums, OPTIONAL]
-    saved_sums = (MomentSums,)
+    sums_: Annotated[MomentSums | TableSums, OPTIONAL]
+    saved_sums = (MomentSums, TableSums)
 
     def __init__(
         self,
@@ -252,10 +253,7 @@ class FactorAnalysis(Growing):
         correlations = yield from correlate(task, complete_only=self.missing == "listwise")
         report.step("correlations")
         sums = yield from self._solve_correlations(task, correlations, report)
-        if correlations.moments is not None and correlations.shift is not None:
-            weights = task.dataset.weights
-            unit = 1.0 if weights is None else float(weights.max())
-            self.sums_ = MomentSums.of(correlations.moments, correlations.shift, unit)
+        self._keep_sums(correlations, task)
         self._begin_growth(task, sums)
         self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
 
@@ -280,30 +278,51 @@ class FactorAnalysis(Growing):
     def _scorer(self) -> Scorer:
         return Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
 
+    def _keep_sums(self, found: Correlations, task: FitTask[Tables | None]) -> None:
+        """Set the sums to which further rows can be added, or remove those of earlier rows if there are none of all."""
+        stored = self.__dict__.pop("sums_", None)
+        if found.moments is not None and found.shift is not None:
+            weights = task.dataset.weights
+            unit = 1.0 if weights is None else float(weights.max())
+            self.sums_ = MomentSums.of(found.moments, found.shift, stored.weight_unit if isinstance(stored, MomentSums) else unit)
+        elif task.problem is not None and (tables := TableSums.of(found.tables, task.problem.levels)) is not None:
+            self.sums_ = tables
+
     def _no_sums(self) -> str:
-        if self.correlation == "polychoric":
-            return "polychoric correlations keep no tables of the pairs of items, expected sums of the rows; fit all rows again"
-        return super()._no_sums()
+        if self.correlation == "pearson" or getattr(self, "growth_", None) is None:
+            return super()._no_sums()
+        if self.weighted_:
+            return "polychoric tables of weights are rounded for a number of rows, expected no weights to add others; fit all rows again"
+        why = f"they exceed {format_bytes(KEPT_BYTES)} or the memory limit of the fit, or an earlier version has saved the model"
+        return f"tables of all pairs of items were not kept: {why}; fit all rows again"
 
     def _prepare_update(self, X: Any, sample_weight: Any = None) -> FitTask[Tables | None]:
-        dataset = self._new_rows(X, None, sample_weight)
+        dataset, stored = self._new_rows(X, None, sample_weight), self.sums_
+        if isinstance(stored, TableSums):
+            low, high = dataset.statistics.minimum, dataset.statistics.maximum
+            unseen = dataset.statistics.observed == 0
+            low, high = np.minimum(stored.low, np.where(unseen, np.inf, low)), np.maximum(stored.high, np.where(unseen, -np.inf, high))
+            levels = answer_levels(low, high, dataset.column_labels)
+            return self._task(dataset, Tables(levels, 1, stored.tables(levels, stored.rows + dataset.shape[0])))
         if dataset.weights is None:
             return self._task(dataset)
-        return self._task(dataset, covariates=np.asarray(dataset.weights, np.float64)[:, None] / self.sums_.weight_unit)
+        return self._task(dataset, covariates=np.asarray(dataset.weights, np.float64)[:, None] / stored.weight_unit)
 
     def _measure(self, task: FitTask[Tables | None]) -> Solver[Baseline]:
         return (yield from run(ScorePass(task.dtype, task.covariates is not None), self._scorer()))
 
     def _grow(self, task: FitTask[Tables | None]) -> Solver[Added]:
-        report, stored = Reporter(self.callbacks, _N_STEPS), self.sums_
-        moments = stored.moments()
-        pass_ = MomentsPass(task.dtype, self.missing == "listwise", task.covariates is not None)
-        moments.add((yield from run(pass_, stored.shift)))
+        report, stored, listwise = Reporter(self.callbacks, _N_STEPS), self.sums_, self.missing == "listwise"
+        if isinstance(stored, TableSums):
+            found = yield from correlate(task, complete_only=listwise)
+        else:
+            moments = stored.moments()
+            moments.add((yield from run(MomentsPass(task.dtype, listwise, task.covariates is not None), stored.shift)))
+            n = self.growth_.n_rows + task.dataset.shape[0]
+            found = checked(pearson(moments, stored.shift), n, task.dataset.column_labels, pearson=True)
         report.step("correlations")
-        found = pearson(moments, stored.shift)
-        self.sums_ = MomentSums.of(moments, stored.shift, stored.weight_unit)
-        n = self.growth_.n_rows + task.dataset.shape[0]
-        sums = yield from self._solve_correlations(task, checked(found, n, task.dataset.column_labels, pearson=True), report)
+        self._keep_sums(found, task)
+        sums = yield from self._solve_correlations(task, found, report)
         return Added((yield from state_rows("factors")), sums)
 
     def correlate(self, X: Any, *, sample_weight: Any = None) -> Correlations:
@@ -374,6 +393,8 @@ class FactorAnalysis(Growing):
 
     def _check_loaded(self) -> None:
         super()._check_loaded()
+        if isinstance(sums := getattr(self, "sums_", None), TableSums):
+            sums.check(self.column_labels_)
         correlations = self.factor_correlations_
         lowest = np.linalg.eigvalsh(correlations)[0]
         if not (np.allclose(correlations, correlations.T) and lowest > 0):
@@ -426,17 +447,25 @@ class FactorAnalysis(Growing):
             )
 
     def _task(self, dataset: Dataset, problem: Any = None, **settings: Any) -> FitTask[Any]:
-        """Return the task: with the arrays that weights need, or with the fewest passes over tables that keep within the memory limit."""
+        """Return the task, with the arrays of its correlations."""
         if settings.get("footprint") is not None:
             return super()._task(dataset, problem, **settings)
         if self.correlation == "pearson":
-            task, m = super()._task(dataset, problem, **settings), dataset.shape[1]
-            if dataset.weights is None:
-                return task
-            base = task.footprint  # weighted sums are in double precision, and two more
-            more = replace(base, work_per_row=base.work_per_row + 24 * m, broadcast=base.broadcast + 16 * m * m)
-            return replace(task, footprint=more)
-        levels, (n, m) = answer_levels(dataset.statistics.minimum, dataset.statistics.maximum, dataset.column_labels), dataset.shape
+            task, m, weighted = super()._task(dataset, problem, **settings), dataset.shape[1], dataset.weights is not None
+            base, copies = task.footprint, 2 if hasattr(self, "sums_") else 1
+            footprint = replace(base, driver=base.driver + copies * 8 * (6 if weighted else 4) * m * m)  # the sums that the model keeps
+            if weighted:  # sums are in double precision, and two more
+                footprint = replace(footprint, work_per_row=base.work_per_row + 24 * m, broadcast=base.broadcast + 16 * m * m)
+            return replace(task, footprint=footprint)
+        return self._tables_task(dataset, problem, **settings)
+
+    def _tables_task(self, dataset: Dataset, update: Tables | None, **settings: Any) -> FitTask[Tables | None]:
+        """Return the task with the fewest passes over tables that keep within the memory limit; an update takes one."""
+        n, m = dataset.shape
+        if update is None:
+            levels, earlier = answer_levels(dataset.statistics.minimum, dataset.statistics.maximum, dataset.column_labels), None
+        else:
+            levels, earlier = update.levels, update.earlier
         dtype, weighted = self._working_dtype(dataset), dataset.weights is not None
         base = self._footprint(dataset.shape, 0, dtype)
         gathered, pairs = gathered_bytes(levels.n_slots, weighted_items=m * weighted) // 2, 16 * m * m * weighted
@@ -445,9 +474,10 @@ class FactorAnalysis(Growing):
             tables = round(table_bytes(levels.n_slots, n, weighted=weighted) / tiles)
             work = base.work_per_row + (4 * m if weighted else levels.n_slots)
             broadcast, summed = base.broadcast + gathered, tables + pairs + gathered
-            footprint = replace(base, work_per_row=work, broadcast=broadcast, summed=summed, gathered_rows=GATHERED_ROWS)
-            task = super()._task(dataset, Tables(levels, tiles), footprint=footprint, **settings)
-            if tiles >= m or task.plan().fits:
+            kept = 0 if earlier is None else 2 * tables  # those of the model, and the same for the levels of all rows
+            footprint = replace(base, work_per_row=work, broadcast=broadcast, summed=summed, gathered_rows=GATHERED_ROWS, driver=kept)
+            task = super()._task(dataset, Tables(levels, tiles, earlier), footprint=footprint, **settings)
+            if tiles >= m or earlier is not None or task.plan().fits:
                 return task
             tiles *= 2
 

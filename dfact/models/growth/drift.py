@@ -143,19 +143,17 @@ def _compare_missing(seen: Baseline, new: Baseline) -> tuple[Array, Array]:
     if not (n > 0 and n_new > 0):
         return np.full((2, seen.items.shape[1]), np.nan)[0], np.full(seen.items.shape[1], np.nan)
     missing, missing_new = (np.maximum(rows.rows[0] - rows.items[0], 0) for rows in (seen, new))
-    difference = missing_new / n_new - missing / n
-    unweighted = all(rows.rows[0] == rows.rows[1] for rows in (seen, new))
-    share = (missing + missing_new) / (n + n_new)
-    if unweighted:
+    difference, share = missing_new / n_new - missing / n, (missing + missing_new) / (n + n_new)
+    varies = (share > 0) & (share < 1)
+    p = np.full(len(share), np.nan)
+    if all(rows.rows[0] == rows.rows[1] for rows in (seen, new)):  # without weights
         from scipy.stats import hypergeom  # takes long to import
 
-        drawn = hypergeom(round(n + n_new), np.rint(missing + missing_new), round(n_new))
-        count = np.rint(missing_new)
+        count = np.rint(missing_new[varies])
+        drawn = hypergeom(round(n + n_new), np.rint(missing + missing_new)[varies], round(n_new))
         half = drawn.pmf(count) / 2
-        p = np.minimum(2 * np.minimum(drawn.cdf(count) - half, drawn.sf(count - 1) - half), 1)
+        p[varies] = np.minimum(2 * np.minimum(drawn.cdf(count) - half, drawn.sf(count - 1) - half), 1)
     else:
         spread = share * (1 - share) * (1 / _effective(*seen.rows) + 1 / _effective(*new.rows))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            p = 2 * special.ndtr(-np.abs(difference) / np.sqrt(spread))
-    varies = (share > 0) & (share < 1)
-    return np.where(varies, difference, np.nan), np.where(varies, p, np.nan)
+        p[varies] = 2 * special.ndtr(-np.abs(difference[varies]) / np.sqrt(spread[varies]))
+    return np.where(varies, difference, np.nan), p

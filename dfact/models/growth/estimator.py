@@ -118,7 +118,7 @@ class Growing(Factorization, registered=False):
         dataset = task.dataset
         grown.growth_ = current.grown(
             dataset.shape[0],
-            total_weight(dataset),
+            grown._weight_of(dataset),
             [*current.batches, *(each for each in (grown.fingerprint_, dataset.stored_fingerprint) if each is not None)],
             current.baseline.merged(added.baseline, order, signs),
             found,
@@ -145,7 +145,11 @@ class Growing(Factorization, registered=False):
 
     def _begin_growth(self, task: FitTask[Any], sums: Baseline) -> None:
         """Record a complete fit, with the sums of its last pass over the rows."""
-        self.growth_ = Growth.begun(task.dataset.shape[0], total_weight(task.dataset), sums)
+        self.growth_ = Growth.begun(task.dataset.shape[0], self._weight_of(task.dataset), sums)
+
+    def _weight_of(self, dataset: Dataset) -> float:
+        """Return the sum of the weights of the rows; their number if the model takes no weights."""
+        return total_weight(dataset) if getattr(self, "weighted_", False) else float(dataset.shape[0])
 
     def _no_sums(self) -> str:
         """Return why a fitted model without sums cannot grow."""

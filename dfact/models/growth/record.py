@@ -92,7 +92,7 @@ class Growth:
         if self.gain == EXACT:
             return f"{seen}, and the result equals a complete fit"
         if np.isnan(self.gain_share):
-            return f"{seen}; they are too few to estimate what a complete fit would gain"
+            return f"{seen}; what a complete fit would gain is not known"
         gain = f"{seen}; a complete fit would lower the objective by an estimated {100 * self.gain_share:.2f}%"
         return f"{gain} (standard error {100 * self.gain_error:.2f}%)" + ("; fit all rows again" if self.gain.worth_a_fit else "")
 

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,13 +16,15 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.svd import uses_gram
-from dfact.models.estimator import Factorization
+from dfact.linalg.svd import is_wide, uses_gram
 from dfact.models.fit_task import FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
+from dfact.models.growth.baseline import Baseline
+from dfact.models.growth.estimator import Added, Growing
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.pca.expectation import ProbabilisticPCA, maximize_likelihood
-from dfact.models.pca.footprint import fit_footprint, variances_footprint
+from dfact.models.pca.footprint import fit_footprint, keeps_expectations, variances_footprint
+from dfact.models.pca.growth import ROUNDS, Current, LatentSums, LeadingSums, ProductSums
 from dfact.models.pca.passes import (
     ColumnMomentsPass,
     Floats,
@@ -30,11 +32,13 @@ from dfact.models.pca.passes import (
     HeldOutSquares,
     LikelihoodPass,
     Loadings,
+    MeasurePass,
+    PairSums,
     Projection,
     ScorePass,
     Standardized,
 )
-from dfact.models.pca.spectrum import Columns, Spectrum, Variances, decompose, find_variances
+from dfact.models.pca.spectrum import Columns, Spectrum, Variances, decompose, find_variances, shrinkage
 from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO
@@ -51,7 +55,7 @@ class PCAProblem:
     """Whether missing entries are taken by expectation."""
 
 
-class PCA(Factorization):
+class PCA(Growing):
     """Principal component analysis, of data with missing entries by probabilistic PCA.
 
     The rows of X (n, m), centred by the means μ of the columns, are projected on the k orthonormal directions of largest variance:
@@ -80,6 +84,8 @@ class PCA(Factorization):
         with frequency p = μ/2 (Patterson et al. 2006).
     whiten : bool
         Divide the scores by their standard deviations.
+    unshrink : bool
+        Divide the scores of ``transform`` by ``shrinkage_``, so that rows that were not fitted are comparable with those that were.
     missing : "em" or "mean"
         Missing entries by probabilistic PCA ("em"), or as the mean of their column ("mean").
     tol : float
@@ -105,8 +111,9 @@ class PCA(Factorization):
         σ² of probabilistic PCA with n − 1 degrees of freedom: the mean variance of the min(n, m) − k further components.
     factors_ : array (n, k)
         Scores T; a Zarr array if the data is stored. NaN for rows without any entry.
-    cross_products_ : array (m, m) or None
-        Sums of products of the centred columns, of complete data with up to 512 columns, from which further rows update the model.
+    shrinkage_ : array (k,)
+        Estimated ratio of the standard deviation of new rows' scores to that of the fitted rows' scores (Dey & Lee 2019), from 0 to 1;
+        see :func:`dfact.models.pca.spectrum.shrinkage`.
     n_samples_ : int
         Number n of rows with any entry.
     n_iter_, converged_ : int, bool
@@ -128,7 +135,8 @@ class PCA(Factorization):
 
     References
     ----------
-    Tipping & Bishop (1999); Liu, Rubin & Wu (1998); Musco & Musco (2015); Patterson et al. (2006).
+    Tipping & Bishop (1999); Liu, Rubin & Wu (1998); Musco & Musco (2015); Patterson et al. (2006); Dey & Lee (2019),
+    doi:10.1016/j.jmva.2019.02.007, for the shrinkage; Ross et al. (2008), doi:10.1007/s11263-007-0075-7, for updates of many columns.
 
     Examples
     --------
@@ -155,11 +163,13 @@ class PCA(Factorization):
     mean_: Annotated[NDArray[Any], Shape(("m",))]
     scale_: Annotated[NDArray[Any], Shape(("m",), low=1e-100)]
     noise_variance_: Annotated[float, AtLeast(0, finite=True)]
-    cross_products_: Annotated[NDArray[Any], Shape(("m", "m"))] | None
+    shrinkage_: Annotated[NDArray[Any], Shape(("k",), low=1e-100, high=1)]
     n_samples_: int
     n_iter_: int
     converged_: bool
     log_likelihood_history_: Annotated[NDArray[Any], Shape((None,)), OPTIONAL]
+    sums_: Annotated[ProductSums | LeadingSums | LatentSums, OPTIONAL]
+    saved_sums = (ProductSums, LeadingSums, LatentSums)
 
     def __init__(
         self,
@@ -167,6 +177,7 @@ class PCA(Factorization):
         *,
         scale: Literal["standard", "binomial"] | None = None,
         whiten: Annotated[bool, YES_OR_NO] = False,
+        unshrink: Annotated[bool, YES_OR_NO] = False,
         missing: Literal["em", "mean"] = "em",
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
         max_iter: Annotated[int, COUNT] = 200,
@@ -180,6 +191,7 @@ class PCA(Factorization):
         self.n_components = n_components
         self.scale = scale
         self.whiten = whiten
+        self.unshrink = unshrink
         self.missing = missing
         self.tol = tol
         self.max_iter = max_iter
@@ -229,9 +241,14 @@ class PCA(Factorization):
             raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
         self._check_genotypes(dataset)
         expects = self._expects(dataset)
-        if expects and k >= m:
-            raise ParameterError(f"n_components is {k}, expected fewer than the {m} columns of data with missing entries")
+        if expects:
+            self._check_components(m)
         return self._task(dataset, PCAProblem(expects))
+
+    def _check_components(self, m: int) -> None:
+        """Refuse as many components as columns if entries are missing: without noise there is no likelihood."""
+        if self.n_components >= m:
+            raise ParameterError(f"n_components is {self.n_components}, expected fewer than the {m} columns of data with missing entries")
 
     def _expects(self, dataset: Dataset) -> bool:
         """Return whether entries are missing, in rows with others, and taken by expectation."""
@@ -246,25 +263,81 @@ class PCA(Factorization):
             raise DataError(f"X has entries from {low:g} to {high:g}, expected genotypes from 0 to 2; use scale='standard' for other data")
 
     def _solve(self, task: FitTask[PCAProblem]) -> Solver[None]:
-        yield from self._find(task)
-        sums = yield from run(ScorePass(task.dtype, self._view(task)), self._projection())
+        columns, spectrum, model = yield from self._find(task, keeps_sums=True)
+        self._set_shrinkage(columns, spectrum if model is None else None)
+        if model is not None and model.sums is not None:
+            self.sums_ = LatentSums.of(columns, model)
+        elif model is None and spectrum.gram is not None:
+            found = spectrum.pair_sums
+            self.sums_ = ProductSums.of(columns, PairSums.complete(spectrum.gram, columns.rows) if found is None else found)
+        elif model is None and spectrum.leading is not None:
+            self.sums_ = LeadingSums.of(columns, spectrum.leading.astype(task.dtype))
+        if getattr(self, "sums_", None) is None:
+            sums: Any = yield from run(ScorePass(task.dtype, self._view(task)), self._projection())
+        else:
+            sums = yield from run(MeasurePass(task.dtype, self._view(task)), self._projection())
+            self._begin_growth(task, sums)
         _warn_empty(int(sums.empty), task.dataset.shape[0])
         self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
 
-    def _find(self, task: FitTask[PCAProblem]) -> Solver[None]:
-        """Set all attributes but the scores."""
+    def _find(self, task: FitTask[PCAProblem], *, keeps_sums: bool = False) -> Solver[tuple[Columns, Spectrum, ProbabilisticPCA | None]]:
+        """Set all attributes but the scores. If the fit ``keeps_sums``, missing entries are counted."""
         report = Reporter(self.callbacks, self.max_iter)
         columns = yield from self.standardize(task)
-        view, m, k = columns.view(task.dtype), task.dataset.shape[1], self.n_components
-        spectrum = yield from decompose(
-            view, m, k, self.max_iter, lambda number: report.reached(number, f"pass {number} of the decomposition")
-        )
+        view, m, k, expects = columns.view(task.dtype), task.dataset.shape[1], self.n_components, task.problem.expects
+        pairwise = keeps_sums and not expects and bool((columns.observed < columns.rows).any())
+        spectrum = yield from decompose(view, m, k, self.max_iter, _of_pass(report), pairwise=pairwise)
         self._set_spectrum(columns, spectrum, task.dtype)
-        if task.problem.expects:
-            model = yield from self._maximize(columns, report, task)
-            self._set_model(columns, model, task.dtype)
-        elif spectrum.gram is not None and (columns.observed == columns.rows).all():
-            self.cross_products_ = spectrum.gram * np.outer(columns.scale, columns.scale)
+        if not expects:
+            return columns, spectrum, None
+        model = yield from self._maximize(columns, report, task, keeps_sums=keeps_sums and keeps_expectations(k, m))
+        self._set_model(columns, model, self.n_iter_, task.dtype)
+        return columns, spectrum, model
+
+    def _prepare_update(self, X: Any) -> FitTask[PCAProblem]:
+        dataset = self._dataset(X, None, reset=False)
+        self._check_genotypes(dataset)
+        if self._expects(dataset):
+            self._check_components(len(self.mean_))
+            if isinstance(self.sums_, ProductSums):
+                self.sums_ = self.sums_.expected(self._current(), self.scale)
+            elif isinstance(self.sums_, LeadingSums):
+                found = f"the new rows have missing entries and the fitted ones, of {len(self.mean_)} columns, none"
+                raise DataError(f"{found}, expected complete rows; use missing='mean' (--missing mean), or fit all rows again")
+        latent = isinstance(self.sums_, LatentSums)
+        footprint = self._footprint_for(dataset.shape, self._working_dtype(dataset), expects=latent)
+        return self._task(dataset, PCAProblem(expects=latent), footprint=footprint)
+
+    def _measure(self, task: FitTask[PCAProblem]) -> Solver[Baseline]:
+        return (yield from run(MeasurePass(task.dtype, self._view(task)), self._projection()))
+
+    def _grow(self, task: FitTask[PCAProblem]) -> Solver[Added]:
+        if isinstance(self.sums_, LatentSums):
+            report, current = Reporter(self.callbacks, ROUNDS), self._current()
+            columns, model, self.sums_ = yield from self.sums_.update(task, self.scale, current, self.tol, report.iteration)
+            self._set_model(columns, model, 0, task.dtype)
+            self._set_shrinkage(columns, None)
+        else:
+            on_pass, k = _of_pass(Reporter(self.callbacks, self.max_iter)), self.n_components
+            columns, spectrum, self.sums_ = yield from self.sums_.update(task, self.scale, k, self.max_iter, on_pass)
+            self._set_spectrum(columns, spectrum, task.dtype)
+            self._set_shrinkage(columns, spectrum)
+        sums = yield from run(MeasurePass(task.dtype, self._view(task)), self._projection())
+        _warn_empty(int(sums.empty), task.dataset.shape[0])
+        return Added((yield from state_rows("factors")), sums, self.sums_.gain)
+
+    def _no_sums(self) -> str:
+        m, k = len(self.mean_), len(self.components_)
+        expected = hasattr(self, "log_likelihood_history_")
+        if is_wide(m, k) if not expected else not keeps_expectations(k, m):
+            return f"{m} columns are too many for the sums of an update, so that none are kept; fit all rows again"
+        return super()._no_sums()
+
+    def _current(self) -> Current:
+        """Return the probabilistic model, whose variances are those of maximum likelihood."""
+        share = (self.n_samples_ - 1) / self.n_samples_
+        W = self.components_ * np.sqrt(share * np.maximum(self.explained_variance_ - self.noise_variance_, 0))[:, None]
+        return Current(W.astype(np.float64), self.mean_, self.scale_, share * self.noise_variance_)
 
     def standardize(self, task: FitTask[Any]) -> Solver[Columns]:
         """Compute means and scales of the columns, in one pass."""
@@ -282,25 +355,24 @@ class PCA(Factorization):
         self._set_components(columns, columns.mean, pairs.vectors.T, variances, noise, total, dtype)
         self.n_iter_, self.converged_ = pairs.n_passes, pairs.converged
 
-    def _maximize(self, columns: Columns, report: Reporter, task: FitTask[PCAProblem]) -> Solver[ProbabilisticPCA]:
+    def _maximize(self, columns: Columns, report: Reporter, task: FitTask[PCAProblem], *, keeps_sums: bool) -> Solver[ProbabilisticPCA]:
         """Maximize the likelihood from the components of mean-filled data."""
         noise = self.noise_variance_
-        start = self.components_.astype(np.float64) * np.sqrt(np.maximum(self.explained_variance_ - noise, 1e-3 * noise))[:, None]
-        view, observed = columns.view(task.dtype), float(columns.observed.sum())
-        limits: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter, "report": report.iteration}
+        W = self.components_.astype(np.float64) * np.sqrt(np.maximum(self.explained_variance_ - noise, 1e-3 * noise))[:, None]
+        view, observed, start = columns.view(task.dtype), float(columns.observed.sum()), np.vstack([W, np.zeros((1, W.shape[1]))])
+        limits: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter, "report": report.iteration, "keeps_sums": keeps_sums}
         return (yield from maximize_likelihood(view, start, noise, columns.squares, observed, **limits))
 
-    def _set_model(self, columns: Columns, model: ProbabilisticPCA, dtype: np.dtype[Any]) -> None:
-        """Set the attributes to the components of probabilistic PCA."""
-        _, values, vectors = np.linalg.svd(model.loadings, full_matrices=False)
-        signs = np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(axis=1)[:, None], axis=1))
+    def _set_model(self, columns: Columns, model: ProbabilisticPCA, n_passes: int, dtype: np.dtype[Any]) -> None:
+        """Set the attributes to the components of probabilistic PCA, which was found after ``n_passes`` others."""
+        values, vectors, _ = model.principal()
         freedom = columns.rows / (columns.rows - 1)
         variances, noise = freedom * (values**2 + model.noise), freedom * model.noise
         total = float(variances.sum()) + (vectors.shape[1] - len(values)) * noise
         mean = columns.mean + columns.scale * model.mean
-        self._set_components(columns, mean, vectors * signs, variances, noise, total, dtype)
+        self._set_components(columns, mean, vectors, variances, noise, total, dtype)
         self.log_likelihood_history_ = np.asarray(model.history)
-        self.n_iter_, self.converged_ = self.n_iter_ + len(model.history), model.converged
+        self.n_iter_, self.converged_ = n_passes + len(model.history), model.converged
 
     def _set_components(
         self, columns: Columns, mean: Floats, components: Floats, variances: Floats, noise: float, total: float, dtype: np.dtype[Any]
@@ -311,7 +383,17 @@ class PCA(Factorization):
         self.explained_share_ = min(float(self.explained_variance_ratio_.sum()), 1.0)
         self.singular_values_ = np.sqrt(variances * (columns.rows - 1))
         self.mean_, self.scale_, self.noise_variance_ = mean + columns.offset, columns.scale, noise
-        self.n_samples_, self.cross_products_ = columns.rows, None
+        self.n_samples_ = columns.rows
+
+    def _set_shrinkage(self, columns: Columns, spectrum: Spectrum | None) -> None:
+        """Set the shrinkage of new rows, given the spectrum of the data; without one the further directions have equal variance."""
+        variances, m = self.explained_variance_, len(columns.mean)
+        if spectrum is None:
+            n, further, rest = float(columns.observed.mean()), np.empty(0), (m - len(variances)) * self.noise_variance_
+        else:
+            n, further = float(columns.rows), spectrum.further_variances(columns.rows)
+            rest = max(float(columns.squares.sum()) / (n - 1) - float(variances.sum()) - float(further.sum()), 0.0)
+        self.shrinkage_ = shrinkage(variances, further, rest, n, m)
 
     def _view(self, task: FitTask[Any]) -> Standardized:
         """Return the view of the entries as the task's data store them."""
@@ -334,18 +416,22 @@ class PCA(Factorization):
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
         """Return the scores (n, k) of rows X (n, m), expected from their observed entries; NaN for those without any.
 
+        With ``unshrink`` they are divided by ``shrinkage_``: do so for rows that were not fitted alone.
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
         A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         task = self._task(dataset)
-        sums, scores = task.compute_rows(ScorePass(task.dtype, self._view(task)), self._projection(), len(self.components_), out)
+        projection = self._projection()
+        if self.unshrink:
+            projection = replace(projection, divisors=projection.divisors * self.shrinkage_)
+        sums, scores = task.compute_rows(ScorePass(task.dtype, self._view(task)), projection, len(self.components_), out)
         _warn_empty(int(sums.empty), dataset.shape[0])
         return scores
 
     def inverse_transform(self, scores: Any) -> NDArray[Any]:
-        """Return the model's entries μ + T P D (n, m) for scores T (n, k)."""
+        """Return the model's entries μ + T P D (n, m) for scores T (n, k), without ``unshrink``."""
         T = self._as_factors(scores)
         entries: NDArray[Any] = (self.mean_ + (T * self._divisors) @ self.components_ * self.scale_).astype(T.dtype)
         return entries
@@ -397,10 +483,10 @@ class PCA(Factorization):
         columns = {"variance": self.explained_variance_, "share": share, "cumulative": share.cumsum()}
         return pd.DataFrame(columns, index=pd.Index(self.get_feature_names_out(), name="component"))
 
-    def _copy_for_transform(self) -> Self:
-        light = super()._copy_for_transform()
-        light.cross_products_ = None  # (m, m), not needed for scores
-        return light
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        if isinstance(sums := getattr(self, "sums_", None), LatentSums) and sums.n_latent != (k := len(self.components_)):
+            raise DataError(f"sums_ has expectations of {sums.n_latent} components, expected {k}")
 
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
         """Refuse columns other than the fitted ones; what an import subtracted from them may differ, as the model adds it."""
@@ -417,6 +503,11 @@ class PCA(Factorization):
 
     def _footprint_for(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, expects: bool) -> Footprint:
         return fit_footprint(self.n_components, shape[1], dtype, expects=expects)
+
+
+def _of_pass(report: Reporter) -> Callable[[int], None]:
+    """Return what reports the passes of a decomposition."""
+    return lambda number: report.reached(number, f"pass {number} of the decomposition")
 
 
 def _warn_empty(empty: int, n: int) -> None:

@@ -1,4 +1,4 @@
-"""Passes of principal component analysis: moments of the columns, expected scores, and the sums of the EM algorithm."""
+"""Passes of principal component analysis: moments of the columns, their products, scores, and the sums of the EM algorithm."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
 from dfact.engine.passes import Block, PartialSums, Pass, TiledPass
+from dfact.kernels.entries import residual_sums
 from dfact.kernels.principal import column_moments, count_observed, expected_scores, mark_observed, posterior_rows, standardize
+from dfact.models.growth.baseline import Baseline, factor_sums
 
 N_ROW_GROUPS = 20
 """Number of groups of rows whose sums give the standard errors of a mean error."""
@@ -67,6 +69,46 @@ class ColumnMomentsPass(Pass[BlockState, Floats, ColumnMoments]):
         return state, ColumnMoments(moments, np.asarray((observed_counts(block) > 0).sum()))
 
 
+@dataclass
+class PairSums(PartialSums, name="pca_pairs"):
+    """Sums over the rows in which both of two columns are observed."""
+
+    counts: NDArray[Any]
+    """Number of these rows (m, m)."""
+    sums: NDArray[Any]
+    """Σ x_i over the rows where column j is observed as well (m, m)."""
+    cross: NDArray[Any]
+    """Σ x_i x_j (m, m)."""
+    rows: NDArray[Any]
+    """Number of rows with an observed entry."""
+
+    @classmethod
+    def complete(cls, gram: NDArray[Any], rows: int) -> "PairSums":
+        """Return the sums of centred columns without missing entries, given their Gram matrix (m, m)."""
+        return cls(np.full(gram.shape, float(rows)), np.zeros(gram.shape), gram, np.asarray(float(rows)))
+
+
+@dataclass(frozen=True)
+class PairSumsPass(Pass[BlockState, None, PairSums]):
+    """The products of the viewed columns, 0 for missing entries, with what centring them elsewhere needs."""
+
+    dtype: np.dtype[Any]
+    view: Standardized
+
+    def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, PairSums]:
+        work, X, counts = block.work, self.view(block), observed_counts(block)
+        m = X.shape[1]
+        cross, rows = work.matmul(X.T, X), np.asarray((counts > 0).sum())
+        if (counts == m).all():
+            numbers, sums = (work.until_next_block((m, m), np.float64) for _ in range(2))
+            numbers[:] = len(X)
+            sums[:] = X.sum(axis=0, dtype=np.float64)[:, None]
+            return state, PairSums(numbers, sums, cross, rows)
+        observed = work.array("observed", X.shape, self.dtype)
+        mark_observed(*block.codes, observed)
+        return state, PairSums(work.matmul(observed.T, observed), work.matmul(X.T, observed), cross, rows)
+
+
 @dataclass(frozen=True, eq=False)
 class Projection:
     """Constants of the expected scores."""
@@ -109,21 +151,65 @@ class ScorePass(Pass[BlockState, Projection, ScoreSums]):
     view: Standardized
 
     def step(self, block: Block, state: BlockState, broadcast: Projection) -> tuple[BlockState, ScoreSums]:
-        p, work, X = broadcast, block.work, self.view(block)
-        components = work.cached("components", p, lambda: np.ascontiguousarray(p.components.T, self.dtype))
-        scores = work.matmul(X, components, "scores").astype(np.float64)
         counts = observed_counts(block)
-        gaps = np.flatnonzero((counts < X.shape[1]) & (counts > 0))
-        if gaps.size and not p.fills_zeros:
-            pairs = work.cached("pairs", p, lambda: p.pairs(self.dtype))
-            observed = work.array("observed", (len(gaps), X.shape[1]), self.dtype)
-            mark_observed(block.codes[0][gaps], block.codes[1], observed)
-            grams, found = work.matmul(observed, pairs.T, "grams"), np.empty((len(gaps), len(p.weights)))
-            expected_scores(grams, scores[gaps], p.weights, p.noise, found)
-            scores[gaps] = found
-        scores /= p.divisors
-        scores[counts == 0] = np.nan
-        return RowFactors(scores.T.astype(self.dtype)), ScoreSums(np.asarray((counts == 0).sum()))
+        scores = project(block, self.view(block), counts, broadcast)
+        return as_state(scores, counts, broadcast, self.dtype), ScoreSums(np.asarray((counts == 0).sum()))
+
+
+def project(block: Block, X: NDArray[Any], counts: NDArray[np.int64], p: Projection) -> Floats:
+    """Return the scores (rows, k) before whitening, given the standardized entries (rows, m) and their number in each row (rows,)."""
+    work, dtype = block.work, X.dtype
+    components = work.cached("components", p, lambda: np.ascontiguousarray(p.components.T, dtype))
+    scores: Floats = work.matmul(X, components, "scores").astype(np.float64)
+    gaps = np.flatnonzero((counts < X.shape[1]) & (counts > 0))
+    if gaps.size and not p.fills_zeros:
+        pairs = work.cached("pairs", p, lambda: p.pairs(dtype))
+        observed = work.array("observed", (len(gaps), X.shape[1]), dtype)
+        mark_observed(block.codes[0][gaps], block.codes[1], observed)
+        grams, found = work.matmul(observed, pairs.T, "grams"), np.empty((len(gaps), len(p.weights)))
+        expected_scores(grams, scores[gaps], p.weights, p.noise, found)
+        scores[gaps] = found
+    return scores
+
+
+def as_state(scores: Floats, counts: NDArray[np.int64], p: Projection, dtype: np.dtype[Any]) -> RowFactors:
+    """Return the scores as the state of their block, whitened if they shall be; NaN without an observed entry."""
+    divided = scores / p.divisors
+    divided[counts == 0] = np.nan
+    return RowFactors(divided.T.astype(dtype))
+
+
+@dataclass
+class MeasuredScores(Baseline, name="pca_measured_scores"):
+    """Figures of the rows: residuals of the standardized columns, moments of the scores before whitening."""
+
+    empty: NDArray[Any]
+    """Number of rows without an observed entry."""
+
+
+@dataclass(frozen=True)
+class MeasurePass(Pass[BlockState, Projection, MeasuredScores]):
+    """The scores of a :class:`ScorePass`, with the figures by which new rows are compared with earlier ones."""
+
+    dtype: np.dtype[Any]
+    view: Standardized
+
+    def step(self, block: Block, state: BlockState, broadcast: Projection) -> tuple[BlockState, MeasuredScores]:
+        work, X, counts = block.work, self.view(block), observed_counts(block)
+        scores = project(block, X, counts, broadcast)
+        components = work.cached("rows of components", broadcast, lambda: np.ascontiguousarray(broadcast.components, self.dtype))
+        model = work.matmul(work.converted("narrow scores", scores, self.dtype), components, "model")
+        if (counts < X.shape[1]).any():
+            observed = work.array("observed", X.shape, self.dtype)
+            mark_observed(*block.codes, observed)
+            X[observed == 0] = np.nan
+        items = work.zeros((4, X.shape[1]))
+        residual_sums(X, model, np.ones(len(X)), items)
+        known = scores[counts > 0]
+        figures = factor_sums(known, np.ones(len(known)))
+        return as_state(scores, counts, broadcast, self.dtype), MeasuredScores(
+            **figures, items=items, empty=np.asarray((counts == 0).sum())
+        )
 
 
 Loadings = tuple[NDArray[Any], float]

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
-from dfact.linalg.svd import GramPass, SingularPairs, gram_pairs, singular_pairs, uses_gram
+from dfact.linalg.svd import OVERSAMPLING, GramPass, SingularPairs, gram_pairs, is_wide, singular_pairs, uses_gram
 from dfact.models.pca.footprint import MAX_PASSES
-from dfact.models.pca.passes import ColumnMoments, Floats, Standardized
+from dfact.models.pca.passes import ColumnMoments, Floats, PairSums, PairSumsPass, Standardized
 from dfact.psychometrics.correlation import MomentsPass
 
 Scale = Literal["standard", "binomial"] | None
@@ -65,20 +64,53 @@ class Spectrum:
     """The leading principal components of the standardized columns, 0 for missing entries."""
 
     pairs: SingularPairs
-    gram: NDArray[np.float64] | None
+    gram: Floats | None = None
     """Sums of products of the standardized columns (m, m), for data of few columns."""
+    pair_sums: PairSums | None = None
+    """The same with the numbers of entries, if they are wanted."""
+    leading: Floats | None = None
+    """Leading right singular vectors, those of the components and further ones, times their singular values (r, m), for data of more."""
+
+    def further_variances(self, rows: int) -> Floats:
+        """Return the known variances beyond those of the components, of this number of rows."""
+        k = len(self.pairs.values)
+        if self.gram is not None:
+            squares = eigh(self.gram, eigvals_only=True)[::-1][k:]
+        else:
+            squares = np.empty(0) if self.leading is None else np.square(self.leading[k:]).sum(axis=1)
+        found: Floats = np.maximum(squares, 0) / (rows - 1)
+        return found
 
 
-def decompose(view: Standardized, m: int, k: int, max_passes: int, on_pass: Callable[[int], None]) -> Solver[Spectrum]:
-    """Compute the k leading right singular vectors and values of the standardized columns."""
+def decompose(
+    view: Standardized,
+    m: int,
+    k: int,
+    max_passes: int,
+    on_pass: Callable[[int], None],
+    *,
+    pairwise: bool = False,
+    below: Floats | None = None,
+) -> Solver[Spectrum]:
+    """Compute the k leading right singular vectors and values of the standardized columns, with what further rows need.
+
+    ``pairwise`` sums count the entries of each pair of columns. ``below`` (r, m) are rows on the driver, for more columns than have
+    a Gram matrix.
+    """
     if uses_gram(m, k):
-        sums = yield from run(GramPass(view.dtype, view), None)
+        if pairwise:
+            found = yield from run(PairSumsPass(view.dtype, view), None)
+            gram, pair_sums = found.cross, found
+        else:
+            gram, pair_sums = (yield from run(GramPass(view.dtype, view), None)).gram, None
         on_pass(1)
-        return Spectrum(gram_pairs(sums.gram, k), sums.gram)
+        return Spectrum(gram_pairs(gram, k), gram, pair_sums)
     tolerance = _TOLERANCE[view.dtype.name]
-    limit = min(max_passes, MAX_PASSES)
-    pairs = yield from singular_pairs(m, k, view.dtype, view=view, tolerance=tolerance, max_passes=limit, on_pass=on_pass)
-    return Spectrum(pairs, None)
+    limits: dict[str, Any] = {"tolerance": tolerance, "max_passes": min(max_passes, MAX_PASSES), "on_pass": on_pass}
+    if is_wide(m, k):
+        return Spectrum((yield from singular_pairs(m, k, view.dtype, view=view, **limits)))
+    pairs = yield from singular_pairs(m, k, view.dtype, view=view, below=below, further=OVERSAMPLING, **limits)
+    return Spectrum(pairs.first(k), leading=pairs.values[:, None] * pairs.vectors.T)
 
 
 @dataclass(frozen=True)
@@ -106,3 +138,25 @@ def find_variances(columns: Columns, dtype: np.dtype[Any], k: int, max_passes: i
         return Variances(columns.rows, total, eigh(C, eigvals_only=True, subset_by_index=(m - k, m - 1))[::-1], C)
     spectrum = yield from decompose(columns.view(dtype), m, k, max_passes, lambda _: None)
     return Variances(columns.rows, total, spectrum.pairs.values**2 / (columns.rows - 1), None)
+
+
+def shrinkage(variances: Floats, further: Floats, rest: float, n: float, m: int) -> Floats:
+    """Estimate how much the scores of new rows are shrunk (k,): their standard deviation is this share of that of the fitted rows.
+
+    The components are those of largest variance in the fitted rows, in part by chance, and so the scores of these rows have the
+    variances d_r, those of others less. With the variances d_j of all further directions it is
+
+        s_r = 1 / (1 + 1/(n − 1) Σ_j d_j / (d_r − d_j))
+
+    in the limit of many rows n and columns m, whatever the variances of the noise (Dey & Lee 2019: s is the variance of a component in
+    the population, divided by d). Directions beyond the ``further`` ones, whose variances sum to ``rest``, count as if they shared it
+    equally. No share is below 1/(1 + √(m/n)), that of a component on the verge of the noise of equal variance.
+    """
+    others = max(min(round(n) - 1, m) - len(variances) - len(further), 0)
+    spread = np.append(further, rest / others if others else 0.0)
+    numbers = np.append(np.ones(len(further)), others)
+    gaps = np.maximum(variances[:, None] - spread, np.finfo(np.float64).tiny)
+    with np.errstate(over="ignore"):
+        excess = (numbers * spread / gaps).sum(axis=1) / max(n - 1, 1)  # columns may have one entry each
+    found: Floats = np.maximum(1 / (1 + excess), 1 / (1 + np.sqrt(m / n)))
+    return found

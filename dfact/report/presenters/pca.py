@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dfact.export.tables import Lines, Texts, convergence_text, largest_items, under_headings
 from dfact.models.pca.estimator import PCA
@@ -39,6 +40,7 @@ class PCAPresenter(Presenter[PCA]):
             ("columns", _SCALES[model.scale]),
             *(missing if kind or model.missing == "mean" else []),
             ("explained", f"{model.explained_share_:.1%} of the variance of the columns"),
+            ("shrinkage", f"scores of new rows are {_range(model.shrinkage_)} of those of the fitted rows"),
             ("noise", f"{model.noise_variance_:.4g} is the mean variance of the other directions"),
         ]
 
@@ -48,9 +50,12 @@ class PCAPresenter(Presenter[PCA]):
         return [under_headings(headings, list(table.index), largest_items(self.model, self.model.loadings_, top, texts))]
 
     def component_section(self) -> Section:
-        table = self.model.explained_
-        caption = "Variance of each component, its share of the total variance of the columns, and the sum of the shares so far"
-        shares = make_table(table, caption, formats={"share": "{:.1%}", "cumulative": "{:.1%}"})
+        table = self.model.explained_.assign(shrinkage=self.model.shrinkage_)
+        caption = (
+            "Variance of each component, its share of the total variance of the columns, the sum of the shares so far, and the estimated "
+            "ratio of the scores of new rows to those of the fitted rows"
+        )
+        shares = make_table(table, caption, formats={"share": "{:.1%}", "cumulative": "{:.1%}", "shrinkage": "{:.2f}"})
         alt = f"Line of the variances of {len(table)} components, from {table['variance'].iloc[0]:.4g} to {table['variance'].iloc[-1]:.4g}."
         about = "Scores of components are uncorrelated, if no entry is missing. The sign of a component is that of its largest loading."
         drawing = Drawing(lambda: variance_plot(self.model), alt, "Variance of the components; dashed: the mean of the other directions.")
@@ -65,6 +70,12 @@ class PCAPresenter(Presenter[PCA]):
             return super().selection_drawing(record, best, alt)
         caption = "Variances of the components, next to those of unrelated columns (dashed)."
         return Drawing(lambda: eigenvalue_plot(table, best["n_components"]), f"Scree plot. {alt}", caption)
+
+
+def _range(shares: NDArray[np.float64]) -> str:
+    """Return the least and the greatest of shares."""
+    low, high = (f"{100 * share:.0f}" for share in (shares.min(), shares.max()))
+    return f"{low}%" if low == high else f"{low} to {high}%"
 
 
 def variance_plot(model: PCA) -> "Figure":

@@ -1,5 +1,7 @@
 """Models that grow: equality with the fit of all rows, descent of the surrogate, interrupted updates, refusals, drift."""
 
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,11 @@ def continuous(n: int, seed: int, missing: float = 0.0) -> Array:
     return X
 
 
+def categories(n: int, seed: int) -> Array:
+    """The same in whole numbers from −2 to 2."""
+    return np.clip(np.rint(continuous(n, seed)), -2, 2)
+
+
 def answers(n: int, seed: int, m: int = 20, k: int = 3) -> Array:
     """Answers from 0 to 4 of people of one population; the loadings do not depend on the seed."""
     rng = np.random.default_rng(seed)
@@ -55,6 +62,49 @@ def test_a_factor_analysis_of_batches_is_that_of_all_rows(missing: float, weight
     np.testing.assert_allclose(grown.transform(X), complete.transform(X), atol=1e-10)
     assert (grown.growth_.n_rows, grown.growth_.added_rows, grown.factors_.shape) == (900, 720, (900, 2))
     assert grown.growth_.gain.share == 0
+
+
+@pytest.mark.parametrize("missing", ["pairwise", "listwise"])
+def test_polychoric_correlations_of_batches_are_those_of_all_rows(missing: Any) -> None:
+    X = categories(900, 1)
+    X[np.random.default_rng(3).random(X.shape) < 0.03] = np.nan
+    X[:300] = np.clip(X[:300], -1, 1)  # the lowest and the highest answers come later
+    X[300:600, 0] = np.nan
+    parameters: dict[str, Any] = {"correlation": "polychoric", "missing": missing}
+    complete, grown = dfact.FactorAnalysis(2, **parameters).fit(X), dfact.FactorAnalysis(2, **parameters)
+    for rows in batches(len(X), 3):
+        grown.partial_fit(X[rows])
+    for name in ("components_", "correlations_", "mean_", "scale_", "n_effective_", "n_observations_", "thresholds_"):
+        assert np.array_equal(getattr(grown, name), getattr(complete, name)), name
+    np.testing.assert_array_equal(grown.transform(X), complete.factors_)
+    assert "equals a complete fit" in grown.growth_.describe()
+    X[600, 0] = 20
+    with pytest.raises(DataError, match="item '0' has answers from -2 to 20, more than 10 levels"):
+        grown.partial_fit(X[600:])
+
+
+def test_tables_of_pairs_are_kept_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = categories(400, 2)
+    model = dfact.FactorAnalysis(2, correlation="polychoric").fit(X[:300])
+    dfact.save_model(model, tmp_path / "a.model")
+    loaded = dfact.load_model(tmp_path / "a.model").partial_fit(X[300:])
+    np.testing.assert_array_equal(loaded.correlations_, model.partial_fit(X[300:]).correlations_)
+    grown = copy(model)
+    monkeypatch.setattr("dfact.models.factor_analysis.growth.KEPT_BYTES", 1000)
+    assert not hasattr(grown.partial_fit(X[:50]), "sums_")
+    model.sums_ = replace(model.sums_, high=model.sums_.high + 1)
+    dfact.save_model(model, tmp_path / "b.model")
+    with pytest.raises(dfact.StoreError, match="counts, expected"):
+        dfact.load_model(tmp_path / "b.model")
+    with pytest.raises(DataError, match="tables of all pairs of items were not kept"):
+        dfact.FactorAnalysis(2, correlation="polychoric").fit(X[:300]).partial_fit(X[300:])
+
+
+def test_the_plan_counts_the_sums_that_a_factor_analysis_keeps() -> None:
+    X = continuous(200, 3)
+    model = dfact.FactorAnalysis(2).fit(X)
+    assert model.prepare(X).footprint.driver == 4 * 8 * X.shape[1] ** 2
+    assert model.prepare_update(X).footprint.driver == 2 * 4 * 8 * X.shape[1] ** 2
 
 
 def objective(model: Any, X: Array) -> float:
@@ -168,7 +218,10 @@ def without_sums() -> dfact.FactorAnalysis:
     [
         (without_sums, "saved by a version that kept no sums of its rows, expected some to add rows; fit again"),
         (lambda: dfact.ICQF(2, solver="admm", max_iter=20, tol=1, **BOUNDS).fit(answers(100, 0, 10)), "solver is 'admm'"),
-        (lambda: dfact.FactorAnalysis(2, correlation="polychoric").fit(answers(200, 0, 10)), "no tables of the pairs"),
+        (
+            lambda: dfact.FactorAnalysis(2, correlation="polychoric").fit(categories(200, 0), sample_weight=np.arange(1, 201)),
+            "polychoric tables of weights are rounded",
+        ),
         (lambda: dfact.FactorAnalysis(2).fit(continuous(100, 0), sample_weight=np.arange(100)), "the new rows have no weights"),
     ],
     ids=["earlier version", "admm", "polychoric", "weights"],

@@ -1,6 +1,7 @@
 """Principal components: scikit-learn's figures, EM written out, wide and tiled columns, scales, executors, errors."""
 
 import re
+from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -124,11 +125,10 @@ def test_sparse_data_are_their_dense_values() -> None:
     np.testing.assert_array_equal(dfact.PCA(3).fit(sp.csr_array(X)).components_, dfact.PCA(3).fit(X).components_)
 
 
-def test_the_cross_products_give_the_components_again() -> None:
+def test_the_sums_give_the_covariances() -> None:
     X = planted(4)
     model = dfact.PCA(4, scale="standard").fit(X)
-    assert model.cross_products_ is not None
-    np.testing.assert_allclose(model.cross_products_, np.cov(X.T) * (len(X) - 1), rtol=1e-9, atol=1e-8)
+    np.testing.assert_allclose(model.sums_.cross, np.cov(X.T) * (len(X) - 1), rtol=1e-9, atol=1e-8)
 
 
 # Missing entries
@@ -275,6 +275,46 @@ def test_data_that_an_import_shifted_are_taken_as_they_were(tmp_path: Path) -> N
     assert model.score(stored[1]) == pytest.approx(reference.score(X[:50]), rel=1e-4)
 
 
+# New rows
+
+
+def spiked(n: int, m: int, seed: int, n_new: int) -> tuple[Array, Array]:
+    """Rows of three components, barely above noise that is correlated between neighbouring columns, and new rows."""
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(size=(n + n_new, m))
+    for j in range(1, m):
+        noise[:, j] = 0.6 * noise[:, j - 1] + 0.8 * noise[:, j]
+    variances = (1 + np.sqrt(m / n)) * np.array([40, 20, 10])
+    loadings = np.linalg.qr(rng.normal(size=(m, 3)))[0] * np.sqrt(variances)
+    X = rng.normal(size=(n + n_new, 3)) @ loadings.T + noise
+    return X[:n], X[n:]
+
+
+@pytest.mark.parametrize(("n", "m", "scale"), [(120, 24, None), (120, 120, "standard"), (120, 600, None)])
+def test_the_shrinkage_of_new_rows_is_estimated(n: int, m: int, scale: Any) -> None:
+    ratios, estimates = [], []
+    for seed in range(4):
+        X, new = spiked(n, m, seed, 300)
+        model = dfact.PCA(3, scale=scale).fit(X)
+        ratios.append(np.sqrt((model.transform(new) ** 2).mean(axis=0) / model.explained_variance_))
+        estimates.append(model.shrinkage_)
+    np.testing.assert_allclose(np.mean(estimates, axis=0), np.mean(ratios, axis=0), atol=0.08)
+
+
+def test_unshrunk_scores_are_nearer_to_those_of_fitted_rows() -> None:
+    X, new = spiked(120, 600, 7, 8)
+    model = dfact.PCA(3).fit(X)
+    other = copy(model).set_params(unshrink=True)
+    np.testing.assert_allclose(other.transform(new) * model.shrinkage_, model.transform(new))
+    errors = []
+    for row in new:
+        fitted = dfact.PCA(3).fit(np.vstack([X, row]))
+        score = fitted.factors_[-1] * np.sign((fitted.components_ * model.components_).sum(axis=1))
+        errors.append([(found.transform(row[None])[0] - score) ** 2 for found in (model, other)])
+    plain, unshrunk = np.mean(errors, axis=0)
+    assert (unshrunk < plain / 4).all()
+
+
 # One result everywhere
 
 
@@ -318,4 +358,8 @@ def test_the_command_fits_and_prints(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["report", str(model), str(tmp_path / "r.html"), "--data", str(data)]) == 0
     html = (tmp_path / "r.html").read_text()
     assert "Explained variance" in html
+    for options in ([], ["--unshrink"]):
+        assert main(["transform", str(model), str(data), str(tmp_path / f"scores{len(options)}.csv"), *options]) == 0
+    plain, unshrunk = (pd.read_csv(tmp_path / f"scores{i}.csv", index_col=0) for i in (0, 1))
+    np.testing.assert_allclose(unshrunk * dfact.load_model(model).shrinkage_, plain, rtol=1e-4)
     assert main(["fit", "pca", str(data), str(tmp_path / "y.model"), "-k", "3", "--plan"]) == 0
