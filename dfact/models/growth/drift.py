@@ -51,9 +51,16 @@ class Drift:
     variance_p: _OF_FACTORS
 
     @classmethod
-    def between(cls, seen: Baseline, new: Baseline, level: float = LEVEL) -> Self:
-        """Compare new rows with those that the model has seen."""
-        residual, residual_p = _compare_means(*(_item_moments(rows) for rows in (seen, new)))
+    def between(cls, seen: Baseline, new: Baseline, level: float = LEVEL, *, rare: bool = False) -> Self:
+        """Compare new rows with those that the model has seen.
+
+        ``rare`` items, such as alleles that few rows have, get the larger of both variances of their residuals.
+        """
+        items = [_item_moments(rows) for rows in (seen, new)]
+        if rare:
+            variance = np.maximum(items[0][2], items[1][2])
+            items = [(n, mean, variance) for n, mean, _ in items]
+        residual, residual_p = _compare_means(*items)
         missing, missing_p = _compare_missing(seen, new)
         of_factors = [_factor_moments(rows) for rows in (seen, new)]
         mean, mean_p = _compare_means(*(moments[:3] for moments in of_factors))
