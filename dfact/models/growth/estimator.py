@@ -152,9 +152,22 @@ class Growing(Factorization, registered=False):
         """Record a complete fit, with the sums of its last pass over the rows."""
         self.growth_ = Growth.begun(task.dataset.shape[0], total_weight(task.dataset), sums)
 
+    def __getattribute__(self, name: str) -> Any:
+        """Return an attribute; a model whose parameters exclude growth has no ``partial_fit``, as scikit-learn expects."""
+        if name == "partial_fit" and (reason := self._never_grows()):
+            raise AttributeError(reason)
+        return super().__getattribute__(name)
+
+    def _never_grows(self) -> str:
+        """Return why no rows can be added with these parameters; an empty text if they can."""
+        return ""
+
     def _no_sums(self) -> str:
         """Return why a fitted model without sums cannot grow."""
-        return f"this {type(self).__name__} was saved by a version that kept no sums of its rows, expected some to add rows; fit again"
+        return (
+            self._never_grows()
+            or f"this {type(self).__name__} was saved by a version that kept no sums of its rows, expected some to add rows; fit again"
+        )
 
     def _prepare_update(self, X: Any) -> FitTask[Any]:
         """Check new rows, and return the task of adding them to this model."""
