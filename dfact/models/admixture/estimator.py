@@ -26,6 +26,7 @@ from dfact.models.binomial.fit import Maximum, begin, maximize_likelihood
 from dfact.models.binomial.growth import ColumnSurrogate, FigurePass, grow_likelihood, measure_new, sum_rows
 from dfact.models.binomial.passes import CountPass, DeviancePass, ProjectionPass, StepPass
 from dfact.models.binomial.row_block import ColumnWeights
+from dfact.models.binomial.shrinkage import expected_frequencies
 from dfact.models.binomial.start import labelled_start, spectral_start
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -151,6 +152,7 @@ class Admixture(Growing):
 
     memberships_: Annotated[Any, Shape(("n", "k"), rows=True)]
     allele_frequencies_: Annotated[NDArray[Any], Shape(("k", "m"))]
+    projection_frequencies_: Annotated[NDArray[Any], Shape(("k", "m"))] | None
     log_likelihood_: float
     log_likelihood_history_: Annotated[NDArray[Any], Shape((None,))]
     n_iter_: int
@@ -277,10 +279,12 @@ class Admixture(Growing):
         _warn_silent(self.n_unobserved_, task)
         P = yield from read_tiles(maximum.frequencies, task.dtype)
         self.allele_frequencies_ = P[order]
+        self.projection_frequencies_ = None
         if task.problem.curved:
             pass_ = FigurePass(task.problem.codes, len(order), task.dtype, maximum.state)
             found = yield from sum_rows(pass_, maximum.frequencies)
             self.sums_ = found.surrogate.ordered(order)
+            self.projection_frequencies_ = (yield from expected_frequencies(len(order)))[order].astype(task.dtype)
             self._begin_growth(task, replace(found.figures, factors=found.figures.factors[:, order]))
         self.log_likelihood_, self.log_likelihood_history_ = maximum.history[-1], np.asarray(maximum.history)
         self.n_iter_, self.converged_, self.populations_ = maximum.n_passes, maximum.converged, list(task.problem.populations)
@@ -336,13 +340,21 @@ class Admixture(Growing):
         return Codes(self.ploidy, None if offset is None else offset[theirs], theirs, match.swapped[order])
 
     def _measure(self, task: FitTask[AdmixtureProblem]) -> Solver[Baseline]:
-        return (yield from measure_new(task.dataset, task.problem.codes, self.allele_frequencies_.astype(np.float64), task.dtype))
+        return (yield from measure_new(task.dataset, task.problem.codes, self._projected_on(), task.dtype))
+
+    def _projected_on(self) -> NDArray[np.float64]:
+        """Return the frequencies (K, m) on which new individuals are projected."""
+        expected = self.projection_frequencies_
+        frequencies: NDArray[np.float64] = (self.allele_frequencies_ if expected is None else expected).astype(np.float64)
+        return frequencies
 
     def _grow(self, task: FitTask[AdmixtureProblem]) -> Solver[Added]:
         P = self.allele_frequencies_.astype(np.float64)
         found = yield from grow_likelihood(self, task.problem.codes, P, self.sums_, task.dtype)
         self.allele_frequencies_ = found.frequencies.astype(self.allele_frequencies_.dtype)
         self.sums_ = found.surrogate
+        expected = yield from expected_frequencies(len(P))
+        self.projection_frequencies_ = expected.astype(self.allele_frequencies_.dtype)
         silent = int(found.figures.silent)
         _warn_silent(silent, task)
         self.n_unobserved_ += silent
@@ -383,7 +395,7 @@ class Admixture(Growing):
         require_counts(dataset, self.ploidy, "Admixture", "the ploidy")
         match = self._match(dataset)
         offset = dataset.offset if dataset.offset.any() else None
-        codes, P = Codes(self.ploidy, offset), self.allele_frequencies_.astype(np.float64)
+        codes, P = Codes(self.ploidy, offset), self._projected_on()
         if not match.is_trivial or len(match.ours) < max(self.n_features_in_, dataset.shape[1]):
             offset = None if offset is None else offset[match.theirs]
             codes, P = Codes(self.ploidy, offset, match.theirs), P[:, match.ours]
@@ -423,7 +435,7 @@ class Admixture(Growing):
         return np.array([*self.populations_, *labels[len(self.populations_) :]], dtype=object)
 
     def _added_attributes(self) -> dict[str, Any]:
-        return super()._added_attributes() | {"variants_": None, "row_populations_": None}
+        return super()._added_attributes() | {"variants_": None, "row_populations_": None, "projection_frequencies_": None}
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         return fit_footprint(self.n_components, shape[1], dtype, self.memory_limit)

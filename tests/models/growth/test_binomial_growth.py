@@ -1,5 +1,6 @@
 """Growth of models with binomial likelihood: the surrogate against its formula, batches against the complete fit, refusals, drift."""
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ SEEN = "ignore:.*have labels that the model has seen"
 
 def likelihood(model: Any, X: Array) -> float:
     """The log-likelihood of all rows, each at its maximum given the frequencies of the model."""
+    model = copy(model)
+    model.projection_frequencies_ = None
     P = np.clip(model.allele_frequencies_.astype(np.float64), 1e-5, 1 - 1e-5)
     return log_likelihood(X, np.asarray(model.transform(X), np.float64), P)
 
