@@ -156,10 +156,11 @@ def _compare_missing(seen: Baseline, new: Baseline) -> tuple[Array, Array]:
     if unweighted:
         from scipy.stats import hypergeom  # takes long to import
 
-        drawn = hypergeom(round(n + n_new), np.rint(missing + missing_new), round(n_new))
-        count = np.rint(missing_new)
+        # Of many items most have one of a few pairs of counts, and each pair takes some 0.1 ms.
+        (all_missing, count), inverse = np.unique(np.rint([missing + missing_new, missing_new]), axis=1, return_inverse=True)
+        drawn = hypergeom(round(n + n_new), all_missing, round(n_new))
         half = drawn.pmf(count) / 2
-        p = np.minimum(2 * np.minimum(drawn.cdf(count) - half, drawn.sf(count - 1) - half), 1)
+        p = np.minimum(2 * np.minimum(drawn.cdf(count) - half, drawn.sf(count - 1) - half), 1)[inverse]
     else:
         spread = share * (1 - share) * (1 / _effective(*seen.rows) + 1 / _effective(*new.rows))
         with np.errstate(invalid="ignore", divide="ignore"):
