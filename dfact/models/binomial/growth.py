@@ -264,7 +264,7 @@ def measure_new(dataset: Dataset, codes: Codes, P: Floats, dtype: np.dtype[Any])
 
 @dataclass(frozen=True, eq=False)
 class Growable:
-    """What a model keeps of its rows."""
+    """Figures and sums that a model keeps of its rows."""
 
     figures: FigureSums
     """Figures of the rows of the last pass."""
