@@ -319,3 +319,17 @@ def count_columns(G: Codes, trials: int, totals: NDArray[np.int64], observed: ND
             code = G[i, j]
             totals[j] += code if code <= trials else 0
             observed[j] += code <= trials
+
+
+@kernel
+def count_residuals(G: Codes, first: int, F: Floats, trials: int, out: NDArray[np.float64]) -> None:
+    """Add 1, r and r² for the residuals r = g − Mf of the observed entries of F (n, c) to the rows of out (3, m), by column."""
+    for i in range(F.shape[0]):
+        for j in range(F.shape[1]):
+            # Written without a branch, so that the loop is vectorized.
+            code = G[i, first + j]
+            observed = np.float64(1.0 if code <= trials else 0.0)
+            error = observed * (np.float64(code) - trials * np.float64(F[i, j]))
+            out[0, first + j] += observed
+            out[1, first + j] += error
+            out[2, first + j] += error * error

@@ -14,6 +14,7 @@ from dfact.kernels.binomial import (
     add_log_likelihoods,
     column_slopes,
     count_columns,
+    count_residuals,
     count_rows,
     encode,
     fill_codes,
@@ -160,3 +161,13 @@ def test_singular_curvatures_leave_the_step_finite() -> None:
     newton_columns(P, rng.standard_normal((3, 50)), np.ascontiguousarray(packed.T))
     assert np.isfinite(Q).all()
     assert np.isfinite(P).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_residuals_are_counted_by_column(dtype: type) -> None:
+    G, g, F, observed = block(3, 2)
+    out = np.ones((3, G.shape[1]))
+    count_residuals(G, FIRST, F.astype(dtype), 2, out)
+    error = np.nan_to_num(g - 2 * F.astype(dtype).astype(np.float64))
+    np.testing.assert_allclose(out[:, FIRST:] - 1, [observed.sum(0), error.sum(0), (error**2).sum(0)], atol=1e-12)
+    assert (out[:, :FIRST] == 1).all()

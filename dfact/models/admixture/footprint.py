@@ -7,7 +7,7 @@ import numpy as np
 from dfact.data.memory_limit import parse_bytes
 from dfact.engine.memory_plan import Footprint
 from dfact.linalg.svd import gram_size, tiled_gram_size
-from dfact.models.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes
+from dfact.models.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes, with_growth
 from dfact.text import format_bytes
 
 _LIMIT_SHARE = 8  # part of the memory limit that the sums of one thread may take, as others wait for it
@@ -21,8 +21,8 @@ def takes_newton_steps(k: int, m: int, memory_limit: int | str | None) -> bool:
     return memory_limit is None or _LIMIT_SHARE * step_sums_bytes(k, m) <= parse_bytes(memory_limit)
 
 
-def fit_footprint(k: int, m: int, dtype: np.dtype[Any], memory_limit: int | str | None) -> Footprint:
-    """Return the memory of a fit of K populations to m SNPs."""
+def fit_footprint(k: int, m: int, dtype: np.dtype[Any], memory_limit: int | str | None, *, update: bool = False) -> Footprint:
+    """Return the memory of a fit of K populations to m SNPs, or of an ``update`` of a model by new rows."""
     newton, note = takes_newton_steps(k, m, memory_limit), ""
     if not newton:
         size = step_sums_bytes(k, m)
@@ -33,7 +33,7 @@ def fit_footprint(k: int, m: int, dtype: np.dtype[Any], memory_limit: int | str 
         )
     vectors = max(k, tiled_gram_size(m, k) // m)  # of the start or the frequencies
     resident, tile_state = tile_state_bytes(k, m)
-    return Footprint(
+    footprint = Footprint(
         state_per_row=state_bytes(k),
         # The codes and, at the start, the filled counts; arrays of a tile of columns.
         work_per_row=m * (1 + dtype.itemsize) + 4 * dtype.itemsize * 1024 + slopes_bytes(k),
@@ -46,3 +46,4 @@ def fit_footprint(k: int, m: int, dtype: np.dtype[Any], memory_limit: int | str 
         tile_state=tile_state,
         note=note,
     )
+    return with_growth(footprint, k, m, update=update) if newton or update else footprint

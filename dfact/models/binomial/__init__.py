@@ -6,4 +6,6 @@ passes    the passes over the rows: counts, start, one Newton step of all rows, 
 start     the spectral start, and that from labelled rows
 fit       the steps of the columns, with Anderson's extrapolation and its safeguards
 footprint the memory of a fit
+growth    the surrogate of the rows that a model has seen, and its update by new rows
+shrinkage the frequencies on which new rows are projected without shrinkage
 """

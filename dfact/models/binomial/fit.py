@@ -21,7 +21,8 @@ from dfact.models.binomial.passes import StepPass
 _EM_READS = 2  # at the beginning, as a Newton step from a start is often too long
 _WINDOW = 3
 _RCOND = 1e-10  # of the coefficients of the extrapolation
-_FALL = 1e-9  # fall of the log-likelihood, relative, from which a point is rejected
+FALL = 1e-9
+"""Fall of the log-likelihood, relative, from which a point is rejected."""
 
 Floats = NDArray[np.float64]
 
@@ -142,7 +143,7 @@ def maximize_likelihood(
         kind = replace(pass_, newton=False, curved=False) if priming else pass_
         sums = yield from run(kind, TileBroadcast("P", pass_.dtype, rejected))
         n_passes, merit = n_passes + 1, float(sums.log_likelihood)
-        rejected = bool(history) and merit < history[-1] - _FALL * abs(history[-1])
+        rejected = bool(history) and merit < history[-1] - FALL * abs(history[-1])
         if rejected:
             frequencies, window = "accepted", 0
             if not fallbacks:

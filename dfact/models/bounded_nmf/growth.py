@@ -21,7 +21,7 @@ from dfact.models.bounded_nmf.passes import RowsPass, RowStart, RowSums, Sums
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.bounded_nmf.solvers import Splitless, descend
 from dfact.models.fitted_schema import AtLeast, Shape
-from dfact.models.growth.halves import HALVES, Half, estimate_gain
+from dfact.models.growth.halves import HALVES, ROWS_PER_COMPONENT, Half, estimate_gain
 from dfact.models.growth.record import Gain
 from dfact.progress import Reporter, relative_change
 
@@ -29,7 +29,6 @@ ROUNDS = 20
 """Maximum number of passes over the new rows that update the loadings, and of those over a half of them that estimate the gain."""
 _TOLERANCE = 1e-6  # relative change of the objective of all rows at which an update ends
 _OWN_TOLERANCE = 1e-4  # the same of half of the new rows, under loadings of their own
-_ROWS_PER_FACTOR = 10  # fewer new rows have too little to say on loadings of their own
 Array = NDArray[Any]
 
 
@@ -151,7 +150,7 @@ def _estimate_gain(problem: Problem, Q: Array, dtype: np.dtype[Any], solver_type
     sums = before[0][1]
     free = int(((Q > 0) & (problem.q_max > Q)).sum())
     degrees = float(sums.moments[0].sum()) - float(sums.rows[0]) * problem.k - free
-    if sums.rows[0] < _ROWS_PER_FACTOR * problem.k or degrees <= 0 or min(value for value, _ in before) <= 0:
+    if sums.rows[0] < ROWS_PER_COMPONENT * problem.k or degrees <= 0 or min(value for value, _ in before) <= 0:
         return Gain()
     found = []
     for i, half in enumerate(HALVES):

@@ -229,11 +229,10 @@ class NMF(Growing):
         self.reconstruction_err_ = float(np.sqrt(2 * max(sums.loss, 0.0)))
         self.factors_ = task.gather(rows, task.problem.k)
 
-    def __getattribute__(self, name: str) -> Any:
-        """Return an attribute; ``partial_fit`` is one of the loss "frobenius" alone, as scikit-learn expects of optional methods."""
-        if name == "partial_fit" and self.loss == "kullback-leibler":
-            raise AttributeError("an NMF with the loss 'kullback-leibler' keeps no sums of its rows, so it has no partial_fit")
-        return super().__getattribute__(name)
+    def _never_grows(self) -> str:
+        if self.loss == "kullback-leibler":
+            return "an NMF with the loss 'kullback-leibler' keeps no sums of its rows, expected 'frobenius' to add rows; fit all again"
+        return ""
 
     def _prepare_update(self, X: Any, sample_weight: Any = None) -> FitTask[Any]:
         dataset = self._new_rows(X, None, sample_weight)
@@ -258,11 +257,6 @@ class NMF(Growing):
         self.n_effective_ += n
         self.reconstruction_err_ = float(np.sqrt(2 * max(self.sums_.loss(update.Q), 0.0)))
         return Added(update.rows, update.sums, update.gain)
-
-    def _no_sums(self) -> str:
-        if self.problem_.divergence:
-            return "an NMF with the loss 'kullback-leibler' keeps no sums of its rows, expected 'frobenius' to add rows; fit all again"
-        return super()._no_sums()
 
     def held_out_deviance(self, task: FitTask[Any], held_out: BlockView) -> Solver[NDArray[np.float64]]:
         """Solve the task on a view of the blocks.

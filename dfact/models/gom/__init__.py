@@ -1,6 +1,7 @@
 """Grade of membership: GradeOfMembership.
 
     estimator    the steps of a fit, the memberships of new subjects, the checks
+    growth       the sums of a fit by likelihood, to which new subjects are added
     search       the pure subjects of each number of classes: which method hunts for them, and the projection made of them
     passes       counts of the responses, and the memberships by the projection
 

@@ -1,5 +1,5 @@
 """Grade of membership: mixed memberships of subjects in latent classes, by spectral methods, or by likelihood."""
-# Long because it documents two estimates: the spectral one, and that by likelihood.
+# Long because it documents two estimates: the spectral one, and that by likelihood, to which rows can be added.
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,13 +24,16 @@ from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size, tiled_gram_size
 from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
 from dfact.models.binomial.fit import begin, maximize_likelihood
-from dfact.models.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes
+from dfact.models.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes, with_growth
+from dfact.models.binomial.growth import ColumnSurrogate, FigurePass, grow_likelihood, measure_new, sum_rows
 from dfact.models.binomial.passes import ProjectionPass, RestartPass, StepPass
-from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
-from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, ResponsePass, Responses, SummaryPass
+from dfact.models.gom.growth import ClassSums
+from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, ResponseCounts, ResponsePass, Responses, SummaryPass
 from dfact.models.gom.search import MembershipProblem, Search
+from dfact.models.growth.baseline import Baseline
+from dfact.models.growth.estimator import Added, Growing
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
 from dfact.models.scikit_learn import check_is_fitted, component_labels
@@ -41,7 +44,7 @@ from dfact.progress import Iteration, Reporter
 _N_STEPS = 5  # reported to the callbacks
 
 
-class GradeOfMembership(Factorization):
+class GradeOfMembership(Growing):
     """Grade of membership (GoM) for categorical data with polytomous responses.
 
     The responses R (N, J), whole numbers from 0 (no response) to M, are modelled as
@@ -167,13 +170,16 @@ class GradeOfMembership(Factorization):
     highly_mixed_share_: float
     log_likelihood_: Annotated[float, OPTIONAL]
     log_likelihood_history_: Annotated[NDArray[Any], Shape((None,)), OPTIONAL]
+    sums_: Annotated[ClassSums, OPTIONAL]
+    rows_attribute = "memberships_"
+    rare_items = True
+    saved_sums = (ClassSums, ColumnSurrogate)
     traits = ModelTraits(
         Vocabulary("class", "classes", "subjects", "items", "Responses of the classes", "expected response"),
         nonnegative=True,
         counts_empty_rows=True,
         original_units=True,
         centred_matching=True,
-        cannot_grow="the classes are found by singular vectors of all rows, which sums of earlier rows do not give",
         limited_parameters=("tau", "max_response"),
     )
 
@@ -275,7 +281,7 @@ class GradeOfMembership(Factorization):
         self.components_ = np.clip(np.linalg.solve(sums.gram, sums.cross.T), 0, problem.levels).astype(dtype)
         rows = yield from state_rows("factors")
         if self.likelihood != "none":
-            sums, rows = yield from self._refine(task)
+            sums, rows = yield from self._refine(task, counts)
             n = dataset.shape[0] - int(sums.nonrespondents)
             best = best.with_score(sums, counts)
         self.n_unobserved_ = dataset.shape[0] - n
@@ -293,7 +299,7 @@ class GradeOfMembership(Factorization):
             warnings.warn(f"{found}; a class depends on its pure subjects: try fewer classes or another method", UserWarning, stacklevel=5)
         return [c.modularity for c in scored]
 
-    def _refine(self, task: FitTask[MembershipProblem]) -> Solver[tuple[MembershipSums, StateRows]]:
+    def _refine(self, task: FitTask[MembershipProblem], counts: ResponseCounts) -> Solver[tuple[MembershipSums, StateRows]]:
         """Maximize the likelihood from the estimate, and set what describes the maximum. Return sums over its memberships, and these."""
         problem, dtype = task.problem, task.dtype
         codes, k = Codes(int(problem.levels), problem.responses.offset), len(self.components_)
@@ -308,8 +314,49 @@ class GradeOfMembership(Factorization):
         order = np.argsort(-sums.sizes, kind="stable")
         P = yield from read_tiles(maximum.frequencies, dtype)
         self.components_ = P[order] * dtype.type(problem.levels)
+        found = yield from sum_rows(FigurePass(codes, k, dtype, maximum.state), maximum.frequencies)
+        self.sums_ = ClassSums.of(found.surrogate.ordered(order), sums, counts.column_sums, order)
+        self._begin_growth(task, replace(found.figures, factors=found.figures.factors[:, order]))
         rows = yield from state_rows(maximum.state)
         return sums, replace(rows, convert=partial(select_columns, columns=order, dtype=dtype))
+
+    def _never_grows(self) -> str:
+        if self.likelihood == "none":
+            return (
+                "the classes are found by singular vectors of all rows, which sums of earlier rows do not give, expected "
+                "likelihood='binomial' to add rows"
+            )
+        return ""
+
+    def _prepare_update(self, X: Any) -> FitTask[MembershipProblem]:
+        dataset = self._dataset(X, None, reset=False)
+        require_counts(dataset, self.max_response_, "GradeOfMembership", "the highest response")
+        problem = MembershipProblem([self.n_components], self.max_response_, _responses(dataset))
+        footprint = self._footprint_for(dataset.shape, problem.n_components, self._working_dtype(dataset), update=True)
+        return self._task(dataset, problem, footprint=footprint)
+
+    def _measure(self, task: FitTask[MembershipProblem]) -> Solver[Baseline]:
+        return (yield from measure_new(task.dataset, *self._codes_and_shares(task.problem), task.dtype))
+
+    def _codes_and_shares(self, problem: MembershipProblem) -> tuple[Codes, NDArray[np.float64]]:
+        """Return the view of responses as counts, and Θᵀ/M (K, J)."""
+        shares: NDArray[np.float64] = np.clip(self.components_.astype(np.float64) / problem.levels, EDGE, 1 - EDGE)
+        return Codes(int(problem.levels), problem.responses.offset), shares
+
+    def _grow(self, task: FitTask[MembershipProblem]) -> Solver[Added]:
+        (codes, P), dtype, earlier = self._codes_and_shares(task.problem), task.dtype, self.sums_
+        found = yield from grow_likelihood(self, codes, P, earlier.surrogate, dtype)
+        sums = yield from run(SummaryPass(dtype, task.problem.responses, found.memberships), None)
+        counts = yield from run(ResponsePass(dtype, task.problem.responses), None)
+        self.components_ = (found.frequencies * self.max_response_).astype(self.components_.dtype)
+        self.sums_ = ClassSums.of(found.surrogate, sums, counts.column_sums, np.arange(len(P)), earlier)
+        silent = int(found.figures.silent)
+        _warn_nonrespondents(silent, task.dataset.shape[0])
+        self.n_unobserved_ += silent
+        self.modularity_ = self.sums_.modularity
+        n = self.growth_.n_rows + task.dataset.shape[0] - self.n_unobserved_
+        self.highly_pure_share_, self.highly_mixed_share_ = self.sums_.highly_pure / n, self.sums_.highly_mixed / n
+        return Added((yield from state_rows(found.memberships)), found.figures, found.gain)
 
     def _resolve_tau(self, levels: float, n: int, n_items: int) -> float | None:
         """Return τ, by default M·max(N, J); None for methods without regularization."""
@@ -390,11 +437,13 @@ class GradeOfMembership(Factorization):
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         return self._footprint_for(shape, [self.n_components], dtype)
 
-    def _footprint_for(self, shape: tuple[int, ...], n_components: Sequence[int], dtype: np.dtype[Any]) -> Footprint:
+    def _footprint_for(
+        self, shape: tuple[int, ...], n_components: Sequence[int], dtype: np.dtype[Any], *, update: bool = False
+    ) -> Footprint:
         size, m, largest, width = dtype.itemsize, shape[1], max(n_components), sum(n_components)
         refined = self.likelihood != "none"
         resident, tile_state = tile_state_bytes(largest, m) if refined else (0, 0)
-        return Footprint(
+        footprint = Footprint(
             # With a likelihood: memberships in double precision and those before; codes, slopes and curvatures of the rows.
             state_per_row=state_bytes(largest) if refined else size * largest,
             work_per_row=size * (3 * m + 5 * width) + refined * (m + slopes_bytes(largest)),
@@ -406,6 +455,7 @@ class GradeOfMembership(Factorization):
             tiled=max(8 * tiled_gram_size(m, largest), refined * step_sums_bytes(largest, m)),
             tile_state=tile_state,
         )
+        return with_growth(footprint, largest, m, update=update) if refined else footprint
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

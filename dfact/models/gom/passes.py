@@ -129,6 +129,12 @@ class MembershipSums(PartialSums, name="gom_memberships"):
         ]
 
 
+def modularity(cross: NDArray[np.float64], column_sums: NDArray[np.float64]) -> float:
+    """Return Q = (‖RᵀΠ‖² − ‖Πᵀd‖²/ω) / ω with d = R(Rᵀ1) and ω = ‖Rᵀ1‖²; A = RRᵀ is never formed (equation 5)."""
+    omega = column_sums @ column_sums
+    return float((np.square(cross).sum() - np.square(cross.T @ column_sums).sum() / omega) / omega)
+
+
 @dataclass(frozen=True)
 class MembershipPass(Pass[BlockState, Sequence[NDArray[Any]], MembershipSums]):
     """Memberships Π = Z / Z1, Z = max(0, R P), for each projection P (J, K) that is broadcast; a zero row of Z becomes uniform.

@@ -13,7 +13,7 @@ from dfact.linalg.kmeans import kmeans, nearest_rows
 from dfact.linalg.row_points import Coordinates, DataRows, EmbedPass, take
 from dfact.linalg.svd import View, right_singular
 from dfact.linalg.vertex_hunting import cone_vertices, successive_projection
-from dfact.models.gom.passes import MembershipSums, Regularized, ResponseCounts, Responses, SpanPass
+from dfact.models.gom.passes import MembershipSums, Regularized, ResponseCounts, Responses, SpanPass, modularity
 
 _SVD_TOLERANCE = 1e-5
 
@@ -29,14 +29,9 @@ class Candidate:
     modularity: float = float("nan")
 
     def with_score(self, sums: MembershipSums, counts: ResponseCounts) -> "Candidate":
-        """Return the candidate with its modularity, and with its classes ordered by decreasing size.
-
-        Q = (‖RᵀΠ‖² − ‖Πᵀd‖²/ω) / ω with d = R(Rᵀ1) and ω = ‖Rᵀ1‖²; A = RRᵀ is never formed (equation 5).
-        """
-        omega = counts.column_sums @ counts.column_sums
-        modularity = (np.square(sums.cross).sum() - np.square(sums.cross.T @ counts.column_sums).sum() / omega) / omega
+        """Return the candidate with its modularity, and with its classes ordered by decreasing size."""
         order = np.argsort(-sums.sizes, kind="stable")
-        return Candidate(self.projection[:, order], self.pure_subjects[order], float(modularity))
+        return Candidate(self.projection[:, order], self.pure_subjects[order], modularity(sums.cross, counts.column_sums))
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,10 @@ class Growing(Factorization, registered=False):
     """
 
     growth_: Annotated[Growth, OPTIONAL]
+    rows_attribute: ClassVar[str] = "factors_"
+    """Name of the attribute with the factors of all rows."""
+    rare_items: ClassVar[bool] = False
+    """Whether few rows may have an item, as with alleles, so that the variance of its residuals is uncertain."""
     saved_sums: ClassVar[tuple[type[Any], ...]] = ()
     """Dataclasses of ``sums_``."""
 
@@ -111,7 +115,7 @@ class Growing(Factorization, registered=False):
         grown = type(self)(**self.get_params(deep=False))
         grown.__dict__.update(fitted_attributes(task.model))
         current = grown.growth_
-        found = Drift.between(current.baseline, (yield from grown._measure(task)), level)
+        found = Drift.between(current.baseline, (yield from grown._measure(task)), level, rare=self.rare_items)
         before = grown.components_.astype(np.float64)
         added = yield from grown._grow(task)
         order, signs = _match_factors(before, grown.components_.astype(np.float64), signed=not self.traits.nonnegative)
@@ -126,7 +130,8 @@ class Growing(Factorization, registered=False):
         )
         new = yield from read_environments()
         grown.environments_ = (*grown.environments_, *(each for each in new if each not in grown.environments_))
-        grown.factors_ = _append_factors(grown.factors_, added.factors, task, current.n_rows)
+        factors = _append_factors(getattr(grown, self.rows_attribute), added.factors, task, current.n_rows)
+        setattr(grown, self.rows_attribute, factors)
         grown.row_labels_ = _append_labels(grown.row_labels_, dataset, current.n_rows)
         grown.fingerprint_ = None
         for name in (*fitted_attributes(self), *_OF_EARLIER_LOADINGS):
@@ -141,7 +146,7 @@ class Growing(Factorization, registered=False):
         task = self.prepare_update(X, **fit_inputs)
         model: Any = task.model  # a copy of this one
         with task.open_session() as session:
-            return Drift.between(self.growth_.baseline, drive(model._measure(task), session), level)
+            return Drift.between(self.growth_.baseline, drive(model._measure(task), session), level, rare=self.rare_items)
 
     def _begin_growth(self, task: FitTask[Any], sums: Baseline) -> None:
         """Record a complete fit, with the sums of its last pass over the rows."""
@@ -151,9 +156,22 @@ class Growing(Factorization, registered=False):
         """Return the sum of the weights of the rows; their number if the model takes no weights."""
         return total_weight(dataset) if getattr(self, "weighted_", False) else float(dataset.shape[0])
 
+    def __getattribute__(self, name: str) -> Any:
+        """Return an attribute; a model whose parameters exclude growth has no ``partial_fit``, as scikit-learn expects."""
+        if name == "partial_fit" and (reason := self._never_grows()):
+            raise AttributeError(reason)
+        return super().__getattribute__(name)
+
+    def _never_grows(self) -> str:
+        """Return why no rows can be added with these parameters; an empty text if they can."""
+        return ""
+
     def _no_sums(self) -> str:
         """Return why a fitted model without sums cannot grow."""
-        return f"this {type(self).__name__} was saved by a version that kept no sums of its rows, expected some to add rows; fit again"
+        return (
+            self._never_grows()
+            or f"this {type(self).__name__} was saved by a version that kept no sums of its rows, expected some to add rows; fit again"
+        )
 
     def _prepare_update(self, X: Any) -> FitTask[Any]:
         """Check new rows, and return the task of adding them to this model."""

@@ -25,6 +25,8 @@ class Half:
 
 
 HALVES = Half(0), Half(1)
+ROWS_PER_COMPONENT = 10
+"""Rows of a half for each component; fewer have too little to say on loadings of their own."""
 
 
 def estimate_gain(own: list[tuple[float, float, float, float]], noise: float) -> Gain:
