@@ -147,13 +147,28 @@ def _compare_missing(seen: Baseline, new: Baseline) -> tuple[Array, Array]:
     varies = (share > 0) & (share < 1)
     p = np.full(len(share), np.nan)
     if all(rows.rows[0] == rows.rows[1] for rows in (seen, new)):  # without weights
-        from scipy.stats import hypergeom  # takes long to import
-
-        count = np.rint(missing_new[varies])
-        drawn = hypergeom(round(n + n_new), np.rint(missing + missing_new)[varies], round(n_new))
-        half = drawn.pmf(count) / 2
-        p[varies] = np.minimum(2 * np.minimum(drawn.cdf(count) - half, drawn.sf(count - 1) - half), 1)
+        marked, counts = (np.rint(values[varies]) for values in (missing + missing_new, missing_new))
+        p[varies] = mid_p(counts, marked, round(n_new), round(n + n_new))
     else:
         spread = share * (1 - share) * (1 / _effective(*seen.rows) + 1 / _effective(*new.rows))
         p[varies] = 2 * special.ndtr(-np.abs(difference[varies]) / np.sqrt(spread[varies]))
     return np.where(varies, difference, np.nan), p
+
+
+def mid_p(counts: Array, marked: Array, drawn: int, total: int) -> Array:
+    """Return the two-sided mid-p values of Fisher's exact test, for ``counts`` of ``marked`` rows among ``drawn`` ones of ``total``.
+
+    The tail on the far side of the mean is summed by ratios of neighbouring probabilities, which fall, until they are negligible.
+    """
+    from scipy.stats import hypergeom  # takes long to import
+
+    mean, share = drawn * marked / total, marked / total
+    below = counts < mean  # then the rows that are not marked are counted, of which there are more than expected
+    k, M = np.where(below, drawn - counts, counts), np.where(below, total - marked, marked)
+    spread = np.sqrt(drawn * share * (1 - share))
+    following = k[:, None] + np.arange(int(40 * spread.max(initial=0)) + 100)
+    ratios = (M[:, None] - following) * (drawn - following) / ((following + 1) * (total - M[:, None] - drawn + following + 1))
+    first = hypergeom.pmf(k, total, M, drawn)
+    tail = first * (0.5 + np.cumprod(np.maximum(ratios, 0), axis=1).sum(axis=1))
+    found: Array = np.clip(2 * np.minimum(tail, 1 - tail), 0, 1)
+    return found

@@ -10,13 +10,14 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.stats import hypergeom
 
 import dfact
 from dfact.cli.main import main
 from dfact.errors import DataError
 from dfact.models.bounded_nmf import solvers
 from dfact.models.growth.baseline import Baseline, compute_baseline
-from dfact.models.growth.drift import Drift
+from dfact.models.growth.drift import Drift, mid_p
 from dfact.models.growth.halves import estimate_gain
 from tests.cases import exhaustive_unless
 from tests.conftest import planted_answers
@@ -246,6 +247,18 @@ def test_figures_are_the_sums_of_residuals_and_factors() -> None:
     np.testing.assert_allclose(found["items"], [w.sum(0), (w**2).sum(0), np.nansum(w * error, 0), np.nansum(w * error**2, 0)])
     np.testing.assert_allclose(found["factors"], [s[known] @ F[known] ** power for power in (1, 2, 3, 4)])
     np.testing.assert_allclose(found["rows"], [s[known].sum(), (s[known] ** 2).sum()])
+
+
+@pytest.mark.parametrize(("drawn", "total"), [(30, 1000), (900, 1000), (500, 1000), (1000, 100_000)])
+def test_missing_shares_are_compared_by_fishers_exact_test(drawn: int, total: int) -> None:
+    rng = np.random.default_rng(12)
+    marked = np.concatenate([np.arange(1.0, 40), rng.integers(1, total, 40), [total - 1]])
+    counts = np.array([rng.hypergeometric(m, total - m, drawn) for m in marked.astype(int)], float)
+    counts[:10] = np.minimum(marked[:10], drawn)  # as many as there can be
+    of_rows = hypergeom(total, marked, drawn)
+    half = of_rows.pmf(counts) / 2
+    expected = np.minimum(2 * np.minimum(of_rows.cdf(counts) - half, of_rows.sf(counts - 1) - half), 1)
+    np.testing.assert_allclose(mid_p(counts, marked, drawn, total), expected, rtol=1e-9, atol=1e-12)
 
 
 def skewed_rows(n: int, rng: np.random.Generator, m: int = 40) -> Baseline:
