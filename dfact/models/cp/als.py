@@ -66,7 +66,7 @@ class CPALS(CPModel):
         A⁽ⁿ⁾, components in the order of their weights. The entry of largest magnitude of a vector is positive in each mode from the
         second on.
     weights_ : array (R,)
-        γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing; the factors carry them.
+        γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing; the factors carry them. Updates keep the order of the components.
     rank_ : int
         Number of components whose weights are not 0 (above 1e-9 of the first).
     components_ : array (R, I_2, …, I_N)

@@ -148,7 +148,7 @@ class ElasticCP(CPModel):
         A⁽ⁿ⁾, components in the order of their weights; A⁽¹⁾ is a Zarr array if the data is stored. The entry of largest
         magnitude of a vector is positive in each mode from the second on.
     weights_ : array (R,)
-        γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing.
+        γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing. Updates keep the order and the signs of the components.
     rank_ : int
         Number of components whose weights are not 0 (above 1e-9 of the first).
     components_ : array (R, I_2, …, I_N)

@@ -206,10 +206,13 @@ class NewSlices:
     prior: Prior
     by_entry: bool
 
+    @property
+    def rows_pass(self) -> RowsPass:
+        return RowsPass(self.net, self.prior.rows, self.task.dtype)
+
     def run(self, others: Factors, view: Half | None = None) -> Solver[GrowthSums]:
-        """Bring the slices to their optimum given the other modes (R, I_n)."""
-        pass_ = GrowthPass(RowsPass(self.net, self.prior.rows, self.task.dtype), others[0].shape[1], self.by_entry)
-        return (yield from run(pass_, khatri_rao(others), view))
+        """Bring the slices to their optimum given the other modes (R, I_n), with the sums from which the model grows."""
+        return (yield from run(GrowthPass(self.rows_pass, others[0].shape[1], self.by_entry), khatri_rao(others), view))
 
     def penalty(self, sizes: Array, others: Factors, share: float = 1.0) -> float:
         """Return the penalties of mode 1, whose norms are ``sizes`` (2, R), and those of the others times ``share``."""
@@ -292,25 +295,25 @@ def _descend(
 def _estimate_gain(slices: NewSlices, share: float, others: Factors) -> Solver[Gain]:
     """Estimate what a complete fit would gain, by other modes fitted to each half of the new slices, which is this share of all."""
 
-    def measure(others: Factors, half: Half) -> Solver[tuple[float, GrowthSums]]:
-        sums = yield from slices.run(others, half)
-        return 0.5 * float(sums.squares) + slices.penalty(sums.sizes, others, share), sums
+    def value(sums: RowSums, others: Factors) -> float:
+        return 0.5 * float(sums.squares) + slices.penalty(sums.sizes, others, share)
 
     def objective(others: Factors, half: Half) -> Solver[float]:
-        return (yield from measure(others, half))[0]
+        return value((yield from run(slices.rows_pass, khatri_rao(others), half)), others)
 
     def fit(half: Half) -> Solver[Factors]:
         own, objectives = others, list[float]()
         for _ in range(ROUNDS):
-            value, sums = yield from measure(own, half)
-            objectives.append(value)
+            sums = yield from slices.run(own, half)
+            objectives.append(value(sums, own))
             if relative_change(objectives) < OWN_TOLERANCE:
                 break
             own = [A.copy() for A in own]
             update_others(own, SliceSurrogate.of(sums, slices.task.dataset), slices.net, slices.prior, share)
         return own
 
-    (first, sums), second = (yield from measure(others, HALVES[0])), (yield from objective(others, HALVES[1]))
+    sums = yield from slices.run(others, HALVES[0])
+    first, second = value(sums, others), (yield from objective(others, HALVES[1]))
     k, rows = len(others[0]), float(sums.rows[0])
     free = sum(int((A != 0).sum()) for A in others) - k * len(others)  # the scales of the modes are not determined
     degrees = 0.5 * float(slices.task.dataset.statistics.observed.sum()) - rows * k - free

@@ -22,7 +22,7 @@ from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size, right_singular, tiled_gram_size
 from dfact.models.expectile.alternation import Alternation
-from dfact.models.expectile.growth import ColumnSurrogate, GrowthPass, grow_columns, solve_rows
+from dfact.models.expectile.growth import ColumnSurrogate, GrowthPass, grow_columns, solve_rows, start_of
 from dfact.models.expectile.held_out_errors import ErrorMeasure, ExpectileErrors, ExpectileErrorsPass
 from dfact.models.expectile.measurements import Measurements
 from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, RowStart, SurrogatePass, original_units
@@ -133,7 +133,8 @@ class ExpectileMF(Growing):
     row_factors_ : array (n, k)
         X; a Zarr array if the data is stored. Rows without any observed entry have 0.
     column_factors_ : array (m, k)
-        Y; the components in the order of their singular values, each with its largest factor of a column positive.
+        Y; the components in the order of their singular values, each with its largest factor of a column positive. Updates scale
+        them alone.
     components_ : array (k, m)
         Yᵀ.
     objective_history_ : array
@@ -144,7 +145,7 @@ class ExpectileMF(Growing):
     taus_, crossed_ : arrays (r,)
         After :meth:`fit_each` and :func:`dfact.selection.select_each_by_held_out`: the τ of the r other models, and the share
         of entries at which this model and the other are in the wrong order, the lower τ above the higher one. Separate fits can lead to
-        this. The share refers to all rows, or to evenly spaced ones with 4 million entries.
+        this. The share refers to all rows, or to evenly spaced ones with 4 million entries. Updates drop both.
 
     Raises
     ------
@@ -291,8 +292,8 @@ class ExpectileMF(Growing):
 
     def _measure(self, task: FitTask[OriginalUnits]) -> Solver[Baseline]:
         Y = self.column_factors_.astype(np.float64)
-        start = RowStart(task.problem, np.zeros_like(Y))
-        return (yield from run(GrowthPass(task.problem, Loss(self.tau, self.ridge), start, task.dtype), Point(Y)))
+        pass_ = GrowthPass(task.problem, Loss(self.tau, self.ridge), start_of(task, Y), task.dtype)
+        return (yield from run(pass_, Point(Y)))
 
     def _grow(self, task: FitTask[OriginalUnits]) -> Solver[Added]:
         new, loss, report = task.dataset.shape[0], Loss(self.tau, self.ridge), Reporter(self.callbacks, ROUNDS)

@@ -18,7 +18,7 @@ from dfact.engine.passes import Block, Pass
 from dfact.engine.requests import Solver, run
 from dfact.kernels.expectile import expectile_rows, stored_residual_sums
 from dfact.models.expectile.alternation import Alternation
-from dfact.models.expectile.passes import ExactPass, ExpectileState, Loss, OriginalUnits, Point, RowStart, Sums
+from dfact.models.expectile.passes import ExactPass, ExpectileState, Loss, OriginalUnits, Point, RowsPass, RowStart, Sums
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Shape
 from dfact.models.growth.baseline import Baseline, factor_sums
@@ -196,11 +196,19 @@ class Update:
     gain: Gain
 
 
+def start_of(task: FitTask[OriginalUnits], Y: Array) -> RowStart:
+    """Return the start of new rows given the columns' factors Y (m, k)."""
+    return RowStart.from_columns(task.problem, Y, max(1 - task.dataset.missing_rate, 1e-3))
+
+
 def grow_columns(
     earlier: ColumnSurrogate, task: FitTask[OriginalUnits], share: float, loss: Loss, Y: Array, report: Reporter, *, orthogonalize: bool
 ) -> Solver[Update]:
-    """Update the columns' factors Y (m, k) by the task's rows, which are this share of all, and solve these."""
-    start = task.problem, loss, RowStart(task.problem, np.zeros_like(Y)), task.dtype
+    """Update the columns' factors Y (m, k) by the task's rows, which are this share of all, and solve these.
+
+    The state holds the rows' factors given Y, from the pass that measured drift.
+    """
+    start = task.problem, loss, start_of(task, Y), task.dtype
     alternation = GrowingAlternation(loss, Y, np.dtype(np.float64), earlier, orthogonalize=orthogonalize)
     yield from _alternate(ExactPass(*start), alternation, TOLERANCE, report)
     gain = yield from _estimate_gain(task, 0.5 * share, loss, alternation.point.Y, orthogonalize=orthogonalize)
@@ -213,7 +221,7 @@ def _alternate(
     pass_: ExactPass, alternation: Alternation, tolerance: float, report: Reporter | None, view: Half | None = None
 ) -> Solver[None]:
     for i in range(ROUNDS):
-        alternation.update((yield from run(pass_, alternation.point, view, reset=i == 0)))
+        alternation.update((yield from run(pass_, alternation.point, view, reset=view is not None and i == 0)))
         objectives = alternation.history[1::2]
         if report is not None:
             report.iteration(objectives)
@@ -228,14 +236,14 @@ def _estimate_gain(task: FitTask[OriginalUnits], share: float, loss: Loss, Y: Ar
     of these rows alone, whose ridge is √s·ridge.
     """
     own_loss, Y = replace(loss, ridge=sqrt(share) * loss.ridge), Y * share**0.25
-    start = task.problem, own_loss, RowStart(task.problem, np.zeros_like(Y)), task.dtype
+    start = task.problem, own_loss, start_of(task, Y), task.dtype
 
     def alternation(Y: Array) -> Alternation:
         return Alternation(own_loss, Y, np.dtype(np.float64), orthogonalize=orthogonalize)
 
     def objective(Y: Array, half: Half) -> Solver[float]:
-        sums = yield from run(GrowthPass(*start), Point(Y), half, reset=True)
-        return alternation(Y).final_objective(float(sums.loss.sum()), sums.size, Y)
+        sums = yield from run(RowsPass(*start), Point(Y), half, reset=True)
+        return alternation(Y).final_objective(float(sums.loss), float(sums.size), Y)
 
     def fit(half: Half) -> Solver[Array]:
         own = alternation(Y)
