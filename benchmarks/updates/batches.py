@@ -4,7 +4,7 @@
 
 The rows are put in random order and added in ten batches of a tenth. Afterwards one percent of the rows, drawn again, is added: its time
 is compared with that of the complete fit, without the compilation of kernels. ICQF is fitted to answers, ExpectileMF to skewed entries
-of which 30% are missing, and ElasticCP to slices with a tenth of the columns in ten waves, of which 20% of the entries are missing.
+of which 70% are missing, and ElasticCP to slices with a tenth of the columns in ten waves, of which 20% of the entries are missing.
 """
 
 import argparse
@@ -34,10 +34,10 @@ def planted(n: int, m: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def skewed(n: int, m: int, seed: int = 0) -> NDArray[np.float32]:
-    """Return entries of rank 6 with noise that is skewed to the right, 30% of them missing."""
+    """Return entries of rank 6 with noise that is skewed to the right, 70% of them missing."""
     rng = np.random.default_rng(seed)
     M = (rng.random((n, 6)) @ rng.random((6, m)) + rng.exponential(0.2, (n, m))).astype(np.float32)
-    M[rng.random((n, m), np.float32) < 0.3] = np.nan
+    M[rng.random((n, m), np.float32) < 0.7] = np.nan
     return M
 
 
