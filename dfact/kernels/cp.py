@@ -38,6 +38,28 @@ def fill_missing(M: Floats, R: Floats, first: int = 0) -> float:
 
 
 @kernel
+def slice_residuals(M: Floats, R: Floats, out: Doubles) -> None:
+    """Add Σ s, Σ s², Σ s e and Σ s e² over the rows to the columns of out (4, J), for data M (n, J·q), NaN = missing, and its model R.
+
+    s is the observed share of a row's q entries of slice j of mode 2, and e the mean of M − R over these.
+    """
+    items: int = out.shape[1]
+    q = M.shape[1] // items
+    for i in range(M.shape[0]):
+        for j in range(items):
+            count, total = 0, 0.0
+            for e in range(j * q, (j + 1) * q):
+                observed = M[i, e] == M[i, e]
+                count += observed
+                total += np.float64(M[i, e]) - np.float64(R[i, e]) if observed else 0.0
+            share, part = count / q, total / q
+            out[0, j] += share
+            out[1, j] += share * share
+            out[2, j] += part
+            out[3, j] += part * part / share if count else 0.0
+
+
+@kernel
 def subtract(M: Doubles, R: Doubles) -> float:
     """Write the residual M − R over the model R (n, m), NaN where M is missing. Returns Σ (M − R)² over the observed entries."""
     total = 0.0

@@ -303,6 +303,27 @@ def expectile_rows(
 
 
 @kernel
+def stored_residual_sums(
+    indptr: NDArray[np.integer],
+    indices: NDArray[np.integer],
+    values: NDArray[np.floating],
+    Y: NDArray[np.float64],
+    X: NDArray[np.float64],
+    out: NDArray[np.float64],
+) -> None:
+    """Add 1, 1, r and r² of the residuals r = b − xᵀy of every column's stored entries to the rows of out (4, m); X is (k, n), Y (m, k)."""
+    for i in range(len(indptr) - 1):
+        for e in range(indptr[i], indptr[i + 1]):
+            j, r = indices[e], values[e]
+            for a in range(X.shape[0]):
+                r -= X[a, i] * Y[j, a]
+            out[0, j] += 1.0
+            out[1, j] += 1.0
+            out[2, j] += r
+            out[3, j] += r * r
+
+
+@kernel
 def newton_columns(curvature: NDArray[np.float64], gradient: NDArray[np.float64], ridge: float, direction: NDArray[np.float64]) -> None:
     """Set direction (m, k) = (H_j + ridge·I)⁻¹ g_j for every column j: H in curvature (m, k(k+1)/2), lower triangles row by row."""
     m, k = gradient.shape

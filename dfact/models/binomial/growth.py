@@ -29,7 +29,7 @@ from dfact.models.binomial.passes import CountPass, Frequencies, Memberships, Pr
 from dfact.models.binomial.row_block import RowBlock
 from dfact.models.fitted_schema import Shape
 from dfact.models.growth.baseline import Baseline, factor_sums
-from dfact.models.growth.halves import ROWS_PER_COMPONENT, estimate_gain
+from dfact.models.growth.halves import ROWS_PER_FACTOR, estimate_gain
 from dfact.models.growth.record import Gain
 from dfact.progress import Reporter
 
@@ -300,7 +300,7 @@ def sum_rows(pass_: FigurePass, frequencies: str, earlier: ColumnSurrogate | Non
 
 
 def _gain(pass_: FigurePass, sums: FigureSums, changes: Floats, m: int) -> Gain:
-    if pass_.groups < _HALVES or sums.rows[0] < _HALVES * ROWS_PER_COMPONENT * pass_.k or (sums.log_likelihood >= 0).any():
+    if pass_.groups < _HALVES or sums.rows[0] < _HALVES * ROWS_PER_FACTOR * pass_.k or (sums.log_likelihood >= 0).any():
         return Gain()
     losses = -sums.log_likelihood
     found = []

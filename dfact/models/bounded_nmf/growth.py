@@ -21,14 +21,10 @@ from dfact.models.bounded_nmf.passes import RowsPass, RowStart, RowSums, Sums
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.bounded_nmf.solvers import Splitless, descend
 from dfact.models.fitted_schema import AtLeast, Shape
-from dfact.models.growth.halves import HALVES, ROWS_PER_COMPONENT, Half, estimate_gain
+from dfact.models.growth.halves import HALVES, OWN_TOLERANCE, ROUNDS, ROWS_PER_FACTOR, TOLERANCE, Half, compare_halves
 from dfact.models.growth.record import Gain
 from dfact.progress import Reporter, relative_change
 
-ROUNDS = 20
-"""Maximum number of passes over the new rows that update the loadings, and of those over a half of them that estimate the gain."""
-_TOLERANCE = 1e-6  # relative change of the objective of all rows at which an update ends
-_OWN_TOLERANCE = 1e-4  # the same of half of the new rows, under loadings of their own
 Array = NDArray[Any]
 
 
@@ -126,7 +122,7 @@ def grow_loadings(
     start = RowStart.from_loadings(Q[: problem.k])
     solver = solver_type.from_given_loadings(problem, start, dtype)
     solver.earlier = earlier
-    descent = yield from descend(solver, Q, ROUNDS, _TOLERANCE, report.iteration, relative_change, reset=True)
+    descent = yield from descend(solver, Q, ROUNDS, TOLERANCE, report.iteration, relative_change, reset=True)
     Q = descent.Q
     gain = yield from _estimate_gain(problem.on_share(0.5 * share), Q, dtype, solver_type, solver.rho)
     sums = yield from run(rows_pass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q)
@@ -142,22 +138,21 @@ def grow_loadings(
 def _estimate_gain(problem: Problem, Q: Array, dtype: np.dtype[Any], solver_type: type[Splitless], rho: float) -> Solver[Gain]:
     """Estimate what a complete fit would gain, by loadings fitted to each half of the new rows; the problem is that of a half."""
 
-    def objective(Q: Array, half: Half) -> Solver[tuple[float, RowSums]]:
+    def measure(Q: Array, half: Half) -> Solver[tuple[float, RowSums]]:
         sums = yield from run(RowsPass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q, half)
         return 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q), sums
 
-    before = (yield from objective(Q, HALVES[0])), (yield from objective(Q, HALVES[1]))
-    sums = before[0][1]
+    def objective(Q: Array, half: Half) -> Solver[float]:
+        return (yield from measure(Q, half))[0]
+
+    def fit(half: Half) -> Solver[Array]:
+        solver = solver_type(problem, RowStart.from_loadings(Q[: problem.k]), dtype, rho)
+        return (yield from descend(solver, Q, ROUNDS, OWN_TOLERANCE, None, relative_change, view=half, reset=True)).Q
+
+    (first, sums), second = (yield from measure(Q, HALVES[0])), (yield from objective(Q, HALVES[1]))
     free = int(((Q > 0) & (problem.q_max > Q)).sum())
     degrees = float(sums.moments[0].sum()) - float(sums.rows[0]) * problem.k - free
-    if sums.rows[0] < ROWS_PER_COMPONENT * problem.k or degrees <= 0 or min(value for value, _ in before) <= 0:
+    if sums.rows[0] < ROWS_PER_FACTOR * problem.k or degrees <= 0 or min(first, second) <= 0:
         return Gain()
-    found = []
-    for i, half in enumerate(HALVES):
-        solver = solver_type(problem, RowStart.from_loadings(Q[: problem.k]), dtype, rho)
-        own = yield from descend(solver, Q, ROUNDS, _OWN_TOLERANCE, None, relative_change, view=half, reset=True)
-        after, _ = yield from objective(own.Q, half)
-        after_others, _ = yield from objective(own.Q, HALVES[1 - i])
-        found.append((before[i][0], after, before[1 - i][0], after_others))
-    noise = float(np.sqrt(0.5 * free) * float(sums.squares) / degrees) / before[0][0]
-    return estimate_gain(found, noise)
+    noise = float(np.sqrt(0.5 * free) * float(sums.squares) / degrees) / first
+    return (yield from compare_halves([first, second], noise, fit, objective))

@@ -18,7 +18,7 @@ from dfact.engine.requests import Solver, run
 from dfact.errors import DataError, ParameterError
 from dfact.lazy import pd
 from dfact.models.bounded_nmf.effects import AdjustedDifferences, DifferencesPass, group_effects, impact_table, warn_of_effects
-from dfact.models.bounded_nmf.growth import ROUNDS, DifferenceTotals, Surrogate, grow_loadings
+from dfact.models.bounded_nmf.growth import DifferenceTotals, Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import STARTS, Problem, check_range, make_problem, weight_unit
 from dfact.models.bounded_nmf.solvers import ADMM, Splitless, fit_loadings, initial_loadings
@@ -26,6 +26,7 @@ from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.growth.baseline import Baseline
 from dfact.models.growth.estimator import Added, Growing, total_weight
+from dfact.models.growth.halves import ROUNDS
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
 from dfact.models.scikit_learn import check_is_fitted

@@ -15,7 +15,7 @@ from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.divergence import DivergenceDescent, DivergenceRowsPass, LossPass
-from dfact.models.bounded_nmf.growth import ROUNDS, Surrogate, grow_loadings
+from dfact.models.bounded_nmf.growth import Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
 from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_size, weight_unit
 from dfact.models.bounded_nmf.solvers import Splitless, descend, fit_loadings, initial_loadings
@@ -23,6 +23,7 @@ from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.growth.baseline import Baseline
 from dfact.models.growth.estimator import Added, Growing
+from dfact.models.growth.halves import ROUNDS
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits

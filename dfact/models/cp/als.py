@@ -16,10 +16,10 @@ from dfact.engine.partitions import partitions
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, DfactError, ParameterError
 from dfact.kernels.cp import subtract
-from dfact.models.cp.base import CPModel, component_cosines, explained_share, gather_factors, rows_footprint, warn_unconverged
+from dfact.models.cp.base import CPModel, explained_share, gather_factors, ordered_cosines, rows_footprint, warn_unconverged
 from dfact.models.cp.elastic import ElasticCP
-from dfact.models.cp.passes import FACTORS, RowsPass
-from dfact.models.cp.problem import ElasticNet, RowPrior, component_weights, khatri_rao, unfold
+from dfact.models.cp.passes import FACTORS
+from dfact.models.cp.problem import ElasticNet, Prior, RowPrior, component_weights, khatri_rao, unfold
 from dfact.models.fit_task import FitTask
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.scikit_learn import check_is_fitted
@@ -66,7 +66,7 @@ class CPALS(CPModel):
         A⁽ⁿ⁾, components in the order of their weights. The entry of largest magnitude of a vector is positive in each mode from the
         second on.
     weights_ : array (R,)
-        γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing; the factors carry them.
+        γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing; the factors carry them. Updates keep the order of the components.
     rank_ : int
         Number of components whose weights are not 0 (above 1e-9 of the first).
     components_ : array (R, I_2, …, I_N)
@@ -172,15 +172,20 @@ class CPALS(CPModel):
         # Rounded to the precision of factors_, so that transform gives the same rows.
         order = np.argsort(-_weights(iterations.factors), kind="stable")
         others = [np.ascontiguousarray(A[:, order].T, task.dtype).astype(np.float64) for A in iterations.factors[1:]]
-        sums = yield from run(RowsPass(_LEAST_SQUARES, _NO_PRIOR, task.dtype), khatri_rao(others))
+        sums: Any = yield from run(self._last_pass(task, _LEAST_SQUARES, _NO_PRIOR), khatri_rao(others))
         warn_unconverged(int(sums.unconverged))
-        first, *rest = gather_factors((yield from state_rows(FACTORS)), others, component_weights(sums.gram, others), task)
+        weights = component_weights(sums.gram, others)
+        first, *rest = gather_factors((yield from state_rows(FACTORS)), others, weights, task)
+        self._keep_sums(task, sums, others, weights)
         self.factors_ = [np.asarray(first), *rest]
         self._set_weights(_weights([np.asarray(A, np.float64) for A in self.factors_]))
         final = iterations.objective(self.factors_)
         self.objective_history_ = np.asarray([*iterations.objectives, final])
         self.explained_share_ = explained_share(2 * final, iterations.norm)
-        self.component_cosines_ = component_cosines(sums.gram, others)
+        self.component_cosines_ = ordered_cosines(sums.gram, others)
+
+    def _penalties(self) -> tuple[ElasticNet, Prior]:
+        return _LEAST_SQUARES, Prior(_NO_PRIOR, tuple(np.ones(size) for size in self.slice_shape_))
 
     def _iterate(self, parafac: Any, Z: NDArray[np.float64], iterations: "_Iterations") -> None:
         missing = np.isnan(Z)

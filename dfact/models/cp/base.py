@@ -15,20 +15,35 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.validation import warn_unobserved_rows
 from dfact.engine.memory_plan import Footprint
+from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
-from dfact.models.cp.passes import GRAM_COLUMNS, RowsPass
-from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, check_size, component_weights, find_unobserved, khatri_rao, nonzero
-from dfact.models.estimator import Factorization
+from dfact.models.cp.growth import LARGEST, GrowthPass, GrowthSums, SliceSurrogate, grow_modes, pairs_size
+from dfact.models.cp.passes import FACTORS, GRAM_COLUMNS, RowsPass, RowSums
+from dfact.models.cp.problem import (
+    ElasticNet,
+    Factors,
+    Prior,
+    RowPrior,
+    check_size,
+    component_weights,
+    find_unobserved,
+    khatri_rao,
+    nonzero,
+)
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
+from dfact.models.growth.baseline import Baseline
+from dfact.models.growth.estimator import Added, Growing
+from dfact.models.growth.halves import ROUNDS
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.progress import Reporter
 
 _CANCELLING = -0.8  # cosine of two components at which a degenerate decomposition is reported
 
 
-class CPModel(Factorization):
+class CPModel(Growing):
     """Base of the models Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ of a tensor (I_1, …, I_N), N ≥ 2. The slices of mode 1 are the rows."""
 
     traits = ModelTraits(Vocabulary("component", "components", "slices of mode 1", "slices", "Vectors of the modes", "entry"), tensor=True)
@@ -46,6 +61,8 @@ class CPModel(Factorization):
     slice_shape_: tuple[int, ...]
     mode_labels_: list[Annotated[NDArray[Any], Shape((None,), "texts")] | None]
     """Labels of modes 3 to N, None for a mode without labels."""
+    sums_: Annotated[SliceSurrogate, OPTIONAL]
+    saved_sums = (SliceSurrogate,)
 
     def _added_attributes(self) -> dict[str, Any]:
         return super()._added_attributes() | {"mode_labels_": [None] * (len(self.factors_) - 2)}
@@ -170,6 +187,68 @@ class CPModel(Factorization):
         warn_unconverged(int(sums.unconverged))
         return A
 
+    def _penalties(self) -> tuple[ElasticNet, Prior]:
+        """Return the penalties of the fitted model."""
+        raise NotImplementedError  # each model's own
+
+    def _last_pass(self, task: FitTask[Any], net: ElasticNet, prior: RowPrior) -> RowsPass | GrowthPass:
+        """Return the last pass of a fit over the rows, with the sums from which the model grows if it can."""
+        rows, missing = RowsPass(net, prior, task.dtype), task.dataset.missing_rate > 0
+        if not task.wants_rows or prior.kind == "given" or (missing and self._too_many_pairs(task.dataset.shape)):
+            return rows
+        return GrowthPass(rows, task.dataset.shape[1], missing)
+
+    def _keep_sums(self, task: FitTask[Any], sums: RowSums, others: Factors, weights: NDArray[np.float64]) -> None:
+        """Keep the sums of the last pass, if the model can grow from them, with the components as ``gather_factors`` arranges them."""
+        if isinstance(sums, GrowthSums):
+            order, negative = _arrangement(others, weights)
+            signs = np.where(np.logical_xor.reduce(negative), -1.0, 1.0)
+            self.sums_ = SliceSurrogate.of(sums, task.dataset).arranged(order, signs)
+            self._begin_growth(task, sums.arranged(order, signs))
+
+    def _too_many_pairs(self, shape: tuple[int, ...]) -> str:
+        """Return why slices of this shape with missing entries have no sums; nothing if they have."""
+        size = pairs_size(shape, self.n_components)
+        found = f"with missing entries the sums hold {size} numbers, a Gram matrix for each entry of a slice, expected at most {LARGEST}"
+        return f"{found}; fit all slices again" if size > LARGEST else ""
+
+    def _no_sums(self) -> str:
+        return self._too_many_pairs((1, *self.slice_shape_)) or super()._no_sums()
+
+    def _prepare_update(self, X: Any) -> FitTask[None]:
+        dataset = self._as_slices(X, reset=False)
+        if dataset.missing_rate > 0 and (reason := self._too_many_pairs(dataset.shape)):
+            raise DataError(reason)
+        return self._task(dataset)
+
+    def _measure(self, task: FitTask[None]) -> Solver[Baseline]:
+        net, prior = self._penalties()
+        pass_ = GrowthPass(RowsPass(net, prior.rows, task.dtype), task.dataset.shape[1], by_entry=False)
+        return (yield from run(pass_, khatri_rao(self._other_modes())))
+
+    def _other_modes(self) -> Factors:
+        return [np.ascontiguousarray(A.T, np.float64) for A in self.factors_[1:]]
+
+    def _grow(self, task: FitTask[None]) -> Solver[Added]:
+        report = Reporter(self.callbacks, ROUNDS)
+        update = yield from grow_modes(self.sums_, self.growth_.n_rows, task, *self._penalties(), self._other_modes(), report)
+        others = [np.ascontiguousarray(A.T, B.dtype) for A, B in zip(update.others, self.factors_[1:], strict=True)]
+        self.factors_, self.sums_ = [self.factors_[0], *others], update.surrogate
+        self._set_grown_prior(update.prior)
+        self.objective_history_ = np.asarray([*self.objective_history_, *update.objectives])
+        self.explained_share_ = explained_share(2 * update.loss, update.surrogate.norm)
+        self.component_cosines_ = component_cosines(update.surrogate.gram, update.others)
+        self.weights_ = component_weights(update.surrogate.gram, update.others)
+        self.rank_ = int(nonzero(self.weights_).sum())
+        warn_unconverged(int(update.sums.unconverged))
+        return Added((yield from state_rows(FACTORS)), update.sums, update.gain, update.scales)
+
+    def _set_grown_prior(self, prior: Prior) -> None:
+        """Store the prior of all slices after an update; by default there is none."""
+
+    def _set_row_factors(self, factors: Any) -> None:
+        self.factors_ = [factors, *self.factors_[1:]]
+
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Warn of slices without any observed entry, whose factors are 0."""
         warn_unobserved_rows(dataset)
@@ -197,11 +276,12 @@ class CPModel(Factorization):
 
 def rows_footprint(shape: tuple[int, ...], k: int, dtype: np.dtype[Any]) -> Footprint:
     """Return the footprint of a pass that solves the rows to their optimum, with their factors as the only state."""
-    size, m = dtype.itemsize, prod(shape[1:])
+    size, m, pairs = dtype.itemsize, prod(shape[1:]), pairs_size(shape, k)
+    growing = m + (pairs if pairs <= LARGEST else 0)  # sums from which the model grows
     return Footprint(
         state_per_row=size * k,
         work_per_row=(2 * 8 + size + 2) * m + 8 * (2 * k * k + 4 * k) + 8 * GRAM_COLUMNS,
-        broadcast=8 * (4 * k * m + k * k + 2 * k * k * GRAM_COLUMNS),
+        broadcast=8 * (4 * k * m + k * k + 2 * k * k * GRAM_COLUMNS + growing),
         result_per_row=size * k,
     )
 
@@ -212,13 +292,19 @@ def gather_factors(rows: Iterable[NDArray[Any]], others: Factors, weights: NDArr
     In each mode from the second on, the entry of largest magnitude of a vector is positive. The vectors of mode 1 take the sign that
     leaves the component unchanged.
     """
-    order = np.argsort(-weights, kind="stable")
+    order, negative = _arrangement(others, weights)
     columns = [A[order].T for A in others]
-    negative = [np.take_along_axis(A, np.abs(A).argmax(axis=0)[None], axis=0)[0] < 0 for A in columns]
     arrange = partial(_arranged, columns=order, negative=np.logical_xor.reduce(negative))
     arranged = replace(rows, convert=arrange) if isinstance(rows, StateRows) else map(arrange, rows)
     signed = (np.ascontiguousarray(_negated(A, signs), task.dtype) for A, signs in zip(columns, negative, strict=True))
     return [task.gather(arranged, len(order)), *signed]
+
+
+def _arrangement(others: Factors, weights: NDArray[np.float64]) -> tuple[NDArray[np.intp], list[NDArray[np.bool_]]]:
+    """Return the order of the components, and for each of the other modes (R, I_n) which of them, in this order, are negated."""
+    order = np.argsort(-weights, kind="stable")
+    largest = (np.take_along_axis(A, np.abs(A).argmax(axis=1)[:, None], axis=1)[:, 0] for A in others)
+    return order, [values[order] < 0 for values in largest]
 
 
 def _arranged(rows: NDArray[Any], columns: NDArray[np.intp], negative: NDArray[np.bool_]) -> NDArray[Any]:
@@ -237,14 +323,19 @@ def explained_share(squares: float, norm: float) -> float:
 
 
 def component_cosines(gram: NDArray[np.float64], others: Factors) -> NDArray[np.float64]:
-    """Return the cosines Π_n cos(a_q⁽ⁿ⁾, a_r⁽ⁿ⁾) of the components (R, R), largest first, from A⁽¹⁾ᵀA⁽¹⁾ and the others (R, I_n)."""
+    """Return the cosines Π_n cos(a_q⁽ⁿ⁾, a_r⁽ⁿ⁾) of the components (R, R) from A⁽¹⁾ᵀA⁽¹⁾ and the others (R, I_n)."""
     cosines = np.ones_like(gram)
     for product in (gram, *(A @ A.T for A in others)):
         lengths = np.sqrt(product.diagonal())
         scale = np.multiply.outer(lengths, lengths)
         cosines *= np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)
+    return cosines
+
+
+def ordered_cosines(gram: NDArray[np.float64], others: Factors) -> NDArray[np.float64]:
+    """Return the cosines of the components, largest first."""
     order = np.argsort(-component_weights(gram, others), kind="stable")
-    return np.ascontiguousarray(cosines[np.ix_(order, order)])
+    return np.ascontiguousarray(component_cosines(gram, others)[np.ix_(order, order)])
 
 
 def warn_unconverged(rows: int) -> None:

@@ -15,11 +15,11 @@ from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.models.cp.base import CPModel, component_cosines, explained_share, gather_factors, rows_footprint, warn_unconverged
+from dfact.models.cp.base import CPModel, explained_share, gather_factors, ordered_cosines, rows_footprint, warn_unconverged
 from dfact.models.cp.block_descent import Descent, descend
 from dfact.models.cp.initialization import is_exact, make_descent, row_inputs, start_size, uses_vectors
 from dfact.models.cp.kept_sample import most_rows
-from dfact.models.cp.passes import FACTORS, RowsPass
+from dfact.models.cp.passes import FACTORS
 from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, trace_path
 from dfact.models.cp.problem import (
     ElasticNet,
@@ -148,7 +148,7 @@ class ElasticCP(CPModel):
         A⁽ⁿ⁾, components in the order of their weights; A⁽¹⁾ is a Zarr array if the data is stored. The entry of largest
         magnitude of a vector is positive in each mode from the second on.
     weights_ : array (R,)
-        γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing.
+        γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing. Updates keep the order and the signs of the components.
     rank_ : int
         Number of components whose weights are not 0 (above 1e-9 of the first).
     components_ : array (R, I_2, …, I_N)
@@ -275,20 +275,34 @@ class ElasticCP(CPModel):
         objectives, self.converged_ = yield from descend(descent, net, self.max_iter, self.tol, report, measure)
         # Rounded to the precision of factors_, so that transform gives the same rows.
         others = [A.astype(dtype).astype(np.float64) for A in descent.others]
-        sums = yield from run(RowsPass(net, self.slice_variances_.rows, dtype), khatri_rao(others))
+        sums: Any = yield from run(self._last_pass(task, net, self.slice_variances_.rows), khatri_rao(others))
         sizes = sums.sizes + sum(penalty_norms(A, v) for A, v in zip(others, self.slice_variances_.others, strict=True))
         final = 0.5 * float(sums.squares) + net.penalty(sizes)
         weights = component_weights(sums.gram, others)
         self.factors_ = gather_factors((yield from state_rows(FACTORS)), others, weights, task)
         self.objective_history_ = np.asarray([*objectives, final])
-        self.component_cosines_ = component_cosines(sums.gram, others)
+        self.component_cosines_ = ordered_cosines(sums.gram, others)
         trusted = len(others) == 1 or self.component_cosines_.min() > _TRUSTED_COSINE
         self.n_iter_, self.remaining_ = len(objectives), measure(objectives) if trusted else float("nan")
         if isinstance(descent, StochasticDescent):
             self.n_epochs_ = descent.n_epochs
         self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))
         self._set_weights(weights)
+        self._keep_sums(task, sums, others, weights)
         warn_unconverged(int(sums.unconverged))
+
+    def _penalties(self) -> tuple[ElasticNet, Prior]:
+        return self.elastic_net(), self.slice_variances_
+
+    def _set_grown_prior(self, prior: Prior) -> None:
+        self.slice_variances_ = prior
+
+    def _no_sums(self) -> str:
+        if self.slice_variances_.rows.kind == "given":
+            return (
+                "slice_variances lists the variances of the fitted slices alone, expected 'estimate' or None to add slices; fit all again"
+            )
+        return super()._no_sums()
 
     def path(
         self,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
 from dfact.engine.passes import Block, PartialSums, Pass, Workspace
-from dfact.kernels.cp import fill_missing
+from dfact.kernels.cp import fill_missing, slice_residuals
 from dfact.kernels.elastic_net import column_updates, row_optima
 from dfact.kernels.entries import filled
 from dfact.models.cp.problem import ElasticNet, RowPrior, extrapolated_squares, penalty_norms, row_squares, unfold
@@ -305,16 +305,28 @@ class RowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
 
     def step(self, block: Block, state: BlockState, broadcast: NDArray[np.float64]) -> tuple[RowFactors, RowSums]:
         """``broadcast`` is H (R, I_2⋯I_N) in double precision."""
-        V, H, work, wide = unfold(block), broadcast, block.work, np.dtype(np.float64)
+        X, _, sums = self.solve(block, broadcast)
+        return RowFactors(X.astype(self.dtype)), sums
+
+    def solve(
+        self, block: Block, H: NDArray[np.float64], items: NDArray[np.float64] | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], RowSums]:
+        """Return the factors (R, rows), the data with 0 for missing entries (rows, m), and the sums.
+
+        Figures of the residuals of each slice of mode 2 are added to ``items`` (4, I_2).
+        """
+        V, work, wide = unfold(block), block.work, np.dtype(np.float64)
         variances = self.prior.variances(block, wide)
         Z = work.converted("wide", filled_rows(block), wide)
         X, unconverged = row_solutions(block, Z, H, self.net, variances, _ROW_TOLERANCE)
         norm = np.einsum("ij,ij->", Z, Z)
         squares = 0.0
         for rows in tiles(V):
-            squares += fill_missing(V[rows], work.matmul(X[:, rows].T, H, "target"))
-        sums = RowSums(np.asarray(squares), norm, penalty_norms(X, variances), X @ X.T, np.asarray(unconverged))
-        return RowFactors(X.astype(self.dtype)), sums
+            model = work.matmul(X[:, rows].T, H, "target")
+            if items is not None:
+                slice_residuals(V[rows], model, items)
+            squares += fill_missing(V[rows], model)
+        return X, Z, RowSums(np.asarray(squares), norm, penalty_norms(X, variances), X @ X.T, np.asarray(unconverged))
 
 
 def row_solutions(

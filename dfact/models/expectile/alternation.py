@@ -115,6 +115,10 @@ class Alternation:
         yield replace(self.point, Y=self._step.end(), momentum=0.0)
         yield Point(self._step.Y @ self._step.rotation, retry=True)
 
+    def final_objective(self, loss: float, size: float, Y: NDArray[np.float64]) -> float:
+        """Return the objective at Y, with this Σ ρ_τ and this ‖X‖² of the rows."""
+        return loss + self._loss.ridge * (size + float(np.vdot(Y, Y)))
+
     def accepts(self, objective: float) -> bool:
         """Return whether a final point with this objective continues the descent."""
         return objective <= self.history[-1] * self._rounding

@@ -21,8 +21,8 @@ from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size, right_singular, tiled_gram_size
-from dfact.models.estimator import Factorization
 from dfact.models.expectile.alternation import Alternation
+from dfact.models.expectile.growth import ColumnSurrogate, GrowthPass, grow_columns, solve_rows, start_of
 from dfact.models.expectile.held_out_errors import ErrorMeasure, ExpectileErrors, ExpectileErrorsPass
 from dfact.models.expectile.measurements import Measurements
 from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, RowStart, SurrogatePass, original_units
@@ -30,6 +30,9 @@ from dfact.models.expectile.sampled_entries import record_crossings, root_mean_s
 from dfact.models.expectile.sampled_start import start_on_sample
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
+from dfact.models.growth.baseline import Baseline
+from dfact.models.growth.estimator import Added, Growing
+from dfact.models.growth.halves import ROUNDS
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits, Vocabulary
@@ -78,7 +81,7 @@ _RIDGES = Values(lambda value: FINITE.accepts(value) and value > 0, "a number ab
 _STARTS = Values(lambda value: not isinstance(value, str) or value in ("svd", "random"), "'svd', 'random' or an array (k, m)")
 
 
-class ExpectileMF(Factorization):
+class ExpectileMF(Growing):
     """Expectile matrix factorization.
 
     Finds factors X (n, k) of the rows and Y (m, k) of the columns that
@@ -130,7 +133,8 @@ class ExpectileMF(Factorization):
     row_factors_ : array (n, k)
         X; a Zarr array if the data is stored. Rows without any observed entry have 0.
     column_factors_ : array (m, k)
-        Y; the components in the order of their singular values, each with its largest factor of a column positive.
+        Y; the components in the order of their singular values, each with its largest factor of a column positive. Updates scale
+        them alone.
     components_ : array (k, m)
         Yᵀ.
     objective_history_ : array
@@ -141,7 +145,7 @@ class ExpectileMF(Factorization):
     taus_, crossed_ : arrays (r,)
         After :meth:`fit_each` and :func:`dfact.selection.select_each_by_held_out`: the τ of the r other models, and the share
         of entries at which this model and the other are in the wrong order, the lower τ above the higher one. Separate fits can lead to
-        this. The share refers to all rows, or to evenly spaced ones with 4 million entries.
+        this. The share refers to all rows, or to evenly spaced ones with 4 million entries. Updates drop both.
 
     Raises
     ------
@@ -185,6 +189,8 @@ class ExpectileMF(Factorization):
     remaining_: Annotated[float, OPTIONAL]
     row_factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     column_factors_: Annotated[NDArray[Any], Shape(("m", "k"))]
+    sums_: Annotated[ColumnSurrogate, OPTIONAL]
+    saved_sums = (ColumnSurrogate,)
     taus_: Annotated[NDArray[np.float64], Shape(("others",)), OPTIONAL]
     crossed_: Annotated[NDArray[np.float64], Shape(("others",), low=0), OPTIONAL]
 
@@ -268,12 +274,39 @@ class ExpectileMF(Factorization):
         while not end.reached:
             alternation.update((yield from run(pass_, alternation.point)))
             end.check(alternation.history)
-        point, objective = yield from self._solve_rows(RowsPass(*problem), alternation)
+        point, sums, objective = yield from solve_rows(GrowthPass(*problem), alternation)
         self._set_end(end, np.asarray([*alternation.history, objective]))
+        self.sums_ = ColumnSurrogate.of(sums, point.Y)
+        self._begin_growth(task, sums)
         self.column_factors_, rows = point.Y.astype(dtype), (yield from state_rows("factors"))
         self.row_factors_ = task.gather(replace(rows, convert=partial(np.asarray, dtype=dtype)), self.n_components)
         if task.wants_rows:
             self._warn_of_runaway_entries(task.dataset)
+
+    def _no_sums(self) -> str:
+        return super()._no_sums().replace("was saved", "was fitted to linear measurements, or saved")
+
+    def _prepare_update(self, X: Any) -> FitTask[OriginalUnits]:
+        dataset = self._observed(X, reset=False)
+        return self._task(dataset, original_units(dataset))
+
+    def _measure(self, task: FitTask[OriginalUnits]) -> Solver[Baseline]:
+        Y = self.column_factors_.astype(np.float64)
+        pass_ = GrowthPass(task.problem, Loss(self.tau, self.ridge), start_of(task, Y), task.dtype)
+        return (yield from run(pass_, Point(Y)))
+
+    def _grow(self, task: FitTask[OriginalUnits]) -> Solver[Added]:
+        new, loss, report = task.dataset.shape[0], Loss(self.tau, self.ridge), Reporter(self.callbacks, ROUNDS)
+        share, Y = new / (new + self.growth_.n_rows), self.column_factors_.astype(np.float64)
+        update = yield from grow_columns(self.sums_, task, share, loss, Y, report, orthogonalize=self.orthogonalize)
+        self.objective_history_ = np.asarray([*self.objective_history_, *update.objectives])
+        self.column_factors_, self.sums_ = update.Y.astype(self.column_factors_.dtype), update.surrogate
+        for name in ("taus_", "crossed_"):  # they compare the model with others of the same rows
+            self.__dict__.pop(name, None)
+        return Added((yield from state_rows("factors")), update.sums, update.gain, update.scales)
+
+    def _set_row_factors(self, factors: Any) -> None:
+        self.row_factors_ = factors
 
     def _warn_of_runaway_entries(self, dataset: Dataset) -> None:
         largest = largest_entry(dataset)
@@ -286,15 +319,6 @@ class ExpectileMF(Factorization):
 
     def _set_end(self, end: _End, history: NDArray[np.float64]) -> None:
         self.objective_history_, self.n_iter_, self.converged_, self.remaining_ = history, end.n_iter, end.converged, end.remaining
-
-    def _solve_rows(self, pass_: RowsPass, alternation: Alternation) -> Solver[tuple[Point, float]]:
-        """Bring every row to its minimum given the final columns' factors: those after the last step, or before it if it is rejected."""
-        for point in alternation.end_points():
-            sums = yield from run(pass_, point)
-            objective = float(sums.loss) + self.ridge * (float(sums.size) + float(np.vdot(point.Y, point.Y)))
-            if alternation.accepts(objective):
-                break
-        return point, objective
 
     def initial_factors(self, task: FitTask[OriginalUnits]) -> Solver[tuple[RowStart, NDArray[np.float64]]]:
         """Return the start of the rows' factors, and Y (m, k)."""
@@ -356,6 +380,8 @@ class ExpectileMF(Factorization):
                 end.check(history)
         self._set_end(end, np.asarray([*history, measurements.objective(X, Y, loss)]))
         self.row_factors_, self.column_factors_ = X, Y
+        for name in ("sums_", "growth_"):  # of an earlier fit to rows
+            self.__dict__.pop(name, None)
         self.n_features_in_ = shape[1]
         self.column_labels_ = np.arange(shape[1]).astype(str).astype(object)
         self.offset_ = self.fingerprint_ = self.row_labels_ = self.codebook_ = None
@@ -473,7 +499,7 @@ class ExpectileMF(Factorization):
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         k, m, size = self.n_components, shape[1], dtype.itemsize
-        columns = m * (2 * k + 2 + k * (k + 1) // 2)
+        columns = m * (2 * k + 6 + k * (k + 1) // 2)
         return Footprint(
             state_per_row=2 * 8 * k,
             work_per_row=2 * size * m + 12 * m + 4 * 8 * k,

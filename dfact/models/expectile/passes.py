@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,6 +170,11 @@ class RowStart:
 
     units: OriginalUnits
     projection: NDArray[Any]
+
+    @classmethod
+    def from_columns(cls, units: OriginalUnits, Y: NDArray[np.float64], observed: float) -> Self:
+        """Start near the least squares given Y (m, k), if entries are missing at random and this share of them is observed."""
+        return cls(units, np.linalg.pinv(Y, rcond=1e-6).T / observed)  # pinv, as components may be 0
 
     def factors(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return X (k, rows)."""

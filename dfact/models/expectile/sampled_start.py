@@ -4,8 +4,6 @@ from dataclasses import replace
 from math import ceil, sqrt
 from typing import TypeVar
 
-import numpy as np
-
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.engine.requests import Solver, run
@@ -54,5 +52,4 @@ def start_on_sample(pass_: K, alternation: Alternation, dataset: Dataset, report
             break
     Y = sample.point.Y / scale
     alternation.point = Point(Y, restart=True)
-    # Least squares given Y, if entries are missing at random; pinv, as components may be 0.
-    return replace(pass_, row_start=RowStart(units, np.linalg.pinv(Y, rcond=1e-6).T / observed))
+    return replace(pass_, row_start=RowStart.from_columns(units, Y, observed))

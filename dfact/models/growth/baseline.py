@@ -33,10 +33,15 @@ class Baseline(PartialSums, name="baseline"):
         """Return the sums by name, for the sums of a pass that inherits them."""
         return {name: getattr(self, name) for name in ("rows", "items", "factors")}
 
-    def merged(self, other: Baseline, order: NDArray[np.intp], signs: NDArray[np.float64]) -> Baseline:
-        """Return the sums of both. Factor i of ``other`` is factor ``order[i]`` of this one, times ``signs[i]``."""
-        factors = self.factors[:, order] * np.stack([signs, np.ones_like(signs), signs, np.ones_like(signs)])
-        return Baseline(self.rows + other.rows, self.items + other.items, factors + other.factors)
+    def arranged(self, order: NDArray[np.intp], scales: NDArray[np.float64]) -> Baseline:
+        """Return the sums after factor ``order[i]``, times ``scales[i]``, becomes factor i."""
+        factors = self.factors[:, order] * np.stack([scales, scales**2, scales**3, scales**4])
+        return Baseline(self.rows, self.items, factors)
+
+    def merged(self, other: Baseline, order: NDArray[np.intp], scales: NDArray[np.float64]) -> Baseline:
+        """Return the sums of both. Factor i of ``other`` is factor ``order[i]`` of this one, times ``scales[i]``."""
+        earlier = self.arranged(order, scales)
+        return Baseline(earlier.rows + other.rows, earlier.items + other.items, earlier.factors + other.factors)
 
 
 def compute_baseline(

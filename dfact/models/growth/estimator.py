@@ -45,6 +45,9 @@ class Added:
     """Their figures, with the new loadings."""
     gain: Gain = EXACT
     """Estimated gain of a complete fit."""
+    scales: NDArray[np.float64] | None = None
+    """Scales (k,) by which the earlier rows' factors are multiplied, of an update that keeps the order of the factors; None for one
+    that may change their order and signs."""
 
 
 class Growing(Factorization, registered=False):
@@ -116,22 +119,23 @@ class Growing(Factorization, registered=False):
         grown.__dict__.update(fitted_attributes(task.model))
         current = grown.growth_
         found = Drift.between(current.baseline, (yield from grown._measure(task)), level, rare=self.rare_items)
-        before = grown.components_.astype(np.float64)
+        before, rows = grown.components_, grown.row_factors()
         added = yield from grown._grow(task)
-        order, signs = _match_factors(before, grown.components_.astype(np.float64), signed=not self.traits.nonnegative)
+        order, scales = np.arange(len(before)), added.scales
+        if scales is None:
+            order, scales = _match_factors(before, grown.components_, signed=not self.traits.nonnegative)
         dataset = task.dataset
         grown.growth_ = current.grown(
             dataset.shape[0],
-            grown._weight_of(dataset),
+            grown._total_weight(dataset),
             [*current.batches, *(each for each in (grown.fingerprint_, dataset.stored_fingerprint) if each is not None)],
-            current.baseline.merged(added.baseline, order, signs),
+            current.baseline.merged(added.baseline, order, scales),
             found,
             added.gain,
         )
         new = yield from read_environments()
         grown.environments_ = (*grown.environments_, *(each for each in new if each not in grown.environments_))
-        factors = _append_factors(getattr(grown, self.rows_attribute), added.factors, task, current.n_rows)
-        setattr(grown, self.rows_attribute, factors)
+        grown._set_row_factors(_append_factors(rows, added, task, current.n_rows))
         grown.row_labels_ = _append_labels(grown.row_labels_, dataset, current.n_rows)
         grown.fingerprint_ = None
         for name in (*fitted_attributes(self), *_OF_EARLIER_LOADINGS):
@@ -150,11 +154,15 @@ class Growing(Factorization, registered=False):
 
     def _begin_growth(self, task: FitTask[Any], sums: Baseline) -> None:
         """Record a complete fit, with the sums of its last pass over the rows."""
-        self.growth_ = Growth.begun(task.dataset.shape[0], self._weight_of(task.dataset), sums)
+        self.growth_ = Growth.begun(task.dataset.shape[0], self._total_weight(task.dataset), sums)
 
-    def _weight_of(self, dataset: Dataset) -> float:
-        """Return the sum of the weights of the rows; their number if the model takes no weights."""
+    def _total_weight(self, dataset: Dataset) -> float:
+        """Return the sum of the weights of the rows; their number for a model without weights."""
         return total_weight(dataset) if getattr(self, "weighted_", False) else float(dataset.shape[0])
+
+    def _set_row_factors(self, factors: Any) -> None:
+        """Store the factors of all rows."""
+        setattr(self, self.rows_attribute, factors)
 
     def __getattribute__(self, name: str) -> Any:
         """Return an attribute; a model whose parameters exclude growth has no ``partial_fit``, as scikit-learn expects."""
@@ -201,29 +209,29 @@ def total_weight(dataset: Dataset) -> float:
     return float(dataset.shape[0] if dataset.weights is None else dataset.weights.sum())
 
 
-def _match_factors(
-    before: NDArray[np.float64], after: NDArray[np.float64], *, signed: bool
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+def _match_factors(before: NDArray[Any], after: NDArray[Any], *, signed: bool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """Return for each factor (k, m) after an update its number before, and its sign relative to that."""
-    similarity = congruence(after, before)
+    similarity = congruence(after.astype(np.float64), before.astype(np.float64))
     _, order = match(np.abs(similarity) if signed else similarity)
     chosen = similarity[np.arange(len(after)), order]
     return order, np.where(chosen < 0, -1.0, 1.0) if signed else np.ones(len(after))
 
 
-def _append_factors(earlier: Any, new: StateRows, task: FitTask[Any], n: int) -> Any:
+def _append_factors(earlier: Any, added: Added, task: FitTask[Any], n: int) -> Any:
     """Return the factors of all rows: an array, or a Zarr array if those of the earlier n rows or the new rows are stored."""
     if earlier.shape[0] != n:  # of a model fitted without rows
         return earlier
     stored = isinstance(earlier, zarr.Array) or task.dataset.path is not None
-    parts: Iterable[NDArray[Any]] = chain(_chunks(earlier), (part.astype(earlier.dtype, copy=False) for part in new))
+    new = (part.astype(earlier.dtype, copy=False) for part in added.factors)
+    parts: Iterable[NDArray[Any]] = chain(_chunks(earlier, added.scales), new)
     shape = n + task.dataset.shape[0], earlier.shape[1]
     return gather_rows(parts, shape, np.dtype(earlier.dtype), stored=stored)
 
 
-def _chunks(rows: Any) -> Iterable[NDArray[Any]]:
+def _chunks(rows: Any, scales: NDArray[np.float64] | None) -> Iterable[NDArray[Any]]:
     step = rows.chunks[0] if isinstance(rows, zarr.Array) else len(rows)
-    return (np.asarray(rows[start : start + step]) for start in range(0, rows.shape[0], step))
+    chunks = (np.asarray(rows[start : start + step]) for start in range(0, rows.shape[0], step))
+    return chunks if scales is None else ((chunk * scales).astype(chunk.dtype) for chunk in chunks)
 
 
 def _append_labels(earlier: Any, dataset: Dataset, n: int) -> NDArray[Any] | None:

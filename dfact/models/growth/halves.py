@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from dfact.engine.passes import Block, read_only
+from dfact.engine.requests import Solver
 from dfact.models.growth.record import Gain
+
+ROUNDS = 20
+"""Maximum number of passes over the new rows that update the loadings, and of those over a half of them that estimate the gain."""
+TOLERANCE = 1e-6
+"""Relative change of the objective of all rows at which an update ends."""
+OWN_TOLERANCE = 1e-4
+"""The same of half of the new rows, under loadings of their own."""
+ROWS_PER_FACTOR = 10
+"""Rows of a half for each factor, fewer than which have too little to say on loadings of their own."""
+L = TypeVar("L")
 
 
 @dataclass(frozen=True)
@@ -25,8 +38,6 @@ class Half:
 
 
 HALVES = Half(0), Half(1)
-ROWS_PER_COMPONENT = 10
-"""Rows of a half for each component; fewer have too little to say on loadings of their own."""
 
 
 def estimate_gain(own: list[tuple[float, float, float, float]], noise: float) -> Gain:
@@ -40,3 +51,19 @@ def estimate_gain(own: list[tuple[float, float, float, float]], noise: float) ->
     gains = [((before - after) / before + (other - other_after) / other) / 2 for before, after, other, other_after in own]
     error = max(noise, abs(gains[0] - gains[1]) / 2)
     return Gain(max(float(np.mean(gains)), 0.0), float(error))
+
+
+def compare_halves(
+    before: list[float], noise: float, fit: Callable[[Half], Solver[L]], objective: Callable[[L, Half], Solver[float]]
+) -> Solver[Gain]:
+    """Fit loadings to each half of the new rows, and estimate the gain from the objectives of the halves.
+
+    ``before`` has the objectives with the loadings of all rows; ``noise`` is that of :func:`estimate_gain`.
+    """
+    found = []
+    for i, half in enumerate(HALVES):
+        own = yield from fit(half)
+        after = yield from objective(own, half)
+        after_others = yield from objective(own, HALVES[1 - i])
+        found.append((before[i], after, before[1 - i], after_others))
+    return estimate_gain(found, noise)
