@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import ceil
 from os import PathLike
 from typing import Annotated, Any, Literal, Self
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.sources.sparse import SparseSource
 from dfact.data.validation import locate_outside
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
@@ -30,6 +32,8 @@ from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, Values, is_in_range
 from dfact.progress import Iteration, Reporter
 
 RHO = 3.0  # without bounds it has no effect
+_STORED_BYTES = 32  # of a stored entry at the end of a fit: the entry and its square in double precision, and their positions
+_COLUMN_SUMS = 12  # of each column, at the end of a fit
 _SHARE = Values(lambda value: is_in_range(value, 0) and value <= 1, "a number from 0 to 1")
 _FINITE_OR_SAME = Values(
     lambda value: value == "same" if isinstance(value, str) else is_in_range(value, 0) and value < np.inf,
@@ -319,6 +323,22 @@ class NMF(Growing):
             where = locate_outside(dataset, 0.0, np.inf)
             found = f"Negative values in data passed to {type(self).__name__}: {where}"
             raise DataError(f"{found}; shift the answers to start at 0, and mark missing ones as NaN")
+
+    def _task(self, dataset: Dataset, problem: Any = None, **settings: Any) -> FitTask[Any]:
+        """Return the task of a fit, whose passes read the stored entries alone if no entry of sparse data is missing."""
+        task = super()._task(dataset, problem, **settings)
+        source = dataset.source
+        if not isinstance(source, SparseSource) or source.implicit_value != 0 or _has_missing(dataset):
+            return task
+        m, k, size = dataset.shape[1], self.n_components, task.dtype.itemsize
+        entries = ceil(source.row_entries) * (_STORED_BYTES + 2 * size)
+        footprint = replace(
+            task.footprint,
+            work_per_row=entries + (4 * size + 5 * 8) * k,
+            broadcast=task.footprint.broadcast + 8 * _COLUMN_SUMS * m,
+            reads_stored=True,
+        )
+        return replace(task, footprint=footprint)
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, shape[1], self.n_components

@@ -94,7 +94,7 @@ def cross_validate_entries(
     """
     candidates = _check(model, n_components, n_folds)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit with the best number warns again
-        tasks = {k: with_parameters(model, n_components=k, callbacks=()).prepare(X).without_rows() for k in candidates}
+        tasks = {k: with_parameters(model, n_components=k, callbacks=()).prepare(X).for_views().without_rows() for k in candidates}
     dataset = tasks[candidates[0]].dataset
     codes = _codes(tasks[candidates[0]])
     if codes is not None and dataset.dtype.kind == "f" and (found := locate_noninteger(dataset)) != "no entry":
