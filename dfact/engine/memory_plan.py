@@ -249,7 +249,10 @@ def _thread_bytes(source: RowSource, dtype: "np.dtype[np.floating]", footprint: 
     block, partition = min(layout.block_rows, n), min(layout.partition_rows, n)
     chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * source.row_bytes
     # A pass may convert a CSR block to a dense one.
-    converts = not footprint.reads_stored if source.is_sparse else (source.dtype != dtype and (footprint.converts or not has_small_codes(source.dtype))
+    converts = (
+        not footprint.reads_stored
+        if source.is_sparse
+        else (source.dtype != dtype and (footprint.converts or not has_small_codes(source.dtype)))
     )
     converted = m * dtype.itemsize if converts else 0
     # Two decoded chunks (one is prefetched) and the compressed bytes of one. Workers hold the chunks of a dask array already, or

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.data.sources.sparse import SparseSource
 from dfact.data.validation import locate_outside
@@ -16,6 +17,7 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
+from dfact.lazy import is_sparse
 from dfact.models.bounded_nmf.divergence import DivergenceDescent, DivergenceRowsPass, LossPass
 from dfact.models.bounded_nmf.growth import ROUNDS, Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
@@ -310,6 +312,26 @@ class NMF(Growing):
         task = self._task(dataset, problem)
         Q = self.components_.astype(task.dtype)
         return task.compute_rows(_rows_pass(task.problem, RowStart.from_loadings(Q), task.dtype), Q, len(Q), out)[1]
+
+    def column_loadings(self, X: Any, *, sample_weight: Any = None) -> NDArray[Any]:
+        """Return the loadings (m, k) of other columns X (n, m) of the fitted rows, each at its optimum given the factors.
+
+        The weights of the rows are those of the fit.
+        """
+        check_is_fitted(self)
+        p, W = self.problem_, np.asarray(self.factors_, np.float64)
+        scale = np.ones(len(W))
+        if sample_weight is not None:
+            weights = np.asarray(sample_weight, np.float64)
+            relative = weights / weights[weights > 0].mean()
+            scale = relative if p.divergence else np.sqrt(relative)
+        columns: Any = X.T
+        dataset = as_dataset(columns.multiply(scale).tocsr() if is_sparse(X) else np.ascontiguousarray(columns * scale))
+        problem = replace(p, beta=p.l1_q, ridge_w=p.ridge_q, weighted=False, masked=_has_missing(dataset))
+        task = self._task(dataset, problem)
+        transposed = np.ascontiguousarray((W * scale[:, None]).T, task.dtype)
+        pass_ = _rows_pass(problem, RowStart.from_loadings(transposed), task.dtype)
+        return np.asarray(task.compute_rows(pass_, transposed, len(transposed), None)[1])
 
     def inverse_transform(self, W: Any) -> NDArray[Any]:
         """Return the model's entries WQᵀ (n, m) for factors W (n, k)."""
