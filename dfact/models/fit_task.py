@@ -114,8 +114,6 @@ class FitTask(Generic[Q]):
         parameters = {name: value for name, value in parameters.items() if name not in RUNTIME_PARAMETERS}
         fitted: dict[str, Any] = {"model": type(self.model).__name__, "data": self.dataset.fingerprint}
         fitted |= {"dtype": self.dtype.name, "covariates": self.covariates}
-        if self.footprint.reads_stored:
-            fitted["blocks"] = self.layout.block_rows
         return {name: describe_value(value) for name, value in (fitted | parameters | dict(self.extra_identity) | fitted).items()}
 
     def compute_rows(
