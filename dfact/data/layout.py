@@ -1,4 +1,4 @@
-"""The cutting of rows into blocks, partitions and chunks, which follows from the shape of the data alone."""
+"""The cutting of rows into blocks, partitions and chunks, which follows from the shape of the data, or its number of stored entries."""
 
 from dataclasses import dataclass
 from math import prod
