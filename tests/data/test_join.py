@@ -18,6 +18,7 @@ from dfact.data.sources.dense import ZarrSource
 from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset
 from dfact.storage.groups import partial_path
+from tests.cases import exhaustive_after
 
 SEEDS = [0, 1]
 
@@ -349,7 +350,7 @@ def test_direct_and_sorted_reading_give_the_same_result(tmp_path, monkeypatch, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["sorted", "shuffled"])
+@pytest.mark.parametrize("order", exhaustive_after(1, ["shuffled", "sorted"]))
 def test_memory_does_not_hold_the_answers(tmp_path, monkeypatch, order):
     monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 16)
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 16)

@@ -26,6 +26,7 @@ from dfact.selection.resampling.intervals import Variance, factor_intervals
 from dfact.selection.resampling.refits import Matching
 from dfact.selection.resampling.resamples import Half, Refit, RefittedLoadings, Resample, ResampleFits
 from dfact.selection.running.scheduler import run_fits
+from tests.cases import exhaustive_after
 from tests.conftest import planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
@@ -308,7 +309,7 @@ def test_classes_are_compared_by_differences_from_their_mean() -> None:
 
 
 # Executors.
-@pytest.mark.parametrize("name", ["icqf", "gom", "emf"])
+@pytest.mark.parametrize("name", exhaustive_after(2, ["icqf", "gom", "emf"]))
 def test_executors_and_stores_give_the_same_bits(name: str, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 14)
     M = answers(3000, 12, 2)

@@ -113,7 +113,7 @@ def test_split_half_similarity_ignores_order_and_signs(seed: int) -> None:
     assert split_half_similarity(step(factors), step(others)) == 0
 
 
-@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("criterion", exhaustive_after(1, CRITERIA))
 def test_stores_and_executors_choose_the_same(criterion: str, tmp_path: Path, client: Client) -> None:
     Z = planted((300, 12, 9), 2, 0, missing=0.1)
     dataset = dfact.import_array(Z, tmp_path / "z.zarr")

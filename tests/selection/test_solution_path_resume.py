@@ -203,7 +203,7 @@ def test_another_rule_reuses_the_path_of_all_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("criterion", ["held_out", "split_half"])
+@pytest.mark.parametrize("criterion", exhaustive_after(1, ["held_out", "split_half"]))
 def test_resumed_selection_uses_the_recorded_seeds(criterion: str, tmp_path: Path) -> None:
     X, path = tensor(0, 0.2), tmp_path / "results.zarr"
     total = steps_of(lambda: choose(X, criterion, tmp_path / "complete.zarr", cp(checkpoint_every=100)))

@@ -19,6 +19,7 @@ from dfact.models.provenance import Stability, TensorStability
 from dfact.selection import bootstrap
 from dfact.selection.resampling.resamples import Resample
 from dfact.selection.tensors.factor_match import match_components
+from tests.cases import exhaustive_after
 from tests.selection.test_solution_path import planted
 
 PARTS = ("similarity", "estimate", "low", "high", "selected", "weight", "weight_low", "weight_high")
@@ -96,7 +97,7 @@ def seed_of(random_state: int) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["als", "elastic"])
+@pytest.mark.parametrize("name", exhaustive_after(1, ["elastic", "als"]))
 def test_executors_and_stores_give_the_same_bits(name: str, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     Z = planted((90, 7, 6), 2, 0, missing=0.1)
     model = fitted(name, Z)

@@ -28,6 +28,7 @@ from dfact.kernels.samples import contracted_slices, optimal_slices, residual_sq
 from dfact.models.cp.problem import ElasticNet, Prior, RowPrior
 from dfact.models.cp.samples import AdamaxState, LocalStepsPass, Sample, _LocalSteps, monitor_rows, seeded, spread_partitions
 from dfact.models.cp.stochastic import progress, resolve_batch_sizes
+from tests.cases import exhaustive_after
 from tests.models.cp.test_elastic_cp import SHAPES, Array, answers, assert_same, many_partitions, model_of, objective, planted, variances_of
 
 __all__ = ["many_partitions"]
@@ -301,7 +302,7 @@ def eight() -> Iterator[LocalCluster]:
 
 @pytest.mark.usefixtures("many_partitions")
 @pytest.mark.filterwarnings("ignore:components 1 and 2 cancel")
-@pytest.mark.parametrize("missing", ["fill", "exact"])
+@pytest.mark.parametrize("missing", exhaustive_after(1, ["fill", "exact"]))
 def test_the_result_depends_on_the_seed_alone(
     missing: str, client: Client, eight: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
