@@ -81,10 +81,16 @@ class SingularPairs:
 
 
 def right_singular(
-    n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled, tolerance: float = 1e-3
+    n_columns: int,
+    k: int,
+    dtype: np.dtype[Any],
+    *,
+    view: View = zero_filled,
+    tolerance: float = 1e-3,
+    sample: tuple[int, ...] | None = None,
 ) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return the vectors V (m, k) and values σ (k) of :func:`singular_pairs`, whether or not they have converged."""
-    pairs = yield from singular_pairs(n_columns, k, dtype, view=view, tolerance=tolerance)
+    pairs = yield from singular_pairs(n_columns, k, dtype, view=view, tolerance=tolerance, sample=sample)
     return pairs.vectors, pairs.values
 
 
@@ -97,6 +103,7 @@ def singular_pairs(
     tolerance: float = 1e-3,
     max_passes: int = _MAX_PASSES,
     on_pass: Callable[[int], None] = lambda _: None,
+    sample: tuple[int, ...] | None = None,
 ) -> Solver[SingularPairs]:
     """Compute the k leading right singular vectors V (m, k) and values σ (k) of the viewed matrix M.
 
@@ -105,15 +112,16 @@ def singular_pairs(
     the iteration ends when every pair has ‖MᵀMv − σ²v‖ ≤ ``tolerance`` σ₁·max(σ, ``tolerance`` σ₁), or after ``max_passes``. With so
     many columns that the basis of 12 passes might exceed 2²⁶ entries, :mod:`dfact.linalg.wide_svd` restarts the iteration in each pass.
     The start is fixed, so the result depends on the data alone. ``on_pass`` is called with the number of passes after each.
+    M has the rows of a ``sample`` of the partitions, by default all; with so many columns that the iteration restarts, always all.
     """
     if uses_gram(n_columns, k):
-        sums = yield from run(GramPass(dtype, view), None)
+        sums = yield from run(GramPass(dtype, view), None, sample=sample)
         on_pass(1)
         return gram_pairs(sums.gram, k)
     if is_wide(n_columns, k):
         found = yield from leading_vectors(k, k + _OVERSAMPLING, dtype, view, tolerance, max_passes, on_pass)
     else:
-        found = yield from _block_krylov(SketchPass(dtype, view), n_columns, k, tolerance, max_passes, on_pass)
+        found = yield from _block_krylov(SketchPass(dtype, view), n_columns, k, tolerance, max_passes, on_pass, sample)
     return _oriented(*found)
 
 
@@ -158,7 +166,13 @@ def tiled_gram_size(n_columns: int, k: int) -> int:
 
 
 def _block_krylov(
-    product: SketchPass, m: int, k: int, tolerance: float, max_passes: int, on_pass: Callable[[int], None]
+    product: SketchPass,
+    m: int,
+    k: int,
+    tolerance: float,
+    max_passes: int,
+    on_pass: Callable[[int], None],
+    sample: tuple[int, ...] | None,
 ) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64], int, bool]]:
     """Return the k leading eigenvectors (m, k) and eigenvalues of MᵀM, given the pass that multiplies it by a block.
 
@@ -169,7 +183,7 @@ def _block_krylov(
     converged, limit = False, min(max_passes, m // block.shape[1], _BASIS_ENTRIES // block.size)
     for number in range(1, limit + 1):
         basis = np.hstack([basis, block])
-        sums = yield from run(product, block.astype(product.dtype))
+        sums = yield from run(product, block.astype(product.dtype), sample=sample)
         products = np.hstack([products, sums.gram])
         projected = basis.T @ products
         values, vectors = eigh((projected + projected.T) / 2)
@@ -208,16 +222,23 @@ class SignNormsPass(Pass[BlockState, NDArray[Any], SignNorms]):
 
 
 def nndsvd(
-    n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled, tolerance: float = 1e-3
+    n_columns: int,
+    k: int,
+    dtype: np.dtype[Any],
+    *,
+    view: View = zero_filled,
+    tolerance: float = 1e-3,
+    sample: tuple[int, ...] | None = None,
 ) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Compute the NNDSVD start of the viewed data (Boutsidis & Gallopoulos 2008), from singular vectors of this tolerance.
+    """Compute the NNDSVD start of the viewed data, or of a sample of its partitions, from singular vectors of this tolerance.
 
-    Returns the loadings (k, m) and P (m, k), which gives the rows' factors max(M P, 0). Each singular pair gets
-    the sign whose parts of u and v have the larger product of norms.
+    The start is that of Boutsidis & Gallopoulos (2008). Returns the loadings (k, m) and P (m, k), which gives the rows' factors
+    max(M P, 0). Each singular pair gets the sign whose parts of u and v have the larger product of norms.
     """
-    V, sigma = yield from right_singular(n_columns, k, dtype, view=view, tolerance=tolerance)
+    sample = None if is_wide(n_columns, k) else sample
+    V, sigma = yield from right_singular(n_columns, k, dtype, view=view, tolerance=tolerance, sample=sample)
     safe = np.where(sigma > 0, sigma, 1.0)
-    norms = yield from run(SignNormsPass(dtype, view), (V / safe).astype(dtype))
+    norms = yield from run(SignNormsPass(dtype, view), (V / safe).astype(dtype), sample=sample)
     u = np.sqrt(np.stack([norms.positive, norms.negative]))  # (2, k)
     v = np.stack([np.linalg.norm(np.maximum(sign * V, 0), axis=0) for sign in (1, -1)])
     choice = (u * v).argmax(axis=0)

@@ -20,9 +20,9 @@ from dfact.errors import DataError
 from dfact.lazy import is_sparse
 from dfact.models.bounded_nmf.divergence import DivergenceDescent, DivergenceRowsPass, LossPass
 from dfact.models.bounded_nmf.growth import ROUNDS, Surrogate, grow_loadings
-from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
+from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_size, weight_unit
-from dfact.models.bounded_nmf.solvers import Splitless, descend, fit_loadings, initial_loadings
+from dfact.models.bounded_nmf.solvers import SAMPLE_SHARE, SplitlessNMF, descend, fit_loadings, initial_loadings
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.growth.baseline import Baseline
@@ -35,6 +35,7 @@ from dfact.progress import Iteration, Reporter
 
 RHO = 3.0  # without bounds it has no effect
 _STORED_BYTES = 32  # of a stored entry at the end of a fit: the entry and its square in double precision, and their positions
+_SAMPLE_ROWS = 50  # least rows of a sample for each component, for singular vectors of the sample alone
 _COLUMN_SUMS = 12  # of each column, at the end of a fit
 _SHARE = Values(lambda value: is_in_range(value, 0) and value <= 1, "a number from 0 to 1")
 _FINITE_OR_SAME = Values(
@@ -260,7 +261,7 @@ class NMF(Growing):
     def _grow(self, task: FitTask[Any]) -> Solver[Added]:
         n, seen = task.dataset.shape[0], self.growth_.n_rows
         report, Q = Reporter(self.callbacks, ROUNDS), self.components_.astype(task.dtype)
-        update = yield from grow_loadings(self, task.problem, Q, report, task.dtype, n / (n + seen), _Solver)
+        update = yield from grow_loadings(self, task.problem, Q, report, task.dtype, n / (n + seen), SplitlessNMF)
         self.n_effective_ += n
         self.reconstruction_err_ = float(np.sqrt(2 * max(self.sums_.loss(update.Q), 0.0)))
         return Added(update.rows, update.sums, update.gain)
@@ -288,13 +289,24 @@ class NMF(Growing):
         if isinstance(problem, NMFProblem) and task.dataset.weights is not None:
             weights = np.asarray(task.dataset.weights, np.float64)
             unit = weight_unit(weights) / float(weights[weights > 0].mean())  # weights of whole numbers start as copies do
-        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype, unit)
+        sample = self._start_sample(task)
+        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype, unit, sample)
         if problem.divergence:
             Q = DivergenceDescent.fill_start(Q)
             return DivergenceDescent(problem, Q, task.dtype), Q
         if isinstance(self.init, str):
-            return (yield from _Solver.with_sample_start(problem, Q, row_start, task.dtype, task.layout, report))
-        return _Solver(problem, row_start, task.dtype), Q
+            return (yield from SplitlessNMF.with_sample_start(problem, Q, row_start, task.dtype, task.layout, report))
+        return SplitlessNMF(problem, row_start, task.dtype), Q
+
+    def _start_sample(self, task: FitTask[Any]) -> tuple[int, ...] | None:
+        """Return the partitions of which the singular vectors of the start are those, None for all.
+
+        With the stored entries alone, a pass for these costs more than one of the fit, which begins with the same sample.
+        """
+        layout = task.layout
+        sample = layout.sample(SAMPLE_SHARE) if task.footprint.reads_stored and not task.problem.divergence else ()
+        n_rows = sum(rows.stop - rows.start for rows in (layout.rows(i, i + 1) for i in sample))
+        return sample if n_rows >= _SAMPLE_ROWS * self.n_components else None
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
@@ -371,16 +383,6 @@ class NMF(Growing):
             broadcast=8 * (2 * k * m + k * k),
             result_per_row=size * k,
         )
-
-
-class _Solver(Splitless):
-    """Solver of ICQF that sets the loadings of a factor to 0 if no row has it: only the penalty determines them."""
-
-    def loadings(self, sums: Sums, Q: NDArray[Any]) -> Solver[NDArray[Any]]:
-        solved = yield from super().loadings(sums, Q)
-        if np.max(self.problem.loadings_penalty) > 0 or self.problem.loadings_ridge > 0:
-            solved[self.with_earlier(sums).gram.diagonal() == 0] = 0
-        return solved
 
 
 def _rows_pass(problem: Any, row_start: RowStart, dtype: np.dtype[Any]) -> Any:
