@@ -1,12 +1,15 @@
-"""The cutting of rows into blocks, partitions and chunks, which follows from the shape of the data alone."""
+"""The cutting of rows into blocks, partitions and chunks, which follows from the shape of the data, or its number of stored entries."""
 
 from dataclasses import dataclass
 from math import prod
 
 # Partitions and blocks follow from the shape alone, so that the same data gives the same sums, bit for
-# bit, for every storage format, chunking, executor and number of workers.
+# bit, for every storage format, chunking, executor and number of workers. Passes that read the stored entries of sparse data alone
+# have partitions and blocks that follow from the number of these entries, too.
 _BLOCK_ENTRIES = 1 << 18  # two float32 working arrays of a block fill a second-level cache
 _BLOCK_ROWS = (64, 2048)
+_STORED_BLOCK_ROWS = (64, 1 << 14)
+_STORED_PER_COLUMN = 2  # minimum number of a block's stored entries for each column, as its sums have all columns
 _PARTITION_ENTRIES = 1 << 20  # one or two milliseconds of work; the overhead of a partition is a hundredth of it
 _SMALL_PARTITIONS = 16  # minimum number of partitions of small data, for as many threads; limited by the minimum size
 _SMALL_PARTITION_ENTRIES = 1 << 17  # minimum size of these partitions
@@ -38,6 +41,20 @@ class Layout:
         blocks = max(1, min(_PARTITION_ENTRIES, few) // (block * m), -(-n_blocks // _MAX_PARTITIONS))
         partition = min(blocks, n_blocks) * block
         partitions = max(1, round(_CHUNK_ENTRIES / (partition * m)))
+        return cls(n, block, min(partitions, max(1, -(-n // partition))) * partition, partition)
+
+    @classmethod
+    def of_stored(cls, shape: tuple[int, int], stored: int) -> "Layout":
+        """Compute the layout of a sparse matrix for passes that read its ``stored`` entries alone."""
+        n, m = shape
+        row = stored / max(1, n) + 1
+        few = max(int(n * row) // _SMALL_PARTITIONS, _SMALL_PARTITION_ENTRIES)
+        entries = max(min(_BLOCK_ENTRIES, few), _STORED_PER_COLUMN * m)
+        block = 1 << (max(1, int(entries / row)).bit_length() - 1)
+        block = min(max(block, _STORED_BLOCK_ROWS[0]), _STORED_BLOCK_ROWS[1])
+        blocks = max(1, int(min(_PARTITION_ENTRIES, few) / (block * row)), -(-n // (block * _MAX_PARTITIONS)))
+        partition = min(blocks, max(1, -(-n // block))) * block
+        partitions = max(1, round(_CHUNK_ENTRIES / (partition * row)))
         return cls(n, block, min(partitions, max(1, -(-n // partition))) * partition, partition)
 
     @property

@@ -12,6 +12,7 @@ import psutil
 from dfact.data.layout import Layout
 from dfact.data.memory_limit import free_memory, parse_bytes
 from dfact.data.sources.base import RowSource
+from dfact.data.sources.sparse import SparseSource
 from dfact.engine.passes import has_small_codes
 from dfact.engine.tiles import RESIDENT_COLUMNS, n_groups, tile_columns
 from dfact.errors import MemoryPlanError
@@ -50,6 +51,14 @@ class Footprint:
     """Arrays that the solver holds on the driver in addition to those of passes."""
     note: str = ""
     """Sentence on how the memory limit changes the fit, for the plan."""
+    reads_stored: bool = False
+    """Whether passes read the stored entries of sparse data alone, so that no block becomes dense, and their number cuts the rows."""
+
+    def layout(self, source: RowSource) -> Layout:
+        """Return the layout of a source for such passes."""
+        if self.reads_stored and isinstance(source, SparseSource):
+            return Layout.of_stored((source.shape[0], source.shape[1]), source.n_stored)
+        return Layout.of(source.shape)
 
     def scaled(self, count: int) -> "Footprint":
         """Return the footprint of ``count`` fits that share their reads."""
@@ -202,7 +211,7 @@ class Plan:
 
 def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Footprint, workers: WorkerResources) -> Plan:
     """Plan the memory of state and values. State comes first, as spilling writes and reads it; decompressed values get the rest."""
-    layout = Layout.of(source.shape)
+    layout = footprint.layout(source)
     n, m = source.shape[0], prod(source.shape[1:])
     summed = footprint.broadcast if footprint.summed is None else footprint.summed
     on_cluster = workers.kind == "distributed"
@@ -240,7 +249,11 @@ def _thread_bytes(source: RowSource, dtype: "np.dtype[np.floating]", footprint: 
     block, partition = min(layout.block_rows, n), min(layout.partition_rows, n)
     chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * source.row_bytes
     # A pass may convert a CSR block to a dense one.
-    converts = source.is_sparse or (source.dtype != dtype and (footprint.converts or not has_small_codes(source.dtype)))
+    converts = (
+        not footprint.reads_stored
+        if source.is_sparse
+        else (source.dtype != dtype and (footprint.converts or not has_small_codes(source.dtype)))
+    )
     converted = m * dtype.itemsize if converts else 0
     # Two decoded chunks (one is prefetched) and the compressed bytes of one. Workers hold the chunks of a dask array already, or
     # get them once.

@@ -116,9 +116,9 @@ class Partitions:
             yield from rechunk_rows(prefetch(self._read(r.start, r.stop) for r in self.source.read_ranges(self.layout)), step)
 
 
-def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[Any] | None) -> Partitions:
-    """Return all partitions of a dataset; its shape alone determines them."""
-    return Partitions(0, source, missing_code, covariates, Layout.of(source.shape))
+def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[Any] | None, layout: Layout | None = None) -> Partitions:
+    """Return all partitions of a dataset; without a ``layout``, its shape alone determines them."""
+    return Partitions(0, source, missing_code, covariates, Layout.of(source.shape) if layout is None else layout)
 
 
 def reduce_blocks(

@@ -2,7 +2,7 @@
 
 A :class:`~dfact.engine.passes.TiledPass` adds a group of partitions into one accumulator. Afterwards the sums of all groups meet tile
 by tile, in the order of the tree over the groups. A function steps from a tile's sums and state to the tile's new state and small sums.
-Groups and tiles follow from the shape alone, so the bits do not depend on the executor.
+Groups and tiles follow from the layout and the columns, so the bits do not depend on the executor.
 """
 
 import threading

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Connect = Callable[[str | None], AbstractContextManager["Client | None"]]
 """Connects to the scheduler at an address; without an address the client is None."""
 _TRIAL_ITERATIONS = 4
+_FOLDS = 10  # of a selection whose number of folds depends on other options
 
 
 def print_estimate(steps: Sequence[Step], todo: Mapping[int, str], connect: Connect) -> bool:
@@ -77,7 +78,8 @@ def largest_estimator(step: Step) -> "tuple[Factorization, int]":
     candidates = {name: value for name, value in arguments.items() if isinstance(value, list)}
     arguments |= {name: max(values) if name == "n_components" else values[0] for name, values in candidates.items()}
     n_fits = 1 if command.one_fit else prod(len(values) for values in candidates.values())
-    return model(**arguments), n_fits * parameters.get("n_folds", 1) * parameters.get("n_repeats", 1)
+    n_folds = parameters.get("n_folds", 1) or _FOLDS
+    return model(**arguments), n_fits * n_folds * parameters.get("n_repeats", 1)
 
 
 def estimate_seconds(model: "Factorization", dataset: "Dataset") -> float:

@@ -86,10 +86,16 @@ class SingularPairs:
 
 
 def right_singular(
-    n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled, tolerance: float = 1e-3
+    n_columns: int,
+    k: int,
+    dtype: np.dtype[Any],
+    *,
+    view: View = zero_filled,
+    tolerance: float = 1e-3,
+    sample: tuple[int, ...] | None = None,
 ) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return the vectors V (m, k) and values σ (k) of :func:`singular_pairs`, whether or not they have converged."""
-    pairs = yield from singular_pairs(n_columns, k, dtype, view=view, tolerance=tolerance)
+    pairs = yield from singular_pairs(n_columns, k, dtype, view=view, tolerance=tolerance, sample=sample)
     return pairs.vectors, pairs.values
 
 
@@ -104,6 +110,7 @@ def singular_pairs(
     on_pass: Callable[[int], None] = lambda _: None,
     below: NDArray[np.float64] | None = None,
     further: int = 0,
+    sample: tuple[int, ...] | None = None,
 ) -> Solver[SingularPairs]:
     """Compute the k leading right singular vectors V (m, k) and values σ (k) of the viewed matrix M.
 
@@ -115,15 +122,16 @@ def singular_pairs(
 
     The block Krylov iteration, and no other way, also takes the rows ``below`` (r, m) as a part of M that the driver holds, and returns
     up to 10 ``further`` pairs, whether or not they have converged.
+    M has the rows of a ``sample`` of the partitions, by default all; with so many columns that the iteration restarts, always all.
     """
     if uses_gram(n_columns, k):
-        sums = yield from run(GramPass(dtype, view), None)
+        sums = yield from run(GramPass(dtype, view), None, sample=sample)
         on_pass(1)
         return gram_pairs(sums.gram, k)
     if is_wide(n_columns, k):
         found = yield from leading_vectors(k, k + OVERSAMPLING, dtype, view, tolerance, max_passes, on_pass)
     else:
-        found = yield from _block_krylov(SketchPass(dtype, view), n_columns, k, tolerance, max_passes, on_pass, below, further)
+        found = yield from _block_krylov(SketchPass(dtype, view), n_columns, k, tolerance, max_passes, on_pass, below, further, sample)
     return _oriented(*found)
 
 
@@ -176,6 +184,7 @@ def _block_krylov(
     on_pass: Callable[[int], None],
     below: NDArray[np.float64] | None,
     further: int,
+    sample: tuple[int, ...] | None,
 ) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64], int, bool]]:
     """Return the k + further leading eigenvectors (m, k + further) and eigenvalues of MᵀM, given the pass that multiplies it by a block.
 
@@ -186,7 +195,7 @@ def _block_krylov(
     converged, limit = False, min(max_passes, m // block.shape[1], _BASIS_ENTRIES // block.size)
     for number in range(1, limit + 1):
         basis = np.hstack([basis, block])
-        sums = yield from run(product, block.astype(product.dtype))
+        sums = yield from run(product, block.astype(product.dtype), sample=sample)
         products = np.hstack([products, sums.gram if below is None else sums.gram + below.T @ (below @ block)])
         projected = basis.T @ products
         values, vectors = eigh((projected + projected.T) / 2)
@@ -225,16 +234,23 @@ class SignNormsPass(Pass[BlockState, NDArray[Any], SignNorms]):
 
 
 def nndsvd(
-    n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled, tolerance: float = 1e-3
+    n_columns: int,
+    k: int,
+    dtype: np.dtype[Any],
+    *,
+    view: View = zero_filled,
+    tolerance: float = 1e-3,
+    sample: tuple[int, ...] | None = None,
 ) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Compute the NNDSVD start of the viewed data (Boutsidis & Gallopoulos 2008), from singular vectors of this tolerance.
+    """Compute the NNDSVD start of the viewed data, or of a sample of its partitions, from singular vectors of this tolerance.
 
-    Returns the loadings (k, m) and P (m, k), which gives the rows' factors max(M P, 0). Each singular pair gets
-    the sign whose parts of u and v have the larger product of norms.
+    The start is that of Boutsidis & Gallopoulos (2008). Returns the loadings (k, m) and P (m, k), which gives the rows' factors
+    max(M P, 0). Each singular pair gets the sign whose parts of u and v have the larger product of norms.
     """
-    V, sigma = yield from right_singular(n_columns, k, dtype, view=view, tolerance=tolerance)
+    sample = None if is_wide(n_columns, k) else sample
+    V, sigma = yield from right_singular(n_columns, k, dtype, view=view, tolerance=tolerance, sample=sample)
     safe = np.where(sigma > 0, sigma, 1.0)
-    norms = yield from run(SignNormsPass(dtype, view), (V / safe).astype(dtype))
+    norms = yield from run(SignNormsPass(dtype, view), (V / safe).astype(dtype), sample=sample)
     u = np.sqrt(np.stack([norms.positive, norms.negative]))  # (2, k)
     v = np.stack([np.linalg.norm(np.maximum(sign * V, 0), axis=0) for sign in (1, -1)])
     choice = (u * v).argmax(axis=0)

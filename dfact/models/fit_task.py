@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -60,15 +61,19 @@ class FitTask(Generic[Q]):
     wants_rows: bool = True
     """Whether the factors of the rows are gathered; if not, the fitted model has no factors of rows."""
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """Blocks and partitions of the data."""
-        return Layout.of(self.dataset.shape)
+        return self.footprint.layout(self.dataset.source)
 
     @property
     def partitions(self) -> Partitions:
         """The rows with their covariates."""
-        return partitions(self.dataset.source, self.dataset.missing_code, self.covariates)
+        return partitions(self.dataset.source, self.dataset.missing_code, self.covariates, self.layout)
+
+    def for_views(self) -> Self:
+        """Return the task for passes through views of the blocks, which are cut by the data's shape alone."""
+        return replace(self, footprint=replace(self.footprint, reads_stored=False))
 
     def without_rows(self) -> Self:
         """Return the task of a fit whose row factors are not gathered."""

@@ -43,7 +43,7 @@ def selection_text(selection: "Selection") -> str:
 
 
 def error_plot(selection: "Selection") -> "Figure":
-    """Plot the cross-validated error over the number of components, with a line for each combination of the other parameters.
+    """Plot the cross-validated error, or deviance, over the number of components, with a line for each combination of other parameters.
 
     Bars show one standard error of the difference from the lowest error, so that the rule ``1se`` considers the candidates whose
     bars reach down to it; a ring marks the chosen candidate. Save the figure with ``figure.savefig("errors.png")``.
@@ -55,13 +55,15 @@ def error_plot(selection: "Selection") -> "Figure":
     """
     table = selection.table
     names = [str(name) for name in table.index.names]
+    if "deviance" in table and "n_components" in names:
+        return deviance_plot(selection)
     if "error" not in table or "n_components" not in names:
         raise ParameterError(f"the selection has {list(table)} of {names}, expected the errors of numbers of components")
     return score_plot(table, selection.best_params, "error", "se_difference", ERROR_LABEL)
 
 
 def deviance_plot(selection: "Selection") -> "Figure":
-    """Plot the deviance of held-out entries over the number of populations.
+    """Plot the deviance of held-out entries over the number of components or populations.
 
     Bars show one standard error of the difference from the lowest.
     """

@@ -23,6 +23,7 @@ from dfact.selection.criteria import select_by_criterion
 from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
 from dfact.selection.cross_validation.entry_cross_validation import cross_validate_entries
 from dfact.selection.cross_validation.held_out_entries import select_by_held_out, select_each_by_held_out
+from dfact.selection.cross_validation.hold_outs import select_by_hold_out
 from dfact.selection.group_comparison.groups import compare_groups
 from dfact.selection.modularity import select_by_modularity
 from dfact.selection.number_of_components import select_number_of_components
@@ -44,6 +45,7 @@ __all__ = [
     "replicability",
     "select_by_criterion",
     "select_by_held_out",
+    "select_by_hold_out",
     "select_by_modularity",
     "select_each_by_held_out",
     "select_number_of_components",

@@ -78,7 +78,7 @@ def plan_fits(
             changes["n_components"] = most_components(model, [configurations[i] for i in numbers])
         first: Any = with_parameters(model, **changes)
         with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit with the best parameters warns again
-            prepared = first.prepare(dataset)
+            prepared = first.prepare(dataset).for_views()
         if prepared.footprint.state_per_row > task.footprint.state_per_row:
             task = prepared
         problem = prepared.problem

@@ -36,7 +36,9 @@ from benchmarks.gom import simulations as gom_simulations
 from benchmarks.gom import speed as gom_speed
 from benchmarks.gom import tables as gom_tables
 from benchmarks.inputs import statistical
+from benchmarks.nmf import reference as nmf_reference
 from benchmarks.nmf import speed as nmf_speed
+from benchmarks.pca import speed as pca_speed
 from benchmarks.versions import time_to_convergence
 from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import PlantedAdmixture
@@ -195,6 +197,22 @@ def test_nmf_is_compared_with_scikit_learn(loss: str) -> None:
         row = nmf_speed.race("small", X, 3, loss)
         assert row["s_to_it"] > 0
         assert row["relative_objective"] < 0.05
+        row = nmf_reference.compare("small", X, 3, loss, 2, 200)
+        assert row["excess"] <= row["excess_default"]
+        assert row["excess"] < 0.01
+
+
+def test_principal_components_are_compared_with_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pca_speed, "call_in_new_process", lambda _, function, *arguments: getattr(pca_speed, function)(*arguments))
+    monkeypatch.setattr(pca_speed.spectrum, "_TOLERANCE", dict(pca_speed.spectrum._TOLERANCE))
+    pca_speed.make(tmp_path / "planted.zarr", 3000, 40, 3)
+    ours, peer = pca_speed.measure(tmp_path / "planted.zarr", 3, 2, None)
+    assert (ours["program"], peer["program"]) == ("dfact", "scikit-learn")
+    assert ours["error"] < 1e-4
+    assert peer["error"] < 0.05
+    assert ours["planned_GiB"] > 0
+    pca_speed.make(tmp_path / "missing.zarr", 3000, 40, 3, missing=0.1)
+    assert len(pca_speed.fit_dfact(str(tmp_path / "missing.zarr"), 3, 1, None)["values"]) == 3
 
 
 def test_splitless_is_compared_with_plain_nmf() -> None:

@@ -201,7 +201,22 @@ SHAPES = [(1, 1), (1005, 40), (13256, 120), (500_000, 1000), (10**7, 100), (10**
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_layout_covers_all_rows_with_complete_chunks_and_blocks(shape: tuple[int, ...]) -> None:
-    layout = Layout.of(shape)
+    check_layout(Layout.of(shape), shape)
+    m = int(np.prod(shape[1:]))
+    for stored in (0, shape[0] * m // 200, shape[0] * m):
+        check_layout(Layout.of_stored((shape[0], m), stored), shape)
+
+
+def test_blocks_of_stored_entries_are_large_enough_for_their_sums_over_the_columns() -> None:
+    """Neither the rows nor the entries of a block grow without limit, and short rows make no tiny blocks."""
+    for shape, stored in (((100_000, 10_000), 5 * 10**6), ((10**6, 10**6), 10**8), ((10**7, 3000), 10**9)):
+        layout = Layout.of_stored(shape, stored)
+        entries = layout.block_rows * stored / shape[0]
+        assert max(shape[1], 1 << 17) / 2 <= entries <= max(4 * shape[1], 1 << 18)
+        assert layout.n_partitions >= 16
+
+
+def check_layout(layout: Layout, shape: tuple[int, ...]) -> None:
     rows = [layout.rows(i, i + 1) for i in range(layout.n_partitions)]
     assert rows[0].start == 0
     assert rows[-1].stop == shape[0]

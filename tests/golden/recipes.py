@@ -1,4 +1,4 @@
-"""Fourteen small fits whose recorded results must be bit-identical."""
+"""Nineteen small fits whose recorded results must be bit-identical."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +24,9 @@ ATTRIBUTES = (
     "column_factors_",
     "weights_",
     "modularity_",
+    "singular_values_",
+    "mean_",
+    "noise_variance_",
 )
 """Fitted attributes that are recorded, for the models that have them."""
 
@@ -92,6 +95,26 @@ def cp_als() -> Any:
     return dfact.CPALS(3, max_iter=30, random_state=0).fit(_tensor(14))
 
 
+def nmf_frobenius() -> Any:
+    return dfact.NMF(4, alpha_W=0.001, l1_ratio=0.5, max_iter=40).fit(_counts(15, missing=0.1))
+
+
+def nmf_divergence() -> Any:
+    return dfact.NMF(3, loss="kullback-leibler", max_iter=40).fit(_counts(16, missing=0.0))
+
+
+def nmf_sparse() -> Any:
+    return dfact.NMF(3, max_iter=40).fit(sp.csr_array(_counts(17, missing=0.0) // 4))
+
+
+def pca_complete() -> Any:
+    return dfact.PCA(3, scale="standard").fit(_skewed(18, missing=0.0))
+
+
+def pca_missing() -> Any:
+    return dfact.PCA(3).fit(_skewed(19, missing=0.2))
+
+
 RECIPES: dict[str, Callable[[], Any]] = {
     recipe.__name__: recipe
     for recipe in (
@@ -109,6 +132,11 @@ RECIPES: dict[str, Callable[[], Any]] = {
         cp_nonnegative,
         cp_stochastic,
         cp_als,
+        nmf_frobenius,
+        nmf_divergence,
+        nmf_sparse,
+        pca_complete,
+        pca_missing,
     )
 }
 
@@ -118,6 +146,13 @@ def _skewed(seed: int, missing: float) -> NDArray[np.float64]:
     Y = rng.random((160, 3)) @ rng.random((3, 40)) + rng.lognormal(-1, 1, (160, 40))
     Y[rng.random(Y.shape) < missing] = np.nan
     return Y
+
+
+def _counts(seed: int, missing: float) -> NDArray[np.float64]:
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(rng.gamma(0.5, 1.0, (220, 3)) @ rng.gamma(0.5, 4.0, (3, 24))).astype(float)
+    counts[rng.random(counts.shape) < missing] = np.nan
+    return counts
 
 
 def _responses(seed: int) -> NDArray[np.float64]:

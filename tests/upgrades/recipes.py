@@ -172,6 +172,9 @@ FITS = {
     "cp_als": Fit("CPALS", "tensor.zarr", 0, {"n_components": 2, "max_iter": 10, "random_state": 0}),
     "factor_analysis": Fit("FactorAnalysis", "answers.zarr", 0, {"n_components": 2}),
     "polychoric": Fit("FactorAnalysis", "answers.zarr", 0, {"n_components": 2, "correlation": "polychoric"}),
+    "nmf": Fit("NMF", "sparse.zarr", 6, {"n_components": 2, "alpha_W": 0.001, "max_iter": 10}),
+    "nmf_divergence": Fit("NMF", "sparse.zarr", 4, {"n_components": 2, "loss": "kullback-leibler", "max_iter": 10}),
+    "pca": Fit("PCA", "matrix.zarr", 3, {"n_components": 2, "scale": "standard"}),
     "admixture": Fit("Admixture", "genotypes.zarr", 6, {"n_components": 2, "max_iter": 10, "random_state": 0}),
 }
 

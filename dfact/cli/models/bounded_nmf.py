@@ -59,26 +59,46 @@ _select_icqf = SelectSpec(
 )
 
 _select_nmf = SelectSpec(
-    "dfact.selection.cross_validation.block_cross_validation:block_cross_validate",
+    "dfact.selection.cross_validation.hold_outs:select_by_hold_out",
     """Non-negative components: their number and penalty.
 
-    Chooses the parameters whose models predict held-out entries best. Blocks of rows and columns are held out in turn, and the model is
-    fitted to the other blocks. The model with the chosen parameters is written to MODEL, if that is given.
+    Chooses the parameters whose models predict held-out entries best. By default, blocks of rows and columns are held out in turn, and
+    the model is fitted to the other blocks. With --hold-out entries, every entry belongs to one of several folds, at random, and all
+    candidates are fitted in the same passes over the data. With --hold-out gabriel (bi-cross-validation of Owen & Perry), the model is
+    fitted to the rows and columns outside of a block. The model with the chosen parameters is written to MODEL, if that is given.
     """,
-    example=("dfact select nmf dfact-demo/topics.zarr topics.model -k 2-6 --loss kullback-leibler --seed 0",),
+    example=(
+        "dfact select nmf dfact-demo/topics.zarr topics.model -k 2-6",
+        "    --loss kullback-leibler --hold-out entries --seed 0",
+    ),
     options=[
         component_numbers("Candidate numbers of components."),
         numbers("--alpha-w", "Candidate weights of the penalty of the factors.", default="0", name="alpha_W"),
+        choice("--hold-out", "blocks entries gabriel", "What a fold holds out; gabriel leaves out the rows and columns of a block."),
         _RULE,
-        *_FOLDS,
+        click.option(
+            "--blocks",
+            "n_blocks",
+            metavar="ROWSxCOLUMNS",
+            type=BlockShape(),
+            show_default="10x10, with gabriel 2x2",
+            help="Numbers of row and column blocks.",
+        ),
+        click.option(
+            "--folds",
+            "n_folds",
+            type=int,
+            show_default="10 of blocks, 5 of entries",
+            help="Number of folds; gabriel has one for each block.",
+        ),
+        click.option("--repeats", "n_repeats", default=1, help="Number of times rows and columns are cut into blocks."),
         seed("Seed of the folds."),
     ],
     changes={"alpha_H": {"type": NumberOrWord("same"), "metavar": "NUMBER"}},
     grid=("n_components", "alpha_W"),
     plot=("dfact.report.selection:error_plot", "the error over the number of factors"),
     left_out={"max_iter": "the default serves every candidate", "init": "the fits to the folds have their own"}
-    | {"n_restarts": "the fits start from singular vectors"}
-    | _DATASET,
+    | {"n_restarts": "the fits start from singular vectors"},
 )
 
 SPECS = (

@@ -38,6 +38,12 @@ class SparseSource(RowSource):
     def row_entries(self) -> float:
         """Number of stored entries of a row, on average."""
 
+    @property
+    def n_stored(self) -> int:
+        """Number of stored entries."""
+        n = self.shape[0]
+        return int(self.indptr(n, n)[0]) - int(self.indptr(0, 0)[0])
+
     @abstractmethod
     def indptr(self, start: int, stop: int) -> NDArray[Any]:
         """Return the positions of the rows start to stop among the stored entries, as CSR's indptr (stop − start + 1,)."""

@@ -2,23 +2,27 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import ceil
 from os import PathLike
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
+from dfact.data.sources.sparse import SparseSource
 from dfact.data.validation import locate_outside
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
+from dfact.lazy import is_sparse
 from dfact.models.bounded_nmf.divergence import DivergenceDescent, DivergenceRowsPass, LossPass
 from dfact.models.bounded_nmf.growth import Surrogate, grow_loadings
-from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
+from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_size, weight_unit
-from dfact.models.bounded_nmf.solvers import Splitless, descend, fit_loadings, initial_loadings
+from dfact.models.bounded_nmf.solvers import SAMPLE_SHARE, SplitlessNMF, descend, fit_loadings, initial_loadings
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.growth.baseline import Baseline
@@ -31,6 +35,9 @@ from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, Values, is_in_range
 from dfact.progress import Iteration, Reporter
 
 RHO = 3.0  # without bounds it has no effect
+_STORED_BYTES = 32  # of a stored entry at the end of a fit: the entry and its square in double precision, and their positions
+_SAMPLE_ROWS = 50  # least rows of a sample for each component, for singular vectors of the sample alone
+_COLUMN_SUMS = 12  # of each column, at the end of a fit
 _SHARE = Values(lambda value: is_in_range(value, 0) and value <= 1, "a number from 0 to 1")
 _FINITE_OR_SAME = Values(
     lambda value: value == "same" if isinstance(value, str) else is_in_range(value, 0) and value < np.inf,
@@ -254,7 +261,7 @@ class NMF(Growing):
     def _grow(self, task: FitTask[Any]) -> Solver[Added]:
         n, seen = task.dataset.shape[0], self.growth_.n_rows
         report, Q = Reporter(self.callbacks, ROUNDS), self.components_.astype(task.dtype)
-        update = yield from grow_loadings(self, task.problem, Q, report, task.dtype, n / (n + seen), _Solver)
+        update = yield from grow_loadings(self, task.problem, Q, report, task.dtype, n / (n + seen), SplitlessNMF)
         self.n_effective_ += n
         self.reconstruction_err_ = float(np.sqrt(2 * max(self.sums_.loss(update.Q), 0.0)))
         return Added(update.rows, update.sums, update.gain)
@@ -277,13 +284,24 @@ class NMF(Growing):
         if isinstance(problem, NMFProblem) and task.dataset.weights is not None:
             weights = np.asarray(task.dataset.weights, np.float64)
             unit = weight_unit(weights) / float(weights[weights > 0].mean())  # weights of whole numbers start as copies do
-        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype, unit)
+        sample = self._start_sample(task)
+        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype, unit, sample)
         if problem.divergence:
             Q = DivergenceDescent.fill_start(Q)
             return DivergenceDescent(problem, Q, task.dtype), Q
         if isinstance(self.init, str):
-            return (yield from _Solver.with_sample_start(problem, Q, row_start, task.dtype, task.layout, report))
-        return _Solver(problem, row_start, task.dtype), Q
+            return (yield from SplitlessNMF.with_sample_start(problem, Q, row_start, task.dtype, task.layout, report))
+        return SplitlessNMF(problem, row_start, task.dtype), Q
+
+    def _start_sample(self, task: FitTask[Any]) -> tuple[int, ...] | None:
+        """Return the partitions of which the singular vectors of the start are those, None for all.
+
+        With the stored entries alone, a pass for these costs more than one of the fit, which begins with the same sample.
+        """
+        layout = task.layout
+        sample = layout.sample(SAMPLE_SHARE) if task.footprint.reads_stored and not task.problem.divergence else ()
+        n_rows = sum(rows.stop - rows.start for rows in (layout.rows(i, i + 1) for i in sample))
+        return sample if n_rows >= _SAMPLE_ROWS * self.n_components else None
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
@@ -302,6 +320,26 @@ class NMF(Growing):
         Q = self.components_.astype(task.dtype)
         return task.compute_rows(_rows_pass(task.problem, RowStart.from_loadings(Q), task.dtype), Q, len(Q), out)[1]
 
+    def column_loadings(self, X: Any, *, sample_weight: Any = None) -> NDArray[Any]:
+        """Return the loadings (m, k) of other columns X (n, m) of the fitted rows, each at its optimum given the factors.
+
+        The weights of the rows are those of the fit.
+        """
+        check_is_fitted(self)
+        p, W = self.problem_, np.asarray(self.factors_, np.float64)
+        scale = np.ones(len(W))
+        if sample_weight is not None:
+            weights = np.asarray(sample_weight, np.float64)
+            relative = weights / weights[weights > 0].mean()
+            scale = relative if p.divergence else np.sqrt(relative)
+        columns: Any = X.T
+        dataset = as_dataset(columns.multiply(scale).tocsr() if is_sparse(X) else np.ascontiguousarray(columns * scale))
+        problem = replace(p, beta=p.l1_q, ridge_w=p.ridge_q, weighted=False, masked=_has_missing(dataset))
+        task = self._task(dataset, problem)
+        transposed = np.ascontiguousarray((W * scale[:, None]).T, task.dtype)
+        pass_ = _rows_pass(problem, RowStart.from_loadings(transposed), task.dtype)
+        return np.asarray(task.compute_rows(pass_, transposed, len(transposed), None)[1])
+
     def inverse_transform(self, W: Any) -> NDArray[Any]:
         """Return the model's entries WQᵀ (n, m) for factors W (n, k)."""
         W = self._as_factors(W)
@@ -315,6 +353,22 @@ class NMF(Growing):
             found = f"Negative values in data passed to {type(self).__name__}: {where}"
             raise DataError(f"{found}; shift the answers to start at 0, and mark missing ones as NaN")
 
+    def _task(self, dataset: Dataset, problem: Any = None, **settings: Any) -> FitTask[Any]:
+        """Return the task of a fit, whose passes read the stored entries alone if no entry of sparse data is missing."""
+        task = super()._task(dataset, problem, **settings)
+        source = dataset.source
+        if not isinstance(source, SparseSource) or source.implicit_value != 0 or _has_missing(dataset):
+            return task
+        m, k, size = dataset.shape[1], self.n_components, task.dtype.itemsize
+        entries = ceil(source.row_entries) * (_STORED_BYTES + 2 * size)
+        footprint = replace(
+            task.footprint,
+            work_per_row=entries + (4 * size + 5 * 8) * k,
+            broadcast=task.footprint.broadcast + 8 * _COLUMN_SUMS * m,
+            reads_stored=True,
+        )
+        return replace(task, footprint=footprint)
+
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, shape[1], self.n_components
         doubles = 6 * m if self.loss == "kullback-leibler" else 0  # of the sums at the end of a fit
@@ -324,16 +378,6 @@ class NMF(Growing):
             broadcast=8 * (2 * k * m + k * k),
             result_per_row=size * k,
         )
-
-
-class _Solver(Splitless):
-    """Solver of ICQF that sets the loadings of a factor to 0 if no row has it: only the penalty determines them."""
-
-    def loadings(self, sums: Sums, Q: NDArray[Any]) -> Solver[NDArray[Any]]:
-        solved = yield from super().loadings(sums, Q)
-        if np.max(self.problem.loadings_penalty) > 0 or self.problem.loadings_ridge > 0:
-            solved[self.with_earlier(sums).gram.diagonal() == 0] = 0
-        return solved
 
 
 def _rows_pass(problem: Any, row_start: RowStart, dtype: np.dtype[Any]) -> Any:

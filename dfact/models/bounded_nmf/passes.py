@@ -82,7 +82,7 @@ class RowStart:
         if self.projection is None:
             # Seeded by the block, so that the start does not depend on the worker that computes it.
             generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(block.index,)))
-            W = generator.uniform(0, min(problem.w_max, 1.0), (problem.k, block.values.shape[0]))
+            W = generator.uniform(0, min(problem.w_max, 1.0), (problem.k, block.stored.shape[0]))
         elif (rows := stored_rows(block, problem)) is not None:
             W = np.clip((rows @ self.projection.astype(dtype)).T, 0, problem.w_max)
         else:

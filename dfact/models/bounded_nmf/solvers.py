@@ -30,10 +30,11 @@ _BOUNDS_MET = 1e-3  # ratio to the loss of the bounds' terms of the Lagrangian u
 _MOMENTUM_DELAY = 6  # Nesterov's weights have 3; a larger value slows the first iterations, in which a fit may lose a factor
 _MAX_MOMENTUM = 0.8  # of the last step of Q; with more, the multipliers of many active bounds converge slowly
 _MAX_MOMENTUM_BOUNDS_MET = 0.95  # the same while the bounds are met with a ρ below problem.rho: few are active
-_SAMPLE_SHARE = 0.1  # of the partitions, for the start
 _SAMPLE_PASSES, _SAMPLE_TOLERANCE = 80, 1e-5
 _MIN_RHO = 2**0.5
 _BALANCE = 5.0  # ratio of the residuals beyond which ρ changes
+SAMPLE_SHARE = 0.1
+"""Share of the partitions in the sample to which the start is fitted."""
 
 
 class EarlierRows(Protocol):
@@ -127,7 +128,7 @@ class Splitless:
         report: Reporter,
     ) -> Solver[tuple[Self, NDArray[Any]]]:
         """Make the solver. Return it with its initial loadings Qᵀ (k+c, m): those fitted to a sample of the rows, if there are enough."""
-        partitions = layout.sample(_SAMPLE_SHARE)
+        partitions = layout.sample(SAMPLE_SHARE)
         if not partitions:
             return cls(problem, row_start, dtype), Q
         rows = [layout.rows(i, i + 1) for i in partitions]
@@ -165,6 +166,16 @@ class Splitless:
             weight = min(largest, self._steps / (self._steps + _MOMENTUM_DELAY))
             self._point = np.clip(Q + Q.dtype.type(weight) * step, 0, self.problem.q_max).astype(Q.dtype)
         return self._point
+
+
+class SplitlessNMF(Splitless):
+    """Solver of ICQF that sets the loadings of a factor to 0 if no row has it: only the penalty determines them."""
+
+    def loadings(self, sums: Sums, Q: NDArray[Any]) -> Solver[NDArray[Any]]:
+        solved = yield from super().loadings(sums, Q)
+        if np.max(self.problem.loadings_penalty) > 0 or self.problem.loadings_ridge > 0:
+            solved[self.with_earlier(sums).gram.diagonal() == 0] = 0
+        return solved
 
 
 @dataclass(frozen=True)
@@ -250,11 +261,19 @@ def fit_loadings(
 
 
 def initial_loadings(
-    init: Any, random_state: Any, dataset: Dataset, problem: Problem, n_covariates: int, dtype: np.dtype[Any], unit: float = 1.0
+    init: Any,
+    random_state: Any,
+    dataset: Dataset,
+    problem: Problem,
+    n_covariates: int,
+    dtype: np.dtype[Any],
+    unit: float = 1.0,
+    sample: tuple[int, ...] | None = None,
 ) -> Solver[tuple[NDArray[Any], RowStart]]:
     """Return the initial loadings Qᵀ (k+c, m), with 0 for those of confounders, and the start of the rows.
 
-    ``init`` is "nndsvd", "random" or loadings (k, m). For weighted rows, "nndsvd" takes the weights divided by ``unit``.
+    ``init`` is "nndsvd", "random" or loadings (k, m). For weighted rows, "nndsvd" takes the weights divided by ``unit``. It takes the
+    rows of a ``sample`` of the partitions, by default all.
     """
     k, m = problem.k, dataset.shape[1]
     if isinstance(init, str) and init == "random":
@@ -264,7 +283,8 @@ def initial_loadings(
         loadings = np.random.default_rng(seed).uniform(0, upper, (k, m))
         row_start = RowStart(None, seed)
     elif isinstance(init, str):
-        loadings, projection = yield from nndsvd(m, k, dtype, view=WeightedRows(problem, unit), tolerance=problem.start_tolerance)
+        view, tolerance = WeightedRows(problem, unit), problem.start_tolerance
+        loadings, projection = yield from nndsvd(m, k, dtype, view=view, tolerance=tolerance, sample=sample)
         row_start = RowStart(projection)
     else:
         loadings = np.asarray(init, np.float64)

@@ -12,23 +12,24 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.coerce import as_dataset
-from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count
 from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.renames import accept_old_names, stored
+from dfact.selection.cross_validation.disjoint_fits import DisjointFits
 from dfact.selection.cross_validation.fold_fits import EstimatorFits, FoldTask, GroupResult, WarmStarts
 from dfact.selection.cross_validation.folds import (
     Folds,
     assign_all_folds,
     check_blocks,
+    resolve_folds,
     resolve_groups,
     resolve_strata,
 )
 from dfact.selection.grid import Parameters, best_fit, expand, make_index, most_components, plan_fits
 from dfact.selection.result import RULES, Selection, choose, fold_errors
-from dfact.selection.running.estimators import check_estimator, weighted_dataset
+from dfact.selection.running.estimators import check_estimator, require_method, weighted_dataset
 from dfact.selection.running.results_store import ResultsStore, describe_model, describe_parameters
 from dfact.selection.running.scheduler import run_fits
 
@@ -39,10 +40,11 @@ def block_cross_validate(
     X: Any,
     grid: Mapping[str, Any],
     n_blocks: tuple[int, int] = (10, 10),
-    n_folds: int = 10,
+    n_folds: int | None = None,
     n_repeats: int = 1,
     rule: str = "min",
     *,
+    training: str = "others",
     confounders: Any = None,
     sample_weight: Any = None,
     stratify: Any = None,
@@ -53,7 +55,7 @@ def block_cross_validate(
     callbacks: Sequence[Callable[[Iteration], None]] = (),
     in_memory: bool | None = None,
 ) -> Selection:
-    """Choose parameters, such as the number of components, by the error on held-out blocks of answers: bi-cross-validation.
+    """Choose parameters, such as the number of components, by the error on held-out blocks of answers.
 
     Rows and columns are shuffled and cut into blocks, and the blocks are assigned to folds. For each
     configuration and fold the model is fitted without the fold's entries, and
@@ -65,6 +67,11 @@ def block_cross_validate(
     from the NNDSVD, and stops when the relative change of the objective in a pass falls below five times the
     model's ``tol`` (twice ``tol`` if it differs from the previous fit in β alone). The final fit stops as ``model.fit`` does.
     Bounds that the model takes from the data come from the complete data.
+
+    With ``training="disjoint"``, this is the bi-cross-validation of Owen & Perry (2009) for an NMF: each block is held out in a fold
+    of its own, and the model is fitted to the rows and columns that are outside of it. The factors of the block's rows follow from
+    their other columns, the loadings of its columns from the other rows, and their product predicts the block. No entry is masked, so
+    that sparse data stays sparse, and every fit has fewer rows and columns.
 
     Parameters
     ----------
@@ -78,11 +85,13 @@ def block_cross_validate(
     n_blocks : (int, int)
         Number of blocks of the rows and of the columns.
     n_folds : int
-        Number of folds.
+        Number of folds; by default 10, or with ``training="disjoint"`` the number of blocks, which it must be.
     n_repeats : int
         Number of times that rows and columns are shuffled and the blocks assigned to folds, at most 1000.
     rule : "min", "1se" or "knee"
         See :func:`dfact.selection.result.choose`.
+    training : "others" or "disjoint"
+        Entries that a fit sees: all others (Wold's hold-out, by blocks), or those in other rows and other columns (Gabriel's).
     confounders : table of n rows, optional
         The confounders passed to ``model.fit``. If the model takes none, they still stratify the rows.
     sample_weight : numbers (n,), optional
@@ -123,7 +132,7 @@ def block_cross_validate(
 
     References
     ----------
-    Lam et al. (2023), section 3; Kanagal & Sindhwani (2010); Owen & Perry (2009): bi-cross-validation.
+    Lam et al. (2023), section 3; Kanagal & Sindhwani (2010): both hold-outs for NMF; Owen & Perry (2009), doi:10.1214/08-AOAS227.
 
     Examples
     --------
@@ -146,6 +155,8 @@ def block_cross_validate(
         raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
     shape = (dataset.shape[0], dataset.shape[1])
     grouped = resolve_groups(groups, shape[0])
+    disjoint = _check_training(model, training, n_restarts)
+    n_folds = resolve_folds(n_blocks, n_folds, disjoint=disjoint)
     blocks = check_blocks((shape[0] if grouped is None else int(grouped.max()) + 1, shape[1]), n_blocks, n_folds)
     strata = resolve_strata(stratify, dataset.confounders, shape[0])
     settings: dict[str, Any] = {
@@ -155,11 +166,15 @@ def block_cross_validate(
     }
     settings |= {"repeats": int(n_repeats), "restarts": int(n_restarts)}
     settings |= {"strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
+    settings |= {"training": training} if disjoint else {}
     settings |= {} if grouped is None else {"groups": blake2b(grouped.tobytes(), digest_size=8).hexdigest()}
     store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, **settings)
     folds = assign_all_folds(shape, blocks, n_folds, n_repeats, store.seed, strata, grouped)
-    _check_size(most_components(model, configurations), folds)
-    groups = _run(model, dataset, configurations, folds, store, n_restarts, callbacks, in_memory)
+    _check_size(most_components(model, configurations), folds, disjoint=disjoint)
+    fits: WarmStarts | EstimatorFits = plan_fits(model, configurations, dataset, folds, n_restarts, store.seed)
+    if disjoint:
+        fits = DisjointFits(fits.task, folds, model, tuple(configurations))
+    groups = _run(model, fits, configurations, folds, store, callbacks, in_memory)
     table, fold_errors = _tabulate(configurations, groups, store)
     best = choose(table, rule)
     fitted: Any = best_fit(model, best, X, confounders, sample_weight, n_restarts, store.seed)
@@ -169,16 +184,14 @@ def block_cross_validate(
 
 def _run(
     model: Any,
-    dataset: Dataset,
+    fits: WarmStarts | EstimatorFits,
     configurations: list[Parameters],
     folds: list[Folds],
     store: ResultsStore,
-    n_restarts: int,
     callbacks: Sequence[Callable[[Iteration], None]],
     in_memory: bool | None,
 ) -> list[tuple[int, ...]]:
     """Compute the results that are not stored yet; return the numbers of the configurations in each group."""
-    fits = plan_fits(model, configurations, dataset, folds, n_restarts, store.seed)
     groups: list[tuple[int, ...]] = [(i,) for i in range(len(configurations))]
     if isinstance(fits, WarmStarts):
         groups = [group.configurations for group in fits.groups]
@@ -202,8 +215,21 @@ def _finished_groups(store: ResultsStore, repeat: int, fold: int) -> tuple[int, 
     return number, store.entries[repeat, fold, number - 1][1] if number else None
 
 
-def _check_size(k: int, folds: list[Folds]) -> None:
-    smallest = min(min(repeat_folds.smallest_training_shape) for repeat_folds in folds)
+def _check_training(model: Any, training: str, n_restarts: int) -> bool:
+    """Return whether the fits see no row and no column of the held-out block."""
+    if training not in ("others", "disjoint"):
+        raise ParameterError(f"training is {training!r}, expected 'others' or 'disjoint'")
+    if training == "others":
+        return False
+    require_method(model, "column_loadings", "an NMF for training='disjoint', which solves loadings given factors")
+    if n_restarts:
+        raise ParameterError(f"n_restarts is {n_restarts}, expected 0 with training='disjoint': each fit has its own start alone")
+    return True
+
+
+def _check_size(k: int, folds: list[Folds], *, disjoint: bool) -> None:
+    shapes = [of_repeat.smallest_disjoint_shape if disjoint else of_repeat.smallest_training_shape for of_repeat in folds]
+    smallest = min(map(min, shapes))
     if k > smallest:
         raise ParameterError(
             f"n_components is {k} in the grid, expected at most {smallest}, the rows or columns without a fold; leave out larger numbers"

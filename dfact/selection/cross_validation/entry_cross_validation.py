@@ -1,7 +1,7 @@
 """Number of components of an admixture or an NMF by cross-validation with folds of single entries."""
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any
@@ -20,7 +20,8 @@ from dfact.parameters import check_count
 from dfact.progress import Iteration, Reporter
 from dfact.selection.cross_validation.entry_fits import EntryFit, fit_chosen, run_entry_fits
 from dfact.selection.cross_validation.masks import CodeMask, ValueMask
-from dfact.selection.result import Selection, fold_errors
+from dfact.selection.grid import Parameters, make_index
+from dfact.selection.result import RULES, Selection, fold_errors
 from dfact.selection.running.estimators import require_method, with_parameters
 from dfact.selection.running.results_store import Results, ResultsStore, describe_model
 
@@ -33,11 +34,12 @@ def cross_validate_entries(
     n_components: Iterable[int] = range(2, 11),
     *,
     n_folds: int = 5,
+    rule: str = "min",
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
 ) -> Selection:
-    """Choose the number of components with the lowest cross-validation error, and return the model fitted with it.
+    """Choose the number of components by the cross-validation error, and return the model fitted with it.
 
     A hash of row, column and seed assigns every observed entry g to a fold: a speckled hold-out (Wold 1978). Each number of
     components is fitted without the entries of each fold, from its own start, and predicts them. The error of an NMF is the mean
@@ -57,6 +59,8 @@ def cross_validate_entries(
         Candidates.
     n_folds : int
         Number of folds, from 2 to 1000.
+    rule : "min", "1se" or "knee"
+        See :func:`dfact.selection.result.choose`.
     random_state : int, RandomState or None
         Seed of the folds.
     checkpoint : path, optional
@@ -92,26 +96,44 @@ def cross_validate_entries(
     >>> dfact.selection.cross_validate_entries(dfact.Admixture(), genotypes, range(2, 5), random_state=0).best_params
     {'n_components': 3}
     """
-    candidates = _check(model, n_components, n_folds)
+    candidates = list(dict.fromkeys(n_components))
+    if not candidates:
+        raise ParameterError("n_components has no candidates, expected at least one number of components")
+    configurations = [{"n_components": k} for k in candidates]
+    settings = {"n_components": candidates}
+    return cross_validate_configurations(model, X, configurations, settings, n_folds, rule, random_state, checkpoint, callbacks)
+
+
+def cross_validate_configurations(
+    model: Any,
+    X: Any,
+    configurations: Sequence[Parameters],
+    settings: Mapping[str, Any],
+    n_folds: int,
+    rule: str,
+    random_state: Any,
+    checkpoint: str | PathLike[str] | None,
+    callbacks: Sequence[Callable[[Iteration], None]],
+) -> Selection:
+    """Choose one of the configurations as :func:`cross_validate_entries` does; the ``settings`` identify them in a checkpoint."""
+    _check(model, n_folds, rule)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit with the best number warns again
-        tasks = {k: with_parameters(model, n_components=k, callbacks=()).prepare(X).without_rows() for k in candidates}
-    dataset = tasks[candidates[0]].dataset
-    codes = _codes(tasks[candidates[0]])
+        tasks = [with_parameters(model, **each, callbacks=()).prepare(X).for_views().without_rows() for each in configurations]
+    dataset, codes = tasks[0].dataset, _codes(tasks[0])
     if codes is not None and dataset.dtype.kind == "f" and (found := locate_noninteger(dataset)) != "no entry":
         raise DataError(f"{found}, expected whole numbers from 0 to {codes.trials}")
-    settings = {"n_components": candidates, "n_folds": int(n_folds)}
-    store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, **settings)
+    store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, **settings, n_folds=int(n_folds))
     # Fits of one fold are neighbours, so that they share its view of a block.
-    which = [_fold_fit(tasks[k], fold, int(n_folds), store.seed % _MAX_SEED) for fold in range(n_folds) for k in candidates]
+    which = [_fold_fit(task, fold, int(n_folds), store.seed % _MAX_SEED) for fold in range(n_folds) for task in tasks]
     reporter = Reporter(callbacks, len(which))
 
     def finished(fit: EntryFit) -> None:
         reporter.reached(len(store.entries), f"fold {fit.mask.fold + 1}, n_components={fit.model.n_components}")
 
     results = run_entry_fits(_solve, which, store, finished=finished)
-    table = _tabulate(candidates, np.array([np.concatenate(arrays) for arrays in results]).reshape(n_folds, len(candidates), 3))
+    table = _tabulate(configurations, np.array([np.concatenate(arrays) for arrays in results]).reshape(n_folds, len(tasks), 3))
     store.remove_batches()
-    return fit_chosen(model, X, table, [{"n_components": k} for k in candidates], "deviance", "se", store.checkpoint("model"))
+    return fit_chosen(model, X, table, configurations, "deviance", "se", store.checkpoint("model"), rule)
 
 
 def _fold_fit(task: FitTask[Any], fold: int, n_folds: int, seed: int) -> EntryFit:
@@ -134,23 +156,20 @@ def _solve(fit: EntryFit) -> Solver[Results]:
     return [(yield from fit.model.held_out_deviance(fit.task, fit.held_out))]
 
 
-def _check(model: Any, n_components: Iterable[int], n_folds: Any) -> list[int]:
-    """Return the candidates after a check of the arguments."""
+def _check(model: Any, n_folds: Any, rule: str) -> None:
     require_method(model, "held_out_deviance", "an Admixture or an NMF; for other models use block_cross_validate")
     if getattr(model, "supervised", False):
         raise ParameterError("model is supervised, expected one that is not: labels fix the populations")
     check_count("n_folds", n_folds, 2, 1000)
-    candidates = list(dict.fromkeys(n_components))
-    if not candidates:
-        raise ParameterError("n_components has no candidates, expected at least one number of components")
-    return candidates
+    if rule not in RULES:
+        raise ParameterError(f"rule is {rule!r}, expected one of {', '.join(map(repr, RULES))}")
 
 
-def _tabulate(candidates: list[int], figures: Any) -> pd.DataFrame:
+def _tabulate(configurations: Sequence[Parameters], figures: Any) -> pd.DataFrame:
     """Return the table of the candidates, given deviance, number of entries and passes of each fold and candidate."""
     totals, counts, passes = np.moveaxis(figures, 2, 0)
     if not counts.sum(axis=0).all():
         raise DataError("no fold holds out an entry, expected more data")
     errors = fold_errors(totals.T[:, None], counts.T[:, None])
     columns = {"deviance": errors.pop("error"), **errors, "passes": passes.sum(axis=0).astype(int)}
-    return pd.DataFrame(columns, index=pd.Index(candidates, name="n_components"))
+    return pd.DataFrame(columns, index=make_index(list(configurations)))

@@ -12,7 +12,7 @@ from dfact.engine.requests import Solver
 from dfact.models.fit_task import FitTask
 from dfact.models.provenance import SelectionRecord
 from dfact.selection.grid import Parameters
-from dfact.selection.result import Selection
+from dfact.selection.result import RULES, Selection
 from dfact.selection.running.estimators import with_parameters
 from dfact.selection.running.results_store import Results, ResultsStore
 from dfact.selection.running.scheduler import BatchCheckpoints, run_on_shared_reads
@@ -79,10 +79,17 @@ def run_entry_fits(
 
 
 def fit_chosen(
-    model: Any, X: Any, table: pd.DataFrame, configurations: Sequence[Parameters], score: str, se: str | None, checkpoint: Any
+    model: Any,
+    X: Any,
+    table: pd.DataFrame,
+    configurations: Sequence[Parameters],
+    score: str,
+    se: str | None,
+    checkpoint: Any,
+    rule: str = "min",
 ) -> Selection:
-    """Return the selection of the configuration with the lowest score in the table, with the model fitted to all of X."""
-    best = int(table[score].to_numpy().argmin())
+    """Return the selection of the configuration that the rule chooses by a score in the table, with the model fitted to all of X."""
+    best = int(RULES[rule](table.rename(columns={score: "error"}).reset_index()))
     fitted = with_parameters(model, **configurations[best]).fit(X, checkpoint=checkpoint)
-    fitted.selection_ = SelectionRecord.from_table(table, best, score, "min", se)
+    fitted.selection_ = SelectionRecord.from_table(table, best, score, rule, se)
     return Selection(table, configurations[best], fitted)

@@ -40,6 +40,11 @@ class Folds:
         rows = min(int((~h.all(axis=1))[self.rows].sum()) for h in held_out)
         return rows, min(int((~h.all(axis=0))[self.columns].sum()) for h in held_out)
 
+    @property
+    def smallest_disjoint_shape(self) -> tuple[int, int]:
+        """Minimum numbers, over blocks, of the rows and of the columns that a block is outside of."""
+        return len(self.rows) - int(np.bincount(self.rows).max()), len(self.columns) - int(np.bincount(self.columns).max())
+
 
 def assign_folds(
     shape: tuple[int, int],
@@ -107,6 +112,19 @@ def resolve_groups(groups: Any, n_rows: int) -> NDArray[np.intp] | None:
     if labels.shape != (n_rows,):
         raise ParameterError(f"groups has shape {labels.shape}, expected a label for each of {n_rows} rows")
     return np.asarray(np.unique(labels, return_inverse=True)[1], np.intp)
+
+
+def resolve_folds(n_blocks: Any, n_folds: int | None, *, disjoint: bool) -> int:
+    """Return the number of folds, by default 10; for ``disjoint`` training that of blocks, of which there must be several each way."""
+    if not disjoint:
+        return 10 if n_folds is None else n_folds
+    blocks = tuple(n_blocks) if isinstance(n_blocks, (tuple, list)) else (n_blocks, n_blocks)
+    if min(blocks) < 2:
+        raise ParameterError(f"n_blocks is {n_blocks!r}, expected at least 2 of rows and of columns with training='disjoint'")
+    count = int(np.prod(blocks))
+    if n_folds not in (None, count):
+        raise ParameterError(f"n_folds is {n_folds}, expected {count} with training='disjoint', the number of blocks; leave it out")
+    return count
 
 
 def check_blocks(shape: tuple[int, int], n_blocks: Any, n_folds: Any) -> tuple[int, int]:

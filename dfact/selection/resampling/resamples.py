@@ -199,7 +199,7 @@ class ResampleFits:
         if model.traits.copies_weights and dataset.weights is None:
             dataset = dataset.with_weights(np.ones(dataset.shape[0]))
         small = None if strata is None else strata.astype(np.min_scalar_type(int(strata.max())))  # it travels with each resample
-        return cls(model, model.prepare(dataset).without_rows(), seed, small)
+        return cls(model, model.prepare(dataset).for_views().without_rows(), seed, small)
 
     def footprint(self, which: int) -> Footprint:
         """Return what a refit holds in memory."""

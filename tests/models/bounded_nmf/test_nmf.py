@@ -1,17 +1,22 @@
 """NMF: scikit-learn's objective and optima, optimality, planted factors and topics, missing entries, sparse data, weights."""
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from distributed import Client
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.datasets import load_digits
 from sklearn.decomposition import NMF
 
 import dfact
+from dfact.data import layout
+from dfact.data.sources import sparse
+from dfact.engine import passes
 from dfact.kernels.divergence import descend_dense, descend_stored
 from dfact.kernels.sparse_products import times, transposed_times
 from dfact.report.presenters.base import model_text
@@ -139,6 +144,35 @@ def test_sparse_data_has_the_fit_of_the_same_dense_data(loss: str) -> None:
     np.testing.assert_allclose(sparse.objective_history_, dense.objective_history_, rtol=1e-6)
     assert sparse.explained_share_ == pytest.approx(dense.explained_share_, rel=1e-6)
     np.testing.assert_allclose(sparse.transform(M), sparse.factors_, atol=1e-3)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_sparse_data_has_the_same_bits_from_memory_and_from_a_store_on_any_executor(
+    loss: str, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "_SMALL_PARTITION_ENTRIES", 1 << 10)
+    X = sp.csr_array(planted_counts(3000, 30, 3, 8, 0.1)[0].astype(np.float32))
+    stored = dfact.import_array(X, tmp_path / "X.zarr")
+    monkeypatch.setattr(sparse, "_READ_ENTRIES", 1000)
+    task = dfact.NMF(3).prepare(X)
+    assert task.layout.n_partitions > 8
+    assert task.layout == dfact.NMF(3).prepare(stored).layout
+    given = {"loss": loss, "max_iter": 4}
+    first, *others = (
+        dfact.NMF(3, executor=executor, **given).fit(data)
+        for executor, data in (("inline", X), ("threads", X), ("threads", stored), (client, stored))
+    )
+    for other in others:
+        np.testing.assert_array_equal(first.components_, other.components_)
+        np.testing.assert_array_equal(first.factors_, other.factors_)
+        np.testing.assert_array_equal(first.objective_history_, other.objective_history_)
+
+
+def test_passes_over_sparse_data_make_no_block_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = sp.csr_array(planted_counts(300, 40, 3, 4, 0.1)[0])
+    monkeypatch.setattr(passes, "to_dense", None)
+    for settings in ({}, {"loss": "kullback-leibler"}, {"init": "random", "random_state": 0}):
+        dfact.NMF(3, max_iter=3, **settings).fit(X, sample_weight=np.arange(300.0)).transform(X)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
