@@ -1246,7 +1246,7 @@ def test_a_message_of_an_earlier_assignment_is_ignored(tmp_path: Path) -> None:
     pass_ = Walk(str(tmp_path))
     with inside(2) as client, on(client) as session:
         sums = take(session, pass_, [1])
-        message: dict[str, Any] = {"pass_numbers": [2], "below": [], "parts": N_PARTITIONS}
+        message: dict[str, Any] = {"pass_numbers": [2], "below": [], "leaves": [N_PARTITIONS]}
         message |= {"passes": [packed(Walk(str(tmp_path), fails=2))], "broadcasts": [packed(np.float32(2))]}
         session._start_epoch()
         sums += take(session, pass_, [2])
