@@ -215,7 +215,7 @@ KINDS = {
                 "Write the topics of all documents as a table:", f"dfact export {FOLDER}/topics.model {FOLDER}/topics.csv --table factors"
             ),
         ),
-        f"dfact select nmf {FOLDER}/topics.zarr best.model -k 2-6 --loss kullback-leibler --blocks 4x4 --folds 4 --seed 0",
+        f"dfact select nmf {FOLDER}/topics.zarr best.model -k 3-5 --loss kullback-leibler --hold-out entries --seed 0",
     ),
     "diary": Demo(
         "import",

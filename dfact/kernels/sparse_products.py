@@ -15,7 +15,15 @@ def times(data: Floats, indices: Integers, indptr: Integers, B: Floats, out: Flo
     for i in range(len(out)):
         for r in range(out.shape[1]):
             out[i, r] = 0.0
-        for e in range(indptr[i], indptr[i + 1]):
+        first, last = indptr[i], indptr[i + 1]
+        fours = last - (last - first) % 4
+        # Four at a time: the row of out is read and written a quarter as often.
+        for e in range(first, fours, 4):
+            a, b, c, d = data[e], data[e + 1], data[e + 2], data[e + 3]
+            p, q, s, t = indices[e], indices[e + 1], indices[e + 2], indices[e + 3]
+            for r in range(out.shape[1]):
+                out[i, r] += a * B[p, r] + b * B[q, r] + c * B[s, r] + d * B[t, r]
+        for e in range(fours, last):
             value, j = data[e], indices[e]
             for r in range(out.shape[1]):
                 out[i, r] += value * B[j, r]

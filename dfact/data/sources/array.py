@@ -18,6 +18,9 @@ from dfact.errors import DataError
 from dfact.lazy import is_data_frame, is_sparse, pd, sp
 
 
+_POSITIONS = np.dtype(np.int32)
+
+
 @dataclass(frozen=True)
 class LabelledArray:
     """An array with the labels of its modes."""
@@ -65,11 +68,17 @@ def array_source(X: Any) -> RowSource:
 
 
 def _canonical(X: Any) -> sp.csr_array:
-    """Return a sparse matrix by rows, with ascending column numbers without duplicates; a copy unless it has that form."""
+    """Return a sparse matrix by rows, with ascending column numbers without duplicates, in 32 bits if these hold them.
+
+    It is a copy unless it has that form; copies of the positions alone share the entries.
+    """
     matrix = sp.csr_array(X)
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
+    if matrix.indices.dtype.itemsize > _POSITIONS.itemsize and max(*matrix.shape, matrix.nnz) <= np.iinfo(_POSITIONS).max:
+        positions = matrix.indices.astype(_POSITIONS), matrix.indptr.astype(_POSITIONS)  # every pass reads them
+        matrix = sp.csr_array((matrix.data, *positions), shape=matrix.shape)
     return matrix
 
 
