@@ -87,6 +87,11 @@ class Layout:
         return self._firsts[1][-1]
 
     @property
+    def block_starts(self) -> list[int]:
+        """The first row of each block."""
+        return [start for first, last in pairwise(self._firsts[0]) for start in range(first, last, self.block_rows)]
+
+    @property
     def partition_ranges(self) -> list[range]:
         """The numbers of the partitions of each segment."""
         return [range(a, b) for a, b in pairwise(self._firsts[1])]

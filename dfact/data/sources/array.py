@@ -17,7 +17,6 @@ from dfact.data.sources.sparse import CSRSource
 from dfact.errors import DataError
 from dfact.lazy import is_data_frame, is_sparse, pd, sp
 
-
 _POSITIONS = np.dtype(np.int32)
 
 
