@@ -1,6 +1,10 @@
 """The cutting of rows into blocks, partitions and chunks, which follows from the shape of the data, or its number of stored entries."""
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
 from math import prod
 
 # Partitions and blocks follow from the shape alone, so that the same data gives the same sums, bit for
@@ -14,6 +18,7 @@ _PARTITION_ENTRIES = 1 << 20  # one or two milliseconds of work; the overhead of
 _SMALL_PARTITIONS = 16  # minimum number of partitions of small data, for as many threads; limited by the minimum size
 _SMALL_PARTITION_ENTRIES = 1 << 17  # minimum size of these partitions
 _MAX_PARTITIONS = 1 << 14
+_SEGMENT_PARTITION_ROWS = 512  # minimum size of a partition of data in segments: each is a group of its own in a tiled pass
 _CHUNK_ENTRIES = 1 << 22
 
 
@@ -22,13 +27,16 @@ class Layout:
     """Numbers of rows in the blocks, partitions and chunks of a dataset.
 
     A *block* is the input of one kernel call. A *partition* is a range of blocks, the unit of work of a thread and of
-    ownership of a worker. A *chunk* is the unit in which dfact's stores are read and written: several partitions.
+    ownership of a worker. A *chunk* is the unit in which dfact's stores are read and written: several partitions. A *segment* is one of
+    the datasets that were concatenated: it begins with a block and a partition of its own, so the last ones of a segment may be short.
     """
 
     n_rows: int
     block_rows: int
     chunk_rows: int
     partition_rows: int
+    segments: tuple[int, ...] = ()
+    """Numbers of rows of the segments; empty for data in one piece."""
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> "Layout":
@@ -57,10 +65,36 @@ class Layout:
         partitions = max(1, round(_CHUNK_ENTRIES / (partition * row)))
         return cls(n, block, min(partitions, max(1, -(-n // partition))) * partition, partition)
 
+    def with_segments(self, segments: Sequence[int]) -> "Layout":
+        """Return the layout of data with these segments."""
+        if not segments:
+            return self
+        assert sum(segments) == self.n_rows, "segments contain all rows"
+        partition = max(self.partition_rows, -(-_SEGMENT_PARTITION_ROWS // self.block_rows) * self.block_rows)
+        return replace(self, partition_rows=partition, chunk_rows=-(-self.chunk_rows // partition) * partition, segments=tuple(segments))
+
+    @cached_property
+    def _firsts(self) -> tuple[list[int], list[int], list[int]]:
+        """The first row, partition and block of each segment, and the number of all."""
+        segments = self.segments or (self.n_rows,)
+        counts = (segments, [max(1, -(-n // self.partition_rows)) for n in segments], [-(-n // self.block_rows) for n in segments])
+        rows, partitions, blocks = ([0, *accumulate(numbers)] for numbers in counts)
+        return rows, partitions, blocks
+
     @property
     def n_partitions(self) -> int:
         """Number of partitions, at least one."""
-        return max(1, -(-self.n_rows // self.partition_rows))
+        return self._firsts[1][-1]
+
+    @property
+    def block_starts(self) -> list[int]:
+        """The first row of each block."""
+        return [start for first, last in pairwise(self._firsts[0]) for start in range(first, last, self.block_rows)]
+
+    @property
+    def partition_ranges(self) -> list[range]:
+        """The numbers of the partitions of each segment."""
+        return [range(a, b) for a, b in pairwise(self._firsts[1])]
 
     def sample(self, share: float) -> tuple[int, ...]:
         """Choose this share of the partitions, spread evenly: at least two, or none if two are more than half of them.
@@ -79,4 +113,27 @@ class Layout:
 
     def rows(self, first: int, last: int) -> slice:
         """Return the rows of the partitions ``first`` to ``last`` − 1."""
-        return slice(first * self.partition_rows, min(last * self.partition_rows, self.n_rows))
+        return slice(self._first_row(first), self._first_row(last))
+
+    def _first_row(self, partition: int) -> int:
+        rows, partitions, _ = self._firsts
+        segment = min(bisect_right(partitions, partition), len(rows) - 1) - 1
+        return min(rows[segment] + (partition - partitions[segment]) * self.partition_rows, rows[segment + 1])
+
+    def first_block(self, partition: int) -> int:
+        """Return the number of the first block of a partition."""
+        _, partitions, blocks = self._firsts
+        segment = bisect_right(partitions, partition) - 1
+        return blocks[segment] + (partition - partitions[segment]) * (self.partition_rows // self.block_rows)
+
+    def block_of(self, row: int) -> int:
+        """Return the number of the block with a row."""
+        rows, _, blocks = self._firsts
+        segment = bisect_right(rows, row) - 1
+        return blocks[segment] + (row - rows[segment]) // self.block_rows
+
+    def partition_of(self, row: int) -> int:
+        """Return the number of the partition with a row."""
+        rows, partitions, _ = self._firsts
+        segment = bisect_right(rows, row) - 1
+        return partitions[segment] + (row - rows[segment]) // self.partition_rows

@@ -27,7 +27,7 @@ from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, RunPass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Executor
 from dfact.engine.shard import Shard
-from dfact.engine.tiles import TileStates, TileStep, n_columns, n_groups, tile_total
+from dfact.engine.tiles import TileStates, TileStep, group_leaves, n_columns, tile_total
 from dfact.errors import ParameterError
 from dfact.monitoring import metrics
 from dfact.settings import processors, setting
@@ -49,7 +49,7 @@ class LocalSession(CheckpointableSession):
 
     def __init__(self, partitions: Partitions, plan: Plan, threads: int) -> None:
         self._partitions, self._pass, self._threads = partitions, 0, threads
-        self._shard = Shard(len(partitions), threads, plan.resident_states, plan.resident_values, plan.resident_sums)
+        self._shard = Shard(partitions.layout, threads, plan.resident_states, plan.resident_values, plan.resident_sums)
         self.tile_states = TileStates(n_columns(partitions.source))
         self._pending = False
         """Whether the sums of the last pass wait for a step on tiles."""
@@ -79,9 +79,9 @@ class LocalSession(CheckpointableSession):
         return sums
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
-        n = len(self._partitions)
-        for first in range(0, n, _ROWS_PARTITIONS):
-            yield self._shard.rows(name, first, min(first + _ROWS_PARTITIONS, n))
+        last = self._partitions.last
+        for first in range(self._partitions.first, last, _ROWS_PARTITIONS):
+            yield self._shard.rows(name, first, min(first + _ROWS_PARTITIONS, last))
 
     def step_tiles(
         self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str = "", sums: Mapping[str, NDArray[Any]] | None = None
@@ -91,7 +91,7 @@ class LocalSession(CheckpointableSession):
         def tile_sums(number: int) -> Arrays:
             if not pending:
                 return {}
-            return tile_total([self._shard.tile_sums(self._pass, number)], n_groups(self._partitions.layout))
+            return tile_total([self._shard.tile_sums(self._pass, number)], group_leaves(self._partitions.layout))
 
         total = self.tile_states.run(step, given, prefix, sums, tile_sums, self._shard.map)
         if pending:

@@ -57,8 +57,8 @@ class Footprint:
     def layout(self, source: RowSource) -> Layout:
         """Return the layout of a source for such passes."""
         if self.reads_stored and isinstance(source, SparseSource):
-            return Layout.of_stored((source.shape[0], source.shape[1]), source.n_stored)
-        return Layout.of(source.shape)
+            return Layout.of_stored((source.shape[0], source.shape[1]), source.n_stored).with_segments(source.segments)
+        return source.layout
 
     def scaled(self, count: int) -> "Footprint":
         """Return the footprint of ``count`` fits that share their reads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 from typing import Any, TypeAlias, TypeVar
@@ -39,12 +40,13 @@ class Partitions:
     layout: Layout
 
     def __len__(self) -> int:
-        return max(1, -(-self.source.shape[0] // self.layout.partition_rows))
+        return self.last - self.first
 
-    @property
+    @cached_property
     def last(self) -> int:
         """Number of the partition after the last."""
-        return self.first + len(self)
+        start = self.layout.rows(self.first, self.first).start
+        return max(self.first, self.layout.partition_of(start + self.source.shape[0] - 1)) + 1
 
     @property
     def numbers(self) -> range:
@@ -73,8 +75,17 @@ class Partitions:
         """Return the same partitions with their values decompressed in memory."""
         return replace(self, source=self.source.to_memory())
 
+    @property
+    def segments(self) -> list[Partitions]:
+        """The partitions of each segment of the data."""
+        cuts = [(max(self.first, each.start), min(self.last, each.stop)) for each in self.layout.partition_ranges]
+        return [self.part(first, last) for first, last in cuts if first < last]
+
     def read_runs(self) -> list[Partitions]:
         """Return the runs of partitions that are read in one go, so that a pass decodes a chunk once; single ones for data in memory."""
+        return [run for segment in self.segments for run in segment._read_runs()]
+
+    def _read_runs(self) -> list[Partitions]:
         step, rows = self.source.chunk_rows, self.layout.partition_rows
         if step is None:
             return [self.part(i, i + 1) for i in self.numbers]
@@ -94,7 +105,11 @@ class Partitions:
 
         With ``work`` a block may lie in that workspace until the next one is yielded. Otherwise each has memory of its own.
         """
-        first, step, n = self.rows.start // self.layout.block_rows, self.layout.block_rows, self.source.shape[0]
+        for segment in self.segments:
+            yield from segment._blocks(dtype, work)
+
+    def _blocks(self, dtype: np.dtype[Any] | None, work: Workspace | None) -> Iterator[Block]:
+        first, step, n = self.layout.first_block(self.first), self.layout.block_rows, self.source.shape[0]
         empty = (np.empty((min(step, n - start), 0)) for start in range(0, n, step))
         start = 0
         for index, raw in enumerate(empty if dtype is None else self._raw_blocks()):
@@ -118,7 +133,7 @@ class Partitions:
 
 def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[Any] | None, layout: Layout | None = None) -> Partitions:
     """Return all partitions of a dataset; without a ``layout``, its shape alone determines them."""
-    return Partitions(0, source, missing_code, covariates, Layout.of(source.shape) if layout is None else layout)
+    return Partitions(0, source, missing_code, covariates, source.layout if layout is None else layout)
 
 
 def reduce_blocks(

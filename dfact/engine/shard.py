@@ -14,13 +14,14 @@ from typing import Any, Self, TypeVar
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.layout import Layout
 from dfact.engine.block_state import BlockStates, CheckpointedState, PartitionStates, StateArrays
 from dfact.engine.parallel import prefetch, run_items
 from dfact.engine.partitions import Partitions, consecutive, reduce_blocks
 from dfact.engine.passes import PartialSums, RunPass, TiledPass, Workspace
-from dfact.engine.reduction import Node, TreeSum
+from dfact.engine.reduction import Leaves, Node, TreeSum
 from dfact.engine.threads import single_threaded
-from dfact.engine.tiles import HeldSums, SumsStore, group_partitions, n_columns, n_groups
+from dfact.engine.tiles import HeldSums, SumsStore, group_leaves, group_partitions, n_columns
 from dfact.monitoring import metrics
 
 P = TypeVar("P", bound=PartialSums)
@@ -54,19 +55,19 @@ class Shard:
     therefore runs only where it has not run yet. Its sums are kept until the next pass. Calls must not overlap.
     """
 
-    def __init__(self, n_partitions: int, threads: int, resident_states: int, resident_values: int, resident_sums: int) -> None:
-        """Initialize an empty shard for a dataset of ``n_partitions``.
+    def __init__(self, layout: Layout, threads: int, resident_states: int, resident_values: int, resident_sums: int) -> None:
+        """Initialize an empty shard for a dataset with this layout.
 
         States of up to ``resident_states`` partitions, values of up to ``resident_values``, and tiled sums of up to ``resident_sums``
         groups that wait for others stay in memory.
         """
-        self._n, self._threads = n_partitions, threads
+        self._layout, self._n, self._threads = layout, layout.n_partitions, threads
         self._free_values = resident_values  # number of further partitions whose values may stay in memory
         self._states = PartitionStates(resident_states)
         self._runs: list[_ReadRun] = []
         self._done: dict[int, int] = {}  # number of the last pass on each partition
         self._pass = 0
-        self._sums: TreeSum[Any] = TreeSum(n_partitions)
+        self._sums: TreeSum[Any] = TreeSum(Leaves(()))
         self._tiled = SumsStore(resident_sums)
         self._local = threading.local()
         self.n_processed = 0
@@ -88,7 +89,7 @@ class Shard:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._runs, self._done, self._sums = [], {}, TreeSum(self._n)
+        self._runs, self._done, self._sums = [], {}, TreeSum(Leaves(()))
         self._stack.close()
 
     def advance(self) -> None:
@@ -162,13 +163,13 @@ class Shard:
 
     def drop_sums(self) -> None:
         """Drop the sums of the last pass."""
-        self._start_sums(1)
+        self._start_sums(Leaves(()))
 
-    def _start_sums(self, n: int) -> None:
+    def _start_sums(self, leaves: Leaves) -> None:
         for part in self._sums.nodes.values():
             if isinstance(part, HeldSums):
                 part.release()
-        self._sums = TreeSum(n)
+        self._sums = TreeSum(leaves)
 
     def run(self, pass_number: int, request: RunPass[P], *, wanted: bool = True) -> None:
         """Run the pass with this number on the partitions on which it has not run yet.
@@ -190,12 +191,13 @@ class Shard:
 
     def _run_partitions(self, pass_number: int, request: RunPass[P], todo: Sequence[_WorkItem], sampled: Sequence[int]) -> None:
         """Run a pass that has sums for each partition."""
-        sums: TreeSum[P] = self._begin_pass(pass_number, len(sampled))
-        leaves = {partition: leaf for leaf, partition in enumerate(sampled)}
+        leaves = Leaves.of(sampled, self._layout.partition_ranges)
+        sums: TreeSum[P] = self._begin_pass(pass_number, leaves)
+        numbers = dict(zip(sampled, leaves.numbers, strict=True))
 
         def work(item: _WorkItem) -> None:
             for partition, total in self._process(item, pass_number, request):
-                sums.add((0, leaves[partition]), total)
+                sums.add((0, numbers[partition]), total)
 
         # The next item's chunk is read while the current one is processed. Items of several chunks prefetch their own chunks; those
         # of a sample are short and read as a whole.
@@ -205,10 +207,12 @@ class Shard:
 
     def _run_groups(self, pass_number: int, request: RunPass[P], todo: Sequence[_WorkItem]) -> None:
         """Run a tiled pass, which has sums for groups of partitions."""
-        layout, pass_ = self._runs[0].partitions.layout, request.pass_
+        pass_ = request.pass_
         assert isinstance(pass_, TiledPass), "other passes have sums for each partition"
-        size, current = group_partitions(layout), pass_number >= self._pass
-        sums: TreeSum[HeldSums] = self._begin_pass(pass_number, n_groups(layout))
+        size, current = group_partitions(self._layout), pass_number >= self._pass
+        leaves = group_leaves(self._layout)
+        sums: TreeSum[HeldSums] = self._begin_pass(pass_number, leaves)
+        numbers = leaves.numbers
         pieces = [
             _WorkItem(item.run, item.partitions.part(max(a, item.partitions.first), min(a + size, item.partitions.last)))
             for item in todo
@@ -227,7 +231,7 @@ class Shard:
             if current:  # no other sums are wanted
                 held = HeldSums(self._tiled, total, pass_.tiled, columns)
                 del total
-                sums.add((0, group[0].partitions.first // size), held)
+                sums.add((0, numbers[group[0].partitions.first // size]), held)
                 del held
                 self._tiled.limit(sums.nodes.values())
 
@@ -260,12 +264,12 @@ class Shard:
                 yield i, sums
                 self._end_partition(partitions.layout.rows(i, i + 1))
 
-    def _begin_pass(self, pass_number: int, n: int) -> TreeSum[Any]:
-        """Return the sums of a pass over ``n`` summands, to be added to; those of an earlier pass that is repeated are not kept."""
+    def _begin_pass(self, pass_number: int, leaves: Leaves) -> TreeSum[Any]:
+        """Return the sums of a pass, to be added to; those of an earlier pass that is repeated are not kept."""
         if pass_number > self._pass:
             self._pass = pass_number
-            self._start_sums(n)
-        return self._sums if pass_number == self._pass else TreeSum(n)
+            self._start_sums(leaves)
+        return self._sums if pass_number == self._pass else TreeSum(leaves)
 
     def _finish_pass(self, pass_number: int, todo: Sequence[_WorkItem], began: float) -> None:
         self._split_loaded()

@@ -19,7 +19,7 @@ from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.engine.block_state import CheckpointedState, PartitionStates, SpilledState, SpillFile, StateArrays
 from dfact.engine.passes import PartialSums
-from dfact.engine.reduction import Node, TreeSum
+from dfact.engine.reduction import Leaves, Node, TreeSum
 
 _TILE_COLUMNS = 1 << 12  # the sums of a tile take a few megabytes, and hundreds of workers have a tile each
 _GROUP_ROWS = 512  # minimum number of rows in a group: merging and spilling its sums costs a tenth of the arithmetic of its rows
@@ -31,6 +31,8 @@ RESIDENT_COLUMNS = 8 * _TILE_COLUMNS
 
 def group_partitions(layout: Layout) -> int:
     """Return the number of partitions that a tiled pass adds into one accumulator, one after the other."""
+    if layout.segments:  # whose partitions have the rows of a group, which must not cross the edge of a segment
+        return 1
     rows = min(_GROUP_ROWS, max(1, layout.n_rows // _FEW_GROUPS))
     return max(-(-rows // layout.partition_rows), -(-layout.n_partitions // _MAX_GROUPS))
 
@@ -38,6 +40,11 @@ def group_partitions(layout: Layout) -> int:
 def n_groups(layout: Layout) -> int:
     """Return the number of groups of partitions, at least one."""
     return -(-layout.n_partitions // group_partitions(layout))
+
+
+def group_leaves(layout: Layout) -> Leaves:
+    """Return the leaves of the tree of sums over the groups of partitions."""
+    return Leaves.of(range(layout.n_partitions), layout.partition_ranges) if layout.segments else Leaves((n_groups(layout),))
 
 
 def n_columns(source: RowSource) -> int:
@@ -264,7 +271,7 @@ class TileStates:
         return next(iter(self._states.block_states(number, prefix)), {})
 
 
-def tile_total(parts: Iterable[Mapping[Node, StateArrays]], groups: int) -> StateArrays:
+def tile_total(parts: Iterable[Mapping[Node, StateArrays]], groups: Leaves) -> StateArrays:
     """Return the sums of a tile over all groups, given those over parts of them in any order."""
     total = TreeSum[TileSums](groups)
     for part in parts:

@@ -47,7 +47,7 @@ from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Pass, RunPass
-from dfact.engine.reduction import TreeSum
+from dfact.engine.reduction import Leaves, TreeSum
 from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.errors import ClusterError, StoreError
@@ -394,7 +394,7 @@ def test_aligned_shares_have_the_sums_of_one_node(n: int, workers: int) -> None:
     shares = [share for share in split_runs([range(n)], [1.0] * workers) if share]
     assert max(sum(map(len, share)) for share in shares) <= 1.05 * -(-n // workers)
     for [run] in shares:
-        sums = TreeSum[Any](n)
+        sums = TreeSum[Any](Leaves((n,)))
         for number in run:
             sums.add((0, number), Nothing())
         assert len(sums.nodes) == 1
@@ -1246,7 +1246,7 @@ def test_a_message_of_an_earlier_assignment_is_ignored(tmp_path: Path) -> None:
     pass_ = Walk(str(tmp_path))
     with inside(2) as client, on(client) as session:
         sums = take(session, pass_, [1])
-        message: dict[str, Any] = {"pass_numbers": [2], "below": [], "parts": N_PARTITIONS}
+        message: dict[str, Any] = {"pass_numbers": [2], "below": [], "leaves": [N_PARTITIONS]}
         message |= {"passes": [packed(Walk(str(tmp_path), fails=2))], "broadcasts": [packed(np.float32(2))]}
         session._start_epoch()
         sums += take(session, pass_, [2])

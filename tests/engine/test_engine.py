@@ -43,7 +43,7 @@ from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
 from dfact.engine.parallel import prefetch
 from dfact.engine.partitions import partitions, reduce_blocks
 from dfact.engine.passes import Block, Pass, RunPass, Workspace
-from dfact.engine.reduction import TreeSum
+from dfact.engine.reduction import Leaves, TreeSum
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
 from dfact.progress import Iteration, Progress, TimeLeft
@@ -542,13 +542,13 @@ def test_sums_have_the_bits_of_the_tree_in_any_order_of_any_parts(n: int, seed: 
     rng = np.random.default_rng(seed)
     parts = [Sums(10.0 ** rng.integers(-8, 8, 3) * rng.random(3), np.asarray(1.0)) for _ in range(n)]
     expected = binary([part.weighted for part in parts])
-    whole = TreeSum[Sums](n)
+    whole = TreeSum[Sums](Leaves((n,)))
     whole.update({(0, i): part.accumulator() for i, part in enumerate(parts)})
     np.testing.assert_array_equal(whole.result.weighted, expected)
-    whole = TreeSum[Sums](n)
+    whole = TreeSum[Sums](Leaves((n,)))
     edges = [0, *sorted(rng.integers(0, n + 1, 4).tolist()), n]
     for first, last in rng.permutation(np.column_stack([edges[:-1], edges[1:]])):
-        share = TreeSum[Sums](n)
+        share = TreeSum[Sums](Leaves((n,)))
         for i in rng.permutation(np.arange(first, last)):
             share.add((0, int(i)), parts[i].accumulator())
         assert len(share.nodes) <= 2 * max(1, int(last - first).bit_length())
@@ -557,9 +557,27 @@ def test_sums_have_the_bits_of_the_tree_in_any_order_of_any_parts(n: int, seed: 
     assert whole.result.count == n
 
 
+@pytest.mark.parametrize("counts", [(5,), (1, 1), (3, 8, 1), (16, 1, 5, 7), (2, 300, 4)])
+def test_the_sum_of_a_segment_does_not_depend_on_the_others(counts: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(sum(counts))
+    segments = [[Sums(10.0 ** rng.integers(-8, 8, 3) * rng.random(3), np.asarray(1.0)) for _ in range(n)] for n in counts]
+    leaves, parts = Leaves(counts), [part for segment in segments for part in segment]
+    expected = binary([binary([part.weighted for part in segment]) for segment in segments])
+    total = TreeSum[Sums](leaves)
+    for i in rng.permutation(len(parts)):
+        total.add((0, leaves.numbers[i]), parts[i].accumulator())
+    np.testing.assert_array_equal(total.result.weighted, expected)
+    roots = TreeSum[Sums](leaves)
+    for number, segment in enumerate(segments):
+        alone = TreeSum[Sums](Leaves((len(segment),)))
+        alone.update({(0, i): part.accumulator() for i, part in enumerate(segment)})
+        roots.add((leaves.segment_depth, number), alone.result)
+    np.testing.assert_array_equal(roots.result.weighted, expected)
+
+
 def test_sums_are_added_by_many_threads() -> None:
     parts = [Sums(np.random.default_rng(i).random(3), np.asarray(1.0)) for i in range(500)]
-    total = TreeSum[Sums](500)
+    total = TreeSum[Sums](Leaves((500,)))
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: total.add((0, i), parts[i].accumulator()), range(500)))
     np.testing.assert_array_equal(total.result.weighted, binary([part.weighted for part in parts]))

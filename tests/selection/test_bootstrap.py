@@ -33,7 +33,7 @@ from tests.models.test_adding_a_factorization import PoissonMF, counts
 
 def drawn_rows(shape: tuple[int, ...], seed: int, number: int, strata: NDArray[Any] | None = None) -> NDArray[np.intp]:
     """Return the number of times that each row of a dataset is drawn."""
-    resample, step = Resample.draw(shape, seed, number, weighted=False, strata=strata), Layout.of(shape).block_rows
+    resample, step = Resample.draw(Layout.of(shape), seed, number, weighted=False, strata=strata), Layout.of(shape).block_rows
     starts = range(0, shape[0], step)
     return np.concatenate([resample.multiplicity(i, start, min(step, shape[0] - start)) for i, start in enumerate(starts)])
 
@@ -79,7 +79,7 @@ def test_n_of_n_rows_are_drawn_with_replacement(n: int) -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 def test_block_repeats_its_rows_as_drawn(weighted: bool) -> None:
     M, C = np.arange(20.0).reshape(5, 4), np.column_stack([np.arange(5.0), np.ones(5)])
-    resample = Resample.draw((5, 4), 7, 0, weighted=weighted)
+    resample = Resample.draw(Layout.of((5, 4)), 7, 0, weighted=weighted)
     seen, multiplicity = resample(Block(M, C, 0, 0)), resample.multiplicity(0, 0, 5)
     assert seen.covariates is not None
     times = seen.covariates[:, -1].astype(int) if weighted else np.ones(5, int)
@@ -94,7 +94,7 @@ def test_halves_have_no_row_in_common(n: int, levels: int) -> None:
     step, strata = Layout.of((n, 4)).block_rows, None if levels == 1 else np.random.default_rng(n).integers(0, levels, n)
 
     def half(number: int) -> NDArray[np.intp]:
-        view = Half.draw((n, 4), 1, number, weighted=False, strata=strata)
+        view = Half.draw(Layout.of((n, 4)), 1, number, weighted=False, strata=strata)
         return np.concatenate([view.multiplicity(i, start, min(step, n - start)) for i, start in enumerate(range(0, n, step))])
 
     sizes = np.bincount(np.zeros(n, int) if strata is None else strata, minlength=levels)
@@ -112,7 +112,7 @@ def test_halves_have_no_row_in_common(n: int, levels: int) -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 def test_half_repeats_its_rows_twice(weighted: bool) -> None:
     M, C = np.arange(24.0).reshape(6, 4), np.ones((6, 1))
-    view = Half.draw((6, 4), 3, 1, weighted=weighted)
+    view = Half.draw(Layout.of((6, 4)), 3, 1, weighted=weighted)
     seen = view(Block(M, C, 0, 0))
     assert seen.covariates is not None
     times = seen.covariates[:, -1].astype(int) if weighted else np.ones(len(seen.values), int)

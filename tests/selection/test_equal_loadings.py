@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.coerce import as_dataset
+from dfact.data.layout import Layout
 from dfact.engine.passes import Block
 from dfact.selection import compare_groups
 from dfact.selection.group_comparison.equal_loadings import EqualLoadingsFits, SimulatedRows
@@ -30,7 +31,7 @@ def simulated(seed: int, *, missing: float = 0.0, weighted: bool = False, inflat
     answers[rng.random((N, M)) < missing] = np.nan
     covariates = np.column_stack([W, own_W, *([np.arange(1.0, N + 1)] if weighted else [])])
     strata = rng.integers(0, 3, N)
-    rows = GroupRows.choose(seed, 5, strata, 2, 2048, weighted=weighted)
+    rows = GroupRows.choose(seed, 5, strata, 2, Layout.of((len(strata), 4)), weighted=weighted)
     view = SimulatedRows(rows, Q, own, K, inflation, np.array([np.zeros(M), np.full(M, 4.0)]), weighted)
     return view, Block(answers, covariates, 0, 0), strata == 2, W, Q, answers - own_W @ own
 

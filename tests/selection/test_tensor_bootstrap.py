@@ -74,7 +74,7 @@ def test_a_refit_is_the_fit_to_the_drawn_rows(name: str, missing: float, seed: i
     found = bootstrap(model, Z, 2, random_state=seed)
     scores = []
     for number in range(2):
-        number_of_draws = Resample.draw(Z.shape, seed_of(seed), number, weighted=False).multiplicity(0, 0, 60)
+        number_of_draws = Resample.draw(Layout.of(Z.shape), seed_of(seed), number, weighted=False).multiplicity(0, 0, 60)
         rows = np.repeat(np.arange(60), number_of_draws)
         start = [np.asarray(model.factors_[0])[rows], *model.factors_[1:]]
         parameters = {"lam": 0.0, "slice_variances": None} if name == "als" else {"lam": 1.0}

@@ -67,6 +67,16 @@ class RowSource(ABC):
         return None
 
     @property
+    def segments(self) -> tuple[int, ...]:
+        """Numbers of rows of the sources that were concatenated; empty for one source."""
+        return ()
+
+    @property
+    def layout(self) -> Layout:
+        """The cutting of the rows into blocks, partitions and chunks."""
+        return Layout.of(self.shape).with_segments(self.segments)
+
+    @property
     def row_bytes(self) -> int:
         """Average size of a row in memory, in bytes."""
         return prod(self.shape[1:]) * self.dtype.itemsize

@@ -11,6 +11,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
 
+from dfact.data.layout import Layout
 from dfact.internals.zarr import sync
 from dfact.storage.arrays import write_chunk
 
@@ -25,11 +26,11 @@ class WrittenRows:
     name: str
     convert: Callable[[NDArray[Any]], NDArray[Any]]
     target: zarr.Array[Any]
-    partition_rows: int
+    layout: Layout
 
     def write(self, start: int, stop: int, first: int, parts: Sequence[NDArray[Any]]) -> None:
         """Write the rows ``start`` to ``stop``, given the rows of the partitions from ``first`` on that contain them."""
-        offset = start - first * self.partition_rows
+        offset = start - self.layout.rows(first, first).start
         write_chunk(self.target, start, self.convert(np.concatenate(parts)[offset : offset + stop - start]))
 
 

@@ -35,10 +35,10 @@ from dfact.engine.environment import Environment, computed_in, environments_from
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers, reservable_bytes
 from dfact.engine.partitions import Partitions, consecutive
 from dfact.engine.passes import PartialSums, RunPass, TiledPass
-from dfact.engine.reduction import Node, TreeSum
+from dfact.engine.reduction import Leaves, Node, TreeSum
 from dfact.engine.session import CheckpointableSession
 from dfact.engine.threads import single_threaded
-from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, group_partitions, n_columns, n_groups, tile_total
+from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, group_leaves, group_partitions, n_columns, tile_total
 from dfact.errors import ClusterError
 from dfact.monitoring import metrics
 
@@ -72,7 +72,7 @@ class ClusterSession(CheckpointableSession):
     def __init__(self, client: "Client", partitions: Partitions, plan: Plan) -> None:
         self._client, self._partitions = client, partitions
         holder = f"a fit of {'×'.join(map(str, plan.shape))} of process {os.getpid()} on {socket.gethostname()}"
-        size = len(partitions), plan.resident_states, plan.resident_values, plan.resident_sums
+        size = partitions.layout, plan.resident_states, plan.resident_values, plan.resident_sums
         self._workers = SessionWorkers(client, size, Reservation(uuid4().hex, plan.reserved, holder))
         self._journal = Journal()
         self._saved: list[CheckpointedState] = []
@@ -125,16 +125,16 @@ class ClusterSession(CheckpointableSession):
             self._align_groups()
         self._journal.append(packed(request.with_broadcast(None)), packed(self.tile_states.resolve(request.broadcast)))
         self._summands, self._handed_over = request.partitions(len(self._partitions)), []
-        n = len(self._summands)
-        parts = n_groups(self._partitions.layout) if self._pending else n
-        sums, report = self._with_recovery(lambda: self._run_passes([self._done + 1], parts))
+        layout = self._partitions.layout
+        leaves = group_leaves(layout) if self._pending else Leaves.of(self._summands, layout.partition_ranges)
+        sums, report = self._with_recovery(lambda: self._run_passes([self._done + 1], leaves))
         self._done += 1
         metrics.add(fit_passes=1)
         self._workers.end_pass()
         self._stateless = report.stateless
         if not self._pending:  # lost sums that wait for a step are computed again from the journal
             self._clear_stateless()
-        if n == len(self._partitions):
+        if len(self._summands) == len(self._partitions):
             self._update_speeds(report)
         result: P = sums.result
         return result
@@ -174,7 +174,12 @@ class ClusterSession(CheckpointableSession):
         """Step some tiles, each on a worker that collects its sums from all others."""
         owners = self._workers.owners
         sources = [worker.shard for worker in owners] if self._pending else []
-        message = {"epoch": self._epoch, "pass_number": self._done, "groups": n_groups(self._partitions.layout), "sources": sources}
+        message = {
+            "epoch": self._epoch,
+            "pass_number": self._done,
+            "groups": group_leaves(self._partitions.layout).counts,
+            "sources": sources,
+        }
         shares = np.array_split(np.arange(len(tiles)), len(owners))
         calls = {
             worker: {"tiles": [tiles[i].number for i in share], "content": packed((step, [tiles[i] for i in share])), **message}
@@ -191,7 +196,7 @@ class ClusterSession(CheckpointableSession):
             if self._pending:
                 call = {"pass_number": self._done, "tiles": [tile.number]}
                 replies = [unpacked(self._workers.call(worker, "tile_sums", **call)) for worker in self._workers.owners]
-                own = tile_total([parts[0] for parts in replies], n_groups(self._partitions.layout))
+                own = tile_total([parts[0] for parts in replies], group_leaves(self._partitions.layout))
             results.append(step(replace(tile, sums=own)))
         return results
 
@@ -224,7 +229,7 @@ class ClusterSession(CheckpointableSession):
         return last - first, unpacked(self._workers.call(worker, "rows", name=name, first=first, last=last))
 
     def write_rows(self, name: str, convert: Callable[[NDArray[Any]], NDArray[Any]], target: zarr.Array[Any]) -> bool:
-        rows = WrittenRows(name, convert, target, self._partitions.layout.partition_rows)
+        rows = WrittenRows(name, convert, target, self._partitions.layout)
         with marker(target) as marker_name:
             return self._with_recovery(partial(self._write, rows, marker_name))
 
@@ -235,11 +240,11 @@ class ClusterSession(CheckpointableSession):
         if self._workers.direct_calls or not all(map(unpacked, self._workers.call_all("reaches", dict.fromkeys(owners, probe)).values())):
             return False
         pieces = self._workers.owned_runs
-        n, step, size = rows.target.shape[0], rows.target.chunks[0], rows.partition_rows
+        n, step, layout = rows.target.shape[0], rows.target.chunks[0], rows.layout
         chunks: dict[SessionWorker, list[ChunkOfRows]] = {}
         for start in range(0, n, step):
             stop = min(start + step, n)
-            owned = overlaps(range(start // size, -(-stop // size)), pieces)
+            owned = overlaps(range(layout.partition_of(start), layout.partition_of(stop - 1) + 1), pieces)
             sources = [(*worker.shard, part.start, part.stop) for part, worker in owned]
             chunks.setdefault(owned[0][1], []).append((start, stop, sources))
         content = packed(rows)
@@ -262,15 +267,15 @@ class ClusterSession(CheckpointableSession):
         assert not self._workers.owners, "no pass has run yet"
         self._saved = list(states)
 
-    def _run_passes(self, pass_numbers: Sequence[int], parts: int) -> tuple[TreeSum[Any], Report]:
-        """Run passes of the journal on the partitions that lack them. Returns the sums of the last, over ``parts`` partitions.
+    def _run_passes(self, pass_numbers: Sequence[int], leaves: Leaves | None) -> tuple[TreeSum[Any], Report]:
+        """Run passes of the journal on the partitions that lack them. Returns the sums of the last, over these leaves.
 
-        With 0 ``parts`` no sums are wanted.
+        Without ``leaves`` no sums are wanted.
         """
-        sums, report = TreeSum[Any](parts), Report({}, stateless=True)
+        sums, report = TreeSum[Any](leaves or Leaves(())), Report({}, stateless=True)
         entries = [self._journal[pass_number] for pass_number in pass_numbers]
         sent = [self._sent, *(pass_ for pass_, _ in entries)]
-        message: dict[str, Any] = {"epoch": self._epoch, "pass_numbers": list(pass_numbers), "parts": parts}
+        message: dict[str, Any] = {"epoch": self._epoch, "pass_numbers": list(pass_numbers), "leaves": leaves and leaves.counts}
         message["passes"] = [None if pass_ == previous else pass_ for (pass_, _), previous in zip(entries, sent, strict=False)]
         message["broadcasts"] = [broadcast for _, broadcast in entries]
         calls = {self._workers.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in self._calls()}
@@ -284,7 +289,7 @@ class ClusterSession(CheckpointableSession):
         if report.interrupted:
             self._start_epoch()  # if the partitions cannot move after all, the pass continues under the new epoch
             raise Retry("A worker that is leaving interrupted the pass; the other workers continue it")
-        for nodes in self._handed_over if parts else ():  # these are copied, as the pass may be requested again
+        for nodes in self._handed_over if leaves else ():  # these are copied, as the pass may be requested again
             sums.update({node: part.accumulator() for node, part in nodes.items()})
         self._sent = sent[-1]
         return sums, report
@@ -340,7 +345,7 @@ class ClusterSession(CheckpointableSession):
                 metrics.add(partitions_recovered=sum(map(len, orphans)))
         if self._behind:
             for pass_numbers in self._journal.batches(self._done):
-                self._run_passes(pass_numbers, 0)
+                self._run_passes(pass_numbers, None)
             self._behind = False
 
     def _orphans(self) -> list[range]:

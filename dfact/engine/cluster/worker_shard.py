@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dfact.data.layout import Layout
 from dfact.data.sources.dask import DaskRows
 from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.handshake import verify_versions
@@ -29,7 +30,7 @@ from dfact.engine.cluster.reservation import Reservation, release, reserve
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reaches
 from dfact.engine.cluster.transport import packed, unpacked
 from dfact.engine.partitions import Partitions
-from dfact.engine.reduction import Node, TreeSum
+from dfact.engine.reduction import Leaves, Node, TreeSum
 from dfact.engine.shard import Shard
 from dfact.engine.tiles import TileSums, add_tiles
 
@@ -43,6 +44,10 @@ ShardAddress = tuple[str, str]
 """The address of a worker and the key of its shard."""
 Share = tuple[str, str, list[tuple[int, int]]]
 """The address of a worker, the key of its shard, and its partitions as runs (first, last + 1)."""
+LeafCounts = Sequence[int]
+"""The numbers of leaves in each segment of a tree of sums."""
+ShardSize = tuple[Layout, int, int, int]
+"""The layout of the data, and the numbers of states, values and sums that may stay in memory."""
 _STATES_BYTES = 1 << 26  # maximum size of the states in one message between workers, unless a single partition has more
 _LEASE = 600.0  # seconds that a shard without its task waits for a call before it closes
 _shards: dict[str, "WorkerShard"] = {}
@@ -70,15 +75,15 @@ class WorkerShard:
     """A shard in a worker's process, with a thread that processes one call after the other.
 
     If a call fails at another worker, the reply names that worker, so that the driver can determine whether it
-    is lost. It has no information on the partitions of others. ``size`` is as in :class:`Shard`: the number of partitions, and
-    what may stay in memory.
+    is lost. It has no information on the partitions of others. ``size`` is as in :class:`Shard`: the layout, and what may stay in
+    memory.
     """
 
-    def __init__(self, worker: "Worker", key: str, size: tuple[int, ...]) -> None:
+    def __init__(self, worker: "Worker", key: str, size: ShardSize) -> None:
         self.worker, self.key = worker, key
         self._control = ThreadPoolExecutor(1, "dfact-shard")
-        n_partitions, states, values, sums = size
-        self._shard = Shard(n_partitions, worker.state.nthreads, states, values, sums)
+        layout, states, values, sums = size
+        self._shard = Shard(layout, worker.state.nthreads, states, values, sums)
         self._request: Any = None  # the pass of the last call, without its broadcast
         self._epoch, self._interrupted_epoch = 0, -1
         self._interrupting = threading.Lock()
@@ -113,19 +118,26 @@ class WorkerShard:
         runs: Sequence[tuple[int, int]],
         below: Sequence[Tree[Share]],
         *,
-        parts: int,
+        leaves: LeafCounts | None,
     ) -> dict[str, Any]:
-        """Run passes on these partitions, and at the workers below. Returns the sums of the last pass, over ``parts`` partitions.
+        """Run passes on these partitions, and at the workers below. Returns the sums of the last pass, over ``leaves``: their number in
+        each segment.
 
         ``pass_numbers`` count the passes of the session, ``runs`` the partitions. A pass None is the same as the one before.
-        With 0 ``parts`` no sums are wanted, as the passes are repeated.
+        Without ``leaves`` no sums are wanted, as the passes are repeated.
         """
         if not self._is_current(epoch):
             return {"stale": epoch}
-        work = partial(self._run, epoch, list(zip(pass_numbers, passes, broadcasts, strict=True)), runs, parts)
+        work = partial(self._run, epoch, list(zip(pass_numbers, passes, broadcasts, strict=True)), runs, leaves)
         if not below:
             return await self._do(lambda: self._finish(work()))
-        message: dict[str, Any] = {"epoch": epoch, "pass_numbers": pass_numbers, "passes": passes, "broadcasts": broadcasts, "parts": parts}
+        message: dict[str, Any] = {
+            "epoch": epoch,
+            "pass_numbers": pass_numbers,
+            "passes": passes,
+            "broadcasts": broadcasts,
+            "leaves": leaves,
+        }
         local = asyncio.ensure_future(self._do(work))
         # Retrieves an error, so that asyncio does not report it as never retrieved when another call has failed first.
         local.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -140,7 +152,7 @@ class WorkerShard:
                 if isinstance(reply, dict) and "content" not in reply:
                     return reply
                 # The last step also makes the reply, in the same call of the thread, as all workers above wait for it.
-                result = await self._do(self._combine if missing else self._complete, result, reply, parts)
+                result = await self._do(self._combine if missing else self._complete, result, reply, leaves)
             return dict(result)
         finally:
             for task in remote:
@@ -165,7 +177,9 @@ class WorkerShard:
             return {"stale": epoch}
         return {"content": serialized(await self._do(lambda: packed(self._shard.sums(pass_number))))}
 
-    def _run(self, epoch: int, entries: Sequence[tuple[int, bytes | None, bytes]], runs: Sequence[tuple[int, int]], parts: int) -> Any:
+    def _run(
+        self, epoch: int, entries: Sequence[tuple[int, bytes | None, bytes]], runs: Sequence[tuple[int, int]], leaves: LeafCounts | None
+    ) -> Any:
         """Run passes on the shard. Returns its sums by node of the tree over the partitions, with a report; or a reply if it lacks some."""
         with self._interrupting:
             if epoch > self._interrupted_epoch:
@@ -178,7 +192,7 @@ class WorkerShard:
             if pass_ is not None:
                 self._request = unpacked(pass_)
             if self._shard.has_pending(pass_number):
-                self._shard.run(pass_number, self._request.with_broadcast(unpacked(broadcast)), wanted=parts > 0)
+                self._shard.run(pass_number, self._request.with_broadcast(unpacked(broadcast)), wanted=leaves is not None)
                 interrupted = self._shard.has_pending(pass_number)
                 if interrupted:
                     break
@@ -186,25 +200,25 @@ class WorkerShard:
         processed = self._shard.n_processed - previous
         self._meter.partitions += processed
         self._meter.rows_per_second = self._shard.rows_per_second
-        nodes = self._shard.sums(entries[-1][0]) if parts else {}
+        nodes = self._shard.sums(entries[-1][0]) if leaves else {}
         return nodes, Report({self.key: (processed, time.perf_counter() - began)}, self._shard.stateless, interrupted)
 
-    def _combine(self, combined: tuple[TreeSum[Any], Report] | None, reply: Any, parts: int) -> tuple[TreeSum[Any], Report]:
+    def _combine(self, combined: tuple[TreeSum[Any], Report] | None, reply: Any, leaves: LeafCounts | None) -> tuple[TreeSum[Any], Report]:
         """Add the sums of this shard, or of one below, to those collected so far."""
         if isinstance(reply, dict):
             nodes, report = unpacked(reply["content"])
         else:  # the shard's sums are copied, as the pass may be requested again
             nodes, report = {node: part.accumulator() for node, part in reply[0].items()}, reply[1]
         if combined is None:
-            combined = TreeSum(parts), report
+            combined = TreeSum(Leaves(tuple(leaves or ()))), report
         else:
             combined[1].update(report)
         combined[0].update(nodes)
         return combined
 
-    def _complete(self, combined: tuple[TreeSum[Any], Report] | None, reply: Any, parts: int) -> dict[str, Any]:
+    def _complete(self, combined: tuple[TreeSum[Any], Report] | None, reply: Any, leaves: LeafCounts | None) -> dict[str, Any]:
         """Add the last sums, and return the reply to the call."""
-        return self._finish(self._combine(combined, reply, parts))
+        return self._finish(self._combine(combined, reply, leaves))
 
     def _finish(self, result: Any) -> dict[str, Any]:
         """Return the reply to a call: the pickled result, unless partitions are lacking."""
@@ -221,7 +235,7 @@ class WorkerShard:
         return [self._shard.tile_sums(pass_number, tile) for tile in tiles]
 
     async def step_tiles(
-        self, epoch: int, pass_number: int, groups: int, tiles: Sequence[int], sources: Sequence[ShardAddress], content: bytes
+        self, epoch: int, pass_number: int, groups: LeafCounts, tiles: Sequence[int], sources: Sequence[ShardAddress], content: bytes
     ) -> dict[str, Any]:
         """Collect the sums of some tiles from all shards, and return the tiles' new states and small sums.
 
@@ -229,7 +243,7 @@ class WorkerShard:
         """
         if not self._is_current(epoch):
             return {"stale": epoch}
-        totals = [TreeSum[TileSums](groups) for _ in tiles]
+        totals = [TreeSum[TileSums](Leaves(tuple(groups))) for _ in tiles]
         first = tiles[0] % max(1, len(sources))  # not all workers begin with the same one
         for address, key in [*sources[first:], *sources[:first]]:
             if key == self.key:
@@ -472,7 +486,7 @@ def _packed_error(error: Exception) -> bytes:
 
 
 async def open_shard(
-    key: str, *size: int, dask_worker: "Worker", driver: Mapping[str, str] | None = None, reservation: Reservation | None = None
+    key: str, *size: *ShardSize, dask_worker: "Worker", driver: Mapping[str, str] | None = None, reservation: Reservation | None = None
 ) -> dict[str, str]:
     """Open a shard in a worker, and return the worker's environment; Dask runs this on its event loop.
 

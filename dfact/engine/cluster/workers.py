@@ -25,7 +25,7 @@ from dfact.engine.cluster.placement import subtract_runs
 from dfact.engine.cluster.reservation import Reservation
 from dfact.engine.cluster.transport import unpacked
 from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors, until_silent
-from dfact.engine.cluster.worker_shard import OPERATION, ShardAddress, as_message, keep_shard, open_shard
+from dfact.engine.cluster.worker_shard import OPERATION, ShardAddress, ShardSize, as_message, keep_shard, open_shard
 from dfact.errors import ClusterError
 from dfact.monitoring import metrics
 
@@ -96,8 +96,8 @@ class Retry(Exception):  # noqa: N818  # not an error: the call is repeated
 class SessionWorkers:
     """The workers that have joined a session, by their addresses."""
 
-    def __init__(self, client: "Client", size: tuple[int, ...], reservation: Reservation) -> None:
-        """Initialize; ``size`` is the number of partitions, the numbers of those whose states and values a worker may keep, and that
+    def __init__(self, client: "Client", size: ShardSize, reservation: Reservation) -> None:
+        """Initialize; ``size`` is the layout, the numbers of partitions whose states and values a worker may keep, and that
         of the groups whose tiled sums it may keep. The ``reservation`` is each worker's.
         """
         from dfact.internals.distributed import check_client

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from dfact.data.dataset import Dataset
-from dfact.data.layout import Layout
 from dfact.engine.driver import drive
 from dfact.engine.partitions import partitions
 from dfact.engine.requests import Solver, memo, run, state_rows
@@ -81,7 +80,8 @@ def make_descent(
     sums = yield from run(SlicesPass(dtype), None)
     prior, norm = _make_prior(model, dataset, sums), float(sums.columns.sum())
     descents = _Descents(model, dataset, dtype, prior, seed)
-    sampled = None if descents.exact else plan_sample(dataset.shape, model.n_components, dataset.missing_rate)
+    layout = dataset.source.layout
+    sampled = None if descents.exact else plan_sample(dataset.shape, model.n_components, dataset.missing_rate, layout)
     if not isinstance(model.init, str):
         others = [np.ascontiguousarray(A.T) for A in check_factors(model.init, dataset.shape, model.n_components)[1:]]
         others = _without_unobserved([np.abs(A) if model.nonnegative else A for A in others], dataset)
@@ -89,13 +89,13 @@ def make_descent(
         starts = yield from _initial_factors(model, dataset, seed, dtype)
         others = yield from best_start(starts, ALL_ROWS, net, descents.make)
     else:
-        pass_ = KeepRowsPass(sampled.rows, seed, prior.rows, Layout.of(dataset.shape), dtype)
+        pass_ = KeepRowsPass(sampled.rows, seed, prior.rows, layout, dtype)
         rows = yield from run(pass_, None, sample=sampled.partitions)
         size = dataset.shape, model.n_components, dataset.missing_rate
         sample = row_sample(*size, len(rows.values), None)
         others = yield from _start_on_sample(model, dataset, seed, net, rows, sample, prior, report)
         if model.solver != "stochastic":
-            others = yield from grow(others, growing_samples(*size, sample), net, descents.make, report)
+            others = yield from grow(others, growing_samples(*size, sample, layout), net, descents.make, report)
     return prior, (yield from descents.make_last(others, net)), norm
 
 

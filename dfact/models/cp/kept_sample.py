@@ -31,12 +31,11 @@ class SamplePlan:
     """Number of slices of a partition."""
 
 
-def plan_sample(shape: tuple[int, ...], rank: int, missing_rate: float) -> SamplePlan | None:
+def plan_sample(shape: tuple[int, ...], rank: int, missing_rate: float, layout: Layout) -> SamplePlan | None:
     """Choose a sample of data of this shape; None if the data is not much larger than the sample."""
-    layout = Layout.of(shape)
     count = min(_PARTITIONS, layout.n_partitions)
-    each, last = -(-_wanted_rows(shape, rank, missing_rate) // count), layout.n_partitions - 1
-    smallest = layout.n_rows - last * layout.partition_rows
+    each = -(-_wanted_rows(shape, rank, missing_rate) // count)
+    smallest = min(rows.stop - rows.start for rows in (layout.rows(each[-1], each.stop) for each in layout.partition_ranges))
     if each * count > most_rows(shape, rank) or each > smallest:
         return None
     return SamplePlan(tuple(int((i + 0.5) * layout.n_partitions / count) for i in range(count)), each)
@@ -81,7 +80,7 @@ class KeepRowsPass(Pass[BlockState, None, KeptRows]):
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, KeptRows]:
-        V, partition = unfold(block), block.start // self.layout.partition_rows
+        V, partition = unfold(block), self.layout.partition_of(block.start)
         extent = self.layout.rows(partition, partition + 1)
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(partition,)))
         drawn = extent.start + rng.permutation(extent.stop - extent.start)[: self.rows]

@@ -49,11 +49,6 @@ def seeded(seed: int, *key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
-def partition_of(block: Block, layout: Layout) -> int:
-    """Return the number of the partition that a block belongs to."""
-    return block.start // layout.partition_rows
-
-
 @dataclass
 class SampledRows(PartialSums, name="cp_sampled_rows"):
     """Number of slices in a sample."""
@@ -84,7 +79,7 @@ class MonitorRowsPass(Pass[BlockState, None, SampledRows]):
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[MonitorState, SampledRows]:
-        V, partition = unfold(block), partition_of(block, self.layout)
+        V, partition = unfold(block), self.layout.partition_of(block.start)
         extent = self.layout.rows(partition, partition + 1)
         drawn = extent.start + seeded(self.seed, partition).permutation(extent.stop - extent.start)[: self.rows]
         rows = np.sort(drawn[(drawn >= block.start) & (drawn < block.start + len(V))]) - block.start

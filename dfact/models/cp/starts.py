@@ -37,9 +37,9 @@ def row_sample(shape: tuple[int, ...], rank: int, missing_rate: float, rows: int
     return RowSample(partitions, rows / shape[0], rank * sum(shape[1:]) / max(observed, 1))
 
 
-def growing_samples(shape: tuple[int, ...], rank: int, missing_rate: float, first: RowSample) -> list[RowSample]:
+def growing_samples(shape: tuple[int, ...], rank: int, missing_rate: float, first: RowSample, layout: Layout) -> list[RowSample]:
     """Return the samples of a 16th and a quarter of the partitions that are at least twice as large as the one before."""
-    layout, samples = Layout.of(shape), [first]
+    samples = [first]
     for share in _SHARES:
         partitions = layout.sample(share)
         rows = sum(part.stop - part.start for part in (layout.rows(i, i + 1) for i in partitions))

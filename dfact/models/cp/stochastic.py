@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.engine.requests import Solver, run
 from dfact.errors import ParameterError
@@ -133,7 +132,7 @@ class StochasticDescent:
         self._prior, self._dtype = prior, dtype
         self._others = [A.copy() for A in others]
         shape = source.shape
-        self._source, self._shape, self._layout = source, shape, Layout.of(shape)
+        self._source, self._shape, self._layout = source, shape, source.layout
         self._batch_sizes, self._step_size, self._exact = batch_sizes, step_size, exact
         self._rows_read = 0
         # Seeds of the partitions drawn, the steps on them, and the monitoring sample.

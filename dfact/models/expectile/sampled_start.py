@@ -33,7 +33,7 @@ def start_on_sample(pass_: K, alternation: Alternation, dataset: Dataset, report
     The sample's share s of the rows has the objective Σ ρ_τ + ridge·‖X‖² + s·ridge·‖Y‖². With X·s^-¼ and Y·s^¼ that is the
     objective of a dataset of these rows alone, whose ridge is √s·ridge.
     """
-    layout, observed, Y = Layout.of(dataset.shape), 1 - dataset.missing_rate, alternation.point.Y
+    layout, observed, Y = dataset.source.layout, 1 - dataset.missing_rate, alternation.point.Y
     partitions = sample_partitions(layout, ceil(_ENTRIES * Y.shape[1] / observed))
     # At τ = ½ the SVD of complete data is the minimum up to the ridge.
     solved = pass_.loss.tau == 0.5 and observed == 1 and pass_.row_start.projection.any()

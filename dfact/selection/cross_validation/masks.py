@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -110,8 +111,8 @@ class MaskedSource(DenseSource):
     source: RowSource
     missing_code: int | None
     mask: EntryMask
-    block_rows: int
-    """Rows of a block of the complete dataset, as the mask draws by block."""
+    blocks: Layout
+    """Layout of the complete dataset, as the mask draws by block."""
     first: int = 0
     """Number of the first row in the dataset, where a block begins."""
 
@@ -127,17 +128,21 @@ class MaskedSource(DenseSource):
     def chunk_rows(self) -> int | None:
         return self.source.chunk_rows
 
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return self.source.segments
+
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the rows from start to stop; the blocks that hold them are read completely, as the mask draws by block."""
-        step, n = self.block_rows, self.shape[0]
-        first = start // step * step
-        blocks = [self._block(begin, min(begin + step, n)) for begin in range(first, stop, step)]
-        return np.ascontiguousarray(np.concatenate(blocks)[start - first : stop - first])
+        starts = np.asarray(self.blocks.block_starts) - self.first
+        first, last = np.searchsorted(starts, [start, stop - 1], side="right") - [1, 0]
+        edges = [*starts[first:last].tolist(), min(self.shape[0], *starts[last : last + 1])]
+        blocks = [self._block(begin, end) for begin, end in pairwise(edges)]
+        return np.ascontiguousarray(np.concatenate(blocks)[start - edges[0] : stop - edges[0]])
 
     def _block(self, start: int, stop: int) -> NDArray[Any]:
         values = as_float(self.source.read(start, stop), self.missing_code, self.dtype)
-        index = (self.first + start) // self.block_rows
-        return self.mask(Block(values, None, index, self.first + start)).values
+        return self.mask(Block(values, None, self.blocks.block_of(self.first + start), self.first + start)).values
 
     def slice(self, rows: slice) -> MaskedSource:
         """Return the source of the rows, of which the first must begin a block."""
@@ -146,7 +151,7 @@ class MaskedSource(DenseSource):
 
 def masked(dataset: Dataset, mask: EntryMask) -> Dataset:
     """Return the dataset seen through the mask; computing its column statistics reads it once."""
-    source = MaskedSource(dataset.source, dataset.missing_code, mask, Layout.of(dataset.shape).block_rows)
+    source = MaskedSource(dataset.source, dataset.missing_code, mask, dataset.source.layout)
     return replace(dataset, source=source, missing_code=None, statistics=ColumnStatistics.of_source(source), stored_fingerprint=None)
 
 

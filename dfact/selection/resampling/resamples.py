@@ -65,9 +65,9 @@ class Resample:
     """Number of the stratum of each row (n,)."""
 
     @classmethod
-    def draw(cls, shape: tuple[int, ...], seed: int, number: int, *, weighted: bool, strata: NDArray[Any] | None = None) -> "Resample":
-        """Draw the counts of the blocks for data of this shape, for ``strata`` numbered from 0 without gaps."""
-        sizes = _block_sizes(shape, strata)
+    def draw(cls, layout: Layout, seed: int, number: int, *, weighted: bool, strata: NDArray[Any] | None = None) -> "Resample":
+        """Draw the counts of the blocks for data with this layout, for ``strata`` numbered from 0 without gaps."""
+        sizes = _block_sizes(layout, strata)
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
         counts = np.stack(
             [generator.multinomial(total, blocks / max(total, 1)) for blocks, total in zip(sizes, sizes.sum(axis=1), strict=True)]
@@ -116,10 +116,10 @@ class Half(Resample):
     """Number of rows of each stratum and block that the other half took before this one (strata, blocks)."""
 
     @classmethod
-    def draw(cls, shape: tuple[int, ...], seed: int, number: int, *, weighted: bool, strata: NDArray[Any] | None = None) -> "Half":
+    def draw(cls, layout: Layout, seed: int, number: int, *, weighted: bool, strata: NDArray[Any] | None = None) -> "Half":
         """Draw the numbers of rows of the blocks for half ``number``."""
         pair, second = divmod(number, 2)
-        sizes = _block_sizes(shape, strata)
+        sizes = _block_sizes(layout, strata)
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(pair,)))
         counts = np.stack([generator.multivariate_hypergeometric(blocks, int(blocks.sum()) // 2) for blocks in sizes])
         before = np.zeros_like(counts)
@@ -141,12 +141,11 @@ class Half(Resample):
         return 2 * super()._rows_before(index)
 
 
-def _block_sizes(shape: tuple[int, ...], strata: NDArray[Any] | None) -> NDArray[np.int64]:
+def _block_sizes(layout: Layout, strata: NDArray[Any] | None) -> NDArray[np.int64]:
     """Return the number of rows of each stratum in each block (strata, blocks); without strata, all rows are one."""
-    n, step = shape[0], Layout.of(shape).block_rows
-    starts = np.arange(0, n, step)
+    starts = layout.block_starts
     if strata is None:
-        return np.minimum(step, n - starts)[None]
+        return np.diff([*starts, layout.n_rows])[None]
     return np.stack([np.add.reduceat(strata == level, starts, dtype=np.int64) for level in range(int(strata.max()) + 1)])
 
 
@@ -157,10 +156,9 @@ class GroupRows(Resample):
     group: int = 0
 
     @classmethod
-    def choose(cls, seed: int, number: int, strata: NDArray[Any], group: int, step: int, *, weighted: bool) -> "GroupRows":
-        """Choose the rows of a group, for blocks of ``step`` rows. ``seed`` and ``number`` are for views that draw among them."""
-        starts = np.arange(0, len(strata), step)
-        counts = np.stack([np.add.reduceat(strata == g, starts, dtype=np.int64) for g in range(1, int(strata.max()) + 1)])
+    def choose(cls, seed: int, number: int, strata: NDArray[Any], group: int, layout: Layout, *, weighted: bool) -> "GroupRows":
+        """Choose the rows of a group, for data with this layout. ``seed`` and ``number`` are for views that draw among them."""
+        counts = np.stack([np.add.reduceat(strata == g, layout.block_starts, dtype=np.int64) for g in range(1, int(strata.max()) + 1)])
         return cls(seed, number, counts, weighted, strata, group)
 
     def multiplicity(self, index: int, start: int, size: int) -> NDArray[np.intp]:
@@ -215,7 +213,7 @@ class ResampleFits:
 
     def _view(self, which: int) -> BlockView:
         """Return the view of the rows of a resample."""
-        return Resample.draw(self.task.dataset.shape, self.seed, which, weighted=self.model.traits.copies_weights, strata=self.strata)
+        return Resample.draw(self.task.layout, self.seed, which, weighted=self.model.traits.copies_weights, strata=self.strata)
 
     def _task(self, which: int) -> FitTask[Any]:
         """Return the task of the fit to a resample."""
@@ -261,7 +259,7 @@ class HalfFits(ResampleFits):
     """Fits to random halves of the rows, in pairs without a common row, in which each row counts twice."""
 
     def _view(self, which: int) -> BlockView:
-        return Half.draw(self.task.dataset.shape, self.seed, which, weighted=self.model.traits.copies_weights, strata=self.strata)
+        return Half.draw(self.task.layout, self.seed, which, weighted=self.model.traits.copies_weights, strata=self.strata)
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,15 +315,15 @@ class GroupFits(ResampleFits):
     def rows_of_group(self, which: int) -> GroupRows:
         """Return the view of the rows of the group of a fit."""
         assert self.strata is not None, "groups are strata"
-        step, group = Layout.of(self.task.dataset.shape).block_rows, which % len(self.problems)
-        return GroupRows.choose(self.seed, which, self.strata, group + 1, step, weighted=self.model.traits.copies_weights)
+        group, weighted = which % len(self.problems), self.model.traits.copies_weights
+        return GroupRows.choose(self.seed, which, self.strata, group + 1, self.task.layout, weighted=weighted)
 
     def _view(self, which: int) -> BlockView:
         draw, group = divmod(which, len(self.problems))
         if not draw:
             return self.rows_of_group(which)
-        shape, weighted = self.task.dataset.shape, self.model.traits.copies_weights
-        resample = Resample.draw(shape, self.seed, which, weighted=weighted, strata=self.strata)
+        weighted = self.model.traits.copies_weights
+        resample = Resample.draw(self.task.layout, self.seed, which, weighted=weighted, strata=self.strata)
         others = np.arange(len(resample.counts)) != group + 1
         return replace(resample, counts=np.where(others[:, None], 0, resample.counts))
 

@@ -100,7 +100,8 @@ def test_rows_begin_near_their_optimum(missing: float, dtype: type) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_driver_s_sample_is_drawn_from_a_few_partitions(seed: int) -> None:
     shape = (40_000, 60, 40)
-    plan, layout = plan_sample(shape, 10, 0.2), Layout.of(shape)
+    layout = Layout.of(shape)
+    plan = plan_sample(shape, 10, 0.2, layout)
     assert plan is not None
     assert len(plan.partitions) == 8
     assert len(plan.partitions) * plan.rows <= most_rows(shape, 10)
@@ -115,16 +116,17 @@ def test_the_driver_s_sample_is_drawn_from_a_few_partitions(seed: int) -> None:
             drawn += rows.values[:, 0].tolist()
     assert drawn == sorted(set(drawn))
     assert len(drawn) == plan.rows * len(plan.partitions)
-    assert plan_sample((300, 60, 40), 10, 0.2) is None
+    assert plan_sample((300, 60, 40), 10, 0.2, Layout.of((300, 60, 40))) is None
 
 
 def test_samples_grow() -> None:
     shape = (200_000, 300, 5)
     first = row_sample(shape, 10, 0.2, 1000, None)
-    samples = [first, *growing_samples(shape, 10, 0.2, first)]
+    samples = [first, *growing_samples(shape, 10, 0.2, first, Layout.of(shape))]
     assert [round(sample.share, 2) for sample in samples] == [0.01, 0.06, 0.24]
     assert all(a.noise > 2 * b.noise for a, b in pairwise(samples))
-    assert growing_samples((300, 20, 5), 2, 0.0, row_sample((300, 20, 5), 2, 0.0, 70, None)) == []
+    small = (300, 20, 5)
+    assert growing_samples(small, 2, 0.0, row_sample(small, 2, 0.0, 70, None), Layout.of(small)) == []
 
 
 @pytest.mark.usefixtures("many_partitions", "small_samples")
@@ -133,7 +135,7 @@ def test_samples_grow() -> None:
 def test_samples_are_the_same_on_every_executor(solver: Any, client: Client, tmp_path: Path) -> None:
     X = answers(15_000, 3).astype(np.float32)
     dataset = dfact.import_array(X, tmp_path / "d.zarr")
-    assert plan_sample(X.shape, 3, 0.2) is not None
+    assert plan_sample(X.shape, 3, 0.2, Layout.of(X.shape)) is not None
     settings: dict[str, Any] = {"lam": 3.0, "max_iter": 4, "solver": solver, "random_state": 0}
     heard: list[dfact.progress.Iteration] = []
     reference = dfact.ElasticCP(3, executor="inline", callbacks=[heard.append], **settings).fit(X)
