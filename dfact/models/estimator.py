@@ -49,6 +49,14 @@ SAVED_TYPES: dict[str, type[Any]] = {Environment.__name__: Environment}
 """Dataclasses by name that fitted attributes may hold."""
 
 
+def add_saved_types(*kinds: type[Any]) -> None:
+    """Let fitted attributes hold these dataclasses, which a saved model names without their modules."""
+    for kind in kinds:
+        known = SAVED_TYPES.setdefault(kind.__name__, kind)
+        assert known.__module__ == kind.__module__, f"{known.__module__} and {kind.__module__} both name a saved type {kind.__name__}"
+        SAVED_TYPES[kind.__name__] = kind
+
+
 @add_old_names
 class Factorization(ScoreInterface, TransformerInterface):
     """Base of the estimators.
@@ -116,7 +124,7 @@ class Factorization(ScoreInterface, TransformerInterface):
             return
         MODELS[cls.__name__] = cls
         cls.__doc__ = with_shared_entries(cls, Factorization)
-        SAVED_TYPES.update({kind.__name__: kind for kind in cls.saved_types})
+        add_saved_types(*cls.saved_types)
 
     def prepare(self, X: Any, **fit_inputs: Any) -> FitTask[Any]:
         """Check the parameters and the data, and plan the fit; nothing runs, and the model does not change.

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.lazy import special
-from dfact.models.estimator import SAVED_TYPES
+from dfact.models.estimator import add_saved_types
 from dfact.models.fitted_schema import Shape
 from dfact.psychometrics.several_tests import adjusted
 
@@ -74,4 +74,4 @@ class ItemTests:
         return self.impact - width, self.impact + width
 
 
-SAVED_TYPES["ItemTests"] = ItemTests
+add_saved_types(ItemTests)

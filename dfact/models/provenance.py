@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.lazy import pd, special
-from dfact.models.estimator import SAVED_TYPES
+from dfact.models.estimator import add_saved_types
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
 from dfact.psychometrics.several_tests import adjusted
@@ -543,4 +543,4 @@ def _numbers_or_texts(values: pd.Series[Any]) -> list[float] | list[str]:
     return [str(value) for value in values]
 
 
-SAVED_TYPES.update({kind.__name__: kind for kind in (SelectionRecord, Stability, TensorStability, Comparison)})  # any model may have them
+add_saved_types(SelectionRecord, Stability, TensorStability, Comparison)  # any model may have them

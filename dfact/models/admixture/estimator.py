@@ -23,7 +23,7 @@ from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
 from dfact.models.admixture.variants import Match, Variants, match_columns
 from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
 from dfact.models.binomial.fit import Maximum, begin, maximize_likelihood
-from dfact.models.binomial.growth import ColumnSurrogate, FigurePass, grow_likelihood, measure_new, sum_rows
+from dfact.models.binomial.growth import FigurePass, FrequencySurrogate, grow_likelihood, measure_new, sum_rows
 from dfact.models.binomial.passes import CountPass, DeviancePass, ProjectionPass, StepPass
 from dfact.models.binomial.row_block import ColumnWeights
 from dfact.models.binomial.shrinkage import expected_frequencies
@@ -167,10 +167,10 @@ class Admixture(Growing):
     variants_: Variants | None
     row_populations_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
     memberships_se_: Annotated[Any, Shape(("n", "k"), rows=True), OPTIONAL]
-    sums_: Annotated[ColumnSurrogate, OPTIONAL]
+    sums_: Annotated[FrequencySurrogate, OPTIONAL]
     rows_attribute = "memberships_"
     rare_items = True
-    saved_sums = (ColumnSurrogate,)
+    saved_sums = (FrequencySurrogate,)
     traits = ModelTraits(
         Vocabulary("population", "populations", "individuals", "SNPs", "Allele frequencies of the populations", "allele frequency"),
         nonnegative=True,

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.errors import DataError
-from dfact.models.estimator import SAVED_TYPES
+from dfact.models.estimator import add_saved_types
 from dfact.models.fitted_schema import Shape
 
 _UNKNOWN_ALLELES = ("0", ".", "")
@@ -42,7 +42,7 @@ class Variants:
         return cls(position=table["position"].to_numpy(np.int64), **texts)
 
 
-SAVED_TYPES[Variants.__name__] = Variants
+add_saved_types(Variants)
 
 
 @dataclass(frozen=True, eq=False)

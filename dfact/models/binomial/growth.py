@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnSurrogate:
+class FrequencySurrogate:
     """A quadratic function of the frequencies P (K, m): constant + Σ_j slope_jᵀp_j − ½ p_jᵀC_j p_j, the log-likelihood of the seen rows."""
 
     slope: Annotated[Floats, Shape(("k", "m"))]
@@ -185,7 +185,7 @@ class Update:
     """Log-likelihood of all rows at each accepted point, with the surrogate of the earlier ones: it never falls."""
 
 
-def grow_frequencies(pass_: StepPass, earlier: ColumnSurrogate, P: Floats, tol: float, report: Reporter) -> Solver[Update]:
+def grow_frequencies(pass_: StepPass, earlier: FrequencySurrogate, P: Floats, tol: float, report: Reporter) -> Solver[Update]:
     """Update the frequencies P by new rows, from their memberships in the state, which move too."""
     given = {"P": P, "slope": earlier.slope, "curvature": earlier.curvature}
     surrogate = yield from step_tiles(Begin(), given)
@@ -268,7 +268,7 @@ class Growable:
 
     figures: FigureSums
     """Figures of the rows of the last pass."""
-    surrogate: ColumnSurrogate
+    surrogate: FrequencySurrogate
     """Surrogate of all rows."""
     gain: Gain
     frequencies: Floats
@@ -277,7 +277,7 @@ class Growable:
     """Name of the state array with the memberships of the rows of the last pass."""
 
 
-def sum_rows(pass_: FigurePass, frequencies: str, earlier: ColumnSurrogate | None = None) -> Solver[Growable]:
+def sum_rows(pass_: FigurePass, frequencies: str, earlier: FrequencySurrogate | None = None) -> Solver[Growable]:
     """Return the figures of the rows at the frequencies in a tiles' array, and their surrogate, added to the earlier one.
 
     Two groups of rows also give the gain of a complete fit, estimated by second-order steps of the frequencies of each half. Afterwards
@@ -289,7 +289,7 @@ def sum_rows(pass_: FigurePass, frequencies: str, earlier: ColumnSurrogate | Non
     items, slope = (yield from read_tiles("items", wide)), (yield from read_tiles("slope", wide))
     curvature = yield from read_tiles("curvature", wide)
     before = float(sums.log_likelihood.sum()) + (0.0 if earlier is None else earlier.constant) + float(totals.earlier)
-    surrogate = ColumnSurrogate(slope, curvature, before - float(totals.all))
+    surrogate = FrequencySurrogate(slope, curvature, before - float(totals.all))
     return Growable(
         replace(sums, items=items),
         surrogate,
@@ -310,7 +310,7 @@ def _gain(pass_: FigurePass, sums: FigureSums, changes: Floats, m: int) -> Gain:
     return estimate_gain(found, float(np.sqrt(0.5 * pass_.k * m) / losses.mean()))
 
 
-def grow_likelihood(model: Any, codes: Codes, P: Floats, earlier: ColumnSurrogate, dtype: np.dtype[Any]) -> Solver[Growable]:
+def grow_likelihood(model: Any, codes: Codes, P: Floats, earlier: FrequencySurrogate, dtype: np.dtype[Any]) -> Solver[Growable]:
     """Add rows, which :func:`measure_new` has projected, to the frequencies P and the surrogate of the earlier rows.
 
     Set the log-likelihood of the model, that of the earlier rows by their surrogate.

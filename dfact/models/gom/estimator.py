@@ -25,7 +25,7 @@ from dfact.linalg.svd import gram_size, tiled_gram_size
 from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
 from dfact.models.binomial.fit import begin, maximize_likelihood
 from dfact.models.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes, with_growth
-from dfact.models.binomial.growth import ColumnSurrogate, FigurePass, grow_likelihood, measure_new, sum_rows
+from dfact.models.binomial.growth import FigurePass, FrequencySurrogate, grow_likelihood, measure_new, sum_rows
 from dfact.models.binomial.passes import ProjectionPass, RestartPass, StepPass
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
@@ -173,7 +173,7 @@ class GradeOfMembership(Growing):
     sums_: Annotated[ClassSums, OPTIONAL]
     rows_attribute = "memberships_"
     rare_items = True
-    saved_sums = (ClassSums, ColumnSurrogate)
+    saved_sums = (ClassSums, FrequencySurrogate)
     traits = ModelTraits(
         Vocabulary("class", "classes", "subjects", "items", "Responses of the classes", "expected response"),
         nonnegative=True,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.models.binomial.growth import ColumnSurrogate
+from dfact.models.binomial.growth import FrequencySurrogate
 from dfact.models.fitted_schema import AtLeast, Shape
 from dfact.models.gom.passes import MembershipSums, modularity
 
@@ -15,7 +15,7 @@ from dfact.models.gom.passes import MembershipSums, modularity
 class ClassSums:
     """Sums over all subjects, each with the memberships of the time when it was added."""
 
-    surrogate: ColumnSurrogate
+    surrogate: FrequencySurrogate
     """Log-likelihood of the subjects as a function of Θᵀ/M."""
     cross: Annotated[NDArray[Any], Shape(("m", "k"))]
     """RᵀΠ (J, K)."""
@@ -29,7 +29,7 @@ class ClassSums:
     @classmethod
     def of(
         cls,
-        surrogate: ColumnSurrogate,
+        surrogate: FrequencySurrogate,
         sums: MembershipSums,
         column_sums: NDArray[Any],
         order: NDArray[np.intp],

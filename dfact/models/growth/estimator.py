@@ -20,7 +20,7 @@ from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.linalg.congruence import congruence, match
 from dfact.models.docstrings import with_shared_entries
-from dfact.models.estimator import SAVED_TYPES, Factorization
+from dfact.models.estimator import Factorization, add_saved_types
 from dfact.models.fit_task import FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.growth.baseline import Baseline
@@ -32,7 +32,7 @@ from dfact.models.scikit_learn import check_is_fitted
 
 _OF_EARLIER_LOADINGS = ("stability_", "comparison_")  # annotations that an update makes untrue
 _NAMED = 3  # labels in a message
-SAVED_TYPES.update({kind.__name__: kind for kind in SAVED})
+add_saved_types(*SAVED)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Growing(Factorization, registered=False):
         super().__init_subclass__(**settings)
         if settings.get("registered", True):
             cls.__doc__ = with_shared_entries(cls, Growing)
-            SAVED_TYPES.update({kind.__name__: kind for kind in cls.saved_sums})
+            add_saved_types(*cls.saved_sums)
 
     def partial_fit(self, X: Any, y: None = None, **fit_inputs: Any) -> Self:
         """Add the rows X (n, m) to the model, without those that it has seen; an unfitted model is fitted to X.

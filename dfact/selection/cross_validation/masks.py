@@ -134,9 +134,9 @@ class MaskedSource(DenseSource):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the rows from start to stop; the blocks that hold them are read completely, as the mask draws by block."""
-        starts = np.asarray(self.blocks.block_starts) - self.first
+        starts = np.array([*self.blocks.block_starts, self.blocks.n_rows]) - self.first
         first, last = np.searchsorted(starts, [start, stop - 1], side="right") - [1, 0]
-        edges = [*starts[first:last].tolist(), min(self.shape[0], *starts[last : last + 1])]
+        edges = np.minimum(starts[first : last + 1], self.shape[0]).tolist()
         blocks = [self._block(begin, end) for begin, end in pairwise(edges)]
         return np.ascontiguousarray(np.concatenate(blocks)[start - edges[0] : stop - edges[0]])
 

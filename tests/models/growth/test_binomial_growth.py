@@ -12,7 +12,7 @@ from dfact.cli.main import main
 from dfact.errors import DataError
 from dfact.models.admixture import footprint
 from dfact.models.binomial import growth
-from dfact.models.binomial.growth import ColumnSurrogate, multiply
+from dfact.models.binomial.growth import FrequencySurrogate, multiply
 from tests.models.admixture.test_admixture import Array, log_likelihood, planted, rmse, stored_genotypes
 
 SEEN = "ignore:.*have labels that the model has seen"
@@ -26,7 +26,7 @@ def likelihood(model: Any, X: Array) -> float:
     return log_likelihood(X, np.asarray(model.transform(X), np.float64), P)
 
 
-def value(surrogate: ColumnSurrogate, P: Array) -> float:
+def value(surrogate: FrequencySurrogate, P: Array) -> float:
     return surrogate.constant + float(((surrogate.slope - multiply(surrogate.curvature, P) / 2) * P).sum())
 
 
@@ -52,7 +52,7 @@ def test_components_are_put_in_another_order() -> None:
     rng = np.random.default_rng(1)
     A, P, order = rng.normal(size=(4, 4, 7)), rng.random((4, 7)), rng.permutation(4)
     C = A + A.transpose(1, 0, 2)
-    surrogate = ColumnSurrogate(rng.normal(size=(4, 7)), C[np.tril_indices(4)], 2.0)
+    surrogate = FrequencySurrogate(rng.normal(size=(4, 7)), C[np.tril_indices(4)], 2.0)
     np.testing.assert_allclose(multiply(surrogate.curvature, P), np.einsum("klj,lj->kj", C, P))
     assert value(surrogate.ordered(order), P[order]) == pytest.approx(value(surrogate, P))
 

@@ -81,7 +81,7 @@ class _CompressedSource(SparseSource):
     """Names of the arrays of values, of numbers of columns (or rows), and of positions in the group ``name``."""
     full_shape: tuple[int, int]
     stored_type: np.dtype[Any]
-    n_stored: int
+    n_entries: int
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,7 +93,7 @@ class _CompressedSource(SparseSource):
 
     @property
     def row_entries(self) -> float:
-        return self.n_stored / max(1, self.shape[0])
+        return self.n_entries / max(1, self.shape[0])
 
     def _compressed(self, start: int, stop: int, n_minor: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Read the values, numbers and positions of the rows (or columns) start to stop, and check them."""
@@ -111,7 +111,7 @@ class _CompressedSource(SparseSource):
             indptr = opened[self.name][self.members[2]][start : stop + 1].astype(np.int64)
         complete = len(indptr) == stop - start + 1
         # SciPy would read beyond the entries where these are wrong.
-        if not complete or indptr[0] < 0 or indptr[-1] > self.n_stored or (indptr[1:] < indptr[:-1]).any():
+        if not complete or indptr[0] < 0 or indptr[-1] > self.n_entries or (indptr[1:] < indptr[:-1]).any():
             raise DataError(f"{self.name} of {self.file.name} has invalid positions of rows {start} to {stop}; export it again")
         return np.asarray(indptr)
 
@@ -161,7 +161,7 @@ class HDF5CSCSource(_CompressedSource):
     @cached_property
     def _loaded(self) -> CSRSource:
         n, m = self.full_shape
-        need = 3 * self.n_stored * (self.dtype.itemsize + 4) + 16 * (n + m)
+        need = 3 * self.n_entries * (self.dtype.itemsize + 4) + 16 * (n + m)
         require_memory(f"{self.name} of {self.file.name}", need, "it is stored by columns: write it by rows (CSR), or import --transpose")
         return CSRSource(parse(self.file, HDF5, self._matrix), implicit_value=self.implicit_value)
 
