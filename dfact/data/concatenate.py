@@ -23,14 +23,14 @@ from dfact.lazy import pd
 def concatenate(datasets: Sequence[Any]) -> Dataset:
     """Concatenate the rows of datasets with the same columns, such as those of several sites; no value is copied.
 
-    Blocks and partitions do not cross from one dataset to the next, and sums are first formed within each. So a fit to the
-    concatenated data has the bits of a federated fit to the same datasets in the same order; see :class:`dfact.Sites`.
+    Blocks and partitions do not cross from one dataset to the next, and sums are first formed within each. So the sums of a dataset do
+    not depend on the others.
 
     Parameters
     ----------
     datasets : sequence of Dataset, paths or arrays
-        Datasets with the same columns, levels, offsets, types and missing codes. Valid ranges may differ unless codebooks declare
-        them: they are data's own, and those of the result contain all of them.
+        Datasets with the same columns, levels, offsets, types and missing codes. Valid ranges that codebooks do not declare may differ;
+        those of the result contain those of all datasets.
 
     Returns
     -------
