@@ -18,7 +18,7 @@ import dfact
 from dfact.data.layout import Layout
 from dfact.engine.cluster.placement import Tree, build_call_tree, split_runs
 from dfact.engine.passes import PartialSums
-from dfact.engine.reduction import TreeSum
+from dfact.engine.reduction import Leaves, TreeSum
 
 _ENTRY_SECONDS = 1.5e-9
 """Seconds of a thread per entry of ICQF with 20 factors, read from disk: benchmarks/bounded_nmf/out_of_core."""
@@ -54,7 +54,7 @@ def counted(workers: int, partitions: int, shape: Any = build_call_tree) -> Node
 
     def count(here: Tree[list[range]]) -> tuple[Nodes, TreeSum[Any]]:
         runs, below = here
-        held = TreeSum[Any](partitions)
+        held = TreeSum[Any](Leaves((partitions,)))
         held.update({(0, number): _Nothing() for run in runs for number in run})
         found = []
         for child in below:

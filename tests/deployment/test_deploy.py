@@ -26,6 +26,7 @@ import dfact
 from benchmarks.common import wait_until
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
+from dfact.data.layout import Layout
 from dfact.jobs.kubernetes import PlannedWorkers
 from dfact.storage.folder_owners import host, is_stale, process_start
 from tests.conftest import planted_answers
@@ -516,6 +517,10 @@ class Rows:
     row_bytes: int = 60
     is_sparse: bool = False
     is_fetched: bool = False
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.shape)
 
 
 def test_pods_get_the_memory_of_the_plan(job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
