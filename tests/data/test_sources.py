@@ -210,7 +210,7 @@ class TestMasked(RowSourceSuite):
         return X
 
     def open(self, folder: Path) -> RowSource:
-        return MaskedSource(ArraySource(self.codes()), 255, EntryMask(0.3, 5, 2, self.held_out), self.slice_rows)
+        return MaskedSource(ArraySource(self.codes()), 255, EntryMask(0.3, 5, 2, self.held_out), Layout(N, self.slice_rows, N, N))
 
 
 class TestHeldOut(TestMasked):

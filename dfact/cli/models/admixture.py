@@ -35,7 +35,7 @@ SPECS = (
                 seed("Seed of the folds."),
             ],
             plot=("dfact.report.selection:deviance_plot", "the error over the number of populations"),
-            left_out={"supervised": "labels fix the populations"},
+            left_out={"supervised": "labels fix the populations", "rule": "the lowest error decides"},
         ),
     ),
 )

@@ -17,7 +17,7 @@ _FOLDS = [
     click.option(
         "--blocks", "n_blocks", default="10x10", metavar="ROWSxCOLUMNS", type=BlockShape(), help="Numbers of row and column blocks."
     ),
-    click.option("--folds", "n_folds", default=10, help="Number of folds to which the blocks are assigned."),
+    click.option("--folds", "n_folds", type=int, show_default="10", help="Number of folds to which the blocks are assigned."),
     click.option("--repeats", "n_repeats", default=1, help="Number of times the blocks are assigned to folds."),
 ]
 _FOLD_TOLERANCE = {
@@ -55,6 +55,7 @@ _select_icqf = SelectSpec(
     plot=("dfact.report.selection:error_plot", "the error over the number of factors"),
     left_out=dict.fromkeys(("penalty", "subproblem_solver", "rho", "bounds", "max_iter"), "the default serves every candidate")
     | dict.fromkeys(("solver", "init"), "the fits to the folds have their own")
+    | {"training": "a factorization without bounds alone has another training"}
     | _DATASET,
 )
 
@@ -97,8 +98,7 @@ _select_nmf = SelectSpec(
     changes={"alpha_H": {"type": NumberOrWord("same"), "metavar": "NUMBER"}},
     grid=("n_components", "alpha_W"),
     plot=("dfact.report.selection:error_plot", "the error over the number of factors"),
-    left_out={"max_iter": "the default serves every candidate", "init": "the fits to the folds have their own"}
-    | {"n_restarts": "the fits start from singular vectors"},
+    left_out={"max_iter": "the default serves every candidate", "init": "the fits to the folds have their own"},
 )
 
 SPECS = (

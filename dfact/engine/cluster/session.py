@@ -70,7 +70,7 @@ class ClusterSession(CheckpointableSession):
     """
 
     def __init__(self, client: "Client", partitions: Partitions, plan: Plan) -> None:
-        self._client, self._partitions = client, partitions
+        self._client, self._partitions, self._layout = client, partitions, partitions.layout
         holder = f"a fit of {'×'.join(map(str, plan.shape))} of process {os.getpid()} on {socket.gethostname()}"
         size = partitions.layout, plan.resident_states, plan.resident_values, plan.resident_sums
         self._workers = SessionWorkers(client, size, Reservation(uuid4().hex, plan.reserved, holder))
@@ -125,8 +125,7 @@ class ClusterSession(CheckpointableSession):
             self._align_groups()
         self._journal.append(packed(request.with_broadcast(None)), packed(self.tile_states.resolve(request.broadcast)))
         self._summands, self._handed_over = request.partitions(len(self._partitions)), []
-        layout = self._partitions.layout
-        leaves = group_leaves(layout) if self._pending else Leaves.of(self._summands, layout.partition_ranges)
+        leaves = group_leaves(self._layout) if self._pending else Leaves.of(self._summands, self._layout.partition_ranges)
         sums, report = self._with_recovery(lambda: self._run_passes([self._done + 1], leaves))
         self._done += 1
         metrics.add(fit_passes=1)
@@ -174,12 +173,8 @@ class ClusterSession(CheckpointableSession):
         """Step some tiles, each on a worker that collects its sums from all others."""
         owners = self._workers.owners
         sources = [worker.shard for worker in owners] if self._pending else []
-        message = {
-            "epoch": self._epoch,
-            "pass_number": self._done,
-            "groups": group_leaves(self._partitions.layout).counts,
-            "sources": sources,
-        }
+        message: dict[str, Any] = {"epoch": self._epoch, "pass_number": self._done, "sources": sources}
+        message["groups"] = group_leaves(self._layout).counts
         shares = np.array_split(np.arange(len(tiles)), len(owners))
         calls = {
             worker: {"tiles": [tiles[i].number for i in share], "content": packed((step, [tiles[i] for i in share])), **message}
@@ -196,7 +191,7 @@ class ClusterSession(CheckpointableSession):
             if self._pending:
                 call = {"pass_number": self._done, "tiles": [tile.number]}
                 replies = [unpacked(self._workers.call(worker, "tile_sums", **call)) for worker in self._workers.owners]
-                own = tile_total([parts[0] for parts in replies], group_leaves(self._partitions.layout))
+                own = tile_total([parts[0] for parts in replies], group_leaves(self._layout))
             results.append(step(replace(tile, sums=own)))
         return results
 
@@ -229,7 +224,7 @@ class ClusterSession(CheckpointableSession):
         return last - first, unpacked(self._workers.call(worker, "rows", name=name, first=first, last=last))
 
     def write_rows(self, name: str, convert: Callable[[NDArray[Any]], NDArray[Any]], target: zarr.Array[Any]) -> bool:
-        rows = WrittenRows(name, convert, target, self._partitions.layout)
+        rows = WrittenRows(name, convert, target, self._layout)
         with marker(target) as marker_name:
             return self._with_recovery(partial(self._write, rows, marker_name))
 
@@ -268,10 +263,7 @@ class ClusterSession(CheckpointableSession):
         self._saved = list(states)
 
     def _run_passes(self, pass_numbers: Sequence[int], leaves: Leaves | None) -> tuple[TreeSum[Any], Report]:
-        """Run passes of the journal on the partitions that lack them. Returns the sums of the last, over these leaves.
-
-        Without ``leaves`` no sums are wanted.
-        """
+        """Run passes of the journal on the partitions that lack them. Returns the sums of the last, if ``leaves`` of them are given."""
         sums, report = TreeSum[Any](leaves or Leaves(())), Report({}, stateless=True)
         entries = [self._journal[pass_number] for pass_number in pass_numbers]
         sent = [self._sent, *(pass_ for pass_, _ in entries)]
@@ -476,7 +468,7 @@ class ClusterSession(CheckpointableSession):
 
     def _align_groups(self) -> None:
         """Let workers own complete groups of partitions from now on."""
-        unit = group_partitions(self._partitions.layout)
+        unit = group_partitions(self._layout)
         if unit != self._group_size and self._workers.owners:
             self._group_size = unit
             workers, weights = self._weights()

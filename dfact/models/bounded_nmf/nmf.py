@@ -321,9 +321,19 @@ class NMF(Growing):
         return task.compute_rows(_rows_pass(task.problem, RowStart.from_loadings(Q), task.dtype), Q, len(Q), out)[1]
 
     def column_loadings(self, X: Any, *, sample_weight: Any = None) -> NDArray[Any]:
-        """Return the loadings (m, k) of other columns X (n, m) of the fitted rows, each at its optimum given the factors.
+        """Return the loadings of other columns of the fitted rows, each at its optimum given the factors.
 
-        The weights of the rows are those of the fit.
+        Parameters
+        ----------
+        X : array or sparse matrix (n, m)
+            Other columns of the rows of the fit, in their order.
+        sample_weight : array (n,), optional
+            Weights of the rows, of which only ratios matter; all are equal by default.
+
+        Returns
+        -------
+        array (m, k)
+            Their loadings.
         """
         check_is_fitted(self)
         p, W = self.problem_, np.asarray(self.factors_, np.float64)

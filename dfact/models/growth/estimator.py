@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain
+from types import MethodType
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -33,6 +34,20 @@ from dfact.models.scikit_learn import check_is_fitted
 _OF_EARLIER_LOADINGS = ("stability_", "comparison_")  # annotations that an update makes untrue
 _NAMED = 3  # labels in a message
 add_saved_types(*SAVED)
+
+
+class _if_it_grows:  # noqa: N801  # used as a decorator
+    """Decorator of a method that a model has unless its parameters exclude growth, as scikit-learn expects."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method, self.__doc__ = method, method.__doc__
+
+    def __get__(self, model: Any, owner: type[Any]) -> Any:
+        if model is None:
+            return self._method
+        if reason := model._never_grows():
+            raise AttributeError(reason)
+        return MethodType(self._method, model)
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,7 @@ class Growing(Factorization, registered=False):
             cls.__doc__ = with_shared_entries(cls, Growing)
             add_saved_types(*cls.saved_sums)
 
+    @_if_it_grows
     def partial_fit(self, X: Any, y: None = None, **fit_inputs: Any) -> Self:
         """Add the rows X (n, m) to the model, without those that it has seen; an unfitted model is fitted to X.
 
@@ -163,12 +179,6 @@ class Growing(Factorization, registered=False):
     def _set_row_factors(self, factors: Any) -> None:
         """Store the factors of all rows."""
         setattr(self, self.rows_attribute, factors)
-
-    def __getattribute__(self, name: str) -> Any:
-        """Return an attribute; a model whose parameters exclude growth has no ``partial_fit``, as scikit-learn expects."""
-        if name == "partial_fit" and (reason := self._never_grows()):
-            raise AttributeError(reason)
-        return super().__getattribute__(name)
 
     def _never_grows(self) -> str:
         """Return why no rows can be added with these parameters; an empty text if they can."""

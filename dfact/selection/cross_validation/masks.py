@@ -134,6 +134,8 @@ class MaskedSource(DenseSource):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the rows from start to stop; the blocks that hold them are read completely, as the mask draws by block."""
+        if start >= stop:
+            return np.empty((0, *self.shape[1:]), self.dtype)
         starts = np.array([*self.blocks.block_starts, self.blocks.n_rows]) - self.first
         first, last = np.searchsorted(starts, [start, stop - 1], side="right") - [1, 0]
         edges = np.minimum(starts[first : last + 1], self.shape[0]).tolist()
