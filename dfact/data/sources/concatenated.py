@@ -19,6 +19,7 @@ from dfact.data.sources.sparse import SparseSource
 from dfact.lazy import sp
 
 
+@dataclass(frozen=True, eq=False)
 class _Segments(RowSource):
     """The rows of several sources with the same columns and type, each a segment."""
 
@@ -68,14 +69,12 @@ class _Segments(RowSource):
         """Return a source of these rows alone: that of one dataset if they lie in it."""
         start, stop, _ = rows.indices(self.shape[0])
         parts = [source.slice(slice(a, b)) for source, a, b in self.parts(start, stop)]
-        return parts[0] if len(parts) == 1 else replace(self, sources=tuple(parts))  # type: ignore[type-var]  # its subclasses are dataclasses
+        return parts[0] if len(parts) == 1 else replace(self, sources=tuple(parts))
 
 
 @dataclass(frozen=True, eq=False)
 class ConcatenatedSource(_Segments, DenseSource):
     """The rows of several dense sources."""
-
-    sources: tuple[RowSource, ...]
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         return np.concatenate([source.read(a, b) for source, a, b in self.parts(start, stop)])
