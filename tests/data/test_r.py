@@ -223,6 +223,16 @@ def test_damaged_files_are_refused(seed: int, tmp_path: Path) -> None:
         open_table(path)
 
 
+def test_a_text_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.rds"
+    write(path, data_frame(q1=np.array([1.0, 2])), compression=None)
+    good = path.read_bytes()
+    assert good.count(b"\x02q1") == 1
+    path.write_bytes(good.replace(b"\x02q1", b"\x02q\0"))
+    with pytest.raises(DataError, match="zero byte"):
+        open_table(path)
+
+
 def test_foreign_content_is_named(tmp_path: Path) -> None:
     (tmp_path / "t.rds").write_bytes(gzip.compress(b"a,b\n1,2\n"))
     with pytest.raises(DataError, match=r"t\.rds is not an R data file: its content begins with b'a,b"):

@@ -143,6 +143,8 @@ def _text(char: Any, encoding: str) -> str | None:
 
     if char.value is None:
         return None
+    if b"\0" in char.value:
+        raise DataError("a text contains a zero byte, which no text of R does; the file is damaged: save the data frame again")
     flags = char.info.gp
     declared = (
         "utf-8" if flags & CharFlags.UTF8 else "cp1252" if flags & CharFlags.LATIN1 else "ascii" if flags & CharFlags.BYTES else encoding
