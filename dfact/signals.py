@@ -10,6 +10,9 @@ from dfact.errors import StoppedError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _CLEAN = "nothing half-written was left behind"
+_COMPILERS = ("numba", "llvmlite")  # their callbacks from C ignore exceptions, after which the compiler may crash
+_SILENT = ("__del__", "cb", "visit")  # finalizers, the callback of import locks, and the one that counts libraries ignore exceptions
+_LATER = 0.02  # seconds
 
 
 class _StopRequest:
@@ -18,6 +21,8 @@ class _StopRequest:
     def __init__(self) -> None:
         self.deferring = 0
         self.signal: int | None = None
+        self.again: threading.Timer | None = None
+        """Sends a signal again that came while an exception would be ignored."""
 
 
 _request = _StopRequest()
@@ -28,24 +33,42 @@ def handle_signals() -> Iterator[None]:
     """Let SIGTERM and SIGINT raise :class:`dfact.errors.StoppedError`.
 
     A section of :func:`defer_stop` handles the first signal itself, after the current pass. A second signal always raises at
-    once. Only the main thread can install handlers, so this is for programs.
+    once, except that a kernel is compiled to its end. Only the main thread can install handlers, so this is for programs.
     """
     _request.signal = None
     before = {number: signal.signal(number, _handle) for number in _SIGNALS}
     try:
         yield
     finally:
+        if _request.again is not None:
+            _request.again.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
         _request.signal = None  # it must not stop later fits
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
-    del frame
     if _request.deferring and _request.signal is None:
         _request.signal = number
         return
+    if _ignores_exceptions(frame):
+        main = threading.main_thread().ident
+        assert main is not None, "it runs this handler"
+        _request.again = threading.Timer(_LATER, signal.pthread_kill, (main, number))
+        _request.again.daemon = True
+        _request.again.start()
+        return
     raise StoppedError(number, _CLEAN)
+
+
+def _ignores_exceptions(frame: FrameType | None) -> bool:
+    """Return whether an exception raised in this frame may be printed and ignored instead of stopping the program."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] in _COMPILERS or module == "weakref" or frame.f_code.co_name in _SILENT:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

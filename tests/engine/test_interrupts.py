@@ -1,7 +1,11 @@
 """Signals to stop: obeyed once, wherever they come, and taken for nothing else."""
 
+import ctypes
 import os
 import signal
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +13,7 @@ import numpy as np
 import pytest
 
 import dfact
+from dfact import signals
 from dfact.cli.main import main
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
 from dfact.errors import StoppedError
@@ -32,6 +37,41 @@ def test_a_deferred_signal_that_was_not_checked_stops_at_the_end() -> None:
         with pytest.raises(ZeroDivisionError), defer_stop():  # an error goes before
             raise ZeroDivisionError
     assert requested_signal() is None
+
+
+class Finalized:
+    """Sends a signal from a finalizer, whose exceptions Python prints and ignores."""
+
+    def __del__(self) -> None:
+        send(signal.SIGINT)
+
+
+def in_finalizer() -> None:
+    Finalized()
+
+
+def in_callback_of_the_compiler() -> None:
+    """Send a signal from a function that C code calls, as the compiler's cache of machine code does."""
+    names = {"__name__": "numba.core.example", "send": send, "ctypes": ctypes}
+    exec("def called():\n    send(2)\n    return 0\nctypes.CFUNCTYPE(ctypes.c_int)(called)()", names)
+
+
+@pytest.mark.parametrize("somewhere", [in_finalizer, in_callback_of_the_compiler])
+def test_a_signal_where_exceptions_are_ignored_stops_a_little_later(somewhere: Callable[[], None]) -> None:
+    def command() -> None:
+        somewhere()
+        time.sleep(60)  # the signal ends it
+
+    with handle_signals(), pytest.raises(StoppedError):
+        command()
+
+
+def test_a_signal_is_not_sent_again_after_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "_LATER", 60)
+    with handle_signals():
+        in_finalizer()
+        [again] = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    again.join()
 
 
 def test_a_signal_after_the_last_pass_stops_the_fit_and_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
