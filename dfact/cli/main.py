@@ -156,8 +156,17 @@ def main(arguments: list[str] | None = None) -> int:
             click.echo(escape_lines(shown.getvalue()), nl=False, err=True)  # labels of a file could control the terminal
             return error.exit_code
         except StoppedError as error:
-            click.echo(f"Stopped: {error}.", err=True)
-            return 128 + error.signal
+            return _stopped(error)
+        except RuntimeError as error:
+            if isinstance(error.__context__, StoppedError):  # a signal may interrupt threading.Condition as it takes its lock again
+                return _stopped(error.__context__)
+            raise
+
+
+def _stopped(error: StoppedError) -> int:
+    """Say where a signal stopped the command, and return its exit code."""
+    click.echo(f"Stopped: {error}.", err=True)
+    return 128 + error.signal
 
 
 def _show_warning(

@@ -66,6 +66,20 @@ def test_a_signal_where_exceptions_are_ignored_stops_a_little_later(somewhere: C
         command()
 
 
+def test_a_signal_that_interrupts_the_lock_of_a_condition_stops_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def waits(*_: Any) -> None:
+        condition = threading.Condition(threading.Lock())
+        monkeypatch.setattr(condition, "_acquire_restore", lambda _: send(signal.SIGINT))
+        with condition:
+            condition.wait(0.001)
+
+    monkeypatch.setattr("dfact.cli.demo._check_folder", waits)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err == "Stopped: nothing half-written was left behind.\n"
+
+
 def test_a_signal_is_not_sent_again_after_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "_LATER", 60)
     with handle_signals():
