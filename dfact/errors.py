@@ -29,6 +29,10 @@ class ClusterError(DfactError, RuntimeError):
     """A Dask cluster that cannot continue the work: its workers or its scheduler are lost, or it makes no progress."""
 
 
+class FederationError(DfactError, RuntimeError):
+    """A fit across sites that cannot continue: a site refuses, is lost, or sends an unexpected message."""
+
+
 class DependencyError(DfactError, ImportError):
     """A release of another library that lacks what dfact uses of it."""
 

@@ -9,8 +9,9 @@ were: continuous values beyond the fitted range are clipped to it, unseen levels
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -144,6 +145,48 @@ def warn_implausible(frame: pd.DataFrame, declared: Collection[str], remedy: str
 
 
 @dataclass(frozen=True)
+class ConfounderSummary:
+    """What the encoding of a confounder takes from its values. Summaries of parts of the rows merge into that of all, exactly."""
+
+    name: str
+    n_rows: int
+    n_missing: int
+    levels: Mapping[str, int]
+    """Number of rows of each level; empty for a continuous confounder."""
+    minimum: float
+    maximum: float
+    sums: tuple[float, ...]
+    """Numbers whose exact sum is that of the values."""
+
+    @classmethod
+    def of(cls, values: pd.Series) -> ConfounderSummary:
+        """Summarize the values of some rows."""
+        present = values.dropna()
+        common = str(values.name), len(values), len(values) - len(present)
+        if isinstance(values.dtype, pd.CategoricalDtype):
+            counts = present.value_counts()
+            return cls(*common, {str(level): int(count) for level, count in counts.items() if count}, 0.0, 0.0, ())
+        low, high = (float(present.min()), float(present.max())) if len(present) else (np.inf, -np.inf)
+        return cls(*common, {}, low, high, exact_sums(present.to_numpy(np.float64)))
+
+    def merge(self, other: ConfounderSummary) -> ConfounderSummary:
+        """Return the summary of the rows of both."""
+        levels = {level: self.levels.get(level, 0) + other.levels.get(level, 0) for level in {**self.levels, **other.levels}}
+        limits = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
+        counts = self.n_rows + other.n_rows, self.n_missing + other.n_missing
+        return ConfounderSummary(self.name, *counts, levels, *limits, exact_sums(np.array([*self.sums, *other.sums])))
+
+
+def exact_sums(values: NDArray[np.float64]) -> tuple[float, ...]:
+    """Return a few numbers whose sum is exactly that of the values: the rounded sum, and what rounding leaves."""
+    rest, sums = values.tolist(), []
+    while total := math.fsum(rest):
+        sums.append(total)
+        rest.append(-total)
+    return tuple(sums)
+
+
+@dataclass(frozen=True)
 class Confounder:
     """The encoding of one confounder."""
 
@@ -157,16 +200,19 @@ class Confounder:
     @classmethod
     def fit(cls, values: pd.Series) -> Confounder:
         """Determine the encoding from the values of the fitted participants."""
-        name = str(values.name)
-        missing = int(values.isna().sum())
-        if missing == len(values):
+        return cls.of(ConfounderSummary.of(values))
+
+    @classmethod
+    def of(cls, summary: ConfounderSummary) -> Confounder:
+        """Determine the encoding from the summary of the fitted participants."""
+        name, n, missing = summary.name, summary.n_rows - summary.n_missing, summary.n_missing
+        if not n:
             raise DataError(f"confounder {name!r} has no value, expected at least one; leave it out")
-        if isinstance(values.dtype, pd.CategoricalDtype):
-            levels = tuple(str(level) for level in sorted(values.dropna().unique(), key=_natural))
-            shares = values.value_counts(normalize=True)
-            return cls(name, levels, 0.0, 0.0, tuple(float(shares[level]) for level in levels), missing)
-        low, high = float(values.min()), float(values.max())
-        mean = float((values.mean() - low) / (high - low)) if high > low else 0.0
+        if summary.levels:
+            levels = tuple(sorted(summary.levels, key=_natural))
+            return cls(name, levels, 0.0, 0.0, tuple(summary.levels[level] / n for level in levels), missing)
+        low, high = summary.minimum, summary.maximum
+        mean = float((math.fsum(summary.sums) / n - low) / (high - low)) if high > low else 0.0
         return cls(name, (), low, high, (mean, 1 - mean), missing)
 
     @property
@@ -206,7 +252,12 @@ class ConfounderEncoding:
     @classmethod
     def fit(cls, frame: pd.DataFrame) -> ConfounderEncoding:
         """Determine the encoding from the confounders of the fitted participants."""
-        return cls(tuple(Confounder.fit(frame[name]) for name in frame.columns))
+        return cls.of([ConfounderSummary.of(frame[name]) for name in frame.columns])
+
+    @classmethod
+    def of(cls, summaries: Sequence[ConfounderSummary]) -> ConfounderEncoding:
+        """Determine the encoding from summaries of the confounders of the fitted participants."""
+        return cls(tuple(Confounder.of(summary) for summary in summaries))
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook
-from dfact.data.confounders import PlausibleRange
+from dfact.data.confounders import ConfounderSummary, PlausibleRange
 from dfact.data.genotypes import Genotypes
 from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.run_digests import DIGEST_BYTES
@@ -122,6 +122,17 @@ class Dataset:
         """Known influences on the rows, such as age or site, with a column for each; None without any."""
         source = self.confounder_source
         return pd.DataFrame({each.name: each.column() for each in source}) if isinstance(source, tuple) else source
+
+    def confounder_summaries(self) -> tuple[ConfounderSummary, ...]:
+        """Return what the encoding of the confounders takes from their values.
+
+        Returns
+        -------
+        tuple of ConfounderSummary
+            One for each confounder, empty without any.
+        """
+        frame = self.confounders
+        return () if frame is None else tuple(ConfounderSummary.of(frame[name]) for name in frame.columns)
 
     def stored_confounders(self) -> tuple[StoredConfounder, ...]:
         """Return the confounders as they are stored.

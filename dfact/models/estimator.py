@@ -404,7 +404,7 @@ def plan(model: Factorization, data: Any, memory_limit: int | str | None = None)
     True
     """
     dataset = as_dataset(data, client=model._client(data))
-    n_covariates = 0 if dataset.confounders is None else len(ConfounderEncoding.fit(dataset.confounders).columns)
+    n_covariates = 0 if dataset.confounders is None else len(ConfounderEncoding.of(dataset.confounder_summaries()).columns)
     if memory_limit is not None:
         model = copy(model)
         model.memory_limit = memory_limit

@@ -126,9 +126,9 @@ class FitTask(Generic[Q]):
 
     def gather(self, rows: Iterable[NDArray[Any]], k: int, out: str | PathLike[str] | None = None) -> NDArray[Any] | zarr.Array[Any]:
         """Collect the row factors (n, k) into an array, or into a Zarr array if the data is stored: at ``out`` or a temporary one."""
-        if not self.wants_rows:
+        if not self.wants_rows or not self.dataset.source.present_rows:
             return np.empty((0, k), self.dtype)
-        return gather_rows(rows, (self.dataset.shape[0], k), self.dtype, stored=self.dataset.path is not None, out=out)
+        return gather_rows(rows, (self.dataset.source.present_rows, k), self.dtype, stored=self.dataset.path is not None, out=out)
 
 
 def fitted_attributes(model: Any) -> dict[str, Any]:

@@ -154,7 +154,7 @@ class PairTables(PartialSums):
         """Add the rows of ``other`` that are not counted yet."""
         raise NotImplementedError
 
-    def count(self) -> None:
+    def count_gathered(self) -> None:
         """Count the gathered rows."""
         raise NotImplementedError
 
@@ -193,9 +193,9 @@ class CountedTables(PairTables, name="counted_tables"):
     def gather(self, other: Self) -> None:
         self.bits = np.concatenate([self.bits, other.bits], axis=1)
         if self.bits.shape[1] * WORD >= GATHERED_ROWS:
-            self.count()
+            self.count_gathered()
 
-    def count(self) -> None:
+    def count_gathered(self) -> None:
         first, last = self.allocate()
         count_common(self.bits, first, last, self.counts)
         self.bits = self.bits[:, :0]
@@ -227,9 +227,9 @@ class WeightedTables(PairTables, name="weighted_tables"):
         self.slots = np.concatenate([self.slots, other.slots])
         self.weights = np.concatenate([self.weights, other.weights])
         if len(self.slots) >= GATHERED_ROWS:
-            self.count()
+            self.count_gathered()
 
-    def count(self) -> None:
+    def count_gathered(self) -> None:
         first, _ = self.allocate()
         item, items = int(self.first_item), self.slots.shape[1]
         if not self.pairs.size:
@@ -413,7 +413,7 @@ def tabulate(
         tables = yield from run(TablesPass(dtype, complete_only, items, n_rows, weighted), levels)
         if earlier is not None:
             tables.add(earlier)
-        tables.count()
+        tables.count_gathered()
         totals = np.concatenate([totals, slot_totals(tables, levels, items)])
         categories = Categories.of(levels, totals)
         if tables.rows < 2 or tables.fractions.any():

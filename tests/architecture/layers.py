@@ -23,7 +23,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("psychometrics",),
     ("models",),
     ("selection",),
-    ("export",),
+    ("export", "federation"),
     ("report", "jobs"),
     ("cli",),
 )

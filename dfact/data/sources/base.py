@@ -67,6 +67,11 @@ class RowSource(ABC):
         return None
 
     @property
+    def present_rows(self) -> int:
+        """Number of rows that can be read here; those of a fit across sites may be elsewhere."""
+        return self.shape[0]
+
+    @property
     def segments(self) -> tuple[int, ...]:
         """Numbers of rows of the sources that were concatenated; empty for one source."""
         return ()

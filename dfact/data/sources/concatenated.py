@@ -30,6 +30,10 @@ class _Segments(RowSource):
         return tuple(source.shape[0] for source in self.sources)
 
     @property
+    def present_rows(self) -> int:
+        return sum(source.present_rows for source in self.sources)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return (sum(self.segments), *self.sources[0].shape[1:])
 

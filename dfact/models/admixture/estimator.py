@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ from dfact.models.binomial.growth import FigurePass, FrequencySurrogate, grow_li
 from dfact.models.binomial.passes import CountPass, DeviancePass, ProjectionPass, StepPass
 from dfact.models.binomial.row_block import ColumnWeights
 from dfact.models.binomial.shrinkage import expected_frequencies
-from dfact.models.binomial.start import labelled_start, spectral_start
+from dfact.models.binomial.start import labelled_start, random_start, spectral_start
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.growth.baseline import Baseline
@@ -72,7 +72,7 @@ class Admixture(Growing):
 
     One pass over the data makes a Newton step of the ancestry proportions of every individual, on the simplex, and one of the
     frequencies of every SNP. Anderson's method extrapolates P. A point whose likelihood is lower than the previous one's is
-    rejected, so the likelihood never falls. The start is spectral. A maximum may be local.
+    rejected, so the likelihood never falls. A maximum may be local.
 
     Parameters
     ----------
@@ -82,12 +82,16 @@ class Admixture(Growing):
         Highest count M: 2 for genotypes; more for ordinal answers from 0 to M.
     supervised : bool
         Whether the individuals whose population the dataset holds, or ``populations`` of ``fit``, belong to that population alone.
+    init : "spectral" or "random"
+        Start of fits that are not supervised: pure individuals that are found among the others, or frequencies near the mean of all at
+        random. A random start looks at no single individual, as fits across sites need, and may end in a lower maximum: compare a few.
     tol : float
         Stop when the log-likelihood rises by at most this much in a pass, relative to its value.
     max_iter : int
         Maximum number of passes after the start.
     random_state : int, RandomState or None
-        Seed of the start of populations without labelled individuals in supervised fits. Other fits use no random numbers.
+        Seed of a random start, and of the start of populations without labelled individuals in supervised fits. Other fits use no random
+        numbers.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
         ``dfact.plan`` reports it beforehand. If the sums of Newton's steps of the frequencies, 8m(2K + K(K+1)/2) bytes, exceed an
@@ -185,6 +189,7 @@ class Admixture(Growing):
         *,
         ploidy: Annotated[int, _TRIALS] = 2,
         supervised: Annotated[bool, YES_OR_NO] = False,
+        init: Literal["spectral", "random"] = "spectral",
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
         max_iter: Annotated[int, COUNT] = 60,
         random_state: Any = None,
@@ -198,6 +203,7 @@ class Admixture(Growing):
         self.n_components = n_components
         self.ploidy = ploidy
         self.supervised = supervised
+        self.init = init
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
@@ -305,6 +311,9 @@ class Admixture(Growing):
         if names:
             seed = yield from resolve_seed(self.random_state)
             yield from labelled_start(codes, counts, self.n_components, len(names), seed, dtype)
+        elif self.init == "random":
+            seed = yield from resolve_seed(self.random_state)
+            yield from random_start(codes, counts, self.n_components, seed, dtype)
         else:
             yield from spectral_start(codes, counts, self.n_components, dtype)
         report = Reporter(self.callbacks, self.max_iter)

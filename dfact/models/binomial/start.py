@@ -1,4 +1,4 @@
-"""Starts of memberships by binomial likelihood: spectral, or from labelled rows."""
+"""Starts of memberships by binomial likelihood: spectral, from labelled rows, or random."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from dfact.models.binomial.passes import CodeCounts, LabelPass, ProjectionPass, 
 
 _TOLERANCE = 1e-2  # of the singular vectors: the fit that follows moves the start by more
 _FINE = 1e-4, 1 << 24  # the tolerance up to a number of entries: few people may have several maxima, among which the start decides
+_SPREAD = 0.1  # standard deviation of random frequencies
 _RANGE = (0.005, 0.995)  # of the frequencies of a start
 
 
@@ -74,8 +75,20 @@ class LabelledColumns:
 
     def __call__(self, tile: Tile) -> tuple[StateArrays, PartialSums]:
         labelled = (tile.sums["totals"] + 0.5) / (self.trials * tile.sums["observed"] + 1)
-        noise = np.random.default_rng([self.seed, tile.number]).standard_normal((self.k - len(labelled), labelled.shape[1]))
-        return {"P": np.clip(np.vstack([labelled, tile.given["mean"] / self.trials + 0.1 * noise]), *_RANGE)}, NoSums()
+        return {"P": np.clip(np.vstack([labelled, self._random(tile, self.k - len(labelled))]), *_RANGE)}, NoSums()
+
+    def _random(self, tile: Tile, count: int) -> NDArray[np.float64]:
+        """Return frequencies near the mean of all rows."""
+        noise = np.random.default_rng([self.seed, tile.number]).standard_normal((count, tile.given["mean"].shape[-1]))
+        near: NDArray[np.float64] = tile.given["mean"] / self.trials + _SPREAD * noise
+        return near
+
+
+class RandomColumns(LabelledColumns):
+    """Frequencies near the mean of all rows, at random."""
+
+    def __call__(self, tile: Tile) -> tuple[StateArrays, PartialSums]:
+        return {"P": np.clip(self._random(tile, self.k), *_RANGE)}, NoSums()
 
 
 def labelled_start(codes: Codes, counts: CodeCounts, k: int, n_labels: int, seed: int, dtype: np.dtype[Any]) -> Solver[None]:
@@ -85,4 +98,10 @@ def labelled_start(codes: Codes, counts: CodeCounts, k: int, n_labels: int, seed
     """
     yield from run(LabelPass(codes, n_labels, dtype), None)
     yield from step_tiles(LabelledColumns(k, codes.trials, seed), {"mean": means(counts)})
+    yield from run(ProjectionPass(codes, dtype), TileBroadcast("P", dtype))
+
+
+def random_start(codes: Codes, counts: CodeCounts, k: int, seed: int, dtype: np.dtype[Any]) -> Solver[None]:
+    """Leave frequencies near the mean of all rows with the tiles, at random, and memberships in the state. No single row is looked at."""
+    yield from step_tiles(RandomColumns(k, codes.trials, seed), {"mean": means(counts)})
     yield from run(ProjectionPass(codes, dtype), TileBroadcast("P", dtype))

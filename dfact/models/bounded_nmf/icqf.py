@@ -238,7 +238,7 @@ class ICQF(Growing):
         dataset = self._dataset(X, confounders, sample_weight, reset=True)
         weights = self._row_weights(dataset)
         problem = make_problem(self, dataset, weights)
-        self.confounder_encoding_ = None if dataset.confounders is None else ConfounderEncoding.fit(dataset.confounders)
+        self.confounder_encoding_ = None if dataset.confounders is None else ConfounderEncoding.of(dataset.confounder_summaries())
         return self._task_of(dataset, problem, weights)
 
     def _task_of(self, dataset: Dataset, problem: Problem, weights: NDArray[np.float64] | None) -> FitTask[Problem]:

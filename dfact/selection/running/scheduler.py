@@ -90,10 +90,11 @@ def run_fits(
 
     ``keep`` is called with each result, from the threads of several fits.
     """
-    tasks = resolve_executor(executor, 2, tasks=True)  # several fits run at once even if the data is a single partition
-    if fits.fits_in_memory(len(which), tasks.workers(memory_limit)) if in_memory is None else in_memory:
-        tasks.map(_run_alone, which, fits.prepare_in_memory, keep, partial(_fit_context, fits.ignored_warnings))
-        return
+    if in_memory is not False:
+        tasks = resolve_executor(executor, 2, tasks=True)  # several fits run at once even if the data is a single partition
+        if in_memory or fits.fits_in_memory(len(which), tasks.workers(memory_limit)):
+            tasks.map(_run_alone, which, fits.prepare_in_memory, keep, partial(_fit_context, fits.ignored_warnings))
+            return
     with _fit_context(fits.ignored_warnings):
         run_on_shared_reads(fits, which, keep, resolve_executor(executor, len(fits.task.partitions)), memory_limit)
 

@@ -1,0 +1,275 @@
+"""The coordinator: it waits for the sites, tells them what to fit, and fits the same without rows."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any, Self
+
+from dfact.engine.environment import as_fields, current_environment, version_mismatch
+from dfact.engine.memory_plan import WorkerResources
+from dfact.errors import DfactError, FederationError
+from dfact.federation.description import Description, PooledDataset, pool
+from dfact.federation.exchange import Exchange
+from dfact.federation.messages import Message
+from dfact.federation.sessions import CoordinatorExecutor
+from dfact.federation.tasks import Task
+from dfact.models.estimator import Factorization
+
+
+class Hub:
+    """The coordinator's end of all connections: it answers the messages of the sites. Thread-safe.
+
+    A transport calls :meth:`answer` with the name that a site has proved, and a message of it.
+    """
+
+    def __init__(self, sites: Sequence[str], *, wait: float, contract: Description | None) -> None:
+        if len(set(sites)) != len(sites) or not sites:
+            raise FederationError(f"the sites are {list(sites)}, expected at least one name, each once")
+        self.sites, self.wait, self._contract = tuple(sorted(sites)), wait, contract
+        self._changed = threading.Condition()
+        self._joined: dict[str, Description] = {}
+        self._resources: dict[str, tuple[int, int]] = {}
+        """Free memory in bytes, and threads, of each site."""
+        self._refusals: dict[str, str] = {}
+        """Words of the sites that do not join."""
+        self._run = 0
+        self._offer: tuple[int, Message] | None = None
+        """Number and text of the current run."""
+        self.exchange: Exchange | None = None
+        self._ended: dict[str, Message] = {}
+        self._closed = False
+
+    def answer(self, site: str, message: Message) -> Message:
+        """Answer a message of a site; raise FederationError with what is wrong with it."""
+        if site not in self.sites:
+            raise FederationError(f"site {site!r} is not one of {', '.join(self.sites)}")
+        kind = message.get("kind", str)
+        if kind == "join":
+            return self._join(site, message)
+        if kind == "task":
+            return self._task(site, message.get("after", int))
+        if kind == "alive":
+            if self.exchange is not None:
+                self.exchange.saw(site)
+            return Message({"kind": "alive"})
+        if kind == "refused":
+            with self._changed:
+                self._refusals[site] = message.get("text", str)[:_MAX_TEXT]
+                self._changed.notify_all()
+            return Message({"kind": "refused"})
+        exchange = self._exchange_of(message.get("run", int))
+        if kind == "failed":
+            exchange.fail(f"site {site}: {message.get('text', str)[:_MAX_TEXT]}")
+            return Message({"kind": "failed"})
+        if kind == "ended":
+            with self._changed:
+                self._ended[site] = message
+                self._changed.notify_all()
+            return Message({"kind": "ended"})
+        if kind == "step":
+            inner = message.get("message", dict)
+            return exchange.contribute(site, message.get("step", int), Message(inner, message.arrays))
+        raise FederationError(f"a message is of the kind {kind[:40]!r}, expected one of this version of dfact")
+
+    def _join(self, site: str, message: Message) -> Message:
+        found = message.get("environment", dict)
+        mismatch = version_mismatch(found, as_fields(current_environment()))
+        if mismatch is not None:
+            raise FederationError(f"site {site} has other versions: {mismatch}; install the same ones")
+        description = Description.from_message(Message(message.get("description", dict), message.arrays))
+        if [name for name, _ in description.sites] != [site]:
+            raise FederationError(f"site {site} describes data of {[name for name, _ in description.sites]}")
+        with self._changed:
+            before = self._joined.get(site)
+            if before is not None and before.fingerprint != description.fingerprint:
+                raise FederationError(f"site {site} has joined before with data of another digest; restore that data, or restart the coordinator")
+            self._joined[site] = description
+            self._refusals.pop(site, None)
+            self._resources[site] = message.get("memory", int), message.get("threads", int)
+            self._changed.notify_all()
+        contract = self._contract
+        return Message({"kind": "joined"}) if contract is None else contract.message("joined")
+
+    def _task(self, site: str, after: int) -> Message:
+        """Wait for a run with a higher number than ``after``, and return its task."""
+        with self._changed:
+            until = time.monotonic() + _POLL
+            while not self._closed and (self._offer is None or self._offer[0] <= after):
+                if time.monotonic() > until:
+                    return Message({"kind": "wait"})
+                self._changed.wait(1.0)
+            if self._offer is None or self._offer[0] <= after:
+                return Message({"kind": "closed"})
+            return self._offer[1]
+
+    def _exchange_of(self, run: int) -> Exchange:
+        if self.exchange is None or run != self._run:
+            raise FederationError(f"run {run} is not the current one")
+        return self.exchange
+
+    def wait_for_sites(self, on_change: Callable[[Sequence[str]], None] = lambda _: None) -> Description:
+        """Wait until all sites have joined, and return the description of all data."""
+        until, told = time.monotonic() + self.wait, -1
+        with self._changed:
+            while len(self._joined) < len(self.sites):
+                missing = [site for site in self.sites if site not in self._joined]
+                if len(missing) != told:
+                    told = len(missing)
+                    on_change(missing)
+                if self._refusals:
+                    site, text = next(iter(self._refusals.items()))
+                    raise FederationError(f"site {site} does not join: {text}")
+                if time.monotonic() > until:
+                    raise FederationError(f"{', '.join(missing)} did not join within {self.wait:g} s (--wait)")
+                self._changed.wait(0.5)
+            joined = dict(self._joined)
+        contract = self._contract or joined[self.sites[0]]
+        for site in self.sites:
+            difference = contract.difference(joined[site].dataset())
+            if difference is not None:
+                raise FederationError(f"site {site} differs from the contract: {difference}")
+        return pool(list(joined.values()), self._contract)
+
+    def begin(self, task: Task, pooled: Description) -> Exchange:
+        """Offer a run to all sites, and return its exchange."""
+        with self._changed:
+            self._run += 1
+            if self.exchange is not None:
+                self.exchange.close()
+            self.exchange = Exchange(self.sites, self.wait)
+            self._ended = {}
+            message = pooled.message("run")
+            memory, threads = self.resources
+            fields = {**message.fields, "run": self._run, "task": task.as_json(), "memory": memory, "threads": threads}
+            self._offer = self._run, Message(fields, message.arrays)
+            self._changed.notify_all()
+            return self.exchange
+
+    @property
+    def resources(self) -> tuple[int, int]:
+        """The memory of the site that has least, and the threads of the one that has most: what all can plan with."""
+        return min(memory for memory, _ in self._resources.values()), max(threads for _, threads in self._resources.values())
+
+    def end(self, digest: str) -> None:
+        """Wait until all sites have ended the run, with the same result."""
+        exchange, until = self.exchange, time.monotonic() + self.wait
+        assert exchange is not None, "a run has begun"
+        with self._changed:
+            while len(self._ended) < len(self.sites):
+                if exchange.failure is not None:
+                    raise FederationError(exchange.failure)
+                if time.monotonic() > until:
+                    missing = [site for site in self.sites if site not in self._ended]
+                    raise FederationError(f"{', '.join(missing)} did not end the run within {self.wait:g} s")
+                self._changed.wait(0.5)
+            self._offer = None
+        others = [site for site in self.sites if self._ended[site].fields.get("digest") != digest]
+        if others:
+            text = f"the results of {', '.join(others)} differ from the coordinator's in their bits"
+            raise FederationError(f"{text}; their processors or libraries round differently")
+
+    def close(self) -> None:
+        """Tell all sites that there are no more runs."""
+        with self._changed:
+            self._closed = True
+            self._offer = None
+            self._changed.notify_all()
+        if self.exchange is not None:
+            self.exchange.close()
+
+
+_MAX_TEXT = 2000  # characters of a site's words
+_POLL = 30.0
+"""Seconds after which a site that waits for a task asks again."""
+
+
+def shared_memory(memory: int, threads: int) -> WorkerResources:
+    """Return the resources with which every process of a run plans."""
+    return WorkerResources("sites", 1, threads, memory, 0, "the site with the least free memory")
+
+
+def result_digest(result: Any) -> str:
+    """Return the digest of what is the same everywhere in a result: all arrays of a model but those of rows, or the tables."""
+    digest = hashlib.sha256()
+    for name, array in sorted(_shared_arrays(result).items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _shared_arrays(result: Any) -> Mapping[str, Any]:
+    import numpy as np
+
+    if isinstance(result, Factorization):
+        return {"components": np.ascontiguousarray(result.components_)}
+    table = getattr(result, "table", None)
+    if table is None:
+        table = result.items
+    return {
+        str(name): np.ascontiguousarray(table[name].to_numpy())
+        for name in table.columns
+        if name != "seconds" and table[name].dtype.kind in "fiu"
+    }
+
+
+class Run:
+    """Fits, selections and descriptions across the sites of a hub."""
+
+    def __init__(self, hub: Hub, on_change: Callable[[Sequence[str]], None] = lambda _: None) -> None:
+        self._hub, self._on_change = hub, on_change
+
+    def carry_out(self, task: Task, **runtime: Any) -> Any:
+        """Carry out a task with all sites, and return the coordinator's result."""
+        pooled = self._hub.wait_for_sites(self._on_change)
+        exchange = self._hub.begin(task, pooled)
+        data: PooledDataset = pooled.dataset()
+        memory = shared_memory(*self._hub.resources)
+        executor = CoordinatorExecutor(exchange, [site for site, _ in pooled.sites], memory)
+        try:
+            result = task.run(data, executor, **runtime)
+            self._hub.end(result_digest(result))
+        except DfactError as error:
+            exchange.fail(f"the coordinator: {error}")
+            raise
+        except BaseException:
+            exchange.fail("the coordinator has stopped")
+            raise
+        return result
+
+
+class SitesBase:
+    """Fits across sites: the same for all ways to connect them."""
+
+    _hub: Hub
+    _run: Run
+
+    def fit(self, model: Factorization, *, checkpoint: str | PathLike[str] | None = None, checkpoint_every: int = 1) -> Any:
+        """Fit the model to the rows of all sites, and return it without row factors."""
+        runtime: dict[str, Any] = {"callbacks": model.callbacks} if getattr(model, "callbacks", ()) else {}
+        if checkpoint is not None:
+            runtime |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every}
+        fitted = self._run.carry_out(Task.of("fit", model), **runtime)
+        model.__dict__.update({name: value for name, value in vars(fitted).items() if name.endswith("_")})
+        return model
+
+    def select(self, model: Factorization, grid: Mapping[str, Any], **arguments: Any) -> Any:
+        """Choose parameters by :func:`dfact.selection.block_cross_validate` over the rows of all sites."""
+        return self._run.carry_out(Task.of("select", model, grid={name: list(values) for name, values in grid.items()}, **arguments))
+
+    def describe(self, **arguments: Any) -> Any:
+        """Describe the items and scales by :func:`dfact.describe` over the rows of all sites."""
+        return self._run.carry_out(Task.of("describe", None, **arguments))
+
+    def close(self) -> None:
+        """End the connections; the sites' programs end."""
+        self._hub.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,311 @@
+"""Descriptions: what a site says of its data before a fit, what all sites together are, and the contract that each must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.data.codebook import Codebook
+from dfact.data.concatenate import find_difference
+from dfact.data.confounders import ConfounderSummary, PlausibleRange
+from dfact.data.dataset import Dataset
+from dfact.data.sources.base import RowSource
+from dfact.data.sources.concatenated import ConcatenatedSource
+from dfact.data.sources.dense import DenseSource
+from dfact.data.statistics import ColumnStatistics
+from dfact.errors import DataError, FederationError
+from dfact.federation.messages import Message
+from dfact.lazy import pd
+from dfact.storage.digests import json_digest
+
+
+@dataclass(frozen=True, eq=False)
+class AbsentRows(DenseSource):
+    """Rows that are at another site: their number and columns are known, not their values."""
+
+    full_shape: tuple[int, ...]
+    entry_type: np.dtype[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.full_shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.entry_type
+
+    @property
+    def present_rows(self) -> int:
+        return 0
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        raise DataError("these rows are at another site, which sends sums alone")
+
+    def slice(self, rows: slice) -> RowSource:
+        start, stop, _ = rows.indices(self.shape[0])
+        return replace(self, full_shape=(max(0, stop - start), *self.shape[1:]))
+
+
+@dataclass(frozen=True, eq=False)
+class PooledDataset(Dataset):
+    """The data of all sites, of which a process holds the rows of one, or none."""
+
+    summaries: tuple[ConfounderSummary, ...] = ()
+    """Summaries of the confounders of all rows."""
+
+    def confounder_summaries(self) -> tuple[ConfounderSummary, ...]:
+        return self.summaries
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """Columns, and statistics of the rows, of one site or of several."""
+
+    sites: tuple[tuple[str, int], ...]
+    """Names and numbers of rows of the sites, in the order of the names."""
+    columns: tuple[str, ...]
+    slice_shape: tuple[int, ...]
+    """Sizes of the modes after the first; the number of columns alone for a matrix."""
+    dtype: str
+    missing_code: int | None
+    codebook: tuple[str, ...] | None
+    """A JSON text for each item."""
+    mode_labels: tuple[tuple[str, ...] | None, ...]
+    confounders: tuple[ConfounderSummary, ...]
+    confounder_ranges: dict[str, tuple[float, float]]
+    fingerprint: str
+    """Digest of the data, which a resumed fit must find again."""
+    n_empty_rows: int
+    extremes: bool
+    """Whether lowest and highest answers are stated; if not, they are the ends of the ranges, which the contract declares."""
+    offset: NDArray[np.float64]
+    observed: NDArray[np.int64]
+    valid_range: NDArray[np.float64]
+    minimum: NDArray[np.float64]
+    maximum: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, name: str, dataset: Dataset, *, extremes: bool) -> Description:
+        """Describe a site's data; with ``extremes``, lowest and highest answers too."""
+        _require_federable(dataset)
+        statistics, limits = dataset.statistics, np.asarray(dataset.valid_range, np.float64)
+        unknown = np.full(statistics.observed.shape, np.nan)
+        return cls(
+            sites=((name, dataset.shape[0]),),
+            columns=tuple(str(label) for label in dataset.column_labels),
+            slice_shape=dataset.shape[1:],
+            dtype=dataset.dtype.str,
+            missing_code=dataset.missing_code,
+            codebook=None if dataset.codebook is None else tuple(dataset.codebook.to_texts()),
+            mode_labels=tuple(None if labels is None else tuple(map(str, labels)) for labels in dataset.mode_labels),
+            confounders=tuple(_without_extremes(each, dataset, extremes=extremes) for each in dataset.confounder_summaries()),
+            confounder_ranges={name: (each.low, each.high) for name, each in dataset.confounder_ranges.items()},
+            fingerprint=dataset.fingerprint,
+            n_empty_rows=statistics.n_empty_rows,
+            extremes=extremes,
+            offset=np.asarray(dataset.offset, np.float64),
+            observed=statistics.observed,
+            valid_range=limits if extremes else np.full_like(limits, np.nan),
+            minimum=statistics.minimum if extremes else unknown,
+            maximum=statistics.maximum if extremes else unknown,
+        )
+
+    @classmethod
+    def from_message(cls, message: Message) -> Description:
+        """Read a description; raise FederationError if it is not what :meth:`message` returns."""
+        values = dict(message.fields)
+        values.pop("kind", None)
+        names = [field.name for field in fields(cls)]
+        if set(values) != {name for name in names if name not in _ARRAYS} or len(message.arrays) != len(_ARRAYS):
+            raise FederationError(f"a description has the fields {sorted(values)[:20]}, expected those of this version of dfact")
+        arrays: dict[str, Any] = dict(zip(_ARRAYS, message.arrays, strict=True))
+        try:
+            found = cls(**_parsed(values), **arrays)
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+            raise FederationError(f"a description is invalid ({error}), expected that of a dataset") from error
+        found._check_arrays()
+        return found
+
+    def message(self, kind: str) -> Message:
+        """Return the description as a message of this kind."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _ARRAYS}
+        values["confounders"] = [asdict(each) for each in self.confounders]
+        return Message({"kind": kind, **values}, [getattr(self, name) for name in _ARRAYS])
+
+    def _check_arrays(self) -> None:
+        m, columns = prod(self.slice_shape), len(self.columns)
+        expected = {"offset": (columns,), "observed": (m,), "valid_range": (columns, 2), "minimum": (m,), "maximum": (m,)}
+        for name, shape in expected.items():
+            array = getattr(self, name)
+            kind = "i" if name == "observed" else "f"
+            if array.shape != shape or array.dtype.kind != kind:
+                raise FederationError(f"{name} of a description is an array {array.dtype} {array.shape}, expected numbers {shape}")
+        rows = sum(n for _, n in self.sites)
+        if not ((self.observed >= 0) & (self.observed <= rows)).all():
+            raise FederationError(f"a description has {self.observed.max()} observed entries in a column of {rows} rows")
+
+    def difference(self, dataset: Dataset) -> str | None:
+        """Return the first difference of a site's data from this contract; None without."""
+        expected, labels = self.dataset(), [str(label) for label in dataset.column_labels]
+        if len(labels) != len(self.columns):
+            return f"it has {len(labels)} columns, expected {len(self.columns)}"
+        difference = find_difference(expected, dataset)
+        if difference is None and not self.extremes:
+            low, high = dataset.valid_range.T
+            beyond = np.flatnonzero((low < self.valid_range[:, 0]) | (high > self.valid_range[:, 1]))
+            if beyond.size:
+                j = beyond[0]
+                found, limits = (f"{low[j]:g} to {high[j]:g}", "{:g} to {:g}".format(*self.valid_range[j]))
+                return f"answers to {labels[j]!r} range from {found}, expected from {limits}; correct the data or the contract"
+        return difference
+
+    def merge(self, other: Description) -> Description:
+        """Return the description of the rows of both; the contract has made sure that their columns are the same."""
+        return replace(
+            self,
+            sites=(*self.sites, *other.sites),
+            confounders=tuple(mine.merge(theirs) for mine, theirs in zip(self.confounders, other.confounders, strict=True)),
+            fingerprint=json_digest({"first": self.fingerprint, "others": other.fingerprint}),
+            n_empty_rows=self.n_empty_rows + other.n_empty_rows,
+            observed=self.observed + other.observed,
+            valid_range=np.column_stack(
+                [np.minimum(self.valid_range, other.valid_range)[:, 0], np.maximum(self.valid_range, other.valid_range)[:, 1]]
+            ),
+            minimum=np.minimum(self.minimum, other.minimum),
+            maximum=np.maximum(self.maximum, other.maximum),
+        )
+
+    def with_ranges(self, contract: Description) -> Description:
+        """Return the description with the ranges of the contract as lowest and highest answers."""
+        limits = np.asarray(contract.valid_range)
+        per_column = np.repeat(limits, len(self.observed) // max(1, len(limits)), axis=0) if len(limits) != len(self.observed) else limits
+        seen = self.observed > 0
+        low, high = np.where(seen, per_column[:, 0], np.inf), np.where(seen, per_column[:, 1], -np.inf)
+        return replace(self, valid_range=limits, minimum=low, maximum=high, extremes=True)
+
+    def dataset(self, name: str | None = None, own: Dataset | None = None) -> PooledDataset:
+        """Return the data of all sites, of which the rows of the site with this name are present."""
+        dtype = np.dtype(self.dtype)
+        sources: list[RowSource] = [
+            own.source if own is not None and site == name else AbsentRows((n, *self.slice_shape), dtype) for site, n in self.sites
+        ]
+        n = sum(count for _, count in self.sites)
+        statistics = ColumnStatistics(self.observed.copy(), self.minimum.copy(), self.maximum.copy(), n, [], self.n_empty_rows)
+        labels = np.array(self.columns, dtype=object)
+        return PooledDataset(
+            source=ConcatenatedSource(tuple(sources)),
+            missing_code=self.missing_code,
+            column_labels=labels,
+            valid_range=self.valid_range,
+            offset=self.offset,
+            statistics=statistics,
+            confounder_source=self._confounder_rows(name, own),
+            codebook=None if self.codebook is None else Codebook.from_texts(self.codebook, self.columns),
+            confounder_ranges={name: PlausibleRange(*limits) for name, limits in self.confounder_ranges.items()},
+            labels=None if own is None or own.label_source is None else np.asarray(own.row_labels.astype(str), object),
+            mode_labels=tuple(None if names is None else np.array(names, object) for names in self.mode_labels),
+            stored_fingerprint=self.fingerprint,
+            summaries=self.confounders,
+        )
+
+    def _confounder_rows(self, name: str | None, own: Dataset | None) -> pd.DataFrame | None:
+        """Return a table of the confounders of all rows, of which those at other sites are missing."""
+        if not self.confounders:
+            return None
+        tables = []
+        for site, n in self.sites:
+            if own is not None and site == name:
+                tables.append(own.confounders)
+                continue
+            columns: dict[str, Any] = {
+                each.name: pd.Categorical([None] * n, categories=sorted(each.levels)) if each.levels else np.full(n, np.nan)
+                for each in self.confounders
+            }
+            tables.append(pd.DataFrame(columns))
+        joined = {}
+        for each in self.confounders:
+            parts = [pd.Series(table[each.name]) for table in tables if table is not None]
+            whole = pd.concat([part.astype(object) if each.levels else part for part in parts], ignore_index=True)
+            joined[each.name] = pd.Categorical(whole, categories=sorted(each.levels)) if each.levels else whole.to_numpy(np.float64)
+        return pd.DataFrame(joined)
+
+
+_ARRAYS = ("offset", "observed", "valid_range", "minimum", "maximum")
+
+
+def pool(descriptions: Sequence[Description], contract: Description | None) -> Description:
+    """Return the description of all sites, in the order of their names.
+
+    Without a contract the first site's columns count, and every site must state its lowest and highest answers.
+    """
+    ordered = sorted(descriptions, key=lambda each: each.sites)
+    silent = next((each for each in ordered if not each.extremes), None)
+    if silent is not None and contract is None:
+        found = f"site {silent.sites[0][0]} does not state the lowest and highest answers to its items"
+        raise FederationError(f"{found}, expected that all sites do, or a contract with the ranges; give the coordinator a contract")
+    pooled = ordered[0]
+    for each in ordered[1:]:
+        pooled = pooled.merge(each)
+    return pooled.with_ranges(contract) if contract is not None and silent is not None else pooled
+
+
+def _parsed(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a description from JSON, each of its type."""
+    texts = values["codebook"]
+    return {
+        "sites": tuple((_text(name), _count(n)) for name, n in values["sites"]),
+        "columns": tuple(_text(label) for label in values["columns"]),
+        "slice_shape": tuple(_count(size) for size in values["slice_shape"]),
+        "dtype": np.dtype(_text(values["dtype"])).str,
+        "missing_code": None if values["missing_code"] is None else _count(values["missing_code"], lowest=-(1 << 63)),
+        "codebook": None if texts is None else tuple(_text(text) for text in texts),
+        "mode_labels": tuple(None if names is None else tuple(map(_text, names)) for names in values["mode_labels"]),
+        "confounders": tuple(_summary(each) for each in values["confounders"]),
+        "confounder_ranges": {_text(name): (float(low), float(high)) for name, (low, high) in values["confounder_ranges"].items()},
+        "fingerprint": _text(values["fingerprint"]),
+        "n_empty_rows": _count(values["n_empty_rows"]),
+        "extremes": bool(values["extremes"]),
+    }
+
+
+def _summary(each: dict[str, Any]) -> ConfounderSummary:
+    counts = _count(each["n_rows"]), _count(each["n_missing"])
+    levels = {_text(level): _count(count) for level, count in each["levels"].items()}
+    limits = float(each["minimum"]), float(each["maximum"])
+    return ConfounderSummary(_text(each["name"]), *counts, levels, *limits, tuple(map(float, each["sums"])))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:40]!r} is not a text")
+    return value
+
+
+def _count(value: Any, lowest: int = 0) -> int:
+    if type(value) is not int or not lowest <= value < 1 << 63:
+        raise ValueError(f"{str(value)[:40]} is not a number in range")
+    return value
+
+
+def _without_extremes(each: ConfounderSummary, dataset: Dataset, *, extremes: bool) -> ConfounderSummary:
+    """Return a summary whose minimum and maximum are the declared range, unless extremes are stated."""
+    if extremes or each.levels:
+        return each
+    limits = dataset.confounder_ranges.get(each.name)
+    if limits is None:
+        found = f"the confounder {each.name!r} is continuous and has no declared range, and the policy lets no extremes leave"
+        raise FederationError(f"{found}; declare its range in the import (--confounder-range {each.name} LOW HIGH)")
+    return replace(each, minimum=limits.low, maximum=limits.high)
+
+
+def _require_federable(dataset: Dataset) -> None:
+    """Refuse data that fits across sites do not take yet."""
+    if dataset.source.is_sparse:
+        raise FederationError("the data is sparse, expected dense data for a fit across sites; import it as a dense array")
+    if dataset.weights is not None:
+        raise FederationError("the data has weights, which fits across sites do not take; use Dataset.with_weights(None)")

@@ -1,0 +1,307 @@
+"""Sessions of a fit across sites: the same passes everywhere, on the rows of a site, and on none at the coordinator.
+
+Every site and the coordinator run the same solver. It depends on the data only through the sums of passes, so it needs the same
+passes everywhere. A site sums over its own partitions, in its own tree, and contributes the root. The coordinator adds the roots in
+the order of the sites, and returns the total. These are the sums of :func:`dfact.concatenate`, bit for bit.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.layout import Layout
+from dfact.engine.block_state import CheckpointedState
+from dfact.engine.checkpoint import pack, unpack
+from dfact.engine.column_map import ColumnMap
+from dfact.engine.driver import FusedPass
+from dfact.engine.environment import Environment, current_environment, distinct
+from dfact.engine.executors import ThreadsExecutor
+from dfact.engine.memory_plan import Plan, WorkerResources
+from dfact.engine.partitions import Partitions
+from dfact.engine.passes import PARTIAL_SUMS, PartialSums, RunPass, TiledPass
+from dfact.engine.reduction import Leaves, TreeSum
+from dfact.engine.session import Arrays, CheckpointableSession
+from dfact.engine.tiles import TileStates, TileStep, n_columns, split_sums
+from dfact.errors import FederationError
+from dfact.federation.exchange import RECORDED, Exchange
+from dfact.federation.messages import Message
+from dfact.federation.policy import Policy
+from dfact.federation.site_log import SiteLog
+
+P = TypeVar("P", bound=PartialSums)
+
+
+class Channel(Protocol):
+    """A site's way to the coordinator."""
+
+    def contribute(self, step: int, message: Message) -> Message:
+        """Contribute to a step, and return its total."""
+        ...
+
+
+@dataclass
+class Steps:
+    """The number of steps of a run so far, over all of its sessions."""
+
+    count: int = 0
+
+
+class _FederatedSession(CheckpointableSession):
+    """What sessions of sites and of the coordinator share: the number of the step, and the tiled sums of all sites."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._tiled: Arrays = {}
+
+    def step_tiles(
+        self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str = "", sums: Mapping[str, NDArray[Any]] | None = None
+    ) -> PartialSums:
+        if sums is None:
+            sums, self._tiled = self._tiled, {}
+        return self._run_step(step, given, prefix, sums)
+
+    def _run_step(self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str, sums: Mapping[str, NDArray[Any]]) -> PartialSums:
+        raise NotImplementedError
+
+    def _received(self, request: RunPass[P], total: P) -> P:
+        """Return the total of a pass as its solver expects it; keep tiled sums for the next step on tiles."""
+        self._steps.count += 1
+        pass_ = request.pass_
+        if not isinstance(pass_, TiledPass):
+            return total
+        small: Any
+        small, self._tiled = split_sums(total, pass_.tiled)
+        result: P = small
+        return result
+
+
+class SiteSession(_FederatedSession):
+    """The session of a site on its own partitions. Its policy decides what leaves, and its log records it."""
+
+    def __init__(
+        self, inner: CheckpointableSession, partitions: Partitions, steps: Steps, channel: Channel, policy: Policy, log: SiteLog
+    ) -> None:
+        super().__init__(steps)
+        self._inner, self._partitions, self._channel, self._policy, self._log = inner, partitions, channel, policy, log
+        self.tile_states = inner.tile_states
+
+    def __enter__(self) -> Self:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._inner.__exit__(kind, error, trace)
+
+    def run(self, request: RunPass[P]) -> P:
+        what, rows = pass_name(request), self._rows(request)
+        if self._steps.count >= self._policy.max_passes:
+            raise FederationError(f"the policy allows {self._policy.max_passes} passes, and {what} would be one more")
+        if not rows:
+            reply = self._channel.contribute(self._steps.count, Message({"kind": "nothing", "pass": what}))
+            total: P = _unpacked(reply)
+            return self._received(request, total)
+        sums = self._inner.run(request)
+        if isinstance(request.pass_, TiledPass):
+            sums = replace(sums, **self._inner.tiled_sums())
+        sums.count_gathered()
+        self._policy.check_sums(sums, rows, what)
+        message = packed_message(sums, what)
+        self._log.record(self._steps.count, what, message, rows)
+        reply = self._channel.contribute(self._steps.count, message)
+        _check_same_shape(reply, message)
+        total = _unpacked(reply)
+        return self._received(request, total)
+
+    def _rows(self, request: RunPass[Any]) -> int:
+        """Return how many of the rows of this site the sums of a request cover."""
+        p = self._partitions
+        if request.sample is None:
+            return p.source.shape[0]
+        slices = [p.layout.rows(number, number + 1) for number in request.sample if number in p.numbers]
+        return sum(rows.stop - rows.start for rows in slices)
+
+    def replayed(self, sums: PartialSums) -> None:
+        reply = self._channel.contribute(self._steps.count, RECORDED)
+        if reply.fields.get("kind") == "send":  # the coordinator has lost the total
+            self._channel.contribute(self._steps.count, packed_message(sums, "recorded"))
+        self._steps.count += 1
+
+    def _run_step(self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str, sums: Mapping[str, NDArray[Any]]) -> PartialSums:
+        return self._inner.step_tiles(step, given, prefix, sums)
+
+    def rows(self, name: str) -> Iterator[NDArray[Any]]:
+        return self._inner.rows(name)
+
+    def write_rows(self, name: str, convert: Callable[[NDArray[Any]], NDArray[Any]], target: zarr.Array[Any]) -> bool:
+        return self._inner.write_rows(name, convert, target)
+
+    def map_columns(self, request: ColumnMap) -> NDArray[Any]:
+        return self._inner.map_columns(request)
+
+    def save(self, group: zarr.Group) -> list[CheckpointedState]:
+        return self._inner.save(group)
+
+    def restore(self, states: Sequence[CheckpointedState]) -> None:
+        self._inner.restore(states)
+
+    @property
+    def all_leaving(self) -> bool:
+        return self._inner.all_leaving
+
+    @property
+    def environments(self) -> list[Environment]:
+        return self._inner.environments
+
+
+class CoordinatorSession(_FederatedSession):
+    """The session of the coordinator, which has no rows: it adds up what the sites contribute."""
+
+    def __init__(self, exchange: Exchange, sites: Sequence[str], steps: Steps, layout: Layout, columns: int) -> None:
+        super().__init__(steps)
+        self._exchange, self._sites, self._layout = exchange, sites, layout
+        self.tile_states = TileStates(columns)
+
+    def __exit__(self, *error: object) -> None:
+        self.tile_states.close()
+
+    def run(self, request: RunPass[P]) -> P:
+        what = pass_name(request)
+        found = self._exchange.collect(self._steps.count)
+        recorded = next((site for site in self._sites if found[site].fields.get("kind") == "recorded"), None)
+        message = self._add(found, request, what) if recorded is None else self._exchange.ask(recorded)
+        total: P = _unpacked(message)
+        self._exchange.publish(message)
+        return self._received(request, total)
+
+    def replayed(self, sums: PartialSums) -> None:
+        self._exchange.publish(packed_message(sums, "recorded"))
+        self._steps.count += 1
+
+    def _add(self, found: Mapping[str, Message], request: RunPass[Any], what: str) -> Message:
+        """Add the roots of the sites' trees, in the order of the sites."""
+        for site in self._sites:
+            if found[site].fields.get("pass") != what:
+                raise FederationError(
+                    f"site {site} runs the pass {found[site].fields.get('pass')!r}, expected {what!r}; are its versions the same?"
+                )
+        ranges = self._layout.partition_ranges
+        sampled = request.partitions(self._layout.n_partitions)
+        taking = [site for site, own in zip(self._sites, ranges, strict=True) if any(number in own for number in sampled)]
+        leaves = Leaves.of(sampled, ranges)
+        total: TreeSum[PartialSums] = TreeSum(leaves)
+        for number, site in enumerate(taking):
+            if found[site].fields.get("kind") != "sums":
+                raise FederationError(f"site {site} sends nothing for the pass {what}, expected the sums over its rows")
+            try:
+                _check_same_shape(found[site], found[taking[0]])
+                total.add((leaves.segment_depth, number), _unpacked(found[site]))
+            except FederationError as error:
+                raise FederationError(f"site {site}: {error}") from error
+        return packed_message(total.result, what)
+
+    def _run_step(self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str, sums: Mapping[str, NDArray[Any]]) -> PartialSums:
+        return self.tile_states.run(step, given, prefix, sums, lambda _: {}, lambda function, items: list(map(function, items)))
+
+    def rows(self, name: str) -> Iterator[NDArray[Any]]:
+        return iter(())
+
+    def save(self, group: zarr.Group) -> list[CheckpointedState]:
+        return []
+
+    def restore(self, states: Sequence[CheckpointedState]) -> None:
+        assert not states, "the coordinator has no rows"
+
+    @property
+    def environments(self) -> list[Environment]:
+        return distinct([current_environment()])
+
+
+class SiteExecutor:
+    """The executor of a site: another one on its own partitions, and the exchange with the coordinator.
+
+    ``memory`` is what all processes of the run plan with, so that they form the same passes.
+    """
+
+    kind = "site"
+
+    def __init__(self, inner: ThreadsExecutor, memory: WorkerResources, channel: Channel, policy: Policy, log: SiteLog) -> None:
+        self._inner, self._memory, self._channel, self._policy, self._log = inner, memory, channel, policy, log
+        self._steps = Steps()
+
+    def workers(self, memory_limit: int | str | None) -> WorkerResources:
+        return self._memory
+
+    def open(self, partitions: Partitions, plan: Plan) -> SiteSession:
+        [own] = [segment for segment in partitions.segments if segment.source.present_rows]
+        return SiteSession(self._inner.open(own, plan), own, self._steps, self._channel, self._policy, self._log)
+
+
+class CoordinatorExecutor:
+    """The executor of the coordinator; ``memory`` is that of the sites."""
+
+    kind = "sites"
+
+    def __init__(self, exchange: Exchange, sites: Sequence[str], memory: WorkerResources) -> None:
+        self._exchange, self._sites, self._memory = exchange, sites, memory
+        self._steps = Steps()
+
+    def workers(self, memory_limit: int | str | None) -> WorkerResources:
+        return self._memory
+
+    def open(self, partitions: Partitions, plan: Plan) -> CoordinatorSession:
+        return CoordinatorSession(self._exchange, self._sites, self._steps, partitions.layout, n_columns(partitions.source))
+
+
+def pass_name(request: RunPass[Any]) -> str:
+    """Return the name of a pass; of fused passes, each name once."""
+    pass_ = request.pass_
+    if isinstance(pass_, FusedPass):
+        names = dict.fromkeys(type(member.request.pass_).__name__ for member in pass_.members)
+        return f"{len(pass_.members)} fits: {', '.join(names)}"
+    return type(pass_).__name__
+
+
+def packed_message(sums: PartialSums, what: str) -> Message:
+    """Return sums as a message."""
+    arrays: list[NDArray[Any]] = []
+    described, _ = pack(sums, arrays.append)
+    return Message({"kind": "sums", "pass": what, "sums": described}, arrays)
+
+
+def _unpacked(message: Message) -> Any:
+    """Return the sums of a message, in arrays of their own; raise FederationError if it holds none of a registered class."""
+    described, count = message.get("sums", dict), len(message.arrays)
+    _check_described(described, count)
+    try:
+        return unpack(described, [np.array(array) for array in message.arrays])
+    except (TypeError, ValueError) as error:
+        raise FederationError(f"sums of type {described['type']!r} have other fields than this version of dfact expects") from error
+
+
+def _check_described(described: Mapping[str, Any], count: int, depth: int = 0) -> None:
+    """Refuse a description of sums that is not what :func:`dfact.engine.checkpoint.pack` returns."""
+    kind = described.get("type")
+    if not isinstance(kind, str) or kind not in PARTIAL_SUMS or depth > 1:
+        raise FederationError(f"a message holds sums of type {str(kind)[:40]!r}, expected one that dfact knows")
+    for name, value in described.items():
+        if isinstance(value, list) and all(isinstance(part, dict) for part in value):
+            for part in value:
+                _check_described(part, count, depth + 1)
+        elif name != "type" and not (type(value) is int and 0 <= value < count):
+            raise FederationError(f"{name[:40]} of a message's sums is {str(value)[:40]}, expected the number of one of its {count} arrays")
+
+
+def _check_same_shape(message: Message, expected: Message) -> None:
+    """Refuse sums of another class, or of another type or shape in any array, than those expected."""
+    if message.fields.get("sums") != expected.fields.get("sums"):
+        raise FederationError("the sums are of another type than expected")
+    found, known = ([(array.dtype.str, array.shape) for array in each.arrays] for each in (message, expected))
+    if found != known:
+        number = next((i for i, (mine, theirs) in enumerate(zip(found, known, strict=False)) if mine != theirs), len(known))
+        here, there = (str(each[number]) if number < len(each) else "nothing" for each in (found, known))
+        raise FederationError(f"array {number} of the sums is {here}, expected {there}")

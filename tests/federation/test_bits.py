@@ -1,0 +1,88 @@
+"""Fits across sites have the bits of the fit to the concatenated data, and each site keeps the factors of its own rows."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dfact
+from dfact.federation.in_process import InProcessSites
+from dfact.federation.policy import Policy
+from tests.federation.conftest import NAMES, SIZES, stored_sites
+
+OPEN = Policy(extremes=True, min_cell=1)
+MODELS: dict[str, Any] = {
+    "icqf": lambda: dfact.ICQF(4, max_iter=5),
+    "admm": lambda: dfact.ICQF(3, solver="admm", max_iter=5),
+    "nmf": lambda: dfact.NMF(3, max_iter=5),
+    "kl": lambda: dfact.NMF(3, loss="kullback-leibler", max_iter=5),
+    "fa": lambda: dfact.FactorAnalysis(2, rotation=None),
+    "polychoric": lambda: dfact.FactorAnalysis(2, rotation=None, correlation="polychoric"),
+    "emf": lambda: dfact.ExpectileMF(3, ridge=0.1, max_iter=5),
+    "pca": lambda: dfact.PCA(3),
+    "pca of means": lambda: dfact.PCA(3, missing="mean"),
+    "admixture": lambda: dfact.Admixture(3, ploidy=3, max_iter=5, init="random", random_state=1),
+    "cp": lambda: dfact.ElasticCP(3, lam=0.5, max_iter=5, random_state=0),
+}
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the uniqueness of", "ignore:.*has no observed entry", "ignore:.* negative eigenvalues", "ignore:.*confounder"
+)
+
+
+def shared(model: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of a model that do not belong to rows."""
+    arrays = {name: value for name, value in vars(model).items() if name.endswith("_") and isinstance(value, np.ndarray)}
+    return {name: value for name, value in arrays.items() if len(value) not in {0, sum(SIZES), *SIZES}}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_fit_has_the_bits_of_the_concatenated_data(name: str, tmp_path: Path) -> None:
+    data = stored_sites(tmp_path)
+    pooled: Any = MODELS[name]().set_params(executor="inline").fit(dfact.concatenate(list(data.values())))
+    with InProcessSites(data, policy=OPEN) as sites:
+        found: Any = sites.fit(MODELS[name]())
+        assert sites.failures == {}
+    assert shared(found).keys() == shared(pooled).keys() != set()
+    np.testing.assert_array_equal(found.components_, pooled.components_)
+    for key, expected in shared(pooled).items():
+        np.testing.assert_array_equal(shared(found)[key], expected, key)
+    assert len(found.row_factors()) == 0
+    rows = [np.asarray(sites.results[site].row_factors()) for site in NAMES]
+    assert [len(part) for part in rows] == [data[site].shape[0] for site in NAMES]
+    np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
+
+
+def test_selections_and_descriptions_have_the_same_bits(tmp_path: Path) -> None:
+    data = stored_sites(tmp_path)
+    whole, model = dfact.concatenate(list(data.values())), dfact.ICQF(max_iter=5, random_state=0, executor="inline")
+    settings: Any = {"grid": {"n_components": [2, 3]}, "n_blocks": (3, 3), "n_folds": 3, "random_state": 3}
+    with InProcessSites(data, policy=OPEN) as sites:
+        found = sites.select(dfact.ICQF(max_iter=5, random_state=0), **settings)
+        described = sites.describe()
+    expected = dfact.selection.block_cross_validate(model, whole, **settings, stratify=np.repeat(NAMES, SIZES), in_memory=False)
+    assert found.table.drop(columns="seconds").equals(expected.table.drop(columns="seconds"))
+    assert described.items.equals(dfact.describe(whole, executor="inline").items)
+
+
+def test_twenty_sites() -> None:
+    rng = np.random.default_rng(1)
+    parts = {f"site{number:02d}": rng.integers(0, 4, (60 + number, 12)).astype(np.float32) for number in range(20)}
+    pooled = dfact.ICQF(2, max_iter=4, executor="inline").fit(dfact.concatenate(list(parts.values())))
+    with InProcessSites(parts, policy=OPEN) as sites:
+        found = sites.fit(dfact.ICQF(2, max_iter=4))
+    np.testing.assert_array_equal(found.components_, pooled.components_)
+
+
+def test_ranges_of_the_contract_take_the_place_of_lowest_and_highest_answers(tmp_path: Path) -> None:
+    """By default a site does not state them."""
+    from dfact.federation.description import Description
+
+    data = {name: each.with_confounders(None) for name, each in stored_sites(tmp_path).items()}
+    contract = Description.of("contract", data["east"], extremes=True)
+    pooled = dfact.ICQF(3, max_iter=4, executor="inline").fit(dfact.concatenate(list(data.values())))
+    with InProcessSites(data, contract=contract, keep_bytes=True) as sites:
+        found = sites.fit(dfact.ICQF(3, max_iter=4))
+        assert sites.failures == {}
+    np.testing.assert_array_equal(found.components_, pooled.components_)
