@@ -212,6 +212,7 @@ def test_comparisons_of_earlier_versions_lose_their_p_values_with_a_word() -> No
 
 # Items with differential functioning.
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize(("seed", "dif"), [(0, 0.5), (3, 0.0)])
 def test_command_finds_planted_items_and_nothing_else(seed: int, dif: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers, groups = questionnaire(seed, dif=dif)
@@ -220,7 +221,7 @@ def test_command_finds_planted_items_and_nothing_else(seed: int, dif: float, tmp
     assert main(["import", str(tmp_path / "t.csv"), data, "--items", "i*", "--confounder", "group"]) == 0
     assert main(["fit", "icqf", data, model, "-k", "4"]) == 0
     capsys.readouterr()
-    arguments = ["--by", "group", "--resamples", "30", "--no-test", "--seed", str(seed)]
+    arguments = ["--by", "group", "--resamples", "20", "--no-test", "--seed", str(seed)]
     assert main(["compare", model, data, *arguments]) == 0
     out = capsys.readouterr().out
     result = dfact.load_model(model).comparison_
