@@ -80,11 +80,9 @@ def cases(*suffixes: str, read: bool, today: bool = True) -> list[Any]:
         if name.endswith(suffixes) and (stores.about["format"] >= OLDEST_READ) is read and (today or stores != TODAY)
     ]
     oldest, newest = {name: stores for stores, name in reversed(found)}, {name: stores for stores, name in found}
+    kept = {*oldest.items(), *((name, stores) for name, stores in newest.items() if name in NEWEST)}
     cases = [pytest.param(stores, name, id=f"{stores.archive.name.split('.')[0]}-{name}") for stores, name in found]
-    return exhaustive_unless(
-        lambda case: case.values[0] == oldest[case.values[1]] or (case.values[1] in NEWEST and case.values[0] == newest[case.values[1]]),
-        cases,
-    )
+    return exhaustive_unless(lambda case: case.values[::-1] in kept, cases)
 
 
 @pytest.fixture(scope="module")

@@ -138,22 +138,22 @@ def expectation_maximization(X: Array, k: int, n_iter: int) -> tuple[Array, Arra
     """Tipping and Bishop's algorithm: covariance WᵀW + σ²I (m, m), mean, σ², log-likelihood before each step."""
     m = X.shape[1]
     observed = ~np.isnan(X)
-    O, filled = observed.astype(float), np.nan_to_num(X)
+    seen, filled = observed.astype(float), np.nan_to_num(X)
     mean = np.nanmean(X, axis=0)
     W, noise, history = np.random.default_rng(0).normal(size=(k, m)), 1.0, []
     for _ in range(n_iter):
-        residuals = O * (filled - mean)
-        C = noise * np.eye(k) + np.einsum("ij,rj,sj->irs", O, W, W)
+        residuals = seen * (filled - mean)
+        C = noise * np.eye(k) + np.einsum("ij,rj,sj->irs", seen, W, W)
         inverse = np.linalg.inv(C)
-        covariance = O[:, :, None] * (W.T @ W) * O[:, None, :] + np.where(O[:, :, None] * np.eye(m), noise, np.eye(m))
+        covariance = seen[:, :, None] * (W.T @ W) * seen[:, None, :] + np.where(seen[:, :, None] * np.eye(m), noise, np.eye(m))
         mahalanobis = np.einsum("ij,ijl,il->i", residuals, np.linalg.inv(covariance), residuals)
-        history.append(-0.5 * (mahalanobis + np.linalg.slogdet(covariance)[1] + np.log(2 * np.pi) * O.sum(axis=1)).sum())
+        history.append(-0.5 * (mahalanobis + np.linalg.slogdet(covariance)[1] + np.log(2 * np.pi) * seen.sum(axis=1)).sum())
         z = np.column_stack([np.einsum("irs,is->ir", inverse, residuals @ W.T), np.ones(len(X))])
         E = z[:, :, None] * z[:, None, :]
         E[:, :k, :k] += noise * inverse
-        S, b = np.einsum("ij,irs->jrs", O, E), filled.T @ z
+        S, b = np.einsum("ij,irs->jrs", seen, E), filled.T @ z
         A = np.linalg.solve(S, b[:, :, None])[:, :, 0]
-        squares = (O * (filled**2 - 2 * filled * (z @ A.T) + np.einsum("jr,irs,js->ij", A, E, A))).sum()
+        squares = (seen * (filled**2 - 2 * filled * (z @ A.T) + np.einsum("jr,irs,js->ij", A, E, A))).sum()
         W, mean, noise = A[:, :k].T, A[:, k], squares / observed.sum()
     return W.T @ W + noise * np.eye(m), mean, noise, history
 
