@@ -65,13 +65,13 @@ class Stores:
 ALL = sorted((Stores(path) for path in STORES.iterdir()), key=lambda stores: (stores.about["format"], stores.about["date"]))
 TODAY = ALL[-1]
 NEWEST = {"answers.zarr", "icqf.model", "cp.model", "icqf.checkpoint", "job.toml"}
-"""Stores whose newest version is read in the default run too; all fits are written and read again there."""
+"""Stores whose newest version is read in the default run too."""
 
 
 def cases(*suffixes: str, read: bool, today: bool = True) -> list[Any]:
     """Return the stores of all versions with these suffixes, of formats that are read or of earlier ones.
 
-    The oldest of each name represent the others in the default run, with the newest of some.
+    The oldest of each name and the newest of some represent the others in the default run.
     """
     found = [
         (stores, name)

@@ -446,7 +446,7 @@ class TestEstimator(EstimatorSuite):
 
 @pytest.mark.usefixtures("many_partitions")
 def test_a_path_is_the_same_on_every_executor(client: Client, tmp_path: Path) -> None:
-    X = answers(4000, 5)
+    X = answers(2000, 5)
     dataset = dfact.import_array(X, tmp_path / "d.zarr")
     lambdas = [1.0, 30.0]
     paths = [
