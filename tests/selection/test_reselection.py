@@ -83,7 +83,7 @@ def test_factor_that_few_resamples_have_has_no_interval() -> None:
     model = select_number_of_factors(dfact.FactorAnalysis(rotation="varimax"), X, range(1, 5)).model
     wide = dfact.FactorAnalysis(3, rotation="varimax").fit(X)
     wide.selection_ = model.selection_
-    found = bootstrap(wide, X, 8, reselect=True, random_state=0)
+    found = bootstrap(wide, X, 12, reselect=True, random_state=0)
     few = (found.similarity >= 0.85).mean(axis=0) < 0.5
     assert few.any()
     assert (found.similarity == 0).any()  # of refits with two factors

@@ -209,7 +209,7 @@ def test_held_out_errors_are_weighted_by_row() -> None:
 @pytest.mark.slow
 def test_cross_validation_weights_fits_and_errors(name: str) -> None:
     M, w = survey(7)
-    settings: dict[str, Any] = {"grid": {"n_components": [1, 2]}, "n_blocks": (3, 3), "n_folds": 3, "random_state": 0}
+    settings: dict[str, Any] = {"grid": {"n_components": [1, 2]}, "n_blocks": (5, 5), "n_folds": 5, "random_state": 0}
     model = models()[name].set_params(max_iter=50)
     found = block_cross_validate(model, M, **settings, sample_weight=w)
     assert found.model.weighted_
