@@ -18,8 +18,6 @@ import pytest
 import scipy
 from threadpoolctl import threadpool_info
 
-import dfact
-from tests.conftest import planted_answers
 from tests.golden.recipes import ATTRIBUTES, RECIPES
 
 FIGURES = Path(__file__).parent / "figures.json"
@@ -67,14 +65,6 @@ def test_a_small_fit_ends_where_it_did(name: str) -> None:
         assert {key: value["digest"] for key, value in found.items()} == {key: value["digest"] for key, value in expected.items()}
     for key in found.keys() - {"pure_subjects_"}:
         np.testing.assert_allclose(found[key]["norm"], expected[key]["norm"], rtol=1e-3, err_msg=key)
-
-
-def test_single_precision_ends_near_double_precision() -> None:
-    """Also compiles the kernels of commands before the suite's processes start, each of which would compile its own."""
-    answers, skewed = planted_answers(300, 24, 4, seed=1, missing=0.1), np.random.default_rng(5).gamma(1.0, size=(300, 24))
-    for model, X in ((dfact.ICQF(4, max_iter=40), answers), (dfact.ExpectileMF(4, tau=0.2, ridge=0.1, max_iter=40), skewed)):
-        single, double = (model.set_params(dtype=dtype).fit(X).objective_history_[-1] for dtype in ("float32", "float64"))
-        assert single == pytest.approx(double, rel=1e-3)
 
 
 if __name__ == "__main__":
