@@ -26,6 +26,7 @@ from dfact.models.catalogue import CATALOGUE
 from dfact.models.fitted_schema import Shape, UniformColumns
 from dfact.models.persistence import annotate_model, saved_versions
 from dfact.models.provenance import Stability
+from tests.cases import exhaustive_after
 from tests.conftest import planted_answers
 
 N, M, K = 300, 24, 3
@@ -55,11 +56,17 @@ def model(dataset: dfact.Dataset) -> dfact.ICQF:
     return dfact.ICQF(K, bounds=(0, 3), max_iter=20).fit(dataset)
 
 
-@pytest.fixture
-def saved(model: dfact.ICQF, tmp_path: Path) -> Path:
-    path = tmp_path / "fitted.model"
+@pytest.fixture(scope="module")
+def original(model: dfact.ICQF, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "fitted.model"
     dfact.save_model(model, path)
     return path
+
+
+@pytest.fixture
+def saved(original: Path, tmp_path: Path) -> Path:
+    """A copy of the saved model, for a test to damage."""
+    return Path(shutil.copytree(original, tmp_path / "fitted.model"))
 
 
 def assert_same(first: Any, second: Any) -> None:
@@ -341,13 +348,14 @@ def test_paths_without_a_model_are_refused(tmp_path: Path, dataset: dfact.Datase
             dfact.load_model(path)
 
 
+@pytest.mark.parametrize("bits", exhaustive_after(1, [2, 32]))
 @pytest.mark.slow
-def test_any_flipped_bit_is_detected(model: dfact.ICQF, saved: Path) -> None:
+def test_any_flipped_bit_is_detected(bits: int, model: dfact.ICQF, saved: Path) -> None:
     """For any bit of any file the model is refused, or equal (the bit has no meaning, such as one of a space)."""
     rng = np.random.default_rng(7)
     for file in sorted(path for path in saved.rglob("*") if path.is_file()):
         whole = file.read_bytes()
-        for position in rng.integers(0, len(whole), 6):
+        for position in rng.integers(0, len(whole), bits):
             data = bytearray(whole)
             data[position] ^= 1 << rng.integers(0, 8)
             file.write_bytes(data)

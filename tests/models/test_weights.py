@@ -16,6 +16,7 @@ from dfact.psychometrics.correlation import MomentsPass
 from dfact.psychometrics.fit_indices import fit_indices
 from dfact.psychometrics.minres import minres
 from dfact.selection.number_of_factors import number_of_factors
+from tests.cases import exhaustive_after
 from tests.conftest import planted_answers
 from tests.suites.estimator import assert_same_fit
 
@@ -200,8 +201,10 @@ def partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("partitioned")
-@pytest.mark.parametrize("executor", ["threads", pytest.param("distributed", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["fa", "l1nmf"])
+@pytest.mark.parametrize(
+    ("name", "executor"),
+    exhaustive_after(2, [("fa", "threads"), ("l1nmf", "distributed"), ("fa", "distributed"), ("l1nmf", "threads")]),
+)
 @pytest.mark.slow
 def test_every_executor_gives_the_same_bits(name: str, executor: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     M, w = survey(10, n=800)

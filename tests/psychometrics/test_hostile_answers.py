@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 import dfact
+from tests.cases import exhaustive_after
 from tests.suites.hostile_data import DATA, N, refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of items that correlate negatively with the rest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", exhaustive_after(1, ["float64", "float32"]))
 @pytest.mark.parametrize("missing", ["pairwise", "listwise"])
 @pytest.mark.parametrize("correlation", ["pearson", "polychoric"])
 def test_hostile_answers_are_described_or_refused(correlation: str, missing: str, dtype: str) -> None:

@@ -212,6 +212,7 @@ def test_comparisons_of_earlier_versions_lose_their_p_values_with_a_word() -> No
 
 # Items with differential functioning.
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize(("seed", "dif"), [(0, 0.5), (3, 0.0)])
 def test_command_finds_planted_items_and_nothing_else(seed: int, dif: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers, groups = questionnaire(seed, dif=dif)
@@ -220,7 +221,7 @@ def test_command_finds_planted_items_and_nothing_else(seed: int, dif: float, tmp
     assert main(["import", str(tmp_path / "t.csv"), data, "--items", "i*", "--confounder", "group"]) == 0
     assert main(["fit", "icqf", data, model, "-k", "4"]) == 0
     capsys.readouterr()
-    arguments = ["--by", "group", "--resamples", "30", "--no-test", "--seed", str(seed)]
+    arguments = ["--by", "group", "--resamples", "20", "--no-test", "--seed", str(seed)]
     assert main(["compare", model, data, *arguments]) == 0
     out = capsys.readouterr().out
     result = dfact.load_model(model).comparison_
@@ -380,10 +381,11 @@ def test_groups_that_cannot_be_compared_are_refused_by_name() -> None:
     assert compare_groups(model, M, few, groups=["a", "b"], n_resamples=30, test=False).sizes.sum() == (few != "few").sum()
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_the_first_group_that_is_named_is_the_reference() -> None:
     M, groups = traits(3)
     model = dfact.FactorAnalysis(2).fit(M)
-    settings: dict[str, Any] = {"n_resamples": 30, "test": False, "random_state": 0}
+    settings: dict[str, Any] = {"n_resamples": 2, "test": False, "random_state": 0}
     found = {order: compare_groups(model, M, groups, groups=list(order), **settings) for order in ("ab", "ba", "bab")}
     assert {order: comparison.levels for order, comparison in found.items()} == {"ab": ["a", "b"], "ba": ["b", "a"], "bab": ["b", "a"]}
     assert_array_equal(found["ab"].sizes, found["ba"].sizes[::-1])

@@ -130,7 +130,7 @@ def test_selection_interrupted_repeatedly_completes(tmp_path: Path, passes: Pass
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "then"), [(4, 8), (8, 3), (3, 2)])
+@pytest.mark.parametrize(("before", "then"), exhaustive_after(2, [(4, 8), (8, 3), (3, 2)]))
 def test_resuming_with_other_memory_changes_nothing(
     before: int, then: int, undisturbed: Selection, tmp_path: Path, passes: PassCounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +194,7 @@ def test_selection_resumes_at_the_end_of_a_batch(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [0, 1, 2, 5])
+@pytest.mark.parametrize("after", exhaustive_after(2, [0, 5, 1, 2]))
 def test_selection_resumes_within_a_write(
     after: int, undisturbed: Selection, tmp_path: Path, passes: PassCounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,12 +47,13 @@ def test_table_has_the_range_of_the_resamples() -> None:
 def test_scores_are_those_of_fits_to_the_resampled_rows(tmp_path: Path) -> None:
     """The resamples are multinomial draws of the rows, on every executor and in memory or stored; the seed decides."""
     R = classes(1)
-    table = select(R).table
+    few = {"n_resamples": 4}
+    table = select(R, **few).table
     for data, settings in ((dfact.import_array(R, tmp_path / "r.zarr"), {"executor": "threads"}), (R, {"executor": "inline"})):
-        pd.testing.assert_frame_equal(select(data, **settings).table, table, rtol=1e-5)
-    assert not np.allclose(select(R, random_state=1).table["low"], table["low"])
+        pd.testing.assert_frame_equal(select(data, **few, **settings).table, table, rtol=1e-5)
+    assert not np.allclose(select(R, **few, random_state=1).table["low"], table["low"])
     # The likelihood is maximized from the chosen classes, so that it does not change the scores of the resamples.
-    refined = select(R, model={"likelihood": "binomial", "max_iter": 2}).table
+    refined = select(R, **few, model={"likelihood": "binomial", "max_iter": 2}).table
     assert_allclose(refined["low"], table["low"])
 
 

@@ -129,7 +129,7 @@ def test_cold_starts_find_the_same_components_of_a_determined_tensor() -> None:
     Z = planted((60, 8, 6), 2, 0)
     for name in ("als", "elastic"):
         model = fitted(name, Z)
-        warm, cold = (bootstrap(model, Z, 5, random_state=0, warm_start=warm) for warm in (True, False))
+        warm, cold = (bootstrap(model, Z, 3, random_state=0, warm_start=warm) for warm in (True, False))
         assert_allclose(cold.similarity, warm.similarity, atol=1e-3)
         assert_array_equal(cold.estimate, warm.estimate)
 
@@ -163,7 +163,7 @@ def test_a_penalty_gives_selection_frequencies_and_lost_components_nothing() -> 
     Z = np.einsum("ir,jr,kr->ijk", rng.standard_normal((80, 2)), B, C) + rng.standard_normal((80, 10, 6))
     model = fitted("elastic", Z, 4, lam=6.0, l1_ratio=0.98)
     assert model.rank_ == 2
-    found = bootstrap(model, Z, 39, random_state=0)
+    found = bootstrap(model, Z, 19, random_state=0)
     for values in (found.estimate, found.low, found.weight, found.similarity.T):
         assert np.isnan(values[2:]).all()
     assert (found.low[:2] < found.high[:2]).all()
@@ -221,12 +221,12 @@ def test_commands_store_print_export_and_report_it(tmp_path: Path, capsys: pytes
     path = str(tmp_path / "m")
     model = fitted("elastic", dataset)
     dfact.save_model(model, path)
-    assert main(["stability", path, str(tmp_path / "z.zarr"), "--resamples", "19", "--seed", "1"]) == 0
-    assert "19 refits to bootstrap samples of the slices of mode 1, intervals of 95%" in capsys.readouterr().out
+    assert main(["stability", path, str(tmp_path / "z.zarr"), "--resamples", "9", "--seed", "1"]) == 0
+    assert "9 refits to bootstrap samples of the slices of mode 1, intervals of 95%" in capsys.readouterr().out
     loaded = dfact.load_model(path)
-    assert same(loaded.stability_, bootstrap(model, dataset, 19, random_state=1))
+    assert same(loaded.stability_, bootstrap(model, dataset, 9, random_state=1))
     assert main(["info", path]) == 0
-    assert "19 refits to resampled slices of mode 1, median factor match score 0.9" in capsys.readouterr().out
+    assert "9 refits to resampled slices of mode 1, median factor match score 0.9" in capsys.readouterr().out
     assert main(["export", path, str(tmp_path / "s.csv"), "--table", "stability"]) == 0
     assert main(["export", path, str(tmp_path / "l.csv")]) == 0
     table, loadings = (pd.read_csv(tmp_path / f"{name}.csv", index_col=0) for name in ("s", "l"))
@@ -236,7 +236,7 @@ def test_commands_store_print_export_and_report_it(tmp_path: Path, capsys: pytes
         assert (table[f"{name}_low"] <= table[f"{name}_high"]).all()
     assert main(["report", path, str(tmp_path / "r.html")]) == 0
     page = (tmp_path / "r.html").read_text()
-    assert "19 refits on resampled slices of mode 1" in page
+    assert "9 refits on resampled slices of mode 1" in page
     assert "Vectors of modes 2 to N at length 1" in page
 
 

@@ -25,6 +25,7 @@ from dfact.models.admixture import footprint
 from dfact.models.admixture.variants import Variants, match_columns
 from dfact.models.binomial.fit import ColumnStep, Extrapolate, Products
 from dfact.models.binomial.passes import ProjectionPass
+from tests.cases import exhaustive_after
 from tests.conftest import REAL_DATA
 from tests.suites.estimator import EstimatorSuite
 
@@ -81,7 +82,7 @@ def scope() -> tuple[Array, Array]:
 
 
 @real
-@pytest.mark.parametrize(("k", "expected"), [(1, -4_169_323.01), (2, -3_835_365.43), (3, -3_799_887.17)])
+@pytest.mark.parametrize(("k", "expected"), exhaustive_after(2, [(1, -4_169_323.01), (3, -3_799_887.17), (2, -3_835_365.43)]))
 @pytest.mark.slow
 def test_log_likelihoods_are_those_of_admixture(k: int, expected: float) -> None:
     X = hapmap3()

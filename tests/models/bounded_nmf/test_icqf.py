@@ -22,7 +22,7 @@ from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import icqf_simulation
 from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
 from dfact.models.bounded_nmf.solvers import ADMM
-from tests.cases import exhaustive_unless
+from tests.cases import exhaustive_after, exhaustive_unless
 from tests.conftest import planted_answers
 from tests.suites.estimator import EstimatorSuite
 
@@ -72,8 +72,9 @@ def test_objective_of_the_papers_implementation(
 
 
 @pytest.mark.slow
-@both_solvers
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("solver", "dtype"), exhaustive_after(2, [("mm", "float32"), ("admm", "float64"), ("mm", "float64"), ("admm", "float32")])
+)
 def test_objective_on_the_packaged_questionnaire(dtype: str, solver: str) -> None:
     M = packaged()
     model = dfact.ICQF(4, solver=solver, max_iter=1500, tol=1e-8, dtype=dtype).fit(M)

@@ -22,6 +22,7 @@ from dfact.models.cp.kept_sample import KeepRowsPass, KeptRows, SampleSession, m
 from dfact.models.cp.passes import RowStart, row_solutions
 from dfact.models.cp.problem import ElasticNet, Factors, Prior, RowPrior, khatri_rao
 from dfact.models.cp.starts import growing_samples, row_sample
+from tests.cases import exhaustive_after
 from tests.models.cp.test_elastic_cp import Array, answers, assert_same, many_partitions, planted
 
 __all__ = ["many_partitions"]
@@ -34,7 +35,7 @@ def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_sample, "_OBSERVATIONS", 16)
 
 
-@pytest.mark.parametrize("number", [2, 10, 62, 189])
+@pytest.mark.parametrize("number", exhaustive_after(2, [2, 10, 62, 189]))
 def test_the_default_keeps_the_components_that_single_starts_may_lose(number: int) -> None:
     """The same fits lost a component with the penalties in force from the first iteration."""
     kind, rank, Z = planted_kinds(number)
@@ -131,7 +132,7 @@ def test_samples_grow() -> None:
 
 @pytest.mark.usefixtures("many_partitions", "small_samples")
 @pytest.mark.filterwarnings("ignore:components 1 and 2 cancel")
-@pytest.mark.parametrize("solver", ["bcd", "stochastic"])
+@pytest.mark.parametrize("solver", exhaustive_after(1, ["bcd", "stochastic"]))
 def test_samples_are_the_same_on_every_executor(solver: Any, client: Client, tmp_path: Path) -> None:
     X = answers(15_000, 3).astype(np.float32)
     dataset = dfact.import_array(X, tmp_path / "d.zarr")

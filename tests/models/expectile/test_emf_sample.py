@@ -14,7 +14,7 @@ from dfact.models.expectile import alternation as emf_solver
 from dfact.models.expectile import sampled_start as emf_sample
 from dfact.models.expectile.sampled_start import sample_partitions
 from dfact.progress import Iteration
-from tests.cases import exhaustive_unless
+from tests.cases import exhaustive_after, exhaustive_unless
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_the_minimum_is_that_of_all_rows(tau: float, solver: str, ridge: float, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tau", [0.1, 0.5])
+@pytest.mark.parametrize("tau", exhaustive_after(1, [0.1, 0.5]))
 def test_the_first_pass_over_all_rows_nearly_reaches_the_minimum(tau: float) -> None:
     for seed in range(2):
         V = skewed(seed, 6000)
@@ -121,8 +121,7 @@ def test_several_taus_equal_single_fits() -> None:
         np.testing.assert_array_equal(model.row_factors_, single.row_factors_)
 
 
-@pytest.mark.parametrize("solver", ["exact", "surrogate"])
-@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize(("solver", "after"), exhaustive_after(2, [("exact", 1), ("surrogate", 3), ("exact", 3), ("surrogate", 1)]))
 @pytest.mark.slow
 def test_an_interrupted_fit_ends_with_the_same_bits(after: int, solver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", 1)

@@ -135,27 +135,25 @@ def test_the_sums_give_the_covariances() -> None:
 
 
 def expectation_maximization(X: Array, k: int, n_iter: int) -> tuple[Array, Array, float, list[float]]:
-    """Tipping and Bishop's algorithm, row by row: covariance WᵀW + σ²I (m, m), mean, σ², log-likelihood before each step."""
+    """Tipping and Bishop's algorithm: covariance WᵀW + σ²I (m, m), mean, σ², log-likelihood before each step."""
     m = X.shape[1]
     observed = ~np.isnan(X)
+    seen, filled = observed.astype(float), np.nan_to_num(X)
     mean = np.nanmean(X, axis=0)
     W, noise, history = np.random.default_rng(0).normal(size=(k, m)), 1.0, []
     for _ in range(n_iter):
-        S, b, squares, total = np.zeros((m, k + 1, k + 1)), np.zeros((m, k + 1)), 0.0, 0.0
-        moments = []
-        for x, o in zip(X, observed, strict=True):
-            C = noise * np.eye(k) + W[:, o] @ W[:, o].T
-            total += multivariate_normal(mean[o], W[:, o].T @ W[:, o] + noise * np.eye(o.sum())).logpdf(x[o])
-            z = np.append(np.linalg.solve(C, W[:, o] @ (x - mean)[o]), 1)
-            E = np.outer(z, z)
-            E[:k, :k] += noise * np.linalg.inv(C)
-            S[o] += E
-            b[o] += x[o, None] * z
-            moments.append(E)
-        history.append(total)
+        residuals = seen * (filled - mean)
+        C = noise * np.eye(k) + np.einsum("ij,rj,sj->irs", seen, W, W)
+        inverse = np.linalg.inv(C)
+        covariance = seen[:, :, None] * (W.T @ W) * seen[:, None, :] + np.where(seen[:, :, None] * np.eye(m), noise, np.eye(m))
+        mahalanobis = np.einsum("ij,ijl,il->i", residuals, np.linalg.inv(covariance), residuals)
+        history.append(-0.5 * (mahalanobis + np.linalg.slogdet(covariance)[1] + np.log(2 * np.pi) * seen.sum(axis=1)).sum())
+        z = np.column_stack([np.einsum("irs,is->ir", inverse, residuals @ W.T), np.ones(len(X))])
+        E = z[:, :, None] * z[:, None, :]
+        E[:, :k, :k] += noise * inverse
+        S, b = np.einsum("ij,irs->jrs", seen, E), filled.T @ z
         A = np.linalg.solve(S, b[:, :, None])[:, :, 0]
-        for x, o, E in zip(X, observed, moments, strict=True):
-            squares += (x[o] ** 2 - 2 * x[o] * (A[o] @ E[:, k]) + np.einsum("jr,rs,js->j", A[o], E, A[o])).sum()
+        squares = (seen * (filled**2 - 2 * filled * (z @ A.T) + np.einsum("jr,irs,js->ij", A, E, A))).sum()
         W, mean, noise = A[:, :k].T, A[:, k], squares / observed.sum()
     return W.T @ W + noise * np.eye(m), mean, noise, history
 
