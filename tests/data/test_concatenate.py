@@ -17,7 +17,7 @@ from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.engine.partitions import partitions
-from tests.cases import every
+from tests.cases import every, exhaustive_unless
 from tests.conftest import planted_answers
 
 SIZES = (700, 90, 311)
@@ -107,7 +107,7 @@ MODELS = {
     "ignore:.* subjects have no response",
     "ignore:.* negative eigenvalues",
 )
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", exhaustive_unless({"icqf", "polychoric", "admixture", "cp"}.__contains__, MODELS))
 def test_fits_have_the_same_bits_in_memory_on_threads_and_from_stores(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.data.layout._SMALL_PARTITION_ENTRIES", 1 << 10)
     parts = stored(tmp_path)

@@ -153,7 +153,13 @@ def inline_mixed(seed: int, n: int = 6) -> tuple[list[bytes], bytes]:
 
 @pytest.fixture(
     scope="module",
-    params=["inline", "2 threads", "1 worker", *(pytest.param(name, marks=pytest.mark.slow) for name in ("3 workers", "8 workers"))],
+    params=[
+        "inline",
+        "2 threads",
+        "1 worker",
+        pytest.param("3 workers", marks=pytest.mark.slow),
+        pytest.param("8 workers", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+    ],
 )
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
     if "worker" in request.param:

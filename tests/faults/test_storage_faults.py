@@ -1,5 +1,6 @@
 """Faults of storage: chunks missing, truncated or changed, full and read-only disks."""
 
+import itertools
 import json
 import os
 import resource
@@ -21,6 +22,7 @@ import dfact.data.sources.base
 import dfact.data.stored_values
 from dfact.errors import DfactError, StoreError
 from dfact.storage.groups import create_group, partial_path
+from tests.cases import exhaustive_unless
 from tests.conftest import planted_answers
 
 pytestmark = pytest.mark.faults
@@ -95,8 +97,10 @@ def test_chunk_damaged_after_opening_is_named(dense: Path, damage: Callable[[Pat
         icqf(executor=executor).fit(dataset)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("array", ["data", "indices", "indptr"])
+@pytest.mark.parametrize(
+    ("array", "damage"),
+    exhaustive_unless(lambda case: case[0] == "data" or case[1] is flip, itertools.product(["data", "indices", "indptr"], DAMAGES)),
+)
 def test_csr_chunk_damaged_after_opening_is_named(sparse: Path, damage: Callable[[Path], None], array: str) -> None:
     dataset = dfact.open_dataset(sparse)
     damage(sparse / "values" / array / "c" / "1")

@@ -258,6 +258,9 @@ class ExpectileMF(Growing):
         record_crossings(models)
         return models
 
+    def _loss(self) -> Loss:
+        return Loss(float(self.tau), float(self.ridge))  # numbers of other types would compile kernels of their own
+
     def _prepare(self, X: Any) -> FitTask[OriginalUnits]:
         dataset = self._observed(X, reset=True)
         return self._task(dataset, original_units(dataset))
@@ -265,7 +268,7 @@ class ExpectileMF(Growing):
     def _solve(self, task: FitTask[OriginalUnits]) -> Solver[None]:
         dtype = task.dtype
         row_start, Y = yield from self.initial_factors(task)
-        problem = (task.problem, Loss(self.tau, self.ridge), row_start, dtype)
+        problem = (task.problem, self._loss(), row_start, dtype)
         pass_: Any = ExactPass(*problem) if self._is_exact(task.dataset) else SurrogatePass(*problem)
         alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
         report = Reporter(self.callbacks, self.max_iter)
@@ -292,11 +295,11 @@ class ExpectileMF(Growing):
 
     def _measure(self, task: FitTask[OriginalUnits]) -> Solver[Baseline]:
         Y = self.column_factors_.astype(np.float64)
-        pass_ = GrowthPass(task.problem, Loss(self.tau, self.ridge), start_of(task, Y), task.dtype)
+        pass_ = GrowthPass(task.problem, self._loss(), start_of(task, Y), task.dtype)
         return (yield from run(pass_, Point(Y)))
 
     def _grow(self, task: FitTask[OriginalUnits]) -> Solver[Added]:
-        new, loss, report = task.dataset.shape[0], Loss(self.tau, self.ridge), Reporter(self.callbacks, ROUNDS)
+        new, loss, report = task.dataset.shape[0], self._loss(), Reporter(self.callbacks, ROUNDS)
         share, Y = new / (new + self.growth_.n_rows), self.column_factors_.astype(np.float64)
         update = yield from grow_columns(self.sums_, task, share, loss, Y, report, orthogonalize=self.orthogonalize)
         self.objective_history_ = np.asarray([*self.objective_history_, *update.objectives])
@@ -369,7 +372,7 @@ class ExpectileMF(Growing):
             The fitted model.
         """
         self._check_parameters()
-        measurements, loss = Measurements.from_arrays(A, b, shape), Loss(self.tau, self.ridge)
+        measurements, loss = Measurements.from_arrays(A, b, shape), self._loss()
         with single_threaded():
             X, Y = measurements.start(self.n_components)
             history = [measurements.objective(X, Y, loss)]
@@ -398,7 +401,7 @@ class ExpectileMF(Growing):
         dataset = self._observed(X, reset=False)
         units, task = original_units(dataset), self._task(dataset)
         Y = self.column_factors_.astype(np.float64)
-        pass_ = RowsPass(units, Loss(self.tau, self.ridge), RowStart(units, np.zeros_like(Y)), task.dtype)
+        pass_ = RowsPass(units, self._loss(), RowStart(units, np.zeros_like(Y)), task.dtype)
         return task.compute_rows(pass_, Point(Y), Y.shape[1], out, partial(np.asarray, dtype=task.dtype))[1]
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:

@@ -120,8 +120,8 @@ def replicability(
     >>> rng = np.random.default_rng(0)
     >>> A, B, C = (rng.standard_normal((size, 2)) for size in (40, 10, 8))
     >>> Z = np.einsum("ir,jr,kr->ijk", A, B, C) + 0.5 * rng.standard_normal((40, 10, 8))
-    >>> model = dfact.ElasticCP(lam=1e-8, max_iter=500)
-    >>> dfact.selection.replicability(model, Z, range(1, 5), n_folds=4, random_state=0).best_params
+    >>> model = dfact.ElasticCP(lam=1e-8, max_iter=100)
+    >>> dfact.selection.replicability(model, Z, range(1, 4), n_folds=4, random_state=0).best_params
     {'n_components': 2}
     """
     candidates = _candidates(model, n_components)
