@@ -146,7 +146,7 @@ def warn_implausible(frame: pd.DataFrame, declared: Collection[str], remedy: str
 
 @dataclass(frozen=True)
 class ConfounderSummary:
-    """What the encoding of a confounder takes from its values. Summaries of parts of the rows merge into that of all, exactly."""
+    """The summary of a confounder's values that its encoding needs. Summaries of parts of the rows merge exactly into that of all."""
 
     name: str
     n_rows: int

@@ -86,7 +86,7 @@ class Hub:
         with self._changed:
             before = self._joined.get(site)
             if before is not None and before.fingerprint != description.fingerprint:
-                raise FederationError(f"site {site} has joined before with data of another digest; restore that data, or restart the coordinator")
+                raise FederationError(f"site {site} had other data when it first joined; restore it, or restart the coordinator")
             self._joined[site] = description
             self._refusals.pop(site, None)
             self._resources[site] = message.get("memory", int), message.get("threads", int)

@@ -10,7 +10,7 @@ from dfact.errors import FederationError
 from dfact.federation.messages import Message
 
 RECORDED = Message({"kind": "recorded"})
-"""What a participant contributes to a step that its checkpoint holds."""
+"""The contribution to a step that the participant's checkpoint holds."""
 _SEND = Message({"kind": "send"})
 """The reply to a site that is to send the total that it has recorded."""
 
@@ -26,9 +26,9 @@ class Exchange:
         self._sites, self._patience = tuple(sites), wait
         self._changed = threading.Condition()
         self._contributions: dict[str, Message] = {}
-        """Of the current step."""
+        """Contributions to the current step, by site."""
         self._digests: dict[tuple[str, int], str] = {}
-        """Of each contribution to earlier steps: a repeated one must have the same bits."""
+        """Digests of the contributions to earlier steps, by site and step. A site that repeats a step must send them unchanged."""
         self._file = tempfile.TemporaryFile(prefix="dfact-totals-")  # noqa: SIM115  # closed at the end of the run
         self._ends = [0]
         """The ends of the totals in the file."""

@@ -68,7 +68,7 @@ single rows, such as rows that a search has found, and sums that have not been r
 
 @dataclass(frozen=True)
 class Policy:
-    """What a site sends, and to whom.
+    """The permissions that a site gives to a coordinator.
 
     A file in TOML has these fields, each optional.
 

@@ -52,7 +52,7 @@ class Steps:
 
 
 class _FederatedSession(CheckpointableSession):
-    """What sessions of sites and of the coordinator share: the number of the step, and the tiled sums of all sites."""
+    """Base of the sessions of sites and of the coordinator, with the number of the step and the tiled sums of all sites."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps

@@ -23,7 +23,7 @@ NOT_FEDERABLE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked of all sites: a kind ("fit", "select" or "describe"), a model with its parameters, and further arguments."""
+    """A task for all sites: a kind ("fit", "select" or "describe"), a model with its parameters, and further arguments."""
 
     kind: str
     model: str | None = None
