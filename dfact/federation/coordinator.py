@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,9 +37,10 @@ class Hub:
         """Free memory in bytes, and threads, of each site."""
         self._refusals: dict[str, str] = {}
         """Words of the sites that do not join."""
-        self._run = 0
-        self._offer: tuple[int, Message] | None = None
-        """Number and text of the current run."""
+        self._run = ""
+        """Name of the current run, drawn at random: a restarted coordinator begins others."""
+        self._offer: Message | None = None
+        """The current run, until it has ended."""
         self.exchange: Exchange | None = None
         self._ended: dict[str, Message] = {}
         self._closed = False
@@ -51,7 +53,7 @@ class Hub:
         if kind == "join":
             return self._join(site, message)
         if kind == "task":
-            return self._task(site, message.get("after", int))
+            return self._task(message.get("after", str))
         if kind == "alive":
             if self.exchange is not None:
                 self.exchange.saw(site)
@@ -61,7 +63,9 @@ class Hub:
                 self._refusals[site] = message.get("text", str)[:_MAX_TEXT]
                 self._changed.notify_all()
             return Message({"kind": "refused"})
-        exchange = self._exchange_of(message.get("run", int))
+        exchange = self.exchange
+        if exchange is None or message.get("run", str) != self._run:
+            return UNKNOWN_RUN
         if kind == "failed":
             exchange.fail(f"site {site}: {message.get('text', str)[:_MAX_TEXT]}")
             return Message({"kind": "failed"})
@@ -94,22 +98,15 @@ class Hub:
         contract = self._contract
         return Message({"kind": "joined"}) if contract is None else contract.message("joined")
 
-    def _task(self, site: str, after: int) -> Message:
-        """Wait for a run with a higher number than ``after``, and return its task."""
+    def _task(self, after: str) -> Message:
+        """Wait for another run than ``after``, and return it."""
         with self._changed:
             until = time.monotonic() + _POLL
-            while not self._closed and (self._offer is None or self._offer[0] <= after):
+            while not self._closed and (self._offer is None or self._run == after):
                 if time.monotonic() > until:
                     return Message({"kind": "wait"})
                 self._changed.wait(1.0)
-            if self._offer is None or self._offer[0] <= after:
-                return Message({"kind": "closed"})
-            return self._offer[1]
-
-    def _exchange_of(self, run: int) -> Exchange:
-        if self.exchange is None or run != self._run:
-            raise FederationError(f"run {run} is not the current one")
-        return self.exchange
+            return Message({"kind": "closed"}) if self._offer is None or self._run == after else self._offer
 
     def wait_for_sites(self, on_change: Callable[[Sequence[str]], None] = lambda _: None) -> Description:
         """Wait until all sites have joined, and return the description of all data."""
@@ -137,7 +134,7 @@ class Hub:
     def begin(self, task: Task, pooled: Description) -> Exchange:
         """Offer a run to all sites, and return its exchange."""
         with self._changed:
-            self._run += 1
+            self._run = secrets.token_hex(8)
             if self.exchange is not None:
                 self.exchange.close()
             self.exchange = Exchange(self.sites, self.wait)
@@ -145,7 +142,7 @@ class Hub:
             message = pooled.message("run")
             memory, threads = self.resources
             fields = {**message.fields, "run": self._run, "task": task.as_json(), "memory": memory, "threads": threads}
-            self._offer = self._run, Message(fields, message.arrays)
+            self._offer = Message(fields, message.arrays)
             self._changed.notify_all()
             return self.exchange
 
@@ -166,11 +163,15 @@ class Hub:
                     missing = [site for site in self.sites if site not in self._ended]
                     raise FederationError(f"{', '.join(missing)} did not end the run within {self.wait:g} s")
                 self._changed.wait(0.5)
-            self._offer = None
         others = [site for site in self.sites if self._ended[site].fields.get("digest") != digest]
         if others:
             text = f"the results of {', '.join(others)} differ from the coordinator's in their bits"
             raise FederationError(f"{text}; their processors or libraries round differently")
+
+    def withdraw(self) -> None:
+        """Offer the run to no further site."""
+        with self._changed:
+            self._offer = None
 
     def close(self) -> None:
         """Tell all sites that there are no more runs."""
@@ -182,6 +183,8 @@ class Hub:
             self.exchange.close()
 
 
+UNKNOWN_RUN = Message({"kind": "unknown run"})
+"""The answer to a site that is at another run than the coordinator, which may have been restarted."""
 _MAX_TEXT = 2000  # characters of a site's words
 _POLL = 30.0
 """Seconds after which a site that waits for a task asks again."""
@@ -238,6 +241,8 @@ class Run:
         except BaseException:
             exchange.fail("the coordinator has stopped")
             raise
+        finally:
+            self._hub.withdraw()
         return result
 
 

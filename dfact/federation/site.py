@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.engine.environment import as_fields, current_environment
 from dfact.engine.executors import ThreadsExecutor
 from dfact.errors import DfactError, FederationError
-from dfact.federation.coordinator import result_digest, shared_memory
+from dfact.federation.coordinator import UNKNOWN_RUN, result_digest, shared_memory
 from dfact.federation.description import Description
 from dfact.federation.messages import Message
 from dfact.federation.policy import Policy
 from dfact.federation.sessions import SiteExecutor
 from dfact.federation.site_log import SiteLog
 from dfact.federation.tasks import Task
+from dfact.storage.digests import json_digest
+
+
+class RunLostError(FederationError):
+    """A run that the coordinator does not know: it was restarted."""
+
 
 logger = logging.getLogger("dfact.federation")
 _BEAT = 5.0  # seconds between two signs of life
@@ -50,9 +59,9 @@ class Site:
         self._name, self._dataset, self._connection = name, dataset, connection
         self._policy = Policy() if policy is None else policy
         self._log, self._executor = SiteLog(log), ThreadsExecutor() if executor is None else executor
-        self._runtime = {} if checkpoint is None else {"checkpoint": checkpoint}
+        self._checkpoints = None if checkpoint is None else Path(checkpoint)
         self._memory_limit = memory_limit
-        self._last = 0
+        self._last = ""
 
     def join(self) -> None:
         """Check the data against the policy, describe it to the coordinator, and check it against the contract."""
@@ -97,7 +106,7 @@ class Site:
     def carry_out(self, run: Message) -> tuple[Task, Any]:
         """Carry out a run, and return its task and the site's result, with the factors of its own rows."""
         fields = dict(run.fields)
-        number, task = run.get("run", int), Task.from_json(fields.pop("task", None))
+        number, task = run.get("run", str), Task.from_json(fields.pop("task", None))
         memory = shared_memory(run.get("memory", int), run.get("threads", int))
         for name in ("run", "memory", "threads"):
             del fields[name]
@@ -111,15 +120,25 @@ class Site:
             self._require_same(pooled)
             executor = SiteExecutor(self._executor, memory, channel, self._policy, self._log)
             with _Beats(self._connection):
-                result = task.run(pooled.dataset(self._name, self._dataset), executor, **self._runtime)
-            self._connection.call(Message({"kind": "ended", "run": number, "digest": result_digest(result)}))
+                result = task.run(pooled.dataset(self._name, self._dataset), executor, **self._runtime(task, pooled))
+            channel.end(result_digest(result))
+        except RunLostError:
+            raise
         except DfactError as error:
             self._send({"kind": "failed", "run": number, "text": str(error)})
             raise
-        except BaseException:
-            self._send({"kind": "failed", "run": number, "text": "it has stopped"})
+        except Exception:
+            self._send({"kind": "failed", "run": number, "text": "it has failed; its own output says why"})
             raise
         return task, result
+
+    def _runtime(self, task: Task, pooled: Description) -> dict[str, Any]:
+        """Return the checkpoint of a fit, which depends on its task and on the data of all sites."""
+        if self._checkpoints is None or task.kind != "fit":
+            return {}
+        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        name = json_digest({"task": task.as_json(), "data": pooled.fingerprint})
+        return {"checkpoint": self._checkpoints / f"{name[:16]}.zarr"}
 
     def _send(self, fields: dict[str, Any]) -> None:
         """Tell the coordinator why this site does not go on, if it can be reached."""
@@ -129,21 +148,36 @@ class Site:
             logger.info("the coordinator was not told: %s", error)
 
     def serve(self, on_result: Callable[[Task, Any], None]) -> None:
-        """Join, and carry out runs until the coordinator ends."""
+        """Join, and carry out runs until the coordinator ends. Join again if it was restarted."""
         self.join()
         while (run := self.next_task()) is not None:
-            on_result(*self.carry_out(run))
+            try:
+                task, result = self.carry_out(run)
+            except RunLostError:
+                logger.warning("the coordinator was restarted; joining again")
+                self.join()
+                continue
+            on_result(task, result)
 
 
 class _RunChannel:
     """The exchange of one run, as a site calls it."""
 
-    def __init__(self, connection: Connection, run: int) -> None:
+    def __init__(self, connection: Connection, run: str) -> None:
         self._connection, self._run = connection, run
 
     def contribute(self, step: int, message: Message) -> Message:
-        fields = {"kind": "step", "run": self._run, "step": step, "message": dict(message.fields)}
-        return self._connection.call(Message(fields, message.arrays))
+        return self._call({"kind": "step", "step": step, "message": dict(message.fields)}, message.arrays)
+
+    def end(self, digest: str) -> None:
+        """Say that the run has ended with this result."""
+        self._call({"kind": "ended", "digest": digest})
+
+    def _call(self, fields: dict[str, Any], arrays: Sequence[NDArray[Any]] = ()) -> Message:
+        answer = self._connection.call(Message({**fields, "run": self._run}, arrays))
+        if answer.fields == UNKNOWN_RUN.fields:
+            raise RunLostError("the coordinator does not know this run")
+        return answer
 
 
 class _Beats:
