@@ -2,10 +2,11 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfact.cli.across_sites import open_sites, require_no_options, sites_option
 from dfact.cli.options import (
     apa_option,
     choice,
@@ -26,6 +27,9 @@ from dfact.cli.options import (
 )
 from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
+
+if TYPE_CHECKING:
+    from dfact.psychometrics.description import Description
 
 
 def _formats(context: click.Context) -> str:
@@ -54,6 +58,7 @@ def _formats(context: click.Context) -> str:
 @plan_option
 @json_option
 @overwrite_option
+@sites_option
 def describe(
     data: Location,
     out: Path | None,
@@ -70,6 +75,7 @@ def describe(
     scheduler: str | None,
     plan_only: bool,
     overwrite: bool,
+    sites: bool,
 ) -> None:
     """Describe the items and scales of a questionnaire.
 
@@ -86,10 +92,21 @@ def describe(
     from dfact.progress import Progress
     from dfact.psychometrics.description import describe as describe_data
     from dfact.psychometrics.description import plan_description
-    from dfact.report.reliability_tables import check_description_path, write_description
+    from dfact.report.reliability_tables import check_description_path
 
     if out is not None:
         check_description_path(out, style=style, overwrite=overwrite)
+    if sites:
+        require_no_options(plan=plan_only, executor=executor, scheduler=scheduler, items=items, memory_limit=memory_limit)
+        with open_sites(data) as found:
+            _show(
+                found.describe(correlation=correlation, missing=missing, group_factors=group_factors, interval=interval),
+                out,
+                table=table,
+                style=style,
+                overwrite=overwrite,
+            )
+        return
     dataset = choose_weights(read_dataset(data), weighted)
     with executor_for(executor, scheduler) as resolved:
         settings: dict[str, Any] = {
@@ -106,6 +123,13 @@ def describe(
             return
         with closing(Progress("describe")) as progress:
             description = describe_data(dataset, group_factors=group_factors, interval=interval, callbacks=[progress], **settings)
+    _show(description, out, table=table, style=style, overwrite=overwrite)
+
+
+def _show(description: "Description", out: Path | None, *, table: str, style: str | None, overwrite: bool) -> None:
+    """Write a description to ``out``, if that is given, and print it."""
+    from dfact.report.reliability_tables import write_description
+
     if out is not None:
         write_description(description, out, table=table, style=style, overwrite=overwrite)
         click.echo(f"{out}: {len(description.items)} items in {len(description.scales)} scale(s)\n", err=wants_json())

@@ -25,6 +25,7 @@ from dfact.cli.info import info
 from dfact.cli.model_commands import fit_command, model_specs, select_command
 from dfact.cli.report import report
 from dfact.cli.run import run
+from dfact.cli.site import site
 from dfact.cli.stability import stability
 from dfact.cli.structure import structure
 from dfact.cli.transform import transform
@@ -123,6 +124,7 @@ for command in (
     compare,
     transform,
     update,
+    site,
     run,
     deploy,
     export,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfact.cli.across_sites import open_sites, require_no_options, select_across_sites, sites_option
 from dfact.cli.estimator_options import estimator_options
 from dfact.cli.options import (
     Option,
@@ -124,6 +125,7 @@ def fit_command(spec: ModelSpec) -> click.Command:
         plan_only: bool,
         plot: Location | None,
         overwrite: bool,
+        sites: bool,
         no_confounders: bool = False,
         weighted: bool | None = None,
         **parameters: Any,
@@ -137,6 +139,13 @@ def fit_command(spec: ModelSpec) -> click.Command:
             )
         parameters |= {spec.each: values[0]} if spec.each else {}
         path = None if plan_only else model
+        if sites:
+            several = len(values) > 1
+            require_no_options(
+                plan=plan_only, executor=executor, scheduler=scheduler, no_confounders=no_confounders, several_values=several
+            )
+            run_fit_across_sites(spec.entry.load()(**parameters), data, path, plot, overwrite)
+            return
         with executor_for(executor, scheduler) as resolved:
             dataset = _read(data, no_confounders, weighted, spec)
             estimator: Any = spec.entry.load()(**parameters, executor=resolved)
@@ -146,7 +155,7 @@ def fit_command(spec: ModelSpec) -> click.Command:
                 run_fit(estimator, dataset, path, plot, overwrite)
 
     shared = [computing_options, *([checkpoint_options] if spec.checkpoint else ()), *_row_options(spec)]
-    shared += [plan_option, json_option, _plot_option(spec.plot, each=spec.each), overwrite_option]
+    shared += [plan_option, json_option, _plot_option(spec.plot, each=spec.each), overwrite_option, sites_option]
     return _command(spec, spec, run, shared, spec.each)
 
 
@@ -160,6 +169,7 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
         scheduler: str | None,
         plot: Location | None,
         overwrite: bool,
+        sites: bool,
         no_confounders: bool = False,
         weighted: bool | None = None,
         **parameters: Any,
@@ -179,11 +189,15 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
             settings |= {select.each[2]: values} if len(values) > 1 else {}
         outputs = _outputs(model, plot, values)
         with executor_for(executor, scheduler) as resolved, ExitStack() as stack:
-            dataset = _read(data, no_confounders, weighted, spec)
+            dataset = None if sites else _read(data, no_confounders, weighted, spec)
             writes = [stack.enter_context(model_output(*output, overwrite=overwrite)) for output in outputs]
             with closing(Progress("select")) as progress:
                 (settings if "callbacks" in accepted else parameters)["callbacks"] = [progress]
-                found = search(spec.entry.load()(**parameters, executor=resolved), dataset, **settings)
+                if sites:
+                    require_no_options(executor=executor, scheduler=scheduler, no_confounders=no_confounders)
+                    found = select_across_sites(data, spec.entry.load()(**parameters), select.search, settings)
+                else:
+                    found = search(spec.entry.load()(**parameters, executor=resolved), dataset, **settings)
             selections = found if len(outputs) > 1 else [found]
             for write, selection in zip(writes, selections, strict=True):
                 write(selection.model, partial(resolve_name(select.plot[0]), selection) if select.plot else None)
@@ -197,7 +211,7 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
 
     shared = [*([results_checkpoint_option] if select.checkpoint else ()), computing_options, *_row_options(spec)]
     each = select.each[0] if select.each else None
-    shared += [json_option, _plot_option(select.plot[1] if select.plot else spec.plot, each=each), overwrite_option]
+    shared += [json_option, _plot_option(select.plot[1] if select.plot else spec.plot, each=each), overwrite_option, sites_option]
     return _command(spec, select, run, shared, each, one_fit=select.one_fit)
 
 
@@ -262,6 +276,21 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
         if checkpoint is not None:
             remove(checkpoint)
         _print_models([(path, model)])
+
+
+def run_fit_across_sites(model: Any, data: Location, path: Location | None, plot: Location | None, overwrite: bool) -> None:
+    """Fit the model to the rows of the sites that the file ``data`` names, and write it to ``path``."""
+    from dfact.progress import Progress
+    from dfact.storage.groups import remove
+
+    checkpoint = getattr(model, "checkpoint", None)
+    with model_output(path, plot, overwrite=overwrite) as write:
+        with open_sites(data) as sites, closing(Progress("fit")) as progress:
+            sites.fit(model.set_params(callbacks=[progress]), checkpoint=checkpoint)
+        write(model)
+    if checkpoint is not None:
+        remove(checkpoint)
+    _print_models([(path, model)])
 
 
 def run_fits(

@@ -69,7 +69,7 @@ class Task:
             raise FederationError(f"a task is {found['kind'][:40]!r}, expected one of {', '.join(_RUN)}")
         if found["model"] is not None and (found["model"] not in BY_NAME or found["model"] in NOT_FEDERABLE):
             raise FederationError(f"a task has the model {found['model'][:40]!r}, expected one that can be fitted across sites")
-        unknown = set(found["arguments"]) - _ARGUMENTS[found["kind"]]
+        unknown = set(found["arguments"]) - ARGUMENTS[found["kind"]]
         if unknown:
             raise FederationError(f"a task to {found['kind']} has the argument {min(unknown)[:40]!r}, which a coordinator cannot set")
         if not isinstance(found["arguments"].get("scales", {}), dict):
@@ -116,7 +116,7 @@ def _describe(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, An
 _RUN: Mapping[str, Callable[[Task, Dataset, Any, dict[str, Any]], Any]] = {"fit": _fit, "select": _select, "describe": _describe}
 
 
-_ARGUMENTS: Mapping[str, set[str]] = {
+ARGUMENTS: Mapping[str, set[str]] = {
     "fit": set(),
     "select": {"grid", "n_blocks", "n_folds", "n_repeats", "rule", "n_restarts", "random_state"},
     "describe": {"scales", "keys", "correlation", "missing", "group_factors", "interval"},

@@ -132,7 +132,7 @@ def test_a_site_that_stays_away_ends_the_fit(data: dict[str, Dataset]) -> None:
     hub.close()
     for program in programs:
         program.join()
-    with pytest.raises(FederationError, match="east, north, south did not join within 0.1 s"):
+    with pytest.raises(FederationError, match=r"east, north, south did not join within 0.1 s"):
         Run(Hub(NAMES, wait=0.1, contract=None)).carry_out(Task.of("fit", model()))
 
 

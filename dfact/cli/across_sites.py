@@ -1,0 +1,59 @@
+"""Commands whose data is at several sites: ``--sites`` of ``fit``, ``select`` and ``describe``."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dfact.storage.location import Location
+
+if TYPE_CHECKING:
+    from dfact.federation.transport import Sites
+    from dfact.models.estimator import Factorization
+    from dfact.selection.result import Selection
+
+sites_option = click.option(
+    "--sites", is_flag=True, help="DATA is a file that names sites, whose rows stay there; see 'dfact help federated'."
+)
+
+
+@contextmanager
+def open_sites(path: Location) -> Iterator["Sites"]:
+    """Listen for the sites that a file names, and say on standard error whom the command waits for."""
+    from dfact.federation.contract import read_contract
+    from dfact.federation.sites_file import SitesFile
+    from dfact.federation.transport import Security, Sites
+
+    found = SitesFile.read(str(path))
+    files = (found.ca, found.cert, found.key)
+    security = None if None in files else Security(*files)  # type: ignore[arg-type]  # none is missing
+    contract = None if found.contract is None else read_contract(found.contract)
+    with Sites(
+        found.sites, found.address, security=security, insecure=found.insecure, wait=found.wait, contract=contract, on_change=_say
+    ) as sites:
+        click.echo(f"Listening at {sites.address}.", err=True)
+        yield sites
+
+
+def _say(missing: Sequence[str]) -> None:
+    click.echo(f"Waiting for {', '.join(missing)}." if missing else "All sites have joined.", err=True)
+
+
+def require_no_options(**given: object) -> None:
+    """Refuse options that mean nothing where each site has its own settings."""
+    for name, value in given.items():
+        if value:
+            raise click.UsageError(f"--{name.replace('_', '-')} is given with --sites, where each site has its own settings; leave it out.")
+
+
+def select_across_sites(path: Location, model: "Factorization", search: str, settings: Mapping[str, Any]) -> "Selection":
+    """Choose the parameters of a model over the rows of all sites."""
+    from dfact.federation.tasks import ARGUMENTS
+
+    if not search.endswith(":block_cross_validate"):
+        raise click.UsageError("--sites is given, expected a selection by held-out blocks; sites have no other.")
+    known = ARGUMENTS["select"]
+    require_no_options(**{name: value for name, value in settings.items() if name not in {*known, "callbacks"}})
+    with open_sites(path) as sites:
+        return sites.select(model, **{name: value for name, value in settings.items() if name in known})
