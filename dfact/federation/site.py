@@ -22,6 +22,7 @@ from dfact.federation.policy import Policy
 from dfact.federation.sessions import SiteExecutor
 from dfact.federation.site_log import SiteLog
 from dfact.federation.tasks import Task
+from dfact.models.estimator import Factorization
 from dfact.storage.digests import json_digest
 
 
@@ -130,6 +131,9 @@ class Site:
         except Exception:
             self._send({"kind": "failed", "run": number, "text": "it has failed; its own output says why"})
             raise
+        for model in (result, getattr(result, "model", None)):
+            if isinstance(model, Factorization):
+                model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
         return task, result
 
     def _runtime(self, task: Task, pooled: Description) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Tasks that sites and coordinator carry out together, as JSON: the same statement runs in every process."""
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+import dfact
 from dfact.data.dataset import Dataset
 from dfact.errors import FederationError
 from dfact.models.catalogue import BY_NAME
@@ -32,12 +34,7 @@ class Task:
 
     @classmethod
     def of(cls, kind: str, model: Factorization | None, **arguments: Any) -> "Task":
-        """Return the task of a model with its parameters, which must be numbers, texts, or lists of them.
-
-        A task has a seed: without one in the model, one is drawn, and every process uses it.
-        """
-        if kind == "select" and arguments.get("random_state") is None:
-            arguments["random_state"] = _drawn_seed()
+        """Return the task of a model with its parameters, which must be numbers, texts, or lists of them."""
         if model is None:
             return cls(kind, None, {}, arguments)
         name = type(model).__name__
@@ -52,9 +49,17 @@ class Task:
             except TypeError:
                 found = f"the parameter {key} of {name} is of type {type(value).__name__}"
                 raise FederationError(f"{found}, expected a number or a text for a fit across sites") from None
-        if "random_state" in defaults and changed.get("random_state") is None:
-            changed["random_state"] = _drawn_seed()
         return cls(kind, name, changed, arguments)
+
+    def with_seed(self, fingerprint: str) -> "Task":
+        """Return the task with a seed that follows from the digest of the data, unless it has one: a repeated command must resume."""
+        digest = hashlib.blake2b(fingerprint.encode(), digest_size=4).digest()
+        seed, parameters, arguments = int.from_bytes(digest, "little"), dict(self.parameters), dict(self.arguments)
+        if self.model is not None and "random_state" in getattr(dfact, self.model)().get_params(deep=False):
+            parameters.setdefault("random_state", seed)
+        if self.kind == "select" and arguments.get("random_state") is None:
+            arguments["random_state"] = seed
+        return replace(self, parameters=parameters, arguments=arguments)
 
     @classmethod
     def from_json(cls, found: Any) -> "Task":
@@ -82,8 +87,6 @@ class Task:
     def estimator(self, executor: Any, **runtime: Any) -> Factorization:
         """Return the model, with parameters that its signature permits."""
         assert self.model is not None, "a description has no model"
-        import dfact
-
         cls = getattr(dfact, self.model)
         unknown = set(self.parameters) - set(cls().get_params(deep=False)) | set(self.parameters) & set(RUNTIME_PARAMETERS)
         if unknown:
@@ -122,10 +125,6 @@ ARGUMENTS: Mapping[str, set[str]] = {
     "describe": {"scales", "keys", "correlation", "missing", "group_factors", "interval"},
 }
 """The arguments that a coordinator may set: none of them is a path."""
-
-
-def _drawn_seed() -> int:
-    return int(np.random.SeedSequence().generate_state(1)[0])
 
 
 def _equal(value: Any, default: Any) -> bool:
