@@ -54,4 +54,5 @@ def select_across_sites(path: Location, model: "Factorization", search: str, set
     known = ARGUMENTS["select"]
     require_no_options(**{name: value for name, value in settings.items() if name not in {*known, "callbacks"}})
     with open_sites(path) as sites:
-        return sites.select(model, **{name: value for name, value in settings.items() if name in known})
+        found: Selection = sites.select(model, **{name: value for name, value in settings.items() if name in known})
+        return found

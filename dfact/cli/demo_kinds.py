@@ -44,7 +44,8 @@ class Demo:
     def results(self) -> set[str]:
         """Names of what the commands write."""
         words = {word for step in self.steps for word in step.command.split()}
-        return {word.removeprefix(f"{FOLDER}/") for word in words if word.startswith(f"{FOLDER}/")} - {*self.files, *self.scripts}
+        written = {word.removeprefix(f"{FOLDER}/").partition("/")[0] for word in words if word.startswith(f"{FOLDER}/")}
+        return written - {*self.files, *self.scripts}
 
 
 _ANSWERS = {

@@ -193,6 +193,7 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
             writes = [stack.enter_context(model_output(*output, overwrite=overwrite)) for output in outputs]
             with closing(Progress("select")) as progress:
                 (settings if "callbacks" in accepted else parameters)["callbacks"] = [progress]
+                found: Any
                 if sites:
                     require_no_options(executor=executor, scheduler=scheduler, no_confounders=no_confounders)
                     found = select_across_sites(data, spec.entry.load()(**parameters), select.search, settings)

@@ -100,6 +100,8 @@ def write_model_factors(
     """
     require_memberships(model, path)
     names, labels, factors = list(map(str, model.get_feature_names_out())), model.row_labels_, model.row_factors()
+    if not factors.shape[0]:
+        raise DataError("the model has no factors of rows, as it was fitted across sites; export those of a site's own model")
     errors = getattr(model, "memberships_se_", None)
     if (ending := suffix(parse_location(path))) in (MEMBERSHIPS, STANDARD_ERRORS):
         factors, errors = (errors if ending == STANDARD_ERRORS else factors), None

@@ -1,1 +1,15 @@
-"""Fits across sites whose rows never leave: each site and the coordinator run the same solver, and exchange sums of rows alone."""
+"""Federation: fits across sites whose rows stay there, by sums that each site's policy permits.
+
+Each site and the coordinator run the same solver, which depends on the data only through sums. A site sends the root of its tree of sums
+for a pass, and gets the total of all sites back. No code, no pass and no broadcast is in a message.
+
+    description, contract   the columns and counts of a site's data, and the columns that all sites must have
+    policy, site_log    what may leave a site, and what has left
+    tasks               what a coordinator may ask for
+    sessions            passes over the rows of a site, and over none at the coordinator
+    exchange            the steps of a run: contributions of the sites, and totals
+    site, coordinator   the programs of both
+    messages, transport     text and arrays as bytes, over gRPC with certificates
+    sites_file          the coordinator's settings
+    in_process          sites in threads of one process
+"""

@@ -254,7 +254,28 @@ class SitesBase:
     _run: Run
 
     def fit(self, model: Factorization, *, checkpoint: str | PathLike[str] | None = None, checkpoint_every: int = 1) -> Any:
-        """Fit the model to the rows of all sites, and return it without row factors."""
+        """Fit the model to the rows of all sites. It has no row factors; each site keeps those of its rows.
+
+        Parameters
+        ----------
+        model : estimator
+            ICQF, NMF, FactorAnalysis, PCA, ExpectileMF, ElasticCP, or Admixture with ``init="random"``. Its parameters are numbers and
+            texts. Without a seed, the seed follows from the digest of the data.
+        checkpoint : path, optional
+            Store for the progress, from which the same fit resumes.
+        checkpoint_every : int
+            Number of passes between two checkpoint versions.
+
+        Returns
+        -------
+        estimator
+            The same model, fitted.
+
+        Raises
+        ------
+        FederationError
+            A site refuses, is lost for longer than ``wait``, or has data that differs from the contract.
+        """
         runtime: dict[str, Any] = {"callbacks": model.callbacks} if getattr(model, "callbacks", ()) else {}
         if checkpoint is not None:
             runtime |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every}
@@ -263,15 +284,51 @@ class SitesBase:
         return model
 
     def select(self, model: Factorization, grid: Mapping[str, Any], **arguments: Any) -> Any:
-        """Choose parameters by :func:`dfact.selection.block_cross_validate` over the rows of all sites."""
+        """Choose parameters by :func:`dfact.selection.block_cross_validate` over the rows of all sites, with folds balanced by site.
+
+        Parameters
+        ----------
+        model : estimator
+            ICQF or NMF.
+        grid : dict
+            Values of the parameters to choose among, by name.
+        **arguments
+            ``n_blocks``, ``n_folds``, ``n_repeats``, ``rule``, ``n_restarts`` and ``random_state`` of that function.
+
+        Returns
+        -------
+        Selection
+            The result, whose model has no row factors.
+
+        Raises
+        ------
+        FederationError
+            The same conditions as for ``fit``.
+        """
         return self._run.carry_out(Task.of("select", model, grid={name: list(values) for name, values in grid.items()}, **arguments))
 
     def describe(self, **arguments: Any) -> Any:
-        """Describe the items and scales by :func:`dfact.describe` over the rows of all sites."""
+        """Describe the items and scales by :func:`dfact.describe` over the rows of all sites.
+
+        Parameters
+        ----------
+        **arguments
+            ``scales`` by name, ``keys``, ``correlation``, ``missing``, ``group_factors`` and ``interval`` of that function.
+
+        Returns
+        -------
+        Description
+            The description of all rows.
+
+        Raises
+        ------
+        FederationError
+            The same conditions as for ``fit``.
+        """
         return self._run.carry_out(Task.of("describe", None, **arguments))
 
     def close(self) -> None:
-        """End the connections; the sites' programs end."""
+        """End the connections, and thereby the programs of the sites."""
         self._hub.close()
 
     def __enter__(self) -> Self:

@@ -41,10 +41,13 @@ _LINGER, _PRESENT = 10.0, 15.0
 _PAUSE, _MAX_PAUSE, _LIVED = 0.1, 5.0, 10.0
 """Seconds between two attempts, at first and at most, and seconds after which a call that breaks begins a new outage."""
 _REFUSALS = 5
+_TLS_FAILURE = re.compile("handshake failed|verification check failed|not in peer certificate", re.IGNORECASE)
+"""Words of gRPC about a certificate of the coordinator; a release that has others lets the site wait, and prints them at the end."""
 _MAX_TEXT = 2000  # characters of a refusal, which travels in a header
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 15_000),  # a dead peer is noticed after 25 s
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # of the same ping, where a proxy still takes it
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),  # a step waits for other sites without data, for any time
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -182,7 +185,7 @@ class HubServer:
         self._open = Counter[str]()
         """Calls of each site."""
         self._called: dict[str, float] = {}
-        """When the last call of a site ended, for the sites that are to learn that the hub is closed."""
+        """Time of the last call of each site that has joined or asks for tasks: it is to be told when there are no more."""
         self._pool = ThreadPoolExecutor(_CALLS * len(hub.sites) + 4, "dfact-hub")
         self._server = grpc.server(self._pool, options=_SERVER_OPTIONS)
         method = grpc.stream_stream_rpc_method_handler(self._serve)
@@ -259,12 +262,18 @@ class HubServer:
         grpc = _grpc()
         try:
             message = Message.decode(_join(frames, self._max_bytes), self._max_bytes)
-            if message.fields.get("kind") == "task":
+            if not context.is_active():  # the site has sent the message again, and that call counts
+                return
+            kind = message.fields.get("kind")
+            if kind in {"join", "task"}:
                 with self._changed:
                     self._called[site] = time.monotonic()
+            elif kind in {"failed", "refused"}:
+                self._forget(site)
             answer = self._hub.answer(site, message)
             data = answer.encode()
         except FederationError as error:
+            self._forget(site)
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error)[:_MAX_TEXT])
         except grpc.RpcError:  # the site has ended the call, or its connection is broken
             return
@@ -273,9 +282,13 @@ class HubServer:
             context.abort(grpc.StatusCode.INTERNAL, "an error of the coordinator, which its log has")
         yield from _split(data)
         if answer.fields.get("kind") == "closed":
-            with self._changed:
-                self._called.pop(site, None)
-                self._changed.notify_all()
+            self._forget(site)
+
+    def _forget(self, site: str) -> None:
+        """Note that a site ends by itself, unless it asks for a task again."""
+        with self._changed:
+            self._called.pop(site, None)
+            self._changed.notify_all()
 
 
 class _InterruptedError(Exception):
@@ -317,7 +330,7 @@ class GrpcConnection:
         server_name: str | None = None,
     ) -> None:
         grpc = _grpc()
-        self._address, self._wait = address, wait
+        self._address, self._patience = address, wait
         self._closed = threading.Event()
         self._gave_up = False
         """Whether the last call has waited in vain: further calls, as of a failure, try only once."""
@@ -362,19 +375,19 @@ class GrpcConnection:
                 return Message.decode(answer)
             now = time.monotonic()
             if until is None or lived:
-                until, pause = now + (0 if self._gave_up else self._wait), _PAUSE
+                until, pause = now + (0 if self._gave_up else self._patience), _PAUSE
                 logger.info("the coordinator at %s is not reached, trying again: %s", self._address, text)
             refusals = refusals + 1 if "failed to connect" in text and text.endswith(": Socket closed") else 0
             self._refuse_tls(text, refusals)
             if now >= until:
                 self._gave_up = True
-                raise FederationError(f"the coordinator at {self._address} was not reached within {self._wait:g} s: {text}")
+                raise FederationError(f"the coordinator at {self._address} was not reached within {self._patience:g} s: {text}")
             self._closed.wait(min(random.uniform(pause / 2, pause), until - now))
             pause = min(2 * pause, _MAX_PAUSE)
 
     def _refuse_tls(self, text: str, refusals: int) -> None:
         """Raise FederationError if repeating is in vain."""
-        if "handshake failed" in text or "verification check failed" in text.lower():
+        if _TLS_FAILURE.search(text):
             raise FederationError(f"the coordinator at {self._address} does not show a certificate of this authority and name: {text}")
         if refusals == _REFUSALS:  # a server that accepts no certificate closes the connection without a word
             why = "it expects one" if self._metadata else "its authority is another, or it has expired"
@@ -389,7 +402,7 @@ class GrpcConnection:
             answer = _join(call, MAX_BYTES)
             self._gave_up = False
             return answer
-        except ValueError as error:
+        except ValueError as error:  # of gRPC, whose channel is closed
             raise FederationError(f"the connection to {self._address} is closed") from error
         except grpc.RpcError as error:
             status, text = error.code(), error.details() or ""
@@ -427,11 +440,20 @@ class Sites(SitesBase):
     on_change : callable, optional
         Called with the names of the sites that are missing, whenever these change.
 
+    Raises
+    ------
+    FederationError
+        The address cannot be listened at.
+    ParameterError
+        Files of certificates that are not valid, or none for an address that other machines reach.
+
     Examples
     --------
-    Each site has its rows, and an office signs a certificate for each site and for the coordinator. The coordinator opens
-    ``Sites(["north", "south"], security=Security("ca.pem", "coordinator.pem", "coordinator-key.pem"))`` in a ``with`` statement, and
-    calls ``fit(dfact.ICQF(4))`` on it. The call waits until both sites have joined, and returns the model without row factors.
+    >>> import dfact
+    >>> with dfact.Sites(["north", "south"], "127.0.0.1:0", insecure=True, wait=0.1) as sites:  # where sites join, there is a fit
+    ...     sites.fit(dfact.ICQF(4))
+    Traceback (most recent call last):
+    dfact.errors.FederationError: north, south did not join within 0.1 s (--wait)
     """
 
     def __init__(

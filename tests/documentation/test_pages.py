@@ -26,7 +26,7 @@ import pytest
 
 import dfact
 from benchmarks.faults.fits import forked_workers
-from dfact.cli.demo_kinds import CLUSTER_SCRIPT, FOLDER, KINDS
+from dfact.cli.demo_kinds import CLUSTER_SCRIPT, FEDERATED_SCRIPT, FOLDER, KINDS
 from dfact.cli.main import cli, main
 from dfact.cli.update import DRIFT
 from dfact.data.examples.questionnaires import write_survey
@@ -278,6 +278,7 @@ NOT_SHOWN = {
 
 def test_the_script_of_the_cluster_is_that_of_its_guide() -> None:
     assert f"```python\n{CLUSTER_SCRIPT}```" in TEXTS["clusters"]
+    assert f"```python\n{FEDERATED_SCRIPT}```" in TEXTS["federated"]
 
 
 @pytest.mark.parametrize("kind", exhaustive_after(1, [kind for kind in KINDS if kind != "questionnaire"]))
@@ -365,7 +366,7 @@ def test_links_and_pictures_exist(page: str) -> None:
 
 
 def test_the_job_is_that_of_its_section() -> None:
-    (toml,) = (block for block in ALL_BLOCKS if block.kind == "toml" and file_of(block) is None)
+    (toml,) = (block for block in ALL_BLOCKS if block.kind == "toml" and file_of(block) is None and not elsewhere(block.text))
     assert [step["run"] for step in tomllib.loads(toml.text)["step"]] == ["import", "select icqf", "stability", "report"]
 
 

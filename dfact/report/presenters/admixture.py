@@ -12,7 +12,7 @@ from dfact.export.tables import Lines, Texts, convergence_text, distinctive_item
 from dfact.models.admixture.estimator import Admixture
 from dfact.report.document import Block, Drawing, Section, Text, make_table
 from dfact.report.figures import history_figure
-from dfact.report.presenters.base import MAX_ITEMS, Presenter
+from dfact.report.presenters.base import MAX_ITEMS, Presenter, counted_rows
 from dfact.report.structure_plot import population_names, structure_figure
 from dfact.text import indented, table_text
 
@@ -43,7 +43,10 @@ class AdmixturePresenter(Presenter[Admixture]):
 
     def model_line(self) -> tuple[str, str]:
         n, k = self.model.memberships_.shape
-        return "model", f"{type(self.model).__name__}, {k} populations of {n} individuals × {len(self.model.column_labels_)} SNPs"
+        return (
+            "model",
+            f"{type(self.model).__name__}, {k} populations of {counted_rows(n, 'individuals')} × {len(self.model.column_labels_)} SNPs",
+        )
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
         blocks = [table_text(_as_texts(size_table(self.model)).reset_index(), header=True)]
@@ -54,6 +57,8 @@ class AdmixturePresenter(Presenter[Admixture]):
         return [*blocks, "\n".join([about, indented("\n".join(items))])] if items else blocks
 
     def items_plot(self) -> "Figure":
+        if not self.model.memberships_.shape[0]:
+            return super().items_plot()
         return structure_figure([np.asarray(self.model.memberships_)], self.labels, names=self.names)
 
     def top_items(self, n: int) -> tuple[str, pd.DataFrame]:
@@ -90,15 +95,16 @@ class AdmixturePresenter(Presenter[Admixture]):
         memberships = np.asarray(model.memberships_)
         sorting = "by population, and within it " if labels is not None else ""
         about = f"A bar for each individual, or the mean of several; individuals are sorted {sorting}by their leading population."
+        drawing = Drawing(lambda: structure_figure([memberships], labels, names=self.names), shares, about)
         blocks: list[Block] = [
-            Drawing(lambda: structure_figure([memberships], labels, names=self.names), shares, about),
+            *([drawing] if len(memberships) else ()),
             make_table(
                 sizes,
                 f"The populations: ancestry, and individuals with a proportion of {PURE} or more",
                 formats=_FORMATS,
             ),
         ]
-        if labels is not None:
+        if labels is not None and len(memberships):
             caption = "Mean ancestry proportions of the individuals, by the population that the data states"
             blocks.append(make_table(mean_memberships(memberships, labels, self.names), caption, shaded=self.names))
         if len(self.names) > 1:
@@ -125,7 +131,7 @@ def size_table(model: Admixture) -> pd.DataFrame:
     for rows in row_chunks(model.memberships_):
         sizes += np.nansum(rows, axis=0, dtype=np.float64)
         pure += (rows >= PURE).sum(axis=0)
-    columns = {"size": sizes, "share": sizes / sizes.sum(), "individuals": pure}
+    columns = {"size": sizes, "share": sizes / (sizes.sum() or np.nan), "individuals": pure}
     if (errors := getattr(model, "memberships_se_", None)) is not None:
         known = errors.shape[0] - model.n_unobserved_
         columns["standard error"] = np.sum([np.nansum(rows, axis=0, dtype=np.float64) for rows in row_chunks(errors)], axis=0) / known

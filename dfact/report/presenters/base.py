@@ -133,11 +133,13 @@ class Presenter(Generic[M]):
         weighted = ""
         if getattr(self.model, "weighted_", False):
             weighted = f", weighted (Kish's effective n {self.model.n_effective_:.1f}, without strata and clusters)"
-        return "model", f"{type(self.model).__name__}, {k} factors of {n} participants × {len(self.model.column_labels_)} items{weighted}"
+        size = f"{counted_rows(n, 'participants')} × {len(self.model.column_labels_)} items"
+        return "model", f"{type(self.model).__name__}, {k} factors of {size}{weighted}"
 
     def size_text(self) -> str:
         """Describe the size of the data."""
-        return f"{self.model.row_factors().shape[0]} {self.words.rows} × {len(self.model.column_labels_)} {self.words.items}"
+        rows = counted_rows(self.model.row_factors().shape[0], self.words.rows)
+        return f"{rows} × {len(self.model.column_labels_)} {self.words.items}"
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
         """List the ``top`` items of each component."""
@@ -239,6 +241,11 @@ def environments_text(model: Factorization) -> str:
 def rows_text(model: Factorization, n_rows: int) -> str:
     """Describe the output of ``transform`` for this number of rows."""
     return find_presenter(model).rows.format(k=len(model.components_), n=n_rows)
+
+
+def counted_rows(n: int, words: str) -> str:
+    """Return the number of the rows of a model, which has none where a fit across sites was coordinated."""
+    return f"{n} {words}" if n else f"{words} at other sites"
 
 
 def items_plot(model: Factorization) -> "Figure":

@@ -65,6 +65,8 @@ class NMFPresenter(BoundedNMFPresenter[NMF]):
         headings = [
             f"{row.Index}: {row.share:.0%} of the answers, zero for {row.zero:.0%} of the participants" for row in shares.itertuples()
         ]
+        if not self.model.factors_.shape[0]:
+            headings = [f"{name}:" for name in shares.index]
         return [under_headings(headings, list(shares.index), top_items(self.model, top, texts))]
 
 
@@ -120,6 +122,8 @@ def factors_text(model: ICQF, n: int = 5, texts: Texts = None) -> str:
     """List the items with the highest loadings under each factor of an ICQF."""
     shares = strength_shares(model)
     headings = [f"{row.Index}: strong for {row.strong:.0%} of the participants, zero for {row.zero:.0%}" for row in shares.itertuples()]
+    if not model.factors_.shape[0]:
+        headings = [f"{name}:" for name in shares.index]
     return under_headings(headings, list(shares.index), top_items(model, n, texts))
 
 
@@ -165,7 +169,9 @@ def strength_shares(model: ICQF) -> pd.DataFrame:
     for rows in row_chunks(factors):
         W = rows.astype(np.float64)
         sums += [(_STRONG * model.w_max <= W).sum(axis=0), (W == 0).sum(axis=0), W.sum(axis=0)]
-    return pd.DataFrame((sums / n).T, index=pd.Index(model.get_feature_names_out(), name="factor"), columns=["strong", "zero", "mean"])
+    return pd.DataFrame(
+        (sums / (n or np.nan)).T, index=pd.Index(model.get_feature_names_out(), name="factor"), columns=["strong", "zero", "mean"]
+    )
 
 
 def answer_shares(model: NMF) -> pd.DataFrame:
@@ -178,5 +184,5 @@ def answer_shares(model: NMF) -> pd.DataFrame:
     for rows in row_chunks(model.factors_):
         sums += [rows.sum(axis=0, dtype=np.float64), (rows == 0).sum(axis=0)]
     answers = sums[0] * model.components_.sum(axis=1, dtype=np.float64)
-    columns = {"share": answers / (answers.sum() or 1.0), "zero": sums[1] / n}
+    columns = {"share": answers / (answers.sum() or 1.0), "zero": sums[1] / (n or np.nan)}
     return pd.DataFrame(columns, index=pd.Index(model.get_feature_names_out(), name="factor"))

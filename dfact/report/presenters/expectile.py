@@ -17,7 +17,7 @@ from dfact.models.provenance import SelectionRecord
 from dfact.models.reconstruction import entries
 from dfact.report.document import Drawing, Section, Text, make_table
 from dfact.report.plots import new_figure
-from dfact.report.presenters.base import Presenter
+from dfact.report.presenters.base import Presenter, counted_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ class ExpectilePresenter(Presenter[ExpectileMF]):
         model = self.model
         n, k = model.factors_.shape
         return [
-            ("model", f"{type(model).__name__}, {k} components of {n} rows × {len(model.column_labels_)} columns"),
+            ("model", f"{type(model).__name__}, {k} components of {counted_rows(n, 'rows')} × {len(model.column_labels_)} columns"),
             ("loss", f"expectiles at tau {model.tau:g}, ridge {model.ridge:g}"),
             *order_lines(model),
             *coverage_lines(model),

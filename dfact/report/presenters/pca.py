@@ -11,7 +11,7 @@ from dfact.models.pca.estimator import PCA
 from dfact.models.provenance import SelectionRecord
 from dfact.report.document import Drawing, Section, Text, make_table
 from dfact.report.plots import new_figure
-from dfact.report.presenters.base import Presenter
+from dfact.report.presenters.base import Presenter, counted_rows
 from dfact.report.selection import eigenvalue_plot
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ class PCAPresenter(Presenter[PCA]):
 
     def model_line(self) -> tuple[str, str]:
         model = self.model
-        return "model", f"PCA, {len(model.components_)} components of {model.factors_.shape[0]} rows × {len(model.mean_)} columns"
+        rows = counted_rows(model.factors_.shape[0], "rows")
+        return "model", f"PCA, {len(model.components_)} components of {rows} × {len(model.mean_)} columns"
 
     def summary(self) -> Lines:
         model = self.model
