@@ -15,7 +15,7 @@ from dfact.engine.memory_plan import WorkerResources
 from dfact.errors import DfactError, FederationError
 from dfact.federation.description import Description, PooledDataset, pool
 from dfact.federation.exchange import Exchange
-from dfact.federation.messages import Message
+from dfact.federation.messages import Message, short
 from dfact.federation.sessions import CoordinatorExecutor
 from dfact.federation.tasks import Task
 from dfact.models.estimator import Factorization
@@ -60,14 +60,14 @@ class Hub:
             return Message({"kind": "alive"})
         if kind == "refused":
             with self._changed:
-                self._refusals[site] = message.get("text", str)[:_MAX_TEXT]
+                self._refusals[site] = message.words("text")
                 self._changed.notify_all()
             return Message({"kind": "refused"})
         exchange = self.exchange
         if exchange is None or message.get("run", str) != self._run:
             return UNKNOWN_RUN
         if kind == "failed":
-            exchange.fail(f"site {site}: {message.get('text', str)[:_MAX_TEXT]}")
+            exchange.fail(f"site {site}: {message.words('text')}")
             return Message({"kind": "failed"})
         if kind == "ended":
             with self._changed:
@@ -87,13 +87,14 @@ class Hub:
         description = Description.from_message(Message(message.get("description", dict), message.arrays))
         if [name for name, _ in description.sites] != [site]:
             raise FederationError(f"site {site} describes data of {[name for name, _ in description.sites]}")
+        resources = read_resources(message)
         with self._changed:
             before = self._joined.get(site)
             if before is not None and before.fingerprint != description.fingerprint:
                 raise FederationError(f"site {site} had other data when it first joined; restore it, or restart the coordinator")
             self._joined[site] = description
             self._refusals.pop(site, None)
-            self._resources[site] = message.get("memory", int), message.get("threads", int)
+            self._resources[site] = resources
             self._changed.notify_all()
         contract = self._contract
         return Message({"kind": "joined"}) if contract is None else contract.message("joined")
@@ -126,7 +127,7 @@ class Hub:
             joined = dict(self._joined)
         contract = self._contract or joined[self.sites[0]]
         for site in self.sites:
-            difference = contract.difference(joined[site].dataset())
+            difference = contract.difference(joined[site].columns_alone())
             if difference is not None:
                 raise FederationError(f"site {site} differs from the contract: {difference}")
         return pool(list(joined.values()), self._contract)
@@ -185,9 +186,17 @@ class Hub:
 
 UNKNOWN_RUN = Message({"kind": "unknown run"})
 """The answer to a site that is at another run than the coordinator, which may have been restarted."""
-_MAX_TEXT = 2000  # characters of a site's words
+_MAX_MEMORY, _MAX_THREADS = 1 << 50, 1 << 12
 _POLL = 30.0
 """Seconds after which a site that waits for a task asks again."""
+
+
+def read_resources(message: Message) -> tuple[int, int]:
+    """Return the memory in bytes, and the threads, that a message states; raise FederationError if no machine has them."""
+    memory, threads = message.get("memory", int), message.get("threads", int)
+    if not 0 <= memory <= _MAX_MEMORY or not 1 <= threads <= _MAX_THREADS:
+        raise FederationError(f"a message states {short(memory)} bytes of memory and {short(threads)} threads, which no machine has")
+    return memory, threads
 
 
 def shared_memory(memory: int, threads: int) -> WorkerResources:
