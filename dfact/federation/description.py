@@ -255,7 +255,9 @@ class Description:
                 tables.append(own.confounders)
                 continue
             columns: dict[str, Any] = {
-                each.name: pd.Categorical.from_codes(np.full(n, -1), sorted(each.levels)) if each.levels else np.full(n, np.nan)
+                each.name: pd.Categorical.from_codes(np.full(n, -1), pd.Index(sorted(each.levels), dtype=object))
+                if each.levels
+                else np.full(n, np.nan)
                 for each in self.confounders
             }
             tables.append(pd.DataFrame(columns))

@@ -213,9 +213,9 @@ class Policy:
         ``rows`` is the number of rows behind them, ``what`` the name of the pass, and ``broadcast`` what the pass was given.
         """
         for part, given in _flatten(sums, broadcast):
-            name = part.checkpoint_name
+            name = part.checkpoint_name or type(part).__name__
             if name not in SUMS:
-                raise FederationError(f"{what} returns {name or type(part).__name__!r}, which shows single rows or is not known not to")
+                raise FederationError(f"{what} returns {name!r}, which shows single rows or is not known not to")
             if name in self.forbidden_sums:
                 raise FederationError(f"the policy forbids {what}: {SUMS[name]} do not leave")
             counts = [np.asarray(rows // _groups(part)), *(np.asarray(getattr(part, field)) for field in _COUNTS.get(name, ()))]

@@ -143,7 +143,9 @@ class Task:
 
     def estimator(self, executor: Any, **runtime: Any) -> Factorization:
         """Return the model, with parameters that its signature permits."""
-        return self._class()(**self.parameters, executor=executor, **runtime)
+        cls: Any = self._class()
+        model: Factorization = cls(**self.parameters, executor=executor, **runtime)
+        return model
 
     def run(self, dataset: Dataset, executor: Any, **runtime: Any) -> Any:
         """Carry out the task on the pooled data, and return its result: a model, a selection or a description."""
