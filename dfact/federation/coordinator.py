@@ -35,6 +35,8 @@ class Hub:
         self._joined: dict[str, Description] = {}
         self._resources: dict[str, tuple[int, int]] = {}
         """Free memory in bytes, and threads, of each site."""
+        self._ready: set[str] = set()
+        """Sites that have asked for a task since they joined: they have checked the contract."""
         self._refusals: dict[str, str] = {}
         """Words of the sites that do not join."""
         self._run = ""
@@ -53,7 +55,7 @@ class Hub:
         if kind == "join":
             return self._join(site, message)
         if kind == "task":
-            return self._task(message.get("after", str))
+            return self._task(site, message.get("after", str))
         if kind == "alive":
             if self.exchange is not None:
                 self.exchange.saw(site)
@@ -61,6 +63,7 @@ class Hub:
         if kind == "refused":
             with self._changed:
                 self._refusals[site] = message.words("text")
+                self._ready.discard(site)
                 self._changed.notify_all()
             return Message({"kind": "refused"})
         exchange = self.exchange
@@ -93,15 +96,20 @@ class Hub:
             if before is not None and before.fingerprint != description.fingerprint:
                 raise FederationError(f"site {site} had other data when it first joined; restore it, or restart the coordinator")
             self._joined[site] = description
+            self._ready.discard(site)
             self._refusals.pop(site, None)
             self._resources[site] = resources
             self._changed.notify_all()
         contract = self._contract
         return Message({"kind": "joined"}) if contract is None else contract.message("joined")
 
-    def _task(self, after: str) -> Message:
+    def _task(self, site: str, after: str) -> Message:
         """Wait for another run than ``after``, and return it."""
         with self._changed:
+            if site not in self._joined:  # it had joined a coordinator that was restarted
+                return UNKNOWN_RUN
+            self._ready.add(site)
+            self._changed.notify_all()
             until = time.monotonic() + _POLL
             while not self._closed and (self._offer is None or self._run == after):
                 if time.monotonic() > until:
@@ -113,8 +121,8 @@ class Hub:
         """Wait until all sites have joined, and return the description of all data."""
         until, told = time.monotonic() + self.wait, -1
         with self._changed:
-            while len(self._joined) < len(self.sites):
-                missing = [site for site in self.sites if site not in self._joined]
+            while len(self._ready) < len(self.sites):
+                missing = [site for site in self.sites if site not in self._ready]
                 if len(missing) != told:
                     told = len(missing)
                     on_change(missing)
@@ -247,6 +255,10 @@ class Run:
         except DfactError as error:
             exchange.fail(f"the coordinator: {error}")
             raise
+        except Exception as error:
+            exchange.fail("the coordinator has stopped")
+            text = f"the run has failed ({type(error).__name__}: {error})"
+            raise FederationError(f"{text}; the sums of the sites may not be those of the model") from error
         except BaseException:
             exchange.fail("the coordinator has stopped")
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -26,11 +27,12 @@ from dfact.storage.digests import json_digest
 
 
 class RunLostError(FederationError):
-    """A run that the coordinator does not know: it was restarted."""
+    """A run, or a site, that the coordinator does not know: it was restarted."""
 
 
 logger = logging.getLogger("dfact.federation")
 _DRIFT = 1.5  # of the free memory of a site that joins again, while the others' plan stays
+_PAUSE = 0.5  # seconds, so that a coordinator that repeats itself keeps no site busy
 _BEAT = 5.0  # seconds between two signs of life
 
 
@@ -99,10 +101,12 @@ class Site:
             raise FederationError(f"the data of site {self._name} differs from the contract: {difference}")
 
     def next_task(self) -> Message | None:
-        """Wait for the next run, and return it; None if the coordinator has ended."""
+        """Wait for the next run, and return it; None if the coordinator has ended. Raise RunLostError if the site must join first."""
         while True:
             answer = self._connection.call(Message({"kind": "task", "after": self._last}))
             kind = answer.get("kind", str)
+            if answer.fields == UNKNOWN_RUN.fields:
+                raise RunLostError("the coordinator does not know this site")
             if kind == "closed":
                 return None
             if kind == "run":
@@ -163,15 +167,23 @@ class Site:
     def serve(self, on_result: Callable[[Task, Any], None]) -> None:
         """Join, and carry out runs until the coordinator ends. Join again if it was restarted. A run that fails is logged."""
         self.join()
-        while (run := self.next_task()) is not None:
+        while True:
+            try:
+                run = self.next_task()
+            except RunLostError:
+                logger.warning("the coordinator was restarted; joining again")
+                time.sleep(_PAUSE)
+                self.join()
+                continue
+            if run is None:
+                return
             try:
                 task, result = self.carry_out(run)
             except RunLostError:
-                logger.warning("the coordinator was restarted; joining again")
-                self.join()
                 continue
             except DfactError as error:
                 logger.error("a run has failed: %s", error, exc_info=error.__cause__)
+                time.sleep(_PAUSE)
                 continue
             on_result(task, result)
 

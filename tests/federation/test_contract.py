@@ -61,7 +61,7 @@ def test_answers_beyond_the_range_are_named_at_the_site_alone() -> None:
     site = Site("north", dataset(valid_range=np.tile([0.0, 77.0], (5, 1))), MemoryConnection(hub, "north"), policy=Policy())
     with pytest.raises(FederationError, match="from 0 to 77"):
         site.join()
-    with pytest.raises(FederationError, match="beyond the range of the contract from 0 to 2$"):
+    with pytest.raises(FederationError, match=r"beyond the range of the contract from 0 to 2$"):
         hub.wait_for_sites()
 
 
@@ -71,7 +71,7 @@ def test_a_site_with_other_versions_or_other_data_than_before_is_refused(monkeyp
     with pytest.raises(FederationError, match="had other data when it first joined"):
         Site("north", dataset(dtype=np.uint16), MemoryConnection(hub, "north"), policy=OPEN).join()
     monkeypatch.setattr("dfact.federation.site.as_fields", lambda found: as_fields(found) | {"numpy": "1.0"})
-    with pytest.raises(FederationError, match="other versions: has NumPy 1.0, expected NumPy"):
+    with pytest.raises(FederationError, match=r"other versions: has NumPy 1\.0, expected NumPy"):
         Site("north", dataset(), MemoryConnection(hub, "north"), policy=OPEN).join()
     assert as_fields(current_environment())["numpy"] == np.__version__
 

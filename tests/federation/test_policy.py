@@ -21,6 +21,7 @@ from dfact.federation.policy import SUMS, Policy, words_that_leave
 from dfact.federation.site import Site
 from dfact.federation.site_log import read_log
 from dfact.federation.tasks import Task
+from dfact.linalg.row_points import RowMaximum
 from dfact.models.binomial.growth import FigureSums
 from dfact.psychometrics.correlation import Moments
 from dfact.psychometrics.polychoric import CountedTables, Levels
@@ -93,11 +94,12 @@ def test_tasks_are_refused(policy: dict[str, Any], task: Task, words: str) -> No
 
 def test_only_sums_of_the_list_leave_and_those_that_are_not_forbidden() -> None:
     assert set(SUMS) <= set(PARTIAL_SUMS)
-    moments = Moments(np.full((2, 2), 90.0), *(np.zeros((2, 2)) for _ in range(3)), np.asarray(90.0))
+    zeros = np.zeros((2, 2))
+    moments = Moments(np.full((2, 2), 90.0), zeros, zeros, zeros, np.asarray(90.0))
     Policy().check_sums(FusedSums([moments, moments]), 90, "two passes")
     with pytest.raises(FederationError, match="forbids MomentsPass: products of the columns"):
         Policy(forbidden_sums=("moments",)).check_sums(FusedSums([moments]), 90, "MomentsPass")
-    found = PARTIAL_SUMS["row_maximum"](np.zeros(1), np.zeros(1), np.zeros((1, 2)))
+    found = RowMaximum(np.zeros(1), np.zeros(1), np.zeros((1, 2)))
     with pytest.raises(FederationError, match="shows single rows"):
         Policy().check_sums(FusedSums([found]), 90, "a search")
 
