@@ -147,6 +147,7 @@ def to_coordinator(recording: Recording, hub: Hub, number: int, change: Change) 
     """Replay what the sites sent to a coordinator, which carries out the task; message ``number`` of the first site is changed."""
     recorded = next(Message.decode(data).fields["run"] for data in recording.sent["north"] if b'"step"' in data)
     unexpected: list[BaseException] = []
+    before, ended = hub._run, threading.Event()
 
     def replay(name: str) -> None:
         try:
@@ -154,6 +155,8 @@ def to_coordinator(recording: Recording, hub: Hub, number: int, change: Change) 
                 own = data.replace(recorded.encode(), hub._run.encode()) if hub._run else data
                 changed = change(own) if name == "north" and position == number else own
                 hub.answer(name, Message.decode(changed))
+                while b'"task"' in data and (hub._offer is None or hub._run == before) and not ended.wait(0.002):
+                    pass
         except FederationError as error:
             for kind in ("refused", "failed"):
                 hub.answer(name, Message({"kind": kind, "run": hub._run, "text": str(error)}))
@@ -166,6 +169,7 @@ def to_coordinator(recording: Recording, hub: Hub, number: int, change: Change) 
     try:
         return result_of(Run(hub).carry_out(recording.task))
     finally:
+        ended.set()
         if hub.exchange is not None:
             hub.exchange.fail("the run has ended")
         for thread in threads:
@@ -224,7 +228,7 @@ class Bench:
         except DfactError as error:
             verdict = "refused", f"{type(error).__name__}: {error}"
         if again:
-            hub.wait = 60
+            hub.wait = 10
             try:
                 np.testing.assert_array_equal(to_coordinator(recording, hub, -1, bytes), recording.components)
             except FederationError as error:
