@@ -27,6 +27,7 @@ import psutil
 
 import dfact
 from benchmarks.common import exit_code, report
+from benchmarks.fuzz.models import walk
 from benchmarks.fuzz.mutations import as_json, mutate_bytes, mutate_json
 from dfact.data.coerce import as_dataset
 from dfact.engine.executors import InlineExecutor
@@ -115,11 +116,20 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
             case 3 if arrays:
                 described = mutate_json([[array.dtype.str, list(array.shape)] for array in arrays], rng)
             case _:
-                fields = mutate_json(fields, rng)
+                parent, key = rng.choice([(None, None), *(walk(fields) if isinstance(fields, (dict, list)) else ())])
+                if parent is None:
+                    fields = mutate_json(fields, rng)
+                else:
+                    parent[key] = mutate_json(parent[key], rng)
     if described is None:
         described = [[array.dtype.str, list(array.shape)] for array in arrays]
     header = as_json({"fields": fields, "arrays": described}, rng).encode("utf-8", "surrogatepass")
     return b"".join([len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays)])
+
+
+def chosen(messages: list[bytes], described: int, rng: random.Random) -> int:
+    """Return the number of a message: half of the times of the one with the description of the data."""
+    return described if rng.random() < 0.5 else rng.randrange(len(messages))
 
 
 def mutated_array(array: Any, rng: random.Random) -> Any:
@@ -223,12 +233,13 @@ class Bench:
     def _coordinator(self, recording: Recording, rng: random.Random, *, again: bool) -> tuple[str, str]:
         hub = Hub(NAMES, wait=WAIT, contract=None)
         try:
-            to_coordinator(recording, hub, rng.randrange(len(recording.sent["north"])), lambda data: mutated(data, rng))
+            to_coordinator(recording, hub, chosen(recording.sent["north"], 0, rng), lambda data: mutated(data, rng))
             verdict = "right", ""
         except DfactError as error:
             verdict = "refused", f"{type(error).__name__}: {error}"
         if again:
             hub.wait = 10
+            hub._refusals.clear()
             try:
                 np.testing.assert_array_equal(to_coordinator(recording, hub, -1, bytes), recording.components)
             except FederationError as error:
@@ -240,7 +251,7 @@ class Bench:
     def _site(self, recording: Recording, rng: random.Random, *, again: bool) -> tuple[str, str]:
         connection = Answers(recording.answers["north"])
         site = recording.site("north", connection)
-        connection.start(rng.randrange(len(connection.answers)), lambda data: mutated(data, rng))
+        connection.start(chosen(connection.answers, 1, rng), lambda data: mutated(data, rng))
         try:
             serve(site)
             verdict = "right", ""
