@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dfact.data.stored_dataset import open_dataset
     from dfact.engine.cluster.certificate_names import ClusterSecurity
     from dfact.engine.cluster.connection import connect
+    from dfact.federation.transport import Sites
     from dfact.models.admixture.estimator import Admixture
     from dfact.models.bounded_nmf.icqf import ICQF
     from dfact.models.bounded_nmf.nmf import NMF
@@ -61,6 +62,7 @@ __all__ = [
     "MissingCount",
     "ParameterError",
     "Progress",
+    "Sites",
     "StoreError",
     "concatenate",
     "connect",
@@ -92,6 +94,7 @@ _MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
     "MissingCount": "dfact.data.codebook",
     "Progress": "dfact.progress",
     "concatenate": "dfact.data.concatenate",
+    "Sites": "dfact.federation.transport",
     "connect": "dfact.engine.cluster.connection",
     "describe": "dfact.psychometrics.description",
     "expand_categories": "dfact.data.ingest.joins.indicators",

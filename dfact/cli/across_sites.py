@@ -21,16 +21,14 @@ sites_option = click.option(
 @contextmanager
 def open_sites(path: Location) -> Iterator["Sites"]:
     """Listen for the sites that a file names, and say on standard error whom the command waits for."""
-    from dfact.federation.contract import read_contract
     from dfact.federation.sites_file import SitesFile
     from dfact.federation.transport import Security, Sites
 
     found = SitesFile.read(str(path))
     files = (found.ca, found.cert, found.key)
     security = None if None in files else Security(*files)  # type: ignore[arg-type]  # none is missing
-    contract = None if found.contract is None else read_contract(found.contract)
     with Sites(
-        found.sites, found.address, security=security, insecure=found.insecure, wait=found.wait, contract=contract, on_change=_say
+        found.sites, found.address, security=security, insecure=found.insecure, wait=found.wait, contract=found.contract, on_change=_say
     ) as sites:
         click.echo(f"Listening at {sites.address}.", err=True)
         yield sites

@@ -44,7 +44,7 @@ def demo(context: click.Context, kind: str, output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
     resolve_name(chosen.write)(output)
     for name, script in chosen.scripts.items():
-        (output / name).write_text(script.replace(f'"{FOLDER}/answers.zarr"', json.dumps(str(output / "answers.zarr"))))
+        (output / name).write_text(_script_in(script, output))
     click.echo(f"{chosen.summary}\n{_COMPILING}\n\nFiles written to {output}")
     click.echo(align_columns([(f"  {name}", text) for name, text in chosen.files.items()]))
     for step in chosen.steps:
@@ -52,6 +52,12 @@ def demo(context: click.Context, kind: str, output: Path) -> None:
         click.echo(f"\n{step.text}\n\n{_shown(arguments)}\n")
         _run(context.find_root(), arguments)
     click.echo(f"\nThe next command of the guide, which 'dfact help {chosen.guide}' prints:\n\n{_shown(_in_folder(chosen.next, output))}")
+
+
+def _script_in(script: str, output: Path) -> str:
+    """Return a script with its paths in the folder of the output."""
+    script = script.replace(f'"{FOLDER}/answers.zarr"', json.dumps(str(output / "answers.zarr")))
+    return script.replace(f'FOLDER = "{FOLDER}"', f"FOLDER = {json.dumps(str(output))}")
 
 
 def _check_folder(output: Path) -> None:

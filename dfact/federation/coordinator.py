@@ -245,6 +245,7 @@ class Run:
     def carry_out(self, task: Task, **runtime: Any) -> Any:
         """Carry out a task with all sites, and return the coordinator's result."""
         pooled = self._hub.wait_for_sites(self._on_change)
+        task = task.with_seed(pooled.fingerprint)
         exchange = self._hub.begin(task, pooled)
         data: PooledDataset = pooled.dataset()
         memory = shared_memory(*self._hub.resources)

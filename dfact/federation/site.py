@@ -23,6 +23,7 @@ from dfact.federation.policy import Policy, words_that_leave
 from dfact.federation.sessions import SiteExecutor, Steps
 from dfact.federation.site_log import SiteLog
 from dfact.federation.tasks import Task
+from dfact.models.estimator import Factorization
 from dfact.storage.digests import json_digest
 
 
@@ -147,6 +148,9 @@ class Site:
         with _Beats(self._connection):
             result = task.run(pooled.dataset(self._name, self._dataset), executor, **self._runtime(task, pooled))
         channel.end(result_digest(result))
+        for model in (result, getattr(result, "model", None)):
+            if isinstance(model, Factorization):
+                model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
         return task, result
 
     def _runtime(self, task: Task, pooled: Description) -> dict[str, Any]:

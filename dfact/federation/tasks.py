@@ -1,13 +1,15 @@
 """Tasks that sites and coordinator carry out together, as JSON: the same statement runs in every process."""
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
+import dfact
 from dfact.data.dataset import Dataset
 from dfact.errors import FederationError
 from dfact.federation.messages import short
@@ -34,12 +36,7 @@ class Task:
 
     @classmethod
     def of(cls, kind: str, model: Factorization | None, **arguments: Any) -> "Task":
-        """Return the task of a model with its parameters, which must be numbers, texts, or lists of them.
-
-        A task has a seed: without one in the model, one is drawn, and every process uses it.
-        """
-        if kind == "select" and arguments.get("random_state") is None:
-            arguments["random_state"] = _drawn_seed()
+        """Return the task of a model with its parameters, which must be numbers, texts, or lists of them."""
         if model is None:
             return cls(kind, None, {}, arguments)
         name = type(model).__name__
@@ -54,9 +51,17 @@ class Task:
             except TypeError:
                 found = f"the parameter {key} of {name} is of type {type(value).__name__}"
                 raise FederationError(f"{found}, expected a number or a text for a fit across sites") from None
-        if "random_state" in defaults and changed.get("random_state") is None:
-            changed["random_state"] = _drawn_seed()
         return cls(kind, name, changed, arguments)
+
+    def with_seed(self, fingerprint: str) -> "Task":
+        """Return the task with a seed that follows from the digest of the data, unless it has one: a repeated command must resume."""
+        digest = hashlib.blake2b(fingerprint.encode(), digest_size=4).digest()
+        seed, parameters, arguments = int.from_bytes(digest, "little"), dict(self.parameters), dict(self.arguments)
+        if self.model is not None and "random_state" in self._class()().get_params(deep=False):
+            parameters.setdefault("random_state", seed)
+        if self.kind == "select" and arguments.get("random_state") is None:
+            arguments["random_state"] = seed
+        return replace(self, parameters=parameters, arguments=arguments)
 
     @classmethod
     def from_json(cls, found: Any) -> "Task":
@@ -100,8 +105,6 @@ class Task:
                 raise FederationError(f"a task to select has {self.row_blocks} blocks of rows and more than {_MAX_FITS} fits, or none")
 
     def _class(self) -> type[Factorization]:
-        import dfact
-
         cls: type[Factorization] = getattr(dfact, str(self.model))
         return cls
 
@@ -180,10 +183,6 @@ ARGUMENTS: Mapping[str, set[str]] = {
 """The arguments that a coordinator may set: none of them is a path."""
 _MAX_FITS = 10_000
 """Number of fits of a selection, at most: their sums leave together."""
-
-
-def _drawn_seed() -> int:
-    return int(np.random.SeedSequence().generate_state(1)[0])
 
 
 def _equal(value: Any, default: Any) -> bool:

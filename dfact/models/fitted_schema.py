@@ -18,7 +18,7 @@ from dfact.errors import DataError
 
 OPTIONAL = "optional"
 """Mark of an attribute that a fitted model need not have."""
-_MAY_BE_ZERO = ("c", "q", "figures")
+_MAY_BE_ZERO = ("c", "q", "figures", "n")  # a fit across sites leaves a coordinator no rows
 """Sizes that may be 0."""
 _LARGEST = 2**53
 _LARGEST_FLOAT = np.float64(1e150)

@@ -28,15 +28,14 @@ def stored_sites(folder: Path, m: int = 40, seed: int = 0, **settings: Any) -> d
     frame = pd.DataFrame({"sex": rng.choice(["f", "m"], n), "age": rng.normal(50, 10, n).round(1)})
     frame.loc[3, "age"] = np.nan
     found = {}
-    settings = {"missing": 9, "valid_range": (0, 3), "empty_rows": "drop"} | settings
+    common = {"missing": 9, "valid_range": (0, 3), "empty_rows": "drop", "confounder_ranges": {"age": (0, 100)}}
+    settings = common | settings
     for name, rows in zip(NAMES, np.split(np.arange(n), np.cumsum(SIZES)[:-1]), strict=True):
         dfact.import_array(
             values[rows],
             folder / f"{name}.zarr",
             row_labels=[f"{name}-{row}" for row in rows],
-            confounders=as_frame(frame.iloc[rows].reset_index(drop=True), len(rows)),
-            confounder_ranges={"age": (0, 100)},
-            **settings,
+            **{"confounders": as_frame(frame.iloc[rows].reset_index(drop=True), len(rows)), **settings},
         )
         found[name] = dfact.open_dataset(folder / f"{name}.zarr")
     return found

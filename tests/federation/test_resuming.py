@@ -1,4 +1,4 @@
-"""A site or a coordinator that is lost: the others wait, and the resumed fit has the same bits."""
+"""A site or a coordinator that is lost: the others wait, and the resumed fit has the bits of one without interruption."""
 
 import threading
 from pathlib import Path

@@ -52,6 +52,16 @@ def write_waves(folder: Path) -> None:
     shutil.copyfile(ipip_ascado_items_file(), folder / "items.csv")
 
 
+def write_sites(folder: Path) -> None:
+    """Write the answers of two sites with other people each, ``north.csv`` and ``south.csv``, and the items."""
+    answers = pd.read_csv(ipip_ascado())
+    items = [str(name) for name in answers if str(name).startswith(_SCALES)]
+    answers = answers[(answers[items] != 0).any(axis=1)]
+    for name, people in (("north", answers[:600]), ("south", answers[600:])):
+        people.to_csv(folder / f"{name}.csv", index=False)
+    shutil.copyfile(ipip_ascado_items_file(), folder / "items.csv")
+
+
 def write_spss_files(folder: Path) -> None:
     """Write the answers as ``thesis.sav``, the scales as ``scales.csv``, and a short questionnaire as ``wellbeing.sav``.
 

@@ -1,0 +1,462 @@
+"""Messages over a network: gRPC with TLS, in which both ends show certificates. Sites connect outwards, only the coordinator listens.
+
+There is one method, without generated code. Both directions of a call are a stream of frames, strings of up to a mebibyte that joined
+are an encoded message. All messages may be sent again, so a site repeats a call whose connection breaks.
+"""
+# Long because both ends share frames, options of the channel, and what a call that fails says.
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+from dfact.errors import DfactError, FederationError, ParameterError
+from dfact.federation.contract import read_contract
+from dfact.federation.coordinator import Hub, Run, SitesBase
+from dfact.federation.description import Description
+from dfact.federation.messages import MAX_BYTES, Message
+
+logger = logging.getLogger("dfact.federation")
+FRAME = 1 << 20
+SITE_BYTES = 1 << 28
+"""Default size of the largest message that a coordinator reads, with room for the sums of 5000 × 5000 pairs of items."""
+_SERVICE, _METHOD = "dfact.Federation", "Call"
+_SITE, _ACCEPTED = "dfact-site-bin", "dfact-accepted"  # keys of metadata
+_CALLS = 4  # of one site at the same time: a step, a task, a sign of life, and one whose connection has broken unnoticed
+_LINGER, _PRESENT = 10.0, 15.0
+"""Seconds for which a closing server stays for the sites that have called within that many seconds."""
+_PAUSE, _MAX_PAUSE, _LIVED = 0.1, 5.0, 10.0
+"""Seconds between two attempts, at first and at most, and seconds after which a call that breaks begins a new outage."""
+_REFUSALS = 5
+_MAX_TEXT = 2000  # characters of a refusal, which travels in a header
+_OPTIONS = (
+    ("grpc.keepalive_time_ms", 15_000),  # a dead peer is noticed after 25 s
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),  # a step waits for other sites without data, for any time
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.max_receive_message_length", FRAME),
+    ("grpc.max_metadata_size", 1 << 16),
+    ("grpc.absolute_max_metadata_size", 1 << 16),
+)
+_SERVER_OPTIONS = (*_OPTIONS, ("grpc.so_reuseport", 0))  # else two coordinators share a port
+_CLIENT_OPTIONS = (
+    *_OPTIONS,
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+@dataclass(frozen=True)
+class Security:
+    """Files in PEM with which a site or a coordinator proves its name and checks its peer's.
+
+    A coordinator's certificate has the host name or IP address to which the sites connect as a subject alternative name, a site's
+    the name of the site as a DNS name.
+
+    Parameters
+    ----------
+    authority : path
+        Certificate of the authority that has signed the certificates of the other end.
+    certificate : path
+        Own certificate, followed by those of intermediate authorities.
+    key : path
+        Its private key without a passphrase. Other users of the machine may not read it.
+    """
+
+    authority: str | PathLike[str]
+    certificate: str | PathLike[str]
+    key: str | PathLike[str]
+
+    def read(self) -> tuple[bytes, bytes, bytes]:
+        """Return the contents of the files; raise ParameterError if one cannot be used."""
+        authority, certificate, key = (_read(name, path) for name, path in vars(self).items())
+        if Path(self.key).stat().st_mode & 0o007:
+            raise ParameterError(f"everyone on this machine may use the key {self.key}, expected a file of its owner: chmod 600 {self.key}")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_verify_locations(self.authority)
+        except ssl.SSLError as error:
+            raise ParameterError(f"the authority {self.authority} is not valid ({error}), expected certificates in PEM") from error
+        try:
+            context.load_cert_chain(self.certificate, self.key, password="")
+        except ssl.SSLError as error:
+            text = f"the certificate {self.certificate} and the key {self.key} are not valid ({error})"
+            raise ParameterError(f"{text}, expected a certificate in PEM, and its key without a passphrase") from error
+        return authority, certificate, key
+
+
+def _read(name: str, path: str | PathLike[str]) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ParameterError(f"the {name} {path} cannot be read ({error.strerror}), expected a file in PEM") from error
+
+
+def _grpc() -> Any:
+    try:
+        import grpc
+    except ImportError as error:
+        raise DfactError("fits across sites need gRPC, which is not installed: pip install 'dfact[federated]'") from error
+    return grpc
+
+
+def _parse_address(address: str) -> tuple[str, bool]:
+    """Return the host of an address, and whether it is this machine."""
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", address)
+    if match is None or int(match[2]) > 65535:
+        raise ParameterError(f"the address is {address!r}, expected HOST:PORT, such as coordinator.example.org:8790")
+    try:
+        return match[1], ip_address(match[1].strip("[]")).is_loopback
+    except ValueError:
+        return match[1], match[1] == "localhost"
+
+
+def _files(address: str, security: Security | None, insecure: bool) -> tuple[bytes, bytes, bytes] | None:
+    """Return the contents of the files of a connection; None if it is insecure, and may be."""
+    _, local = _parse_address(address)
+    if (security is None) != insecure:
+        raise ParameterError("expected either the files of certificates (security), or insecure=True for a trial on one machine")
+    if security is not None:
+        return security.read()
+    if not local:
+        raise ParameterError(f"the address {address} is not of this machine alone: insecure=True is for 127.0.0.1 and the like")
+    return None
+
+
+def _split(data: bytes) -> Iterator[bytes]:
+    view = memoryview(data)
+    return (bytes(view[start : start + FRAME]) for start in range(0, len(data), FRAME))
+
+
+def _join(frames: Iterable[bytes], max_bytes: int) -> memoryview:
+    """Join frames as they come: small ones need no more memory than large ones."""
+    data = bytearray()
+    for frame in frames:
+        if len(data) + len(frame) > max_bytes:
+            raise FederationError(f"a message has more than {max_bytes} bytes, the limit of its reader (max_bytes)")
+        data += frame
+    return memoryview(data).toreadonly()
+
+
+class HubServer:
+    """Serves a hub to the sites, each known by its certificate.
+
+    Parameters
+    ----------
+    hub : Hub
+        Answers the messages; closed with the server.
+    address : str
+        Host and port to listen at; port 0 is any free one.
+    security : Security, optional
+        Certificate of the coordinator, and the authority of the sites' certificates.
+    insecure : bool
+        Whether sites connect without certificates and are believed their names: on loopback addresses alone.
+    max_bytes : int
+        Size of the largest message that is read.
+    """
+
+    def __init__(
+        self, hub: Hub, address: str, security: Security | None = None, *, insecure: bool = False, max_bytes: int = SITE_BYTES
+    ) -> None:
+        grpc = _grpc()
+        self._hub, self._max_bytes = hub, max_bytes
+        files, (host, _) = _files(address, security, insecure), _parse_address(address)
+        self._certified = files is not None
+        self._changed = threading.Condition()
+        self._open = Counter[str]()
+        """Calls of each site."""
+        self._called: dict[str, float] = {}
+        """When the last call of a site ended, for the sites that are to learn that the hub is closed."""
+        self._pool = ThreadPoolExecutor(_CALLS * len(hub.sites) + 4, "dfact-hub")
+        self._server = grpc.server(self._pool, options=_SERVER_OPTIONS)
+        method = grpc.stream_stream_rpc_method_handler(self._serve)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: method}),))
+        try:
+            if files is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                authority, certificate, key = files
+                credentials = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+                port = self._server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            text = f"the coordinator cannot listen at {address}"
+            raise FederationError(f"{text}: its port is taken, or the address is not of this machine") from error
+        self.address = f"{host}:{port}"
+        self._server.start()
+
+    def close(self) -> None:
+        """Close the hub, wait some seconds until the sites that are still there know it, and stop to listen."""
+        self._hub.close()
+        with self._changed:
+            now = time.monotonic()
+            present = {site for site, called in self._called.items() if self._open[site] or now - called < _PRESENT}
+            self._changed.wait_for(lambda: present.isdisjoint(self._called), _LINGER)
+        self._server.stop(1).wait()
+        self._pool.shutdown(wait=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _serve(self, frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        """Answer a call, on a thread of the pool."""
+        code = _grpc().StatusCode
+        try:
+            site = self._site_of(context)
+        except FederationError as error:
+            context.abort(code.FAILED_PRECONDITION, str(error)[:_MAX_TEXT])
+        with self._call_of(site) as free:
+            if not free:
+                context.abort(code.UNAVAILABLE, f"site {site} has {_CALLS} other calls")
+            context.send_initial_metadata(((_ACCEPTED, "1"),))
+            yield from self._answer(site, frames, context)
+
+    def _site_of(self, context: Any) -> str:
+        """Return the name that the certificate of a peer proves."""
+        if self._certified:
+            names = context.auth_context().get("peer_dns", ())  # of the subject alternative names
+        else:
+            names = [value for key, value in context.invocation_metadata() if key == _SITE]
+        shown = [name.decode(errors="replace") for name in names]
+        found = [site for site in self._hub.sites if site in shown]
+        if len(found) != 1:
+            raise FederationError(f"a connection proves the names {shown}, expected exactly one that is the name of a site")
+        return found[0]
+
+    @contextmanager
+    def _call_of(self, site: str) -> Iterator[bool]:
+        """Count a call of a site; yield False if it has too many, so that it does not take the threads of others."""
+        with self._changed:
+            self._open[site] += 1
+            free = self._open[site] <= _CALLS
+        try:
+            yield free
+        finally:
+            with self._changed:
+                self._open[site] -= 1
+                if site in self._called:
+                    self._called[site] = time.monotonic()
+
+    def _answer(self, site: str, frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        grpc = _grpc()
+        try:
+            message = Message.decode(_join(frames, self._max_bytes), self._max_bytes)
+            if message.fields.get("kind") == "task":
+                with self._changed:
+                    self._called[site] = time.monotonic()
+            answer = self._hub.answer(site, message)
+            data = answer.encode()
+        except FederationError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error)[:_MAX_TEXT])
+        except grpc.RpcError:  # the site has ended the call, or its connection is broken
+            return
+        except Exception:
+            logger.exception("a message of site %s could not be answered", site)
+            context.abort(grpc.StatusCode.INTERNAL, "an error of the coordinator, which its log has")
+        yield from _split(data)
+        if answer.fields.get("kind") == "closed":
+            with self._changed:
+                self._called.pop(site, None)
+                self._changed.notify_all()
+
+
+class _InterruptedError(Exception):
+    """A call that may succeed if it is repeated."""
+
+    def __init__(self, text: str, lived: bool) -> None:
+        super().__init__(text)
+        self.lived = lived
+        """Whether the coordinator had been reached, for some time."""
+
+
+class GrpcConnection:
+    """A site's connection to the coordinator. Thread-safe.
+
+    Parameters
+    ----------
+    address : str
+        Host and port of the coordinator.
+    security : Security, optional
+        Certificate of the site, and the authority of the coordinator's.
+    wait : float
+        Seconds for which a call tries to reach the coordinator, at first and after each interruption.
+    insecure : bool
+        Whether to connect without certificates: on loopback addresses alone.
+    name : str, optional
+        Name of the site, if no certificate has it.
+    server_name : str, optional
+        Name in the coordinator's certificate, if it is not the host of the address.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        security: Security | None = None,
+        wait: float = 600,
+        *,
+        insecure: bool = False,
+        name: str = "",
+        server_name: str | None = None,
+    ) -> None:
+        grpc = _grpc()
+        self._address, self._wait = address, wait
+        self._closed = threading.Event()
+        self._gave_up = False
+        """Whether the last call has waited in vain: further calls, as of a failure, try only once."""
+        options: list[tuple[str, int | str]] = [*_CLIENT_OPTIONS]
+        files, (_, local) = _files(address, security, insecure), _parse_address(address)
+        if local:
+            options.append(("grpc.enable_http_proxy", 0))
+        self._metadata = [] if files is not None else [(_SITE, name.encode())]
+        if files is None:
+            self._channel = grpc.insecure_channel(address, options)
+        else:
+            authority, certificate, key = files
+            if server_name is not None:
+                options.append(("grpc.ssl_target_name_override", server_name))
+            credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+            self._channel = grpc.secure_channel(address, credentials, options)
+        self._method = self._channel.stream_stream(f"/{_SERVICE}/{_METHOD}")
+
+    def close(self) -> None:
+        """End the connection; calls that wait raise FederationError."""
+        self._closed.set()
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def call(self, message: Message) -> Message:
+        """Send a message until it is answered, and return the answer.
+
+        Raises FederationError with the coordinator's words if it refuses, and if it is not reached in time, or not with TLS.
+        """
+        data, until, pause, refusals = message.encode(), None, _PAUSE, 0
+        while True:
+            try:
+                answer = self._attempt(data)
+            except _InterruptedError as interruption:
+                text, lived = str(interruption), interruption.lived
+            else:
+                return Message.decode(answer)
+            now = time.monotonic()
+            if until is None or lived:
+                until, pause = now + (0 if self._gave_up else self._wait), _PAUSE
+                logger.info("the coordinator at %s is not reached, trying again: %s", self._address, text)
+            refusals = refusals + 1 if "failed to connect" in text and text.endswith(": Socket closed") else 0
+            self._refuse_tls(text, refusals)
+            if now >= until:
+                self._gave_up = True
+                raise FederationError(f"the coordinator at {self._address} was not reached within {self._wait:g} s: {text}")
+            self._closed.wait(min(random.uniform(pause / 2, pause), until - now))
+            pause = min(2 * pause, _MAX_PAUSE)
+
+    def _refuse_tls(self, text: str, refusals: int) -> None:
+        """Raise FederationError if repeating is in vain."""
+        if "handshake failed" in text or "verification check failed" in text.lower():
+            raise FederationError(f"the coordinator at {self._address} does not show a certificate of this authority and name: {text}")
+        if refusals == _REFUSALS:  # a server that accepts no certificate closes the connection without a word
+            why = "it expects one" if self._metadata else "its authority is another, or it has expired"
+            raise FederationError(f"the coordinator at {self._address} does not accept the certificate of this site: {why}")
+
+    def _attempt(self, data: bytes) -> memoryview:
+        """Send a message once, and return the answer."""
+        grpc, started, call = _grpc(), time.monotonic(), None
+        code = grpc.StatusCode
+        try:
+            call = self._method(_split(data), metadata=self._metadata)
+            answer = _join(call, MAX_BYTES)
+            self._gave_up = False
+            return answer
+        except ValueError as error:
+            raise FederationError(f"the connection to {self._address} is closed") from error
+        except grpc.RpcError as error:
+            status, text = error.code(), error.details() or ""
+            if status in {code.UNAVAILABLE, code.CANCELLED, code.DEADLINE_EXCEEDED}:
+                accepted = any(key == _ACCEPTED for key, _ in error.initial_metadata() or ())
+                raise _InterruptedError(text, accepted and time.monotonic() - started > _LIVED) from error
+            self._gave_up = False
+            if status is code.FAILED_PRECONDITION:
+                raise FederationError(text) from None
+            raise FederationError(f"the coordinator at {self._address} answers {status.name}: {text}") from error
+        finally:
+            if call is not None:
+                call.cancel()  # has no effect on one that has ended
+
+
+class Sites(SitesBase):
+    """Sites of a network, which connect to this coordinator.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the sites; each has a certificate with its name.
+    address : str
+        Host and port to listen at. Port 0 is any free one, which the attribute ``address`` then has.
+    security : Security, optional
+        Certificate of the coordinator, and the authority of the sites' certificates.
+    insecure : bool
+        Whether to do without certificates, for a trial on one machine: the address is then a loopback address.
+    wait : float
+        Seconds to wait for a site that has not joined yet, or is lost.
+    contract : path or Description, optional
+        Contract that the data of each site must keep, a file of ``dfact site contract``; by default the columns of the first site.
+    max_bytes : int
+        Size of the largest message that is accepted from a site.
+    on_change : callable, optional
+        Called with the names of the sites that are missing, whenever these change.
+
+    Examples
+    --------
+    Each site has its rows, and an office signs a certificate for each site and for the coordinator. The coordinator opens
+    ``Sites(["north", "south"], security=Security("ca.pem", "coordinator.pem", "coordinator-key.pem"))`` in a ``with`` statement, and
+    calls ``fit(dfact.ICQF(4))`` on it. The call waits until both sites have joined, and returns the model without row factors.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        address: str = "0.0.0.0:8790",
+        *,
+        security: Security | None = None,
+        insecure: bool = False,
+        wait: float = 600,
+        contract: Description | str | PathLike[str] | None = None,
+        max_bytes: int = SITE_BYTES,
+        on_change: Callable[[Sequence[str]], None] = lambda _: None,
+    ) -> None:
+        if contract is not None and not isinstance(contract, Description):
+            contract = read_contract(contract)
+        self._hub = Hub(names, wait=wait, contract=contract)
+        self._run = Run(self._hub, on_change)
+        self._server = HubServer(self._hub, address, security, insecure=insecure, max_bytes=max_bytes)
+
+    @property
+    def address(self) -> str:
+        """Host and port at which the coordinator listens."""
+        return self._server.address
+
+    def close(self) -> None:
+        """End the connections, once the sites that are still there know it."""
+        self._server.close()
