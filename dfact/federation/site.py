@@ -169,7 +169,11 @@ class Site:
             logger.info("the coordinator was not told: %s", error)
 
     def serve(self, on_result: Callable[[Task, Any], None]) -> None:
-        """Join, and carry out runs until the coordinator ends. Join again if it was restarted. A run that fails is logged."""
+        """Join, and carry out runs until the coordinator ends. Join again if it was restarted.
+
+        The site outlives a run that fails. The error of the last run is raised in the end.
+        """
+        failure: DfactError | None = None
         self.join()
         while True:
             try:
@@ -180,13 +184,17 @@ class Site:
                 self.join()
                 continue
             if run is None:
+                if failure is not None:
+                    raise failure
                 return
+            failure = None
             try:
                 task, result = self.carry_out(run)
             except RunLostError:
                 continue
             except DfactError as error:
-                logger.error("a run has failed: %s", error, exc_info=error.__cause__)
+                logger.warning("a run has failed: %s", error)
+                failure = error
                 time.sleep(_PAUSE)
                 continue
             on_result(task, result)
