@@ -219,13 +219,13 @@ class _RunChannel:
         self._connection, self._run = connection, run
 
     def contribute(self, step: int, message: Message, rows: int = 0) -> Message:
-        return self._call({"kind": "step", "step": step, "message": dict(message.fields)}, message.arrays, rows)
+        return self._request({"kind": "step", "step": step, "message": dict(message.fields)}, message.arrays, rows)
 
     def end(self, digest: str) -> None:
         """Say that the run has ended with this result."""
-        self._call({"kind": "ended", "digest": digest})
+        self._request({"kind": "ended", "digest": digest})
 
-    def _call(self, fields: dict[str, Any], arrays: Sequence[NDArray[Any]] = (), rows: int = 0) -> Message:
+    def _request(self, fields: dict[str, Any], arrays: Sequence[NDArray[Any]] = (), rows: int = 0) -> Message:
         answer = self._connection.call(Message({**fields, "run": self._run}, arrays), rows)
         if answer.fields == UNKNOWN_RUN.fields:
             raise RunLostError("the coordinator does not know this run")
