@@ -129,6 +129,7 @@ def policy_text(policy: "Policy") -> str:
         ("tasks", ", ".join(policy.tasks) or "none"),
         ("rows behind each sum", f"at least {policy.min_rows}"),
         ("rows in a cell of a table of two items", f"at least {policy.min_cell}, or none"),
+        ("rows for each component", f"at least {policy.rows_per_component}"),
         ("passes", f"at most {policy.max_passes}"),
         ("lowest and highest answers", "leave" if policy.extremes else "stay; ranges come from the contract"),
         ("sums that stay in addition", ", ".join(policy.forbidden_sums) or "none"),

@@ -15,7 +15,7 @@ from dfact.engine.memory_plan import WorkerResources
 from dfact.errors import DfactError, FederationError
 from dfact.federation.description import Description, PooledDataset, pool
 from dfact.federation.exchange import Exchange
-from dfact.federation.messages import Message
+from dfact.federation.messages import Message, short
 from dfact.federation.sessions import CoordinatorExecutor
 from dfact.federation.tasks import Task
 from dfact.models.estimator import Factorization
@@ -35,6 +35,8 @@ class Hub:
         self._joined: dict[str, Description] = {}
         self._resources: dict[str, tuple[int, int]] = {}
         """Free memory in bytes, and threads, of each site."""
+        self._ready: set[str] = set()
+        """Sites that have asked for a task since they joined: they have checked the contract."""
         self._refusals: dict[str, str] = {}
         """Words of the sites that do not join."""
         self._run = ""
@@ -53,21 +55,22 @@ class Hub:
         if kind == "join":
             return self._join(site, message)
         if kind == "task":
-            return self._task(message.get("after", str))
+            return self._task(site, message.get("after", str))
         if kind == "alive":
             if self.exchange is not None:
                 self.exchange.saw(site)
             return Message({"kind": "alive"})
         if kind == "refused":
             with self._changed:
-                self._refusals[site] = message.get("text", str)[:_MAX_TEXT]
+                self._refusals[site] = message.words("text")
+                self._ready.discard(site)
                 self._changed.notify_all()
             return Message({"kind": "refused"})
         exchange = self.exchange
         if exchange is None or message.get("run", str) != self._run:
             return UNKNOWN_RUN
         if kind == "failed":
-            exchange.fail(f"site {site}: {message.get('text', str)[:_MAX_TEXT]}")
+            exchange.fail(f"site {site}: {message.words('text')}")
             return Message({"kind": "failed"})
         if kind == "ended":
             with self._changed:
@@ -87,20 +90,26 @@ class Hub:
         description = Description.from_message(Message(message.get("description", dict), message.arrays))
         if [name for name, _ in description.sites] != [site]:
             raise FederationError(f"site {site} describes data of {[name for name, _ in description.sites]}")
+        resources = read_resources(message)
         with self._changed:
             before = self._joined.get(site)
             if before is not None and before.fingerprint != description.fingerprint:
                 raise FederationError(f"site {site} had other data when it first joined; restore it, or restart the coordinator")
             self._joined[site] = description
+            self._ready.discard(site)
             self._refusals.pop(site, None)
-            self._resources[site] = message.get("memory", int), message.get("threads", int)
+            self._resources[site] = resources
             self._changed.notify_all()
         contract = self._contract
         return Message({"kind": "joined"}) if contract is None else contract.message("joined")
 
-    def _task(self, after: str) -> Message:
+    def _task(self, site: str, after: str) -> Message:
         """Wait for another run than ``after``, and return it."""
         with self._changed:
+            if site not in self._joined:  # it had joined a coordinator that was restarted
+                return UNKNOWN_RUN
+            self._ready.add(site)
+            self._changed.notify_all()
             until = time.monotonic() + _POLL
             while not self._closed and (self._offer is None or self._run == after):
                 if time.monotonic() > until:
@@ -112,8 +121,8 @@ class Hub:
         """Wait until all sites have joined, and return the description of all data."""
         until, told = time.monotonic() + self.wait, -1
         with self._changed:
-            while len(self._joined) < len(self.sites):
-                missing = [site for site in self.sites if site not in self._joined]
+            while len(self._ready) < len(self.sites):
+                missing = [site for site in self.sites if site not in self._ready]
                 if len(missing) != told:
                     told = len(missing)
                     on_change(missing)
@@ -126,7 +135,7 @@ class Hub:
             joined = dict(self._joined)
         contract = self._contract or joined[self.sites[0]]
         for site in self.sites:
-            difference = contract.difference(joined[site].dataset())
+            difference = contract.difference(joined[site].columns_alone())
             if difference is not None:
                 raise FederationError(f"site {site} differs from the contract: {difference}")
         return pool(list(joined.values()), self._contract)
@@ -185,9 +194,17 @@ class Hub:
 
 UNKNOWN_RUN = Message({"kind": "unknown run"})
 """The answer to a site that is at another run than the coordinator, which may have been restarted."""
-_MAX_TEXT = 2000  # characters of a site's words
+_MAX_MEMORY, _MAX_THREADS = 1 << 50, 1 << 12
 _POLL = 30.0
 """Seconds after which a site that waits for a task asks again."""
+
+
+def read_resources(message: Message) -> tuple[int, int]:
+    """Return the memory in bytes, and the threads, that a message states; raise FederationError if no machine has them."""
+    memory, threads = message.get("memory", int), message.get("threads", int)
+    if not 0 <= memory <= _MAX_MEMORY or not 1 <= threads <= _MAX_THREADS:
+        raise FederationError(f"a message states {short(memory)} bytes of memory and {short(threads)} threads, which no machine has")
+    return memory, threads
 
 
 def shared_memory(memory: int, threads: int) -> WorkerResources:
@@ -239,6 +256,10 @@ class Run:
         except DfactError as error:
             exchange.fail(f"the coordinator: {error}")
             raise
+        except Exception as error:
+            exchange.fail("the coordinator has stopped")
+            text = f"the run has failed ({type(error).__name__}: {error})"
+            raise FederationError(f"{text}; the sums of the sites may not be those of the model") from error
         except BaseException:
             exchange.fail("the coordinator has stopped")
             raise

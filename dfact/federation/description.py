@@ -18,8 +18,9 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.concatenated import ConcatenatedSource
 from dfact.data.sources.dense import DenseSource
 from dfact.data.statistics import ColumnStatistics
-from dfact.errors import DataError, FederationError
-from dfact.federation.messages import Message
+from dfact.errors import DataError, DfactError, FederationError
+from dfact.federation.messages import Message, short
+from dfact.federation.policy import WithheldError
 from dfact.lazy import pd
 from dfact.storage.digests import json_digest
 
@@ -126,9 +127,13 @@ class Description:
         arrays: dict[str, Any] = dict(zip(_ARRAYS, message.arrays, strict=True))
         try:
             found = cls(**_parsed(values), **arrays)
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-            raise FederationError(f"a description is invalid ({error}), expected that of a dataset") from error
-        found._check_arrays()
+            found._check_fields()
+            found._check_arrays()
+            found.columns_alone()
+        except FederationError:
+            raise
+        except (DfactError, TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+            raise FederationError(f"a description is invalid ({short(str(error))}), expected that of a dataset") from error
         return found
 
     def message(self, kind: str) -> Message:
@@ -136,6 +141,23 @@ class Description:
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _ARRAYS}
         values["confounders"] = [asdict(each) for each in self.confounders]
         return Message({"kind": kind, **values}, [getattr(self, name) for name in _ARRAYS])
+
+    def _check_fields(self) -> None:
+        """Refuse sizes that no data has, names that occur twice, and summaries of other rows."""
+        names, rows = [name for name, _ in self.sites], sum(n for _, n in self.sites)
+        unique = len(set(names)) == len(names) and len(set(self.columns)) == len(self.columns)
+        if not 0 < len(names) <= _MAX_SITES or not unique or not all(0 < n <= _MAX_ROWS for _, n in self.sites):
+            raise FederationError(f"a description has {len(names)} sites with {rows} rows, expected each once, as each column, with rows")
+        if self.dtype not in _DTYPES or not 0 < len(self.slice_shape) <= _MAX_MODES:
+            raise FederationError(f"a description has entries {short(self.dtype)} of {len(self.slice_shape)} modes, expected numbers")
+        modes = tuple(size if labels is None else len(labels) for size, labels in zip(self.slice_shape[1:], self.mode_labels, strict=True))
+        if len(self.columns) != self.slice_shape[0] or modes != self.slice_shape[1:]:
+            raise FederationError(f"a description has other numbers of labels than the sizes {self.slice_shape} of its modes")
+        if len({each.name for each in self.confounders}) != len(self.confounders):
+            raise FederationError("a description has a confounder twice")
+        for each in self.confounders:
+            if each.n_rows != rows or each.n_missing > rows or (each.levels and sum(each.levels.values()) != rows - each.n_missing):
+                raise FederationError(f"a description has {short(each.name)} with {each.n_rows} rows, expected the {rows} of the data")
 
     def _check_arrays(self) -> None:
         m, columns = prod(self.slice_shape), len(self.columns)
@@ -150,8 +172,8 @@ class Description:
             raise FederationError(f"a description has {self.observed.max()} observed entries in a column of {rows} rows")
 
     def difference(self, dataset: Dataset) -> str | None:
-        """Return the first difference of a site's data from this contract; None without."""
-        expected, labels = self.dataset(), [str(label) for label in dataset.column_labels]
+        """Return the first difference of a site's data from this contract; None without. Answers beyond its ranges raise WithheldError."""
+        expected, labels = self.columns_alone(), [str(label) for label in dataset.column_labels]
         if len(labels) != len(self.columns):
             return f"it has {len(labels)} columns, expected {len(self.columns)}"
         difference = find_difference(expected, dataset)
@@ -161,7 +183,8 @@ class Description:
             if beyond.size:
                 j = beyond[0]
                 found, limits = (f"{low[j]:g} to {high[j]:g}", "{:g} to {:g}".format(*self.valid_range[j]))
-                return f"answers to {labels[j]!r} range from {found}, expected from {limits}; correct the data or the contract"
+                told = f"answers to {labels[j]!r} are beyond the range of the contract from {limits}"
+                raise WithheldError(told, f"they range from {found}; correct the data or the contract")
         return difference
 
     def merge(self, other: Description) -> Description:
@@ -187,6 +210,15 @@ class Description:
         seen = self.observed > 0
         low, high = np.where(seen, per_column[:, 0], np.inf), np.where(seen, per_column[:, 1], -np.inf)
         return replace(self, valid_range=limits, minimum=low, maximum=high, extremes=True)
+
+    def columns_alone(self) -> PooledDataset:
+        """Return a dataset with these columns, levels and ranges, and no rows."""
+        return replace(self, sites=((self.sites[0][0], 0),)).dataset()
+
+    @property
+    def table_bytes(self) -> int:
+        """Memory of the confounders and the strata of all rows, which every process of a run holds."""
+        return 8 * (2 * len(self.confounders) + 1) * sum(n for _, n in self.sites)
 
     def dataset(self, name: str | None = None, own: Dataset | None = None) -> PooledDataset:
         """Return the data of all sites, of which the rows of the site with this name are present."""
@@ -223,7 +255,9 @@ class Description:
                 tables.append(own.confounders)
                 continue
             columns: dict[str, Any] = {
-                each.name: pd.Categorical([None] * n, categories=sorted(each.levels)) if each.levels else np.full(n, np.nan)
+                each.name: pd.Categorical.from_codes(np.full(n, -1), pd.Index(sorted(each.levels), dtype=object))
+                if each.levels
+                else np.full(n, np.nan)
                 for each in self.confounders
             }
             tables.append(pd.DataFrame(columns))
@@ -235,6 +269,9 @@ class Description:
         return pd.DataFrame(joined)
 
 
+_MAX_SUMS, _LARGEST = 100, 1e290  # of the exact sums of confounders, which are added without an overflow
+_MAX_SITES, _MAX_ROWS, _MAX_MODES = 10_000, 1 << 40, 7
+_DTYPES = {np.dtype(order + kind).str for order in "<>" for kind in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")}
 _ARRAYS = ("offset", "observed", "valid_range", "minimum", "maximum")
 
 
@@ -261,7 +298,7 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
         "sites": tuple((_text(name), _count(n)) for name, n in values["sites"]),
         "columns": tuple(_text(label) for label in values["columns"]),
         "slice_shape": tuple(_count(size) for size in values["slice_shape"]),
-        "dtype": np.dtype(_text(values["dtype"])).str,
+        "dtype": _text(values["dtype"]),
         "missing_code": None if values["missing_code"] is None else _count(values["missing_code"], lowest=-(1 << 63)),
         "codebook": None if texts is None else tuple(_text(text) for text in texts),
         "mode_labels": tuple(None if names is None else tuple(map(_text, names)) for names in values["mode_labels"]),
@@ -269,15 +306,17 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
         "confounder_ranges": {_text(name): (float(low), float(high)) for name, (low, high) in values["confounder_ranges"].items()},
         "fingerprint": _text(values["fingerprint"]),
         "n_empty_rows": _count(values["n_empty_rows"]),
-        "extremes": bool(values["extremes"]),
+        "extremes": values["extremes"] is True,
     }
 
 
 def _summary(each: dict[str, Any]) -> ConfounderSummary:
     counts = _count(each["n_rows"]), _count(each["n_missing"])
     levels = {_text(level): _count(count) for level, count in each["levels"].items()}
-    limits = float(each["minimum"]), float(each["maximum"])
-    return ConfounderSummary(_text(each["name"]), *counts, levels, *limits, tuple(map(float, each["sums"])))
+    limits, sums = (float(each["minimum"]), float(each["maximum"])), tuple(map(float, each["sums"]))
+    if len(sums) > _MAX_SUMS or not all(abs(part) < _LARGEST for part in sums) or np.isnan(limits).any():
+        raise ValueError("a confounder without a finite sum")
+    return ConfounderSummary(_text(each["name"]), *counts, levels, *limits, sums)
 
 
 def _text(value: Any) -> str:

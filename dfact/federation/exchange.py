@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 
 from dfact.errors import FederationError
-from dfact.federation.messages import Message
+from dfact.federation.messages import Message, short
 
 RECORDED = Message({"kind": "recorded"})
 """The contribution to a step that the participant's checkpoint holds."""
@@ -58,6 +58,8 @@ class Exchange:
         with self._changed:
             self._seen[site] = time.monotonic()
             self._refuse_failed()
+            if message.fields.get("kind") not in ("sums", "nothing", "recorded") or step < 0:
+                raise FederationError(f"site {site} contributes {short(message.fields.get('kind'))} to step {step}, expected sums")
             if message.fields.get("kind") == "recorded" and step < self.n_steps:
                 return RECORDED
             if step > self.n_steps:

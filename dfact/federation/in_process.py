@@ -10,7 +10,7 @@ from typing import Any
 
 from dfact.data.coerce import as_dataset
 from dfact.engine.executors import InlineExecutor
-from dfact.errors import DfactError, FederationError
+from dfact.errors import DfactError
 from dfact.federation.coordinator import Hub, Run, SitesBase
 from dfact.federation.description import Description
 from dfact.federation.messages import Message
@@ -99,8 +99,6 @@ class InProcessSites(SitesBase):
                 self.results[name] = site.carry_out(run)[1]
             except DfactError as error:
                 self.failures[name] = str(error)
-                if not isinstance(error, FederationError):
-                    raise
 
     def close(self) -> None:
         super().close()

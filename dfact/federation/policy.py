@@ -3,18 +3,25 @@
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import combinations, pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.engine.driver import FusedSums
 from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError, ParameterError
+from dfact.federation.tasks import Task
+from dfact.lazy import pd
 from dfact.models.binomial.growth import FigureSums
-from dfact.psychometrics.polychoric import PairTables
+from dfact.models.bounded_nmf.effects import DifferenceSums
+from dfact.models.pca.passes import HeldOutSquares
+from dfact.psychometrics.item_sums import ItemSums
+from dfact.psychometrics.polychoric import Levels, PairTables
 
 SUMS: Mapping[str, str] = {
     "alpha_sums": "sums of the changes of alpha without each row, and of their squares",
@@ -64,6 +71,31 @@ SUMS: Mapping[str, str] = {
 }
 """The sums that may leave a site by their names in messages and checkpoints, with what they hold. All others stay: sums that hold
 single rows, such as rows that a search has found, and sums that have not been reviewed yet."""
+_COUNTS: Mapping[str, tuple[str, ...]] = {
+    "alpha_sums": ("rows",),
+    "counted_tables": ("rows",),
+    "item_sums": ("counts",),
+    "moments": ("counts", "rows"),
+    "pca_columns": ("rows",),
+    "pca_likelihood": ("rows",),
+    "pca_pairs": ("counts", "rows"),
+}
+"""The fields of sums that hold the numbers of rows behind them, which missing answers make fewer than the rows of a pass."""
+
+
+class WithheldError(FederationError):
+    """A refusal whose details describe the data: they stay at the site, and the coordinator gets ``told`` alone."""
+
+    def __init__(self, told: str, details: str) -> None:
+        super().__init__(f"{told}: {details}")
+        self.told = told
+
+
+def words_that_leave(error: Exception) -> str:
+    """Return what the coordinator may know of an error of a site: messages of other errors may quote labels and values of rows."""
+    if isinstance(error, WithheldError):
+        return error.told
+    return str(error) if isinstance(error, FederationError) else f"it has failed ({type(error).__name__}); its own output says why"
 
 
 @dataclass(frozen=True)
@@ -81,12 +113,16 @@ class Policy:
     forbidden_sums : tuple of str
         Names of sums that do not leave although dfact's list of :data:`SUMS` permits them.
     min_rows : int
-        Number of rows behind each sum, at least: of the data, of a pass over a sample of it, of the answers to an item, and of each
-        level of a confounder.
+        Number of rows behind each sum, at least: of the data, of a pass over a sample of it, of the answers to an item or to two, of
+        each level of a confounder, and of each block of rows in cross-validation.
     min_cell : int
-        Number of rows behind each cell of a table of two items, at least, except empty cells.
+        Number of rows behind each cell of a table of two items, of two confounders, or of an item's lowest and highest answers, at
+        least, except empty cells. A missing answer counts as a level: the sums over all rows less those over the rows with an answer
+        are sums over the rows without.
+    rows_per_component : int
+        Number of rows for each component of a model, at least: the sums of a component that few rows have are sums over these rows.
     max_passes : int
-        Number of passes over the rows for a coordinator, at most.
+        Number of passes over the rows whose sums leave while the site's program runs, at most.
     extremes : bool
         Whether the lowest and the highest answer to each item leave. If not, ranges come from the contract.
     """
@@ -96,6 +132,7 @@ class Policy:
     forbidden_sums: tuple[str, ...] = ()
     min_rows: int = 50
     min_cell: int = 10
+    rows_per_component: int = 10
     max_passes: int = 10_000
     extremes: bool = False
 
@@ -121,56 +158,117 @@ class Policy:
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
         return cls(**values)
 
-    def check_task(self, task: str, model: str | None) -> None:
-        """Refuse a task that this policy does not name."""
-        if task not in self.tasks:
-            raise FederationError(f"the policy forbids to {task}; it allows {', '.join(self.tasks) or 'nothing'}")
-        if self.models and model is not None and model not in self.models:
-            raise FederationError(f"the policy forbids the model {model}; it allows {', '.join(self.models)}")
+    def check_task(self, task: Task, rows: int) -> None:
+        """Refuse a task that this policy does not name, or whose sums would have too few of the site's ``rows`` behind them."""
+        if task.kind not in self.tasks:
+            raise FederationError(f"the policy forbids to {task.kind}; it allows {', '.join(self.tasks) or 'nothing'}")
+        if self.models and task.model is not None and task.model not in self.models:
+            raise FederationError(f"the policy forbids the model {task.model}; it allows {', '.join(self.models)}")
+        needed, each = task.n_components * self.rows_per_component, rows // task.row_blocks
+        if needed > rows:
+            found = f"{task.n_components} components need {needed} rows with rows_per_component={self.rows_per_component} of the policy"
+            raise FederationError(f"{found}, and the site has {rows}")
+        if task.kind == "select" and each < self.min_rows:
+            found = f"n_blocks has {task.row_blocks} blocks of rows, each with {each} of this site"
+            most = rows // max(1, self.min_rows)
+            raise FederationError(f"{found}, fewer than min_rows={self.min_rows} of the policy; it allows {most} blocks")
 
     def check_data(self, dataset: Dataset) -> None:
         """Refuse data of which sums would have too few rows behind them, before anything leaves."""
         n = dataset.shape[0]
         if n < self.min_rows:
-            raise FederationError(f"the data has {n} rows, fewer than min_rows={self.min_rows} of the policy")
-        observed = dataset.statistics.observed
-        few = np.flatnonzero((observed > 0) & (observed < self.min_rows))
-        if few.size:
-            label = str(dataset.column_labels.reshape(-1)[few[0]]) if observed.size == len(dataset.column_labels) else str(few[0])
-            found = f"column {label!r} has {observed[few[0]]} observed entries ({few.size} such columns)"
-            raise FederationError(f"{found}, fewer than min_rows={self.min_rows} of the policy; leave it out")
+            raise WithheldError(f"the data has fewer rows than min_rows={self.min_rows} of the policy", f"it has {n}")
+        observed = dataset.statistics.observed.reshape(-1)
+        self._check_columns(dataset, observed, self.min_rows, "observed", f"min_rows={self.min_rows}")
+        self._check_columns(dataset, n - observed, self.min_cell, "missing", f"min_cell={self.min_cell}")
         for each in dataset.confounder_summaries():
-            for level, count in each.levels.items():
+            counts = dict(each.levels) or {"values": each.n_rows - each.n_missing}
+            for level, count in counts.items():
                 if 0 < count < self.min_rows:
-                    found = f"the level {level!r} of the confounder {each.name!r} has {count} rows"
-                    raise FederationError(f"{found}, fewer than min_rows={self.min_rows} of the policy; merge it with another")
+                    told = f"a level of a confounder, or a continuous one, has fewer rows than min_rows={self.min_rows} of the policy"
+                    raise WithheldError(told, f"{level!r} of {each.name!r} has {count} rows; merge it with another")
+        self._check_pairs(dataset.confounders)
 
-    def check_sums(self, sums: PartialSums, rows: int, what: str) -> None:
-        """Refuse sums that may not leave. ``rows`` is the number of rows behind them, ``what`` the name of the pass."""
-        for part in flatten(sums):
-            name = part.checkpoint_name
+    def _check_columns(self, dataset: Dataset, counts: NDArray[np.int64], limit: int, what: str, rule: str) -> None:
+        few = np.flatnonzero((counts > 0) & (counts < limit))
+        if few.size:
+            label = str(dataset.column_labels.reshape(-1)[few[0]]) if counts.size == len(dataset.column_labels) else str(few[0])
+            told = f"a column has fewer {what} entries than {rule} of the policy, and more than none"
+            raise WithheldError(told, f"column {label!r} has {counts[few[0]]} ({few.size} such columns); leave it out")
+
+    def _check_pairs(self, confounders: "pd.DataFrame | None") -> None:
+        """Refuse levels of two confounders that few rows have in common: the products of confounders hold their numbers."""
+        if confounders is None:
+            return
+        levels = [name for name in confounders.columns if isinstance(confounders[name].dtype, pd.CategoricalDtype)]
+        for first, second in combinations(levels, 2):
+            table = pd.crosstab(confounders[first], confounders[second]).to_numpy()
+            if self._is_small(table):
+                told = f"levels of two confounders have fewer rows in common than min_cell={self.min_cell} of the policy"
+                raise WithheldError(told, f"{first!r} and {second!r}; merge levels")
+
+    def check_sums(self, sums: PartialSums, rows: int, what: str, broadcast: Any = None) -> None:
+        """Refuse sums that may not leave.
+
+        ``rows`` is the number of rows behind them, ``what`` the name of the pass, and ``broadcast`` what the pass was given.
+        """
+        for part, given in _flatten(sums, broadcast):
+            name = part.checkpoint_name or type(part).__name__
             if name not in SUMS:
-                raise FederationError(f"{what} returns {name or type(part).__name__!r}, which shows single rows or is not known not to")
+                raise FederationError(f"{what} returns {name!r}, which shows single rows or is not known not to")
             if name in self.forbidden_sums:
                 raise FederationError(f"the policy forbids {what}: {SUMS[name]} do not leave")
-            if isinstance(part, PairTables):
-                self._check_cells(part, what)
-            if isinstance(part, FigureSums):  # whose rows may be dealt to groups
-                rows //= max(1, part.log_likelihood.size)
-        if rows < self.min_rows:
-            raise FederationError(f"{what} sums over {rows} rows, fewer than min_rows={self.min_rows} of the policy")
+            counts = [np.asarray(rows // _groups(part)), *(np.asarray(getattr(part, field)) for field in _COUNTS.get(name, ()))]
+            behind = min((int(each[each > 0].min()) for each in counts if (each > 0).any()), default=0)
+            if behind < self.min_rows:
+                told = f"{what} sums over fewer rows than min_rows={self.min_rows} of the policy"
+                raise WithheldError(told, f"over {behind}; rows with missing answers do not count in all sums")
+            if any(map(self._is_small, _cells(part, given))):
+                told = f"{what} has cells of fewer rows than min_cell={self.min_cell} of the policy"
+                raise WithheldError(told, f"in {SUMS[name]}, where a missing answer is a level; merge rare levels in the data of all sites")
 
-    def _check_cells(self, tables: PairTables, what: str) -> None:
-        counts = tables.counts
-        small = counts[(counts > 0) & (counts < self.min_cell)]
-        if small.size:
-            found = f"{what} has {small.size} cells of fewer than min_cell={self.min_cell} rows, the smallest of {small.min()}"
-            raise FederationError(f"{found}, in tables of two items; merge rare levels in the data of all sites")
+    def _is_small(self, cells: NDArray[Any]) -> bool:
+        return bool(((cells > 0) & (cells < self.min_cell)).any())
 
 
-def flatten(sums: PartialSums) -> Iterator[PartialSums]:
-    """Yield the sums, and those of each fit if they are fused."""
-    yield sums
+def _groups(sums: PartialSums) -> int:
+    """Return the number of groups to which the rows of these sums are dealt."""
+    figures = sums.log_likelihood if isinstance(sums, FigureSums) else sums.squares if isinstance(sums, HeldOutSquares) else np.empty(1)
+    return max(1, figures.size)
+
+
+def _cells(sums: Any, broadcast: Any) -> Iterator[NDArray[Any]]:
+    """Yield numbers of rows with two answers, with an answer and without another, or with the lowest or the highest answer."""
+    if isinstance(sums, PairTables):
+        yield sums.counts
+        if isinstance(broadcast, Levels):
+            yield from _answers_without_another(sums, broadcast)
+    elif isinstance(sums, ItemSums):
+        yield from (sums.floor, sums.ceiling)
+    elif isinstance(sums, DifferenceSums):  # the intercept is the last column of the products
+        yield np.rint(sums.gram[-1, -1] - sums.observed[-1])
+    elif sums.checkpoint_name in ("moments", "pca_pairs"):
+        counts = np.asarray(sums.counts)
+        yield np.rint(counts.diagonal()[:, None] - counts)
+
+
+def _answers_without_another(tables: PairTables, levels: Levels) -> Iterator[NDArray[Any]]:
+    """Yield, for each item of the span and all before it, the numbers of rows that gave an answer to one and none to the other."""
+    first, last = int(tables.span[0]), int(tables.span[1])
+    begins = [slot * (slot + 1) // 2 - first * (first + 1) // 2 for slot in range(last + 1)]
+    answers = np.zeros(last, np.int64)
+    answers[first:] = [tables.counts[begins[slot + 1] - 1] for slot in range(first, last)]
+    starts = levels.starts[levels.starts <= last]
+    for number, (start, stop) in enumerate(pairwise(starts)):
+        if first <= start and number:
+            both = np.stack([tables.counts[begins[slot] : begins[slot] + start] for slot in range(start, stop)])
+            yield answers[start:stop, None] - np.add.reduceat(both, starts[:number], axis=1)
+            yield (answers[:start] - both.sum(axis=0))[first:]
+
+
+def _flatten(sums: PartialSums, broadcast: Any) -> Iterator[tuple[PartialSums, Any]]:
+    """Yield the sums with what their pass was given, and those of each fit if they are fused."""
+    yield sums, broadcast
     if isinstance(sums, FusedSums):
-        for part in sums.parts:
-            yield from flatten(part)
+        for part, given in zip(sums.parts, broadcast or [None] * len(sums.parts), strict=True):
+            yield from _flatten(part, given)

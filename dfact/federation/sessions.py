@@ -6,7 +6,7 @@ the order of the sites, and returns the total. These are the sums of :func:`dfac
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -18,7 +18,7 @@ from dfact.data.layout import Layout
 from dfact.engine.block_state import CheckpointedState
 from dfact.engine.checkpoint import pack, unpack
 from dfact.engine.column_map import ColumnMap
-from dfact.engine.driver import FusedPass
+from dfact.engine.driver import FusedPass, FusedSums
 from dfact.engine.environment import Environment, current_environment, distinct
 from dfact.engine.executors import ThreadsExecutor
 from dfact.engine.memory_plan import Plan, WorkerResources
@@ -29,9 +29,8 @@ from dfact.engine.session import Arrays, CheckpointableSession
 from dfact.engine.tiles import TileStates, TileStep, n_columns, split_sums
 from dfact.errors import FederationError
 from dfact.federation.exchange import RECORDED, Exchange
-from dfact.federation.messages import Message
-from dfact.federation.policy import Policy
-from dfact.federation.site_log import SiteLog
+from dfact.federation.messages import Message, short
+from dfact.federation.policy import SUMS, Policy
 
 P = TypeVar("P", bound=PartialSums)
 
@@ -39,8 +38,8 @@ P = TypeVar("P", bound=PartialSums)
 class Channel(Protocol):
     """A site's way to the coordinator."""
 
-    def contribute(self, step: int, message: Message) -> Message:
-        """Contribute to a step, and return its total."""
+    def contribute(self, step: int, message: Message, rows: int = 0) -> Message:
+        """Log a contribution to a step with the number of rows behind it, send it, and return the total."""
         ...
 
 
@@ -81,13 +80,13 @@ class _FederatedSession(CheckpointableSession):
 
 
 class SiteSession(_FederatedSession):
-    """The session of a site on its own partitions. Its policy decides what leaves, and its log records it."""
+    """The session of a site on its own partitions. Its policy decides what leaves; ``passes`` counts those whose sums have left."""
 
     def __init__(
-        self, inner: CheckpointableSession, partitions: Partitions, steps: Steps, channel: Channel, policy: Policy, log: SiteLog
+        self, inner: CheckpointableSession, partitions: Partitions, steps: Steps, channel: Channel, policy: Policy, passes: Steps
     ) -> None:
         super().__init__(steps)
-        self._inner, self._partitions, self._channel, self._policy, self._log = inner, partitions, channel, policy, log
+        self._inner, self._partitions, self._channel, self._policy, self._passes = inner, partitions, channel, policy, passes
         self.tile_states = inner.tile_states
 
     def __enter__(self) -> Self:
@@ -99,7 +98,7 @@ class SiteSession(_FederatedSession):
 
     def run(self, request: RunPass[P]) -> P:
         what, rows = pass_name(request), self._rows(request)
-        if self._steps.count >= self._policy.max_passes:
+        if self._passes.count >= self._policy.max_passes:
             raise FederationError(f"the policy allows {self._policy.max_passes} passes, and {what} would be one more")
         if not rows:
             reply = self._channel.contribute(self._steps.count, Message({"kind": "nothing", "pass": what}))
@@ -109,10 +108,10 @@ class SiteSession(_FederatedSession):
         if isinstance(request.pass_, TiledPass):
             sums = replace(sums, **self._inner.tiled_sums())
         sums.count_gathered()
-        self._policy.check_sums(sums, rows, what)
+        self._policy.check_sums(sums, rows, what, request.broadcast)
         message = packed_message(sums, what)
-        self._log.record(self._steps.count, what, message, rows)
-        reply = self._channel.contribute(self._steps.count, message)
+        self._passes.count += 1
+        reply = self._channel.contribute(self._steps.count, message, rows)
         _check_same_shape(reply, message)
         total = _unpacked(reply)
         return self._received(request, total)
@@ -128,7 +127,9 @@ class SiteSession(_FederatedSession):
     def replayed(self, sums: PartialSums) -> None:
         reply = self._channel.contribute(self._steps.count, RECORDED)
         if reply.fields.get("kind") == "send":  # the coordinator has lost the total
-            self._channel.contribute(self._steps.count, packed_message(sums, "recorded"))
+            rows = self._partitions.source.shape[0]
+            self._policy.check_sums(sums, rows, "recorded")
+            self._channel.contribute(self._steps.count, packed_message(sums, "recorded"), rows)
         self._steps.count += 1
 
     def _run_step(self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str, sums: Mapping[str, NDArray[Any]]) -> PartialSums:
@@ -187,7 +188,7 @@ class CoordinatorSession(_FederatedSession):
         for site in self._sites:
             if found[site].fields.get("pass") != what:
                 raise FederationError(
-                    f"site {site} runs the pass {found[site].fields.get('pass')!r}, expected {what!r}; are its versions the same?"
+                    f"site {site} runs the pass {short(found[site].fields.get('pass'))}, expected {what!r}; are its versions the same?"
                 )
         ranges = self._layout.partition_ranges
         sampled = request.partitions(self._layout.n_partitions)
@@ -198,8 +199,9 @@ class CoordinatorSession(_FederatedSession):
             if found[site].fields.get("kind") != "sums":
                 raise FederationError(f"site {site} sends nothing for the pass {what}, expected the sums over its rows")
             try:
+                sums = _unpacked(found[site])
                 _check_same_shape(found[site], found[taking[0]])
-                total.add((leaves.segment_depth, number), _unpacked(found[site]))
+                total.add((leaves.segment_depth, number), sums)
             except FederationError as error:
                 raise FederationError(f"site {site}: {error}") from error
         return packed_message(total.result, what)
@@ -229,8 +231,8 @@ class SiteExecutor:
 
     kind = "site"
 
-    def __init__(self, inner: ThreadsExecutor, memory: WorkerResources, channel: Channel, policy: Policy, log: SiteLog) -> None:
-        self._inner, self._memory, self._channel, self._policy, self._log = inner, memory, channel, policy, log
+    def __init__(self, inner: ThreadsExecutor, memory: WorkerResources, channel: Channel, policy: Policy, passes: Steps) -> None:
+        self._inner, self._memory, self._channel, self._policy, self._passes = inner, memory, channel, policy, passes
         self._steps = Steps()
 
     def workers(self, memory_limit: int | str | None) -> WorkerResources:
@@ -238,7 +240,7 @@ class SiteExecutor:
 
     def open(self, partitions: Partitions, plan: Plan) -> SiteSession:
         [own] = [segment for segment in partitions.segments if segment.source.present_rows]
-        return SiteSession(self._inner.open(own, plan), own, self._steps, self._channel, self._policy, self._log)
+        return SiteSession(self._inner.open(own, plan), own, self._steps, self._channel, self._policy, self._passes)
 
 
 class CoordinatorExecutor:
@@ -276,24 +278,31 @@ def packed_message(sums: PartialSums, what: str) -> Message:
 def _unpacked(message: Message) -> Any:
     """Return the sums of a message, in arrays of their own; raise FederationError if it holds none of a registered class."""
     described, count = message.get("sums", dict), len(message.arrays)
-    _check_described(described, count)
+    if sorted(_array_numbers(described)) != list(range(count)):
+        raise FederationError(f"a message's sums do not refer to each of its {count} arrays once")
     try:
         return unpack(described, [np.array(array) for array in message.arrays])
     except (TypeError, ValueError) as error:
         raise FederationError(f"sums of type {described['type']!r} have other fields than this version of dfact expects") from error
 
 
-def _check_described(described: Mapping[str, Any], count: int, depth: int = 0) -> None:
-    """Refuse a description of sums that is not what :func:`dfact.engine.checkpoint.pack` returns."""
+def _array_numbers(described: Mapping[str, Any], depth: int = 0) -> Iterator[int]:
+    """Yield the numbers of the arrays of sums; refuse a description that is not what :func:`dfact.engine.checkpoint.pack` returns."""
     kind = described.get("type")
-    if not isinstance(kind, str) or kind not in PARTIAL_SUMS or depth > 1:
-        raise FederationError(f"a message holds sums of type {str(kind)[:40]!r}, expected one that dfact knows")
-    for name, value in described.items():
-        if isinstance(value, list) and all(isinstance(part, dict) for part in value):
+    if not isinstance(kind, str) or kind not in SUMS or kind not in PARTIAL_SUMS or depth > 1:
+        raise FederationError(f"a message holds sums of type {short(kind)}, expected one that dfact knows")
+    names = {field.name for field in fields(PARTIAL_SUMS[kind])}
+    if described.keys() - {"type"} != names:
+        raise FederationError(f"sums of type {kind!r} have other fields than this version of dfact expects")
+    for name in names:
+        value = described[name]
+        if PARTIAL_SUMS[kind] is FusedSums and isinstance(value, list) and all(isinstance(part, dict) for part in value):
             for part in value:
-                _check_described(part, count, depth + 1)
-        elif name != "type" and not (type(value) is int and 0 <= value < count):
-            raise FederationError(f"{name[:40]} of a message's sums is {str(value)[:40]}, expected the number of one of its {count} arrays")
+                yield from _array_numbers(part, depth + 1)
+        elif PARTIAL_SUMS[kind] is not FusedSums and type(value) is int:
+            yield value
+        else:
+            raise FederationError(f"{name} of a message's sums is {short(value)}, expected the number of an array")
 
 
 def _check_same_shape(message: Message, expected: Message) -> None:

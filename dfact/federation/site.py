@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -15,11 +16,11 @@ from dfact.data.dataset import Dataset
 from dfact.engine.environment import as_fields, current_environment
 from dfact.engine.executors import ThreadsExecutor
 from dfact.errors import DfactError, FederationError
-from dfact.federation.coordinator import UNKNOWN_RUN, result_digest, shared_memory
+from dfact.federation.coordinator import UNKNOWN_RUN, read_resources, result_digest, shared_memory
 from dfact.federation.description import Description
-from dfact.federation.messages import Message
-from dfact.federation.policy import Policy
-from dfact.federation.sessions import SiteExecutor
+from dfact.federation.messages import Message, short
+from dfact.federation.policy import Policy, words_that_leave
+from dfact.federation.sessions import SiteExecutor, Steps
 from dfact.federation.site_log import SiteLog
 from dfact.federation.tasks import Task
 from dfact.models.estimator import Factorization
@@ -27,10 +28,12 @@ from dfact.storage.digests import json_digest
 
 
 class RunLostError(FederationError):
-    """A run that the coordinator does not know: it was restarted."""
+    """A run, or a site, that the coordinator does not know: it was restarted."""
 
 
 logger = logging.getLogger("dfact.federation")
+_DRIFT = 1.5  # of the free memory of a site that joins again, while the others' plan stays
+_PAUSE = 0.5  # seconds, so that a coordinator that repeats itself keeps no site busy
 _BEAT = 5.0  # seconds between two signs of life
 
 
@@ -57,19 +60,23 @@ class Site:
         checkpoint: str | PathLike[str] | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
-        self._name, self._dataset, self._connection = name, dataset, connection
+        self._name, self._dataset = name, dataset
         self._policy = Policy() if policy is None else policy
         self._log, self._executor = SiteLog(log), ThreadsExecutor() if executor is None else executor
+        self._connection = _LoggedConnection(connection, self._log)
         self._checkpoints = None if checkpoint is None else Path(checkpoint)
         self._memory_limit = memory_limit
         self._last = ""
+        self._memory = 0
+        """Free memory that this site has stated, in bytes."""
+        self._passes = Steps()
 
     def join(self) -> None:
         """Check the data against the policy, describe it to the coordinator, and check it against the contract."""
         try:
             self._join()
         except DfactError as error:
-            self._send({"kind": "refused", "text": str(error)})
+            self._send({"kind": "refused", "text": words_that_leave(error)})
             raise
 
     def _join(self) -> None:
@@ -77,15 +84,15 @@ class Site:
         description = Description.of(self._name, self._dataset, extremes=self._policy.extremes)
         message = description.message("description")
         workers = self._executor.workers(self._memory_limit)
+        self._memory = max(0, workers.limit - workers.baseline)
         fields = {
             "kind": "join",
             "environment": as_fields(current_environment()),
-            "memory": max(0, workers.limit - workers.baseline),
+            "memory": self._memory,
             "threads": workers.threads,
             "description": {name: value for name, value in message.fields.items() if name != "kind"},
         }
-        self._log.record(0, "description", message, self._dataset.shape[0])
-        answer = self._connection.call(Message(fields, message.arrays))
+        answer = self._connection.call(Message(fields, message.arrays), self._dataset.shape[0])
         if len(answer.arrays):
             self._require_same(Description.from_message(answer))
 
@@ -95,42 +102,52 @@ class Site:
             raise FederationError(f"the data of site {self._name} differs from the contract: {difference}")
 
     def next_task(self) -> Message | None:
-        """Wait for the next run, and return it; None if the coordinator has ended."""
+        """Wait for the next run, and return it; None if the coordinator has ended. Raise RunLostError if the site must join first."""
         while True:
             answer = self._connection.call(Message({"kind": "task", "after": self._last}))
             kind = answer.get("kind", str)
+            if answer.fields == UNKNOWN_RUN.fields:
+                raise RunLostError("the coordinator does not know this site")
             if kind == "closed":
                 return None
             if kind == "run":
+                self._last = answer.get("run", str)
                 return answer
 
     def carry_out(self, run: Message) -> tuple[Task, Any]:
-        """Carry out a run, and return its task and the site's result, with the factors of its own rows."""
-        fields = dict(run.fields)
-        number, task = run.get("run", str), Task.from_json(fields.pop("task", None))
-        memory = shared_memory(run.get("memory", int), run.get("threads", int))
-        for name in ("run", "memory", "threads"):
-            del fields[name]
-        pooled = Description.from_message(Message(fields, run.arrays))
-        self._last, self._log.run = number, f"{number} {task.kind} {task.model or ''}".strip()
-        channel = _RunChannel(self._connection, number)
+        """Carry out a run, and return its task and the site's result, with the factors of its own rows.
+
+        The coordinator is told of an error by :func:`dfact.federation.policy.words_that_leave`.
+        """
+        number = run.get("run", str)
         try:
-            self._policy.check_task(task.kind, task.model)
-            if (self._name, self._dataset.shape[0]) not in pooled.sites:
-                raise FederationError(f"the coordinator's sites do not name the {self._dataset.shape[0]} rows of {self._name}")
-            self._require_same(pooled)
-            executor = SiteExecutor(self._executor, memory, channel, self._policy, self._log)
-            with _Beats(self._connection):
-                result = task.run(pooled.dataset(self._name, self._dataset), executor, **self._runtime(task, pooled))
-            channel.end(result_digest(result))
+            return self._carry_out(run, number)
         except RunLostError:
             raise
-        except DfactError as error:
-            self._send({"kind": "failed", "run": number, "text": str(error)})
-            raise
-        except Exception:
-            self._send({"kind": "failed", "run": number, "text": "it has failed; its own output says why"})
-            raise
+        except Exception as error:
+            self._send({"kind": "failed", "run": number, "text": words_that_leave(error)})
+            if isinstance(error, DfactError):
+                raise
+            raise FederationError(f"the run has failed at this site: {type(error).__name__}: {error}") from error
+
+    def _carry_out(self, run: Message, number: str) -> tuple[Task, Any]:
+        fields, task, resources = dict(run.fields), Task.from_json(run.fields.get("task")), read_resources(run)
+        for name in ("run", "task", "memory", "threads"):
+            fields.pop(name, None)
+        self._log.run = f"{short(number)[1:-1]} {task.kind} {task.model or ''}".strip()
+        self._policy.check_task(task, self._dataset.shape[0])
+        pooled = Description.from_message(Message(fields, run.arrays))
+        if (self._name, self._dataset.shape[0]) not in pooled.sites:
+            raise FederationError(f"the coordinator's sites do not name the {self._dataset.shape[0]} rows of {self._name}")
+        needed = max(resources[0] / _DRIFT, pooled.table_bytes)
+        if needed > self._memory:
+            raise FederationError(f"the run may take {needed:.0f} bytes of memory, and site {self._name} has stated {self._memory}")
+        self._require_same(pooled)
+        channel = _RunChannel(self._connection, number)
+        executor = SiteExecutor(self._executor, shared_memory(*resources), channel, self._policy, self._passes)
+        with _Beats(self._connection):
+            result = task.run(pooled.dataset(self._name, self._dataset), executor, **self._runtime(task, pooled))
+        channel.end(result_digest(result))
         for model in (result, getattr(result, "model", None)):
             if isinstance(model, Factorization):
                 model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
@@ -152,33 +169,64 @@ class Site:
             logger.info("the coordinator was not told: %s", error)
 
     def serve(self, on_result: Callable[[Task, Any], None]) -> None:
-        """Join, and carry out runs until the coordinator ends. Join again if it was restarted."""
+        """Join, and carry out runs until the coordinator ends. Join again if it was restarted.
+
+        The site outlives a run that fails. The error of the last run is raised in the end.
+        """
+        failure: DfactError | None = None
         self.join()
-        while (run := self.next_task()) is not None:
+        while True:
+            try:
+                run = self.next_task()
+            except RunLostError:
+                logger.warning("the coordinator was restarted; joining again")
+                time.sleep(_PAUSE)
+                self.join()
+                continue
+            if run is None:
+                if failure is not None:
+                    raise failure
+                return
+            failure = None
             try:
                 task, result = self.carry_out(run)
             except RunLostError:
-                logger.warning("the coordinator was restarted; joining again")
-                self.join()
+                continue
+            except DfactError as error:
+                logger.warning("a run has failed: %s", error)
+                failure = error
+                time.sleep(_PAUSE)
                 continue
             on_result(task, result)
+
+
+class _LoggedConnection:
+    """The one way out of a site: each message is in its log before it leaves."""
+
+    def __init__(self, connection: Connection, log: SiteLog) -> None:
+        self._connection, self._log = connection, log
+
+    def call(self, message: Message, rows: int = 0) -> Message:
+        if message.fields["kind"] not in ("alive", "task"):
+            self._log.record(message, rows)
+        return self._connection.call(message)
 
 
 class _RunChannel:
     """The exchange of one run, as a site calls it."""
 
-    def __init__(self, connection: Connection, run: str) -> None:
+    def __init__(self, connection: _LoggedConnection, run: str) -> None:
         self._connection, self._run = connection, run
 
-    def contribute(self, step: int, message: Message) -> Message:
-        return self._call({"kind": "step", "step": step, "message": dict(message.fields)}, message.arrays)
+    def contribute(self, step: int, message: Message, rows: int = 0) -> Message:
+        return self._request({"kind": "step", "step": step, "message": dict(message.fields)}, message.arrays, rows)
 
     def end(self, digest: str) -> None:
         """Say that the run has ended with this result."""
-        self._call({"kind": "ended", "digest": digest})
+        self._request({"kind": "ended", "digest": digest})
 
-    def _call(self, fields: dict[str, Any], arrays: Sequence[NDArray[Any]] = ()) -> Message:
-        answer = self._connection.call(Message({**fields, "run": self._run}, arrays))
+    def _request(self, fields: dict[str, Any], arrays: Sequence[NDArray[Any]] = (), rows: int = 0) -> Message:
+        answer = self._connection.call(Message({**fields, "run": self._run}, arrays), rows)
         if answer.fields == UNKNOWN_RUN.fields:
             raise RunLostError("the coordinator does not know this run")
         return answer
@@ -187,7 +235,7 @@ class _RunChannel:
 class _Beats:
     """Signs of life while a site computes."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: _LoggedConnection) -> None:
         self._connection, self._stop = connection, threading.Event()
         self._thread = threading.Thread(target=self._beat, name="dfact-alive", daemon=True)
 

@@ -17,8 +17,10 @@ from dfact.lazy import pd
 class SiteLog:
     """A file with a line of JSON for each message that leaves; without a path, nothing is written.
 
-    A line has the time (UTC), the run, the step, what is sent, the number of rows behind it, and for each array its type, its shape, its
-    bytes and its SHA-256 digest. It is written before the message leaves.
+    A line has the time (UTC), the run, the step, what is sent, the number of rows behind it, the SHA-256 digest of the message's fields
+    as JSON, and for each array its type, its shape, its bytes and its SHA-256 digest. The fields themselves, such as labels, levels and
+    texts, are in it too, unless the message holds sums: these have no others than the names of pass and sums. It is written before the
+    message leaves. Signs of life and questions for the next run, which hold nothing of the data, have no line.
     """
 
     def __init__(self, path: str | PathLike[str] | None) -> None:
@@ -26,8 +28,8 @@ class SiteLog:
         self._lock = threading.Lock()
         self.run = ""
 
-    def record(self, step: int, what: str, message: Message, rows: int) -> None:
-        """Write the line of a message."""
+    def record(self, message: Message, rows: int) -> None:
+        """Write the line of a message, as it leaves."""
         arrays = [
             {
                 "type": str(array.dtype),
@@ -37,9 +39,19 @@ class SiteLog:
             }
             for array in message.arrays
         ]
-        sums = message.fields.get("sums")
-        kind = sums["type"] if isinstance(sums, Mapping) else message.fields.get("kind")
-        self.write({"step": step, "what": what, "sums": kind, "rows": rows, "arrays": arrays})
+        fields = message.fields
+        step = fields["kind"] == "step"
+        inner = fields["message"] if step else fields
+        sums = inner.get("sums")
+        entry = {
+            "step": fields.get("step", 0),
+            "what": inner.get("pass", inner["kind"]),
+            "sums": sums["type"] if isinstance(sums, Mapping) else inner["kind"],
+            "rows": rows,
+            "arrays": arrays,
+            "sha256": hashlib.sha256(json.dumps(fields, ensure_ascii=False).encode()).hexdigest(),
+        }
+        self.write(entry if step else {**entry, "fields": fields})
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Write a line with the time and the run."""

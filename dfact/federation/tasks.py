@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 import dfact
 from dfact.data.dataset import Dataset
 from dfact.errors import FederationError
+from dfact.federation.messages import short
 from dfact.models.catalogue import BY_NAME
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import RUNTIME_PARAMETERS
@@ -55,7 +57,7 @@ class Task:
         """Return the task with a seed that follows from the digest of the data, unless it has one: a repeated command must resume."""
         digest = hashlib.blake2b(fingerprint.encode(), digest_size=4).digest()
         seed, parameters, arguments = int.from_bytes(digest, "little"), dict(self.parameters), dict(self.arguments)
-        if self.model is not None and "random_state" in getattr(dfact, self.model)().get_params(deep=False):
+        if self.model is not None and "random_state" in self._class()().get_params(deep=False):
             parameters.setdefault("random_state", seed)
         if self.kind == "select" and arguments.get("random_state") is None:
             arguments["random_state"] = seed
@@ -77,20 +79,74 @@ class Task:
         unknown = set(found["arguments"]) - ARGUMENTS[found["kind"]]
         if unknown:
             raise FederationError(f"a task to {found['kind']} has the argument {min(unknown)[:40]!r}, which a coordinator cannot set")
-        if not isinstance(found["arguments"].get("scales", {}), dict):
+        task = cls(**found)
+        task._check()
+        return task
+
+    def _check(self) -> None:
+        """Refuse parameters that a coordinator cannot set, such as paths, and arguments of other forms than :data:`_RUN` takes."""
+        if (self.model is None) != (self.kind == "describe"):
+            raise FederationError(f"a task to {self.kind} has the model {self.model}, expected one to fit or select, and none to describe")
+        scales, grid = self.arguments.get("scales") or {}, self.grid
+        if not isinstance(scales, dict):
             raise FederationError("a task to describe has scales in another form than by name")  # a text would be a path at the site
-        return cls(**found)
+        if not all(isinstance(values, list) and values for values in grid.values()):
+            raise FederationError("the grid of a task has a parameter without a list of values")
+        if self.model is not None:
+            model, names = self._class()(), set(self.parameters) | set(grid)
+            unknown = names - (set(model.get_params(deep=False)) - set(RUNTIME_PARAMETERS))
+            if unknown:
+                raise FederationError(f"a task has the parameter {short(min(unknown))}, which {self.model} takes from no coordinator")
+            if not all(type(k) is int and k > 0 for k in self._values("n_components", model)):
+                raise FederationError("n_components of a task is not a number of at least 1")
+        if self.kind == "select":
+            fits = self._size("n_repeats", 1) * self._size("n_folds", 10) * (1 + self._size("n_restarts", 0))
+            if self.row_blocks < 1 or fits * prod(map(len, grid.values())) > _MAX_FITS:
+                raise FederationError(f"a task to select has {self.row_blocks} blocks of rows and more than {_MAX_FITS} fits, or none")
+
+    def _class(self) -> type[Factorization]:
+        cls: type[Factorization] = getattr(dfact, str(self.model))
+        return cls
+
+    def _values(self, name: str, model: Factorization) -> list[Any]:
+        """Return all values that a parameter takes in this task."""
+        found: list[Any] = self.grid.get(name) or [self.parameters.get(name, model.get_params(deep=False).get(name, 1))]
+        return found
+
+    def _size(self, name: str, default: int) -> int:
+        found = self.arguments.get(name)
+        if found is not None and (type(found) is not int or not 0 <= found <= _MAX_FITS):
+            raise FederationError(f"{name} of a task is {short(found)}, expected a number up to {_MAX_FITS}")
+        return default if found is None else found
+
+    @property
+    def grid(self) -> Mapping[str, Any]:
+        """The values to choose from, by parameter."""
+        found = self.arguments.get("grid", {})
+        if not isinstance(found, dict):
+            raise FederationError("a task to select has a grid in another form than by parameter")
+        return found
+
+    @property
+    def n_components(self) -> int:
+        """The largest number of components of a model; 0 for a description."""
+        return 0 if self.model is None else max(self._values("n_components", self._class()()))
+
+    @property
+    def row_blocks(self) -> int:
+        """Number of blocks of rows in cross-validation."""
+        found = self.arguments.get("n_blocks", [10, 10])
+        valid = isinstance(found, (list, tuple)) and len(found) == 2 and all(type(each) is int for each in found)
+        if not valid:
+            raise FederationError(f"n_blocks of a task is {short(found)}, expected numbers of blocks of the rows and of the columns")
+        return int(found[0])
 
     def as_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "model": self.model, "parameters": dict(self.parameters), "arguments": dict(self.arguments)}
 
     def estimator(self, executor: Any, **runtime: Any) -> Factorization:
         """Return the model, with parameters that its signature permits."""
-        assert self.model is not None, "a description has no model"
-        cls = getattr(dfact, self.model)
-        unknown = set(self.parameters) - set(cls().get_params(deep=False)) | set(self.parameters) & set(RUNTIME_PARAMETERS)
-        if unknown:
-            raise FederationError(f"a task has the parameter {min(unknown)[:40]!r}, which {self.model} does not take from a coordinator")
+        cls: Any = self._class()
         model: Factorization = cls(**self.parameters, executor=executor, **runtime)
         return model
 
@@ -99,7 +155,7 @@ class Task:
         try:
             return _RUN[self.kind](self, dataset, executor, runtime)
         except TypeError as error:
-            raise FederationError(f"the arguments of the task do not fit: {error}") from error
+            raise FederationError("the arguments of the task do not fit") from error
 
 
 def _fit(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, Any]) -> Any:
@@ -125,6 +181,8 @@ ARGUMENTS: Mapping[str, set[str]] = {
     "describe": {"scales", "keys", "correlation", "missing", "group_factors", "interval"},
 }
 """The arguments that a coordinator may set: none of them is a path."""
+_MAX_FITS = 10_000
+"""Number of fits of a selection, at most: their sums leave together."""
 
 
 def _equal(value: Any, default: Any) -> bool:

@@ -27,7 +27,11 @@ MODELS: dict[str, Any] = {
 }
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:the uniqueness of", "ignore:.*has no observed entry", "ignore:.* negative eigenvalues", "ignore:.*confounder"
+    "ignore:the uniqueness of",
+    "ignore:the correlation with the rest",
+    "ignore:.*has no observed entry",
+    "ignore:.* negative eigenvalues",
+    "ignore:.*confounder",
 )
 
 

@@ -77,7 +77,7 @@ def test_a_fit_survives_the_loss_of_a_site_and_of_the_coordinator(folder: Path, 
     own = [np.asarray(dfact.load_model(folder / name / "icqf.model").factors_) for name in NAMES]
     np.testing.assert_array_equal(np.concatenate(own), np.asarray(expected.factors_))
     entries = read_log(log)
-    assert min(entry["rows"] for entry in entries) == len(own[1])
+    assert min(entry["rows"] for entry in entries if entry["arrays"]) == len(own[1])
     capsys.readouterr()
     assert main(["site", "log", str(log)]) == 0
     assert "bounded_nmf" in capsys.readouterr().out

@@ -1,0 +1,197 @@
+"""The policy of a site: what it forbids does not leave, the coordinator is told why without a value, and the log has all that leaves."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dfact
+from dfact.data.coerce import as_dataset
+from dfact.engine.driver import FusedSums
+from dfact.engine.passes import PARTIAL_SUMS
+from dfact.errors import DataError, FederationError, ParameterError
+from dfact.federation.in_process import InProcessSites
+from dfact.federation.messages import Message
+from dfact.federation.policy import SUMS, Policy, words_that_leave
+from dfact.federation.site import Site
+from dfact.federation.site_log import read_log
+from dfact.federation.tasks import Task
+from dfact.linalg.row_points import RowMaximum
+from dfact.models.binomial.growth import FigureSums
+from dfact.psychometrics.correlation import Moments
+from dfact.psychometrics.polychoric import CountedTables, Levels
+
+OPEN = Policy(extremes=True, min_cell=1)
+
+
+class Recording:
+    """A coordinator that takes everything, and keeps what leaves."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def call(self, message: Message) -> Message:
+        self.messages.append(Message.decode(message.encode()))
+        return Message({"kind": "joined"})
+
+
+def answers(n: int = 200, m: int = 8, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).integers(0, 4, (n, m)).astype(np.float32)
+
+
+def with_missing(count: int) -> np.ndarray[Any, Any]:
+    M = answers()
+    M[:count, 2] = np.nan
+    return M
+
+
+def confounded(**columns: Any) -> Any:
+    return as_dataset(answers(), pd.DataFrame({name: pd.Categorical(values) for name, values in columns.items()}))
+
+
+@pytest.mark.parametrize(
+    ("data", "words", "withheld"),
+    [
+        (answers(37), "the data has fewer rows than min_rows=50", "37"),
+        (with_missing(163), "a column has fewer observed entries than min_rows=50", "37"),
+        (with_missing(3), "a column has fewer missing entries than min_cell=10", "3"),
+        (confounded(post=["bishop"] * 7 + ["none"] * 193), "a level of a confounder", "bishop"),
+        (confounded(sex=["f"] * 100 + ["m"] * 100, town=["a"] * 102 + ["b"] * 98), "levels of two confounders", "town"),
+    ],
+)
+def test_data_of_few_rows_is_refused_before_anything_leaves(data: Any, words: str, withheld: str) -> None:
+    connection = Recording()
+    site = Site("north", as_dataset(data), connection, policy=Policy(extremes=True))
+    with pytest.raises(FederationError, match=withheld):
+        site.join()
+    [message] = connection.messages
+    assert message.fields["kind"] == "refused"
+    assert words in message.fields["text"]
+    assert withheld not in message.fields["text"].replace("min_cell=10", "").replace("min_rows=50", "")
+    assert not message.arrays
+
+
+@pytest.mark.parametrize(
+    ("policy", "task", "words"),
+    [
+        ({"tasks": ("describe",)}, Task.of("fit", dfact.PCA(2)), "forbids to fit"),
+        ({"models": ("ICQF",)}, Task.of("fit", dfact.PCA(2)), "forbids the model PCA"),
+        ({}, Task.of("fit", dfact.PCA(21)), "21 components need 210 rows"),
+        ({}, Task.of("select", dfact.ICQF(), grid={"n_components": [2, 40]}, n_blocks=[3, 3]), "40 components need 400"),
+        ({}, Task.of("select", dfact.ICQF(2), grid={"beta": [0, 1]}, n_blocks=[5, 5]), "it allows 4 blocks"),
+        ({}, Task.of("select", dfact.ICQF(2), grid={"beta": [0, 1]}), "10 blocks of rows, each with 20"),
+    ],
+)
+def test_tasks_are_refused(policy: dict[str, Any], task: Task, words: str) -> None:
+    with pytest.raises(FederationError, match=words):
+        Policy(**policy).check_task(Task.from_json(json.loads(json.dumps(task.as_json()))), 200)
+
+
+def test_only_sums_of_the_list_leave_and_those_that_are_not_forbidden() -> None:
+    assert set(SUMS) <= set(PARTIAL_SUMS)
+    zeros = np.zeros((2, 2))
+    moments = Moments(np.full((2, 2), 90.0), zeros, zeros, zeros, np.asarray(90.0))
+    Policy().check_sums(FusedSums([moments, moments]), 90, "two passes")
+    with pytest.raises(FederationError, match="forbids MomentsPass: products of the columns"):
+        Policy(forbidden_sums=("moments",)).check_sums(FusedSums([moments]), 90, "MomentsPass")
+    found = RowMaximum(np.zeros(1), np.zeros(1), np.zeros((1, 2)))
+    with pytest.raises(FederationError, match="shows single rows"):
+        Policy().check_sums(FusedSums([found]), 90, "a search")
+
+
+def test_numbers_of_rows_behind_sums_are_those_with_answers() -> None:
+    zeros = np.zeros((2, 2))
+
+    def refused(counts: Any, rows: float, policy: Policy) -> str:
+        with pytest.raises(FederationError) as error:
+            policy.check_sums(Moments(np.array(counts, float), zeros, zeros, zeros, np.asarray(rows)), 200, "MomentsPass")
+        return words_that_leave(error.value)
+
+    assert "min_rows=50" in refused([[200, 40], [40, 60]], 200, Policy())
+    assert "min_rows=50" in refused([[30, 30], [30, 30]], 30, Policy()), "rows without missing answers alone"
+    # The sums over all rows less those over the rows with both answers are the answers of one row.
+    assert "min_cell=10" in refused([[200, 199], [199, 199]], 200, Policy())
+    group = np.zeros(2)
+    figures = FigureSums(np.zeros(2), np.zeros((4, 3)), np.zeros((4, 2)), group, np.zeros(()), group, group)
+    Policy().check_sums(FusedSums([figures] * 5), 120, "five fits")  # each with two groups of 60 rows
+    with pytest.raises(FederationError, match="over 45"):
+        Policy().check_sums(figures, 90, "FigurePass")
+
+
+def tables(codes: np.ndarray[Any, Any], low: int, high: int) -> tuple[CountedTables, Levels]:
+    """Count the tables of complete and missing (−1) answers plainly."""
+    m = codes.shape[1]
+    levels = Levels.between(np.full(m, float(low)), np.full(m, float(high)))
+    slots = np.concatenate([codes[:, [j]] == np.arange(low, high + 1) for j in range(m)], axis=1).astype(np.int64)
+    G = slots.T @ slots
+    return CountedTables.of(G[np.tril_indices(len(G))].astype(np.int32), levels, len(codes)), levels
+
+
+def test_a_single_skipped_answer_is_a_small_cell_of_tables() -> None:
+    codes = np.random.default_rng(3).integers(0, 2, (400, 3))
+    found, levels = tables(codes, 0, 1)
+    Policy().check_sums(found, 400, "TablesPass", levels)
+    for row, column in ((5, 0), (7, 2)):
+        skipped = codes.copy()
+        skipped[row, column] = -1
+        found, levels = tables(skipped, 0, 1)
+        with pytest.raises(FederationError, match="cells of fewer rows"):
+            Policy().check_sums(found, 400, "TablesPass", levels)
+
+
+def test_errors_other_than_refusals_are_not_quoted() -> None:
+    assert words_that_leave(FederationError("the policy forbids it")) == "the policy forbids it"
+    for error in (DataError("row 'anna' has the answer 7"), ParameterError("'anna'"), ValueError("'anna'")):
+        text = words_that_leave(error)
+        assert type(error).__name__ in text
+        assert "anna" not in text
+
+
+def test_the_log_has_each_message_that_leaves(tmp_path: Path) -> None:
+    data = {name: answers(seed=seed) for seed, name in enumerate(("north", "south"))}
+    log = tmp_path / "north.jsonl"
+    policies = {"north": replace(OPEN, models=("ICQF",)), "south": OPEN}
+    with InProcessSites(data, policies=policies, keep_bytes=True, logs={"north": log}) as sites:
+        sites.fit(dfact.ICQF(2, max_iter=3))
+        with pytest.raises(FederationError, match="site north: the policy forbids the model PCA"):
+            sites.fit(dfact.PCA(2))
+    sent = [Message.decode(data) for data in sites.connections["north"].kept or ()]
+    leaving = [message for message in sent if message.fields["kind"] not in ("alive", "task")]
+    entries = read_log(log)
+    assert len(entries) == len(leaving)
+    for entry, message in zip(entries, leaving, strict=True):
+        assert [each["sha256"] for each in entry["arrays"]] == [hashlib.sha256(array.tobytes()).hexdigest() for array in message.arrays]
+        assert entry["sha256"] == hashlib.sha256(json.dumps(message.fields, ensure_ascii=False).encode()).hexdigest()
+        assert entry.get("fields", message.fields) == message.fields
+        assert entry["rows"] == (200 if message.arrays else 0)
+    assert [entry["what"] for entry in entries][0 :: len(entries) - 1] == ["join", "failed"]
+
+
+def test_a_message_that_cannot_be_logged_does_not_leave(tmp_path: Path) -> None:
+    connection = Recording()
+    site = Site("north", as_dataset(answers()), connection, policy=OPEN, log=tmp_path / "missing" / "log.jsonl")
+    with pytest.raises(dfact.DfactError, match="nothing leaves"):
+        site.join()
+    assert connection.messages == []
+
+
+def test_passes_are_counted_over_all_runs() -> None:
+    with InProcessSites({"north": answers()}, policy=replace(OPEN, max_passes=15)) as sites:
+        sites.fit(dfact.ICQF(2, max_iter=3))
+        with pytest.raises(FederationError, match="the policy allows 15 passes"):
+            sites.fit(dfact.ICQF(2, max_iter=30, tol=0))
+
+
+def test_a_file_with_other_fields_or_types_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    for text, words in (("min_row = 3", "has the field 'min_row'"), ("min_rows = -1", "at least 0"), ('tasks = "fit"', "a list of texts")):
+        path.write_text(text)
+        with pytest.raises(ParameterError, match=words):
+            Policy.read(path)
+    path.write_text('models = ["ICQF"]\nmin_cell = 5')
+    assert Policy.read(path) == Policy(models=("ICQF",), min_cell=5)
