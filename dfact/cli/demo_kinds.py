@@ -308,7 +308,7 @@ KINDS = {
         "The questionnaire, split between two sites of other people. A fit across the sites exchanges sums alone.",
         "dfact.data.examples.questionnaires:write_sites",
         {
-            "north.csv": "the answers of 600 people",
+            "north.csv": "the answers of 500 people",
             "south.csv": "those of the others",
             "items.csv": "the texts, scales and keys of the items",
             "federated.py": "the script that starts the sites, and fits the model",

@@ -47,15 +47,18 @@ class Hub:
         self._ended: dict[str, Message] = {}
         self._closed = False
 
-    def answer(self, site: str, message: Message) -> Message:
-        """Answer a message of a site; raise FederationError with what is wrong with it."""
+    def answer(self, site: str, message: Message, alive: Callable[[], bool] = lambda: True) -> Message:
+        """Answer a message of a site; raise FederationError with what is wrong with it.
+
+        ``alive`` tells whether the site still waits for the answer.
+        """
         if site not in self.sites:
             raise FederationError(f"site {site!r} is not one of {', '.join(self.sites)}")
         kind = message.get("kind", str)
         if kind == "join":
             return self._join(site, message)
         if kind == "task":
-            return self._task(site, message.get("after", str))
+            return self._task(site, message.get("after", str), alive)
         if kind == "alive":
             if self.exchange is not None:
                 self.exchange.saw(site)
@@ -79,7 +82,7 @@ class Hub:
             return Message({"kind": "ended"})
         if kind == "step":
             inner = message.get("message", dict)
-            return exchange.contribute(site, message.get("step", int), Message(inner, message.arrays))
+            return exchange.contribute(site, message.get("step", int), Message(inner, message.arrays), alive)
         raise FederationError(f"a message is of the kind {kind[:40]!r}, expected one of this version of dfact")
 
     def _join(self, site: str, message: Message) -> Message:
@@ -103,7 +106,7 @@ class Hub:
         contract = self._contract
         return Message({"kind": "joined"}) if contract is None else contract.message("joined")
 
-    def _task(self, site: str, after: str) -> Message:
+    def _task(self, site: str, after: str, alive: Callable[[], bool]) -> Message:
         """Wait for another run than ``after``, and return it."""
         with self._changed:
             if site not in self._joined:  # it had joined a coordinator that was restarted
@@ -112,7 +115,7 @@ class Hub:
             self._changed.notify_all()
             until = time.monotonic() + _POLL
             while not self._closed and (self._offer is None or self._run == after):
-                if time.monotonic() > until:
+                if time.monotonic() > until or not alive():
                     return Message({"kind": "wait"})
                 self._changed.wait(1.0)
             return Message({"kind": "closed"}) if self._offer is None or self._run == after else self._offer

@@ -4,7 +4,7 @@ import hashlib
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from dfact.errors import FederationError
 from dfact.federation.messages import Message, short
@@ -13,6 +13,10 @@ RECORDED = Message({"kind": "recorded"})
 """The contribution to a step that the participant's checkpoint holds."""
 _SEND = Message({"kind": "send"})
 """The reply to a site that is to send the total that it has recorded."""
+
+
+class VoidCallError(FederationError):
+    """A call whose answer nobody waits for: its connection has broken, or the site has repeated it."""
 
 
 class Exchange:
@@ -53,9 +57,13 @@ class Exchange:
         with self._changed:
             self._seen[site] = time.monotonic()
 
-    def contribute(self, site: str, step: int, message: Message) -> Message:
-        """Add a site's contribution to a step; wait for the total, and return it."""
+    def contribute(self, site: str, step: int, message: Message, alive: Callable[[], bool] = lambda: True) -> Message:
+        """Add a site's contribution to a step; wait for the total, and return it.
+
+        Raises VoidCallError once the call is no longer ``alive``, or the site has called again.
+        """
         with self._changed:
+            self._refuse_void(alive())
             self._seen[site] = time.monotonic()
             self._refuse_failed()
             if message.fields.get("kind") not in ("sums", "nothing", "recorded") or step < 0:
@@ -70,9 +78,8 @@ class Exchange:
                 self._changed.notify_all()
             while step == self.n_steps and self._failure is None and not (self._asked == site and message is not None):
                 self._changed.wait(1.0)
-                self._seen[site] = time.monotonic()  # its call is still waiting here
-                if self._contributions.get(site) is not message and step == self.n_steps:
-                    raise FederationError(f"site {site} has called again; this call is void")
+                self._refuse_void(alive() and (self._contributions.get(site) is message or step < self.n_steps))
+                self._seen[site] = time.monotonic()
             self._refuse_failed()
             if step == self.n_steps:
                 self._asked = None
@@ -133,6 +140,10 @@ class Exchange:
         earlier = self._digests.get((site, step))
         if earlier is not None and message.fields.get("kind") == "sums" and _digest(message) != earlier:
             raise FederationError(f"site {site} sends other sums for step {step} than before; has its data or its processor changed?")
+
+    def _refuse_void(self, alive: bool) -> None:
+        if not alive:
+            raise VoidCallError("the site has ended this call, or has called again")
 
     def _refuse_failed(self) -> None:
         if self._failure is not None:

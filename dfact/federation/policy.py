@@ -83,6 +83,11 @@ _COUNTS: Mapping[str, tuple[str, ...]] = {
 """The fields of sums that hold the numbers of rows behind them, which missing answers make fewer than the rows of a pass."""
 
 
+_BY_COLUMN = frozenset({"cp_growth", "expectile", "expectile_growth", "nmf_divergence", "pca_expectation"})
+"""Sums with products of row factors over the rows that have an entry in each column. Others, such as those of ICQF, fill missing
+entries by the model, or count pairs of answers."""
+
+
 class WithheldError(FederationError):
     """A refusal whose details describe the data: they stay at the site, and the coordinator gets ``told`` alone."""
 
@@ -179,8 +184,11 @@ class Policy:
         if n < self.min_rows:
             raise WithheldError(f"the data has fewer rows than min_rows={self.min_rows} of the policy", f"it has {n}")
         observed = dataset.statistics.observed.reshape(-1)
-        self._check_columns(dataset, observed, self.min_rows, "observed", f"min_rows={self.min_rows}")
-        self._check_columns(dataset, n - observed, self.min_cell, "missing", f"min_cell={self.min_cell}")
+        few = np.flatnonzero((observed > 0) & (observed < self.min_rows))
+        if few.size:
+            label = str(dataset.column_labels.reshape(-1)[few[0]]) if observed.size == len(dataset.column_labels) else str(few[0])
+            told = f"a column has fewer observed entries than min_rows={self.min_rows} of the policy, and more than none"
+            raise WithheldError(told, f"column {label!r} has {observed[few[0]]} ({few.size} such columns); leave it out")
         for each in dataset.confounder_summaries():
             counts = dict(each.levels) or {"values": each.n_rows - each.n_missing}
             for level, count in counts.items():
@@ -188,13 +196,6 @@ class Policy:
                     told = f"a level of a confounder, or a continuous one, has fewer rows than min_rows={self.min_rows} of the policy"
                     raise WithheldError(told, f"{level!r} of {each.name!r} has {count} rows; merge it with another")
         self._check_pairs(dataset.confounders)
-
-    def _check_columns(self, dataset: Dataset, counts: NDArray[np.int64], limit: int, what: str, rule: str) -> None:
-        few = np.flatnonzero((counts > 0) & (counts < limit))
-        if few.size:
-            label = str(dataset.column_labels.reshape(-1)[few[0]]) if counts.size == len(dataset.column_labels) else str(few[0])
-            told = f"a column has fewer {what} entries than {rule} of the policy, and more than none"
-            raise WithheldError(told, f"column {label!r} has {counts[few[0]]} ({few.size} such columns); leave it out")
 
     def _check_pairs(self, confounders: "pd.DataFrame | None") -> None:
         """Refuse levels of two confounders that few rows have in common: the products of confounders hold their numbers."""
@@ -207,10 +208,11 @@ class Policy:
                 told = f"levels of two confounders have fewer rows in common than min_cell={self.min_cell} of the policy"
                 raise WithheldError(told, f"{first!r} and {second!r}; merge levels")
 
-    def check_sums(self, sums: PartialSums, rows: int, what: str, broadcast: Any = None) -> None:
+    def check_sums(self, sums: PartialSums, rows: int, what: str, broadcast: Any = None, missing: NDArray[Any] | None = None) -> None:
         """Refuse sums that may not leave.
 
-        ``rows`` is the number of rows behind them, ``what`` the name of the pass, and ``broadcast`` what the pass was given.
+        ``rows`` is the number of rows behind them, ``what`` the name of the pass, ``broadcast`` what the pass was given, and ``missing``
+        the number of rows without an entry in each column.
         """
         for part, given in _flatten(sums, broadcast):
             name = part.checkpoint_name or type(part).__name__
@@ -223,12 +225,32 @@ class Policy:
             if behind < self.min_rows:
                 told = f"{what} sums over fewer rows than min_rows={self.min_rows} of the policy"
                 raise WithheldError(told, f"over {behind}; rows with missing answers do not count in all sums")
+            if name in _BY_COLUMN and missing is not None and self._is_small(missing):
+                told = f"{what} has sums by column, and a column lacks fewer entries than min_cell={self.min_cell} of the policy"
+                raise WithheldError(told, "the sums over all rows less these are those of the rows without; leave such columns or rows out")
             if any(map(self._is_small, _cells(part, given))):
                 told = f"{what} has cells of fewer rows than min_cell={self.min_cell} of the policy"
                 raise WithheldError(told, f"in {SUMS[name]}, where a missing answer is a level; merge rare levels in the data of all sites")
 
     def _is_small(self, cells: NDArray[Any]) -> bool:
         return bool(((cells > 0) & (cells < self.min_cell)).any())
+
+
+class Gate:
+    """The way of sums out of a site: its policy, applied to its data.
+
+    ``missing`` are the numbers of rows without an entry in each column.
+    """
+
+    def __init__(self, policy: Policy, missing: NDArray[Any]) -> None:
+        self._policy, self._missing, self._passes = policy, missing, 0
+
+    def check(self, sums: PartialSums, rows: int, what: str, broadcast: Any = None) -> None:
+        """Refuse sums that the policy does not permit, and more passes than it permits; see :meth:`Policy.check_sums`."""
+        if self._passes >= self._policy.max_passes:
+            raise FederationError(f"the policy allows {self._policy.max_passes} passes, and {what} would be one more")
+        self._policy.check_sums(sums, rows, what, broadcast, self._missing)
+        self._passes += 1
 
 
 def _groups(sums: PartialSums) -> int:

@@ -30,7 +30,7 @@ from dfact.engine.tiles import TileStates, TileStep, n_columns, split_sums
 from dfact.errors import FederationError
 from dfact.federation.exchange import RECORDED, Exchange
 from dfact.federation.messages import Message, short
-from dfact.federation.policy import SUMS, Policy
+from dfact.federation.policy import SUMS, Gate
 
 P = TypeVar("P", bound=PartialSums)
 
@@ -80,13 +80,11 @@ class _FederatedSession(CheckpointableSession):
 
 
 class SiteSession(_FederatedSession):
-    """The session of a site on its own partitions. Its policy decides what leaves; ``passes`` counts those whose sums have left."""
+    """The session of a site on its own partitions. The gate decides what leaves."""
 
-    def __init__(
-        self, inner: CheckpointableSession, partitions: Partitions, steps: Steps, channel: Channel, policy: Policy, passes: Steps
-    ) -> None:
+    def __init__(self, inner: CheckpointableSession, partitions: Partitions, steps: Steps, channel: Channel, gate: Gate) -> None:
         super().__init__(steps)
-        self._inner, self._partitions, self._channel, self._policy, self._passes = inner, partitions, channel, policy, passes
+        self._inner, self._partitions, self._channel, self._gate = inner, partitions, channel, gate
         self.tile_states = inner.tile_states
 
     def __enter__(self) -> Self:
@@ -98,8 +96,6 @@ class SiteSession(_FederatedSession):
 
     def run(self, request: RunPass[P]) -> P:
         what, rows = pass_name(request), self._rows(request)
-        if self._passes.count >= self._policy.max_passes:
-            raise FederationError(f"the policy allows {self._policy.max_passes} passes, and {what} would be one more")
         if not rows:
             reply = self._channel.contribute(self._steps.count, Message({"kind": "nothing", "pass": what}))
             total: P = _unpacked(reply)
@@ -108,9 +104,8 @@ class SiteSession(_FederatedSession):
         if isinstance(request.pass_, TiledPass):
             sums = replace(sums, **self._inner.tiled_sums())
         sums.count_gathered()
-        self._policy.check_sums(sums, rows, what, request.broadcast)
+        self._gate.check(sums, rows, what, request.broadcast)
         message = packed_message(sums, what)
-        self._passes.count += 1
         reply = self._channel.contribute(self._steps.count, message, rows)
         _check_same_shape(reply, message)
         total = _unpacked(reply)
@@ -128,7 +123,7 @@ class SiteSession(_FederatedSession):
         reply = self._channel.contribute(self._steps.count, RECORDED)
         if reply.fields.get("kind") == "send":  # the coordinator has lost the total
             rows = self._partitions.source.shape[0]
-            self._policy.check_sums(sums, rows, "recorded")
+            self._gate.check(sums, rows, "recorded")
             self._channel.contribute(self._steps.count, packed_message(sums, "recorded"), rows)
         self._steps.count += 1
 
@@ -231,8 +226,8 @@ class SiteExecutor:
 
     kind = "site"
 
-    def __init__(self, inner: ThreadsExecutor, memory: WorkerResources, channel: Channel, policy: Policy, passes: Steps) -> None:
-        self._inner, self._memory, self._channel, self._policy, self._passes = inner, memory, channel, policy, passes
+    def __init__(self, inner: ThreadsExecutor, memory: WorkerResources, channel: Channel, gate: Gate) -> None:
+        self._inner, self._memory, self._channel, self._gate = inner, memory, channel, gate
         self._steps = Steps()
 
     def workers(self, memory_limit: int | str | None) -> WorkerResources:
@@ -240,7 +235,7 @@ class SiteExecutor:
 
     def open(self, partitions: Partitions, plan: Plan) -> SiteSession:
         [own] = [segment for segment in partitions.segments if segment.source.present_rows]
-        return SiteSession(self._inner.open(own, plan), own, self._steps, self._channel, self._policy, self._passes)
+        return SiteSession(self._inner.open(own, plan), own, self._steps, self._channel, self._gate)
 
 
 class CoordinatorExecutor:

@@ -19,8 +19,8 @@ from dfact.errors import DfactError, FederationError
 from dfact.federation.coordinator import UNKNOWN_RUN, read_resources, result_digest, shared_memory
 from dfact.federation.description import Description
 from dfact.federation.messages import Message, short
-from dfact.federation.policy import Policy, words_that_leave
-from dfact.federation.sessions import SiteExecutor, Steps
+from dfact.federation.policy import Gate, Policy, words_that_leave
+from dfact.federation.sessions import SiteExecutor
 from dfact.federation.site_log import SiteLog
 from dfact.federation.tasks import Task
 from dfact.models.estimator import Factorization
@@ -69,7 +69,7 @@ class Site:
         self._last = ""
         self._memory = 0
         """Free memory that this site has stated, in bytes."""
-        self._passes = Steps()
+        self._gate = Gate(self._policy, dataset.shape[0] - dataset.statistics.observed)
 
     def join(self) -> None:
         """Check the data against the policy, describe it to the coordinator, and check it against the contract."""
@@ -144,7 +144,7 @@ class Site:
             raise FederationError(f"the run may take {needed:.0f} bytes of memory, and site {self._name} has stated {self._memory}")
         self._require_same(pooled)
         channel = _RunChannel(self._connection, number)
-        executor = SiteExecutor(self._executor, shared_memory(*resources), channel, self._policy, self._passes)
+        executor = SiteExecutor(self._executor, shared_memory(*resources), channel, self._gate)
         with _Beats(self._connection):
             result = task.run(pooled.dataset(self._name, self._dataset), executor, **self._runtime(task, pooled))
         channel.end(result_digest(result))

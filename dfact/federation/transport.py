@@ -27,6 +27,7 @@ from dfact.errors import DfactError, FederationError, ParameterError
 from dfact.federation.contract import read_contract
 from dfact.federation.coordinator import Hub, Run, SitesBase
 from dfact.federation.description import Description
+from dfact.federation.exchange import VoidCallError
 from dfact.federation.messages import MAX_BYTES, Message
 
 logger = logging.getLogger("dfact.federation")
@@ -270,8 +271,10 @@ class HubServer:
                     self._called[site] = time.monotonic()
             elif kind in {"failed", "refused"}:
                 self._forget(site)
-            answer = self._hub.answer(site, message)
+            answer = self._hub.answer(site, message, context.is_active)
             data = answer.encode()
+        except VoidCallError as error:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))  # a site that still waits repeats it
         except FederationError as error:
             self._forget(site)
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error)[:_MAX_TEXT])

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,6 @@ def confounded(**columns: Any) -> Any:
     [
         (answers(37), "the data has fewer rows than min_rows=50", "37"),
         (with_missing(163), "a column has fewer observed entries than min_rows=50", "37"),
-        (with_missing(3), "a column has fewer missing entries than min_cell=10", "3"),
         (confounded(post=["bishop"] * 7 + ["none"] * 193), "a level of a confounder", "bishop"),
         (confounded(sex=["f"] * 100 + ["m"] * 100, town=["a"] * 102 + ["b"] * 98), "levels of two confounders", "town"),
     ],
@@ -195,3 +195,22 @@ def test_a_file_with_other_fields_or_types_is_refused(tmp_path: Path) -> None:
             Policy.read(path)
     path.write_text('models = ["ICQF"]\nmin_cell = 5')
     assert Policy.read(path) == Policy(models=("ICQF",), min_cell=5)
+
+
+@pytest.mark.parametrize(
+    ("model", "refused"),
+    [
+        (dfact.ICQF(2, max_iter=2), False),
+        (dfact.ExpectileMF(2, ridge=0.1, max_iter=2), True),
+        (dfact.PCA(2), True),
+        (dfact.NMF(2, loss="kullback-leibler", max_iter=2), True),
+    ],
+)
+def test_sums_by_column_stay_if_a_few_rows_lack_an_entry(model: Any, refused: bool) -> None:
+    """The sums over all rows less those over the rows with an entry are those of the rows without."""
+    data = {"north": with_missing(3), "south": with_missing(0)}
+    with InProcessSites(data, policy=Policy(extremes=True)) as sites, pytest.raises(FederationError) if refused else nullcontext() as found:
+        sites.fit(model)
+    if refused:
+        assert "site north: " in str(found.value)
+        assert "min_cell=10 of the policy" in str(found.value)

@@ -53,11 +53,14 @@ def write_waves(folder: Path) -> None:
 
 
 def write_sites(folder: Path) -> None:
-    """Write the answers of two sites with other people each, ``north.csv`` and ``south.csv``, and the items."""
+    """Write the answers of two sites with other people each, ``north.csv`` and ``south.csv``, and the items.
+
+    They are those of the people who answered all items: an item that only a few people skipped could show their answers.
+    """
     answers = pd.read_csv(ipip_ascado())
     items = [str(name) for name in answers if str(name).startswith(_SCALES)]
-    answers = answers[(answers[items] != 0).any(axis=1)]
-    for name, people in (("north", answers[:600]), ("south", answers[600:])):
+    answers = answers[(answers[[*items, "age"]] != 0).all(axis=1)]
+    for name, people in (("north", answers[:500]), ("south", answers[500:])):
         people.to_csv(folder / f"{name}.csv", index=False)
     shutil.copyfile(ipip_ascado_items_file(), folder / "items.csv")
 
