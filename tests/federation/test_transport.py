@@ -283,7 +283,7 @@ class Echo:
     def __init__(self) -> None:
         self.waiting, self.released = threading.Semaphore(0), threading.Event()
 
-    def answer(self, site: str, message: Message) -> Message:
+    def answer(self, site: str, message: Message, alive: Any = None) -> Message:
         match message.fields["kind"]:
             case "refuse":
                 raise FederationError(message.fields["text"])
