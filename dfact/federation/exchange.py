@@ -16,7 +16,7 @@ _SEND = Message({"kind": "send"})
 
 
 class VoidCallError(FederationError):
-    """A call whose answer nobody waits for: its connection has broken, or the site has repeated it."""
+    """A call without a recipient of its answer: its connection has broken, or the site has repeated it."""
 
 
 class Exchange:

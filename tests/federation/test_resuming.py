@@ -1,4 +1,4 @@
-"""A site or a coordinator that is lost: the others wait, and the resumed fit gives the same bits."""
+"""A site or a coordinator that is lost: the others wait, and the resumed fit is bit-identical."""
 
 import threading
 from pathlib import Path
