@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data.confounders import as_frame
 from dfact.federation.contract import write_contract
+from dfact.models.estimator import Factorization
 from dfact.report.reliability_tables import write_description
+from dfact.selection.result import Selection
 
 SITES = ("east", "north", "south")
 ANSWERS, TENSOR = "answers", "tensor"
@@ -20,9 +22,11 @@ DEPTH = 5
 MISSING, HIGHEST = 9, 3
 LABEL = "PERSON"
 """Begins every row label."""
-AGE = "age"
+AGE, AGES = "age", (20.0, 90.0)
 CANARY_ROW = 7
 """A row of each site whose answers and whose age no other row has."""
+GRID: dict[str, Any] = {"n_components": [2, 3]}
+BLOCKS: dict[str, Any] = {"n_blocks": (3, 3), "n_folds": 3, "random_state": 0}
 Array = NDArray[Any]
 
 
@@ -45,10 +49,7 @@ class Case:
         if self.command[0] == "fit":
             return self.model(**settings).fit(whole)
         by_site = np.repeat(np.arange(len(whole.source.segments)), whole.source.segments)
-        grid: dict[str, Any] = {"n_components": [2, 3]}
-        return dfact.selection.block_cross_validate(
-            self.model(**settings), whole, grid, n_blocks=(3, 3), n_folds=3, random_state=0, stratify=by_site, in_memory=False
-        )
+        return dfact.selection.block_cross_validate(self.model(**settings), whole, GRID, **BLOCKS, stratify=by_site, in_memory=False)
 
 
 def _fit(name: str, command: str, options: str, model: Callable[..., Any], data: str = ANSWERS) -> Case:
@@ -85,7 +86,7 @@ CASES = (
         "select ICQF",
         ("select", "icqf"),
         dfact.ICQF,
-        options=tuple("-k 2-3 --blocks 3x3 --folds 3 --seed 0".split()),
+        options=("-k", "2-3", "--blocks", "3x3", "--folds", "3", "--seed", "0"),
     ),
     Case("describe", ("describe",)),
 )
@@ -115,7 +116,8 @@ def write_site(folder: Path, site: str, rows: int, columns: int) -> None:
     """Write the datasets of a site to its own disk."""
     number = SITES.index(site)
     values, rng = site_answers(rows, columns, 1 + number), np.random.default_rng([7, number])
-    age = rng.normal(50, 10, rows).clip(20, 90)
+    age = rng.normal(50, 10, rows).clip(*AGES)
+    age[:2] = AGES  # ranges come from the contract, so that the pooled fit has the same bits only if the data reaches their ends
     age[CANARY_ROW] = canary_age(site)
     settings: dict[str, Any] = {
         "missing": MISSING,
@@ -123,20 +125,41 @@ def write_site(folder: Path, site: str, rows: int, columns: int) -> None:
         "row_labels": [f"{LABEL}-{site}-{row}" for row in range(rows)],
     }
     confounders = as_frame({AGE: age}, rows)
-    dfact.import_array(values, folder / f"{ANSWERS}.zarr", confounders=confounders, confounder_ranges={AGE: (0, 120)}, **settings)
+    dfact.import_array(values, folder / f"{ANSWERS}.zarr", confounders=confounders, confounder_ranges={AGE: AGES}, **settings)
     dfact.import_array(values.reshape(rows, -1, DEPTH), folder / f"{TENSOR}.zarr", **settings)
     for data in (ANSWERS, TENSOR):
         write_contract(dfact.open_dataset(folder / f"{data}.zarr"), folder / f"{data}.json")
 
 
-def shared_arrays(model: Any, rows: int) -> dict[str, Array]:
-    """Return the arrays of a model that do not belong to its rows, and the scores of the selection that chose it."""
-    listed = {name: value if isinstance(value, list) else [value] for name, value in vars(model).items() if name.endswith("_")}
-    listed["components_"] = [model.components_]
-    if (selection := getattr(model, "selection_", None)) is not None:
-        listed["selection"] = [selection.scores, selection.errors]
+def across(case: Case, sites: Any) -> Any:
+    """Return the result of a case across sites that have joined; ``sites`` has the methods of :class:`dfact.Sites`."""
+    if case.model is None:
+        return sites.describe()
+    return sites.fit(case.model()) if case.command[0] == "fit" else sites.select(case.model(), GRID, **BLOCKS)
+
+
+def shared_arrays(result: Any, rows: int) -> dict[str, Array]:
+    """Return the numbers of a description, or the arrays of a model that do not belong to its rows, and the scores of its selection."""
+    if isinstance(result, Selection):
+        result = result.model
+    if not isinstance(result, Factorization):
+        return {name: result.items[name].to_numpy() for name in result.items.select_dtypes("number")}
+    listed = {name: value if isinstance(value, list) else [value] for name, value in vars(result).items() if name.endswith("_")}
+    listed["components_"] = [result.components_]
+    if result.selection_ is not None:
+        listed["selection"] = [result.selection_.scores, result.selection_.errors]
     arrays = {f"{name} {i}": value for name, values in listed.items() for i, value in enumerate(values) if isinstance(value, np.ndarray)}
     return {name: value for name, value in arrays.items() if value.dtype.kind in "fiub" and len(value) not in {0, rows}}
+
+
+def row_factors(result: Any) -> Array:
+    """Return the row factors of a model, or of the selected one."""
+    return np.asarray((result.model if isinstance(result, Selection) else result).row_factors())
+
+
+def same_result(found: Any, expected: Any, rows: int) -> bool:
+    """Return whether the result across sites has the bits of that on the concatenated data."""
+    return same_bits(shared_arrays(found, 0), shared_arrays(expected, rows))
 
 
 def same_bits(found: Mapping[str, Array], expected: Mapping[str, Array]) -> bool:

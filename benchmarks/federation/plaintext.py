@@ -1,6 +1,7 @@
 """What a recorded connection says: messages whole, without the frames of HTTP/2 and of gRPC, and headers."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,8 @@ class Spoken:
     """One direction of a connection."""
 
     site: str
+    sent: bool
+    """Whether the site says it."""
     raw: bytes
     headers: bytes = b""
     """All blocks of headers and of trailers, one after the other."""
@@ -23,7 +26,7 @@ class Spoken:
     @classmethod
     def read(cls, path: Path) -> "Spoken":
         """Read a record of the relay (RFC 9113 on frames, and gRPC over HTTP/2 on prefixes of messages)."""
-        raw, site = path.read_bytes(), path.name.split("-")[1]
+        raw, (_, site, way) = path.read_bytes(), path.name.split("-")
         calls: defaultdict[int, bytearray] = defaultdict(bytearray)
         headers, at = bytearray(), len(_PREFACE) if raw.startswith(_PREFACE) else 0
         while at + 9 <= len(raw):
@@ -36,7 +39,7 @@ class Spoken:
                 calls[stream] += payload
             elif kind in {_HEADERS, _CONTINUATION}:
                 headers += payload[5:] if kind == _HEADERS and flags & _PRIORITY else payload
-        return cls(site, raw, bytes(headers), [_without_prefixes(bytes(data)) for data in calls.values() if data])
+        return cls(site, way == "sent", raw, bytes(headers), [_without_prefixes(bytes(data)) for data in calls.values() if data])
 
 
 def _without_prefixes(data: bytes) -> bytes:
@@ -51,6 +54,5 @@ def _without_prefixes(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def read_all(folder: Path, pattern: str = "*") -> list[Spoken]:
-    """Read all records, or those of one direction ("*-sent")."""
-    return [Spoken.read(path) for path in sorted(folder.glob(pattern))]
+def read_all(paths: Iterable[Path]) -> list[Spoken]:
+    return [Spoken.read(path) for path in paths]

@@ -1,11 +1,10 @@
 """A coordinator and three sites as hosts, each with a disk that the others cannot see, joined by a network."""
 
-import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -68,23 +67,37 @@ class Network:
         """Return the folder of a host's disk, at which no other host finds it."""
         return self._hosts.folder / name
 
+    @property
+    def folder(self) -> Path:
+        """A folder of the machine, which only a capture uses."""
+        return self._hosts.folder
+
+    def host_address(self, name: str) -> str:
+        return self._hosts.address(name)
+
     def address(self, name: str) -> str:
-        return f"{self._hosts.address(name)}:{PORT}"
+        return f"{self.host_address(name)}:{PORT}"
 
     def start(self, host: str, *command: str | Path, log: Path) -> "Program":
         """Start a program on a host, with its disk alone."""
         hidden = [str(self.disk(name)) for name in self._hosts.names if name != host]
-        own = ["env", f"TMPDIR={self.disk(host) / 'tmp' if host in self._hosts.names else '/tmp'}"]  # noqa: S108  # of a capture
+        own = ["env", f"TMPDIR={self.disk(host) / 'tmp' if host in self._hosts.names else '/tmp'}"]  # of a capture
         process = self._hosts.run(host, ["sh", "-c", _ALONE, "sh", *hidden, "--", *own, sys.executable, *map(str, command)], log=log)
         return Program(host, process, log)
 
     def dfact(self, host: str, *arguments: str | Path, log: Path) -> "Program":
         return self.start(host, "-m", "dfact.cli.main", *arguments, log=log)
 
-    def run(self, case: Case, *, via: str = COORDINATOR, more: Sequence[str] = ()) -> "Run":
+    def run(self, case: Case, *, via: str = COORDINATOR, checkpoint: bool = False) -> "Run":
         """Start the commands of a case on all hosts; sites connect to the coordinator, or to the one in the middle."""
+        run = self.coordinator(case, via=via, checkpoint=checkpoint)
+        run.sites = {site: run.start_site(site) for site in SITES}
+        return run
+
+    def coordinator(self, case: Case, *, via: str = COORDINATOR, checkpoint: bool = False) -> "Run":
+        """Start the command of the coordinator alone."""
         self._runs += 1
-        return Run(self, case, self._runs, via, more)
+        return Run(self, case, self._runs, via, checkpoint=checkpoint)
 
     def write_sites_file(self, data: str = ANSWERS) -> Path:
         """Write the file of the coordinator, and return its path."""
@@ -153,11 +166,11 @@ class Program:
 class Run:
     """A case that is carried out across the sites by their commands."""
 
-    def __init__(self, network: Network, case: Case, number: int, via: str, more: Sequence[str]) -> None:
-        self._network, self.case, self._number, self._via, self._more = network, case, number, via, tuple(more)
+    def __init__(self, network: Network, case: Case, number: int, via: str, *, checkpoint: bool) -> None:
+        self._network, self.case, self._number, self._via, self._checkpoint = network, case, number, via, checkpoint
         self.folder(COORDINATOR).mkdir()
         self.coordinator = self.start_coordinator()
-        self.sites = {site: self.start_site(site) for site in SITES}
+        self.sites: dict[str, Program] = {}
 
     def folder(self, host: str) -> Path:
         """Return the folder of the run on the disk of a host."""
@@ -170,8 +183,8 @@ class Run:
 
     def start_coordinator(self) -> Program:
         file = self._network.write_sites_file(self.case.data)
-        words = [*self.case.command, "--sites", file, self.output, *self.case.options, *self._more]
-        if self.case.command[0] == "fit":
+        words = [*self.case.command, "--sites", file, self.output, *self.case.options]
+        if self._checkpoint:
             words += ["--checkpoint", self.folder(COORDINATOR) / "progress"]
         self.coordinator = self._network.dfact(COORDINATOR, *words, log=self.folder(COORDINATOR) / "program.log")
         return self.coordinator
@@ -199,9 +212,3 @@ class Run:
     def site_model(self, site: str) -> Any:
         [path] = self.folder(site).glob("*.model")
         return dfact.load_model(path)
-
-
-def require_root() -> None:
-    """Exit with a message without the rights to mount disks."""
-    if os.geteuid() != 0:
-        sys.exit("this benchmark makes network namespaces and mounts disks, which needs root")
