@@ -146,8 +146,8 @@ def shared_arrays(result: Any, rows: int) -> dict[str, Array]:
         return {name: result.items[name].to_numpy() for name in result.items.select_dtypes("number")}
     listed = {name: value if isinstance(value, list) else [value] for name, value in vars(result).items() if name.endswith("_")}
     listed["components_"] = [result.components_]
-    if result.selection_ is not None:
-        listed["selection"] = [result.selection_.scores, result.selection_.errors]
+    if (selection := getattr(result, "selection_", None)) is not None:
+        listed["selection"] = [selection.scores, selection.errors]
     arrays = {f"{name} {i}": value for name, values in listed.items() for i, value in enumerate(values) if isinstance(value, np.ndarray)}
     return {name: value for name, value in arrays.items() if value.dtype.kind in "fiub" and len(value) not in {0, rows}}
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import dfact
 from benchmarks.federation.cases import ICQF, SITES
-from benchmarks.federation.sites import Network, Run
+from benchmarks.federation.sites import COORDINATOR, Network, Run
 from dfact.federation.site_log import read_log
 
 ITERATIONS = 150
@@ -50,9 +50,9 @@ def faults(*cuts: float) -> list[Fault]:
     return [Fault("site killed", 20, kill_site), Fault("coordinator killed", 50, kill_coordinator), *cut_off]
 
 
-def suffer(network: Network, struck: Sequence[Fault]) -> tuple[Run, float]:
+def suffer(network: Network, struck: Sequence[Fault], *, via: str = COORDINATOR) -> tuple[Run, float]:
     """Fit across the sites while all of this happens; return the run, and the longest time between two sums of the site, in seconds."""
-    run = network.run(LONG, checkpoint=True)
+    run = network.run(LONG, via=via, checkpoint=True)
     for fault in struck:
         watched = run.sites[SITES[0]]
         watched.wait_for(lambda step=fault.step: run.steps(SITES[0]) >= step, f"step {fault.step}")

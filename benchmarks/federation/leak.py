@@ -28,11 +28,11 @@ def leak(address: str, tls: Path, patterns: list[bytes], label: str) -> None:
     with GrpcConnection(address, Security(*(tls / f"{name}.pem" for name in ("ca", "cert", "key")))) as connection:
         connection.call(Message({"kind": "alive"}, [data]))
         try:
-            connection.call(Message({"kind": label}))
+            connection.call(Message({"kind": [label]}))
         except FederationError as error:
             print(f"refused: {error}")
             return
-    raise SystemExit("the coordinator has accepted a message of an unknown kind")
+    raise SystemExit("the coordinator has accepted a message without a kind")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The same fits with everything that is said recorded: packets at the switch, and plaintext in the middle."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from benchmarks.federation import capture, leak, relay
 from benchmarks.federation.canaries import Canary, found, of_data, of_factors, write
 from benchmarks.federation.capture import Traffic
 from benchmarks.federation.cases import ICQF, SITES, Case, canary_label, row_factors
+from benchmarks.federation.faults import Fault, suffer
 from benchmarks.federation.plaintext import Spoken, read_all
 from benchmarks.federation.sites import COORDINATOR, MIDDLE, PORT, SWITCH, Network, Program, Run
 
@@ -47,6 +48,11 @@ class Recorder:
         """Carry out a case through the middle."""
         run = self.network.run(case, via=MIDDLE)
         run.finish()
+        return Recorded(run, self.new())
+
+    def suffer(self, struck: Sequence[Fault]) -> Recorded:
+        """Carry out a fit that suffers faults through the middle."""
+        run, _ = suffer(self.network, struck, via=MIDDLE)
         return Recorded(run, self.new())
 
     def new(self) -> list[Spoken]:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 READY = "The relay listens."
+_FAREWELL = 0.2  # seconds for the end of TLS, after which a connection is closed
 
 
 def security(purpose: ssl.Purpose, folder: Path) -> ssl.SSLContext:
@@ -34,12 +35,16 @@ class Relay:
         certificate = writer.get_extra_info("ssl_object").getpeercert()
         site = next(name for kind, name in certificate["subjectAltName"] if kind == "DNS")
         number = next(self._numbers)
-        try:
-            context = security(ssl.Purpose.SERVER_AUTH, self._folder / site)
-            further, back = await asyncio.open_connection(self._host, self._port, ssl=context)
-        except OSError:  # the coordinator is not there yet: the site calls again
-            writer.close()
-            return
+        context = security(ssl.Purpose.SERVER_AUTH, self._folder / site)
+        while True:
+            try:
+                further, back = await asyncio.open_connection(self._host, self._port, ssl=context, ssl_shutdown_timeout=_FAREWELL)
+                break
+            except OSError:  # the coordinator is not there yet, or again
+                await asyncio.sleep(0.1)
+            if reader.at_eof():
+                writer.close()
+                return
         there, here = (self._records / f"{number:04d}-{site}-{way}" for way in ("sent", "received"))
         await asyncio.gather(self._pass_on(reader, back, there), self._pass_on(further, writer, here))
 
@@ -58,7 +63,8 @@ class Relay:
 
 async def main(listen: str, upstream: str, folder: Path, records: Path) -> None:
     relay, (host, port) = Relay(upstream, folder, records), listen.rsplit(":", 1)
-    server = await asyncio.start_server(relay.accept, host, int(port), ssl=security(ssl.Purpose.CLIENT_AUTH, folder / "tls"))
+    context = security(ssl.Purpose.CLIENT_AUTH, folder / "tls")
+    server = await asyncio.start_server(relay.accept, host, int(port), ssl=context, ssl_shutdown_timeout=_FAREWELL)
     print(READY, flush=True)
     async with server:
         await server.serve_forever()

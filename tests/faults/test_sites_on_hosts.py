@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.faults.namespaces import available
-from benchmarks.federation.cases import ICQF
 from benchmarks.federation.checks import Benchmark
+from benchmarks.federation.faults import faults
 from benchmarks.federation.sites import Network
 
 pytest.importorskip("grpc")
@@ -22,9 +22,8 @@ def test_rows_stay_at_their_host_and_a_fit_survives_all_faults() -> None:
     if not possible:
         pytest.skip(reason)
     with Network(rows=400, columns=30) as network:
-        benchmark = Benchmark(network, [ICQF])
+        benchmark = Benchmark(network)
         benchmark.hidden_disks()
-        benchmark.leaks()
-        benchmark.faults(together=True, cuts=[2])
+        benchmark.leaks(faults(2))
     assert [row for row in benchmark.checks.rows if row["verdict"] == "FAIL"] == []
-    assert len(benchmark.checks.rows) == 13
+    assert len(benchmark.checks.rows) == 12
