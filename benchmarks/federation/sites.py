@@ -138,6 +138,10 @@ class Program:
     def said(self) -> str:
         return self._log.read_text(errors="replace")
 
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -156,7 +160,7 @@ class Program:
         """Wait until a condition holds; raise RuntimeError if the program ends before."""
         until = time.monotonic() + PATIENCE
         while not met():
-            if self._process.poll() is not None:
+            if self.ended:
                 raise RuntimeError(f"the program of {self.host} has ended before {what}: {self.said[-3000:]}")
             if time.monotonic() > until:
                 raise TimeoutError(f"{self.host}: not {what} within {PATIENCE:g} s")
@@ -193,10 +197,16 @@ class Run:
         return self._network.join(site, self.case.data, self.folder(site), via=self._via)
 
     def finish(self) -> None:
-        """Wait until all programs have ended well."""
-        self.coordinator.require_success()
-        for program in self.sites.values():
-            program.require_success()
+        """Wait until all programs have ended well; raise RuntimeError as soon as one fails."""
+        running = [*self.sites.values(), self.coordinator]
+        until = time.monotonic() + PATIENCE
+        while running:
+            for program in [each for each in running if each.ended]:
+                program.require_success()
+                running.remove(program)
+            if time.monotonic() > until:
+                raise TimeoutError(f"not within {PATIENCE:g} s: {', '.join(program.host for program in running)}")
+            time.sleep(0.02)
 
     def steps(self, site: str) -> int:
         """Return the number of sums that have left a site so far."""
