@@ -117,7 +117,7 @@ def write_site(folder: Path, site: str, rows: int, columns: int) -> None:
     number = SITES.index(site)
     values, rng = site_answers(rows, columns, 1 + number), np.random.default_rng([7, number])
     age = rng.normal(50, 10, rows).clip(*AGES)
-    age[:2] = AGES  # ranges come from the contract, so that the pooled fit has the same bits only if the data reaches their ends
+    age[:2] = AGES  # sites scale by the range of the contract, the pooled fit by that of the data
     age[CANARY_ROW] = canary_age(site)
     settings: dict[str, Any] = {
         "missing": MISSING,

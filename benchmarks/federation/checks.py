@@ -97,7 +97,7 @@ class Benchmark:
             self.checks.add(name, "0", f"{count} of {of} patterns, in {size}", passed=of > 0 and count == 0)
 
     def _packets(self, recorder: recording.Recorder, patterns: list[canaries.Canary], said: int) -> None:
-        """Check that the capture holds nothing but the connections that were decrypted."""
+        """Check that the capture holds no other connections than those that were decrypted."""
         traffic, last = recorder.traffic()
         others = sum(traffic.others.values())
         self.checks.add("packets of other connections than those decrypted", "0", others, passed=others == 0)
