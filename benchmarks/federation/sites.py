@@ -107,15 +107,14 @@ class Network:
         path.write_text(text + "".join(f'{name} = "tls/{name}.pem"\n' for name in CERTIFICATES))
         return path
 
-    def join(self, site: str, data: str, output: Path, *, via: str = COORDINATOR) -> "Program":
+    def join(self, site: str, data: str, output: Path, *, via: str = COORDINATOR, checkpoint: bool = False) -> "Program":
         """Start the program of a site."""
         disk = self.disk(site)
         tls = [word for name in CERTIFICATES for word in (f"--{name}", disk / "tls" / f"{name}.pem")]
         own = ["--name", site, "--data", disk / f"{data}.zarr", "--policy", disk / "policy.toml", "--output", output]
         output.mkdir(exist_ok=True)
-        return self.dfact(
-            site, "site", "join", self.address(via), *own, *tls, "--checkpoint", output / "progress", log=output / "program.log"
-        )
+        kept = ["--checkpoint", output / "progress"] if checkpoint else []
+        return self.dfact(site, "site", "join", self.address(via), *own, *tls, *kept, log=output / "program.log")
 
     def whole(self, data: str) -> Any:
         """Return the concatenated data, of which no host has more than its own rows."""
@@ -194,7 +193,7 @@ class Run:
         return self.coordinator
 
     def start_site(self, site: str) -> Program:
-        return self._network.join(site, self.case.data, self.folder(site), via=self._via)
+        return self._network.join(site, self.case.data, self.folder(site), via=self._via, checkpoint=self._checkpoint)
 
     def finish(self) -> None:
         """Wait until all programs have ended well; raise RuntimeError as soon as one fails."""
