@@ -95,9 +95,8 @@ def _costs(case: Case, sites: InProcessSites, whole: Any, log: Path, repeats: in
     connections = list(sites.connections.values())
     found, expected = across(case, sites), case.pooled(whole, executor="inline")
     before = [(each.messages, each.sent + each.received) for each in connections]
-    steps = _steps(log)
     seconds = median_seconds(lambda: across(case, sites), repeats)
-    passes = (_steps(log) - steps) // (1 + repeats)
+    passes = 1 + int(read_log(log)[-1]["step"])  # the last one is over all rows
     calls = sum(each.messages for each in connections) - sum(count for count, _ in before)
     size = sum(each.sent + each.received for each in connections) - sum(count for _, count in before)
     return {
@@ -105,10 +104,6 @@ def _costs(case: Case, sites: InProcessSites, whole: Any, log: Path, repeats: in
         **cost_row(case, MANY, passes, calls / (1 + repeats), size / (1 + repeats), seconds),
         **pooled_columns(seconds, median_seconds(lambda: case.pooled(whole, executor="inline"), repeats), passes),
     }
-
-
-def _steps(log: Path) -> int:
-    return sum(entry["what"] != "description" for entry in read_log(log))
 
 
 def cost_row(case: Case, sites: int, passes: int, calls: float, size: float, seconds: float) -> dict[str, Any]:

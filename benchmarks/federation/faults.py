@@ -13,6 +13,7 @@ from dfact.federation.site_log import read_log
 ITERATIONS = 150
 LONG = replace(
     ICQF,
+    name=f"ICQF, {ITERATIONS} iterations",
     options=("-k", "4", "--max-iter", str(ITERATIONS), "--tol", "0"),
     model=lambda **settings: dfact.ICQF(4, max_iter=ITERATIONS, tol=0, **settings),
 )
