@@ -51,7 +51,7 @@ class Benchmark:
         if run.case.model is None:
             return description_text(expected, self.network.folder / "pooled.csv") == run.output.read_text()
         rows = np.concatenate([row_factors(run.site_model(site)) for site in SITES])
-        same_rows = rows.tobytes() == row_factors(expected).astype(rows.dtype, copy=False).tobytes()
+        same_rows = rows.tobytes() == row_factors(expected).tobytes()
         return same_rows and same_result(run.model(), expected, len(rows))
 
     def bits(self) -> None:

@@ -8,15 +8,10 @@ from benchmarks.federation.faults import faults
 from benchmarks.federation.sites import Network
 
 pytest.importorskip("grpc")
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.process,
-    pytest.mark.root,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:ICQF did not converge"),
-]
+pytestmark = [pytest.mark.faults, pytest.mark.process, pytest.mark.root, pytest.mark.exhaustive]
 
 
+@pytest.mark.filterwarnings("ignore:ICQF did not converge")
 def test_rows_stay_at_their_host_and_a_fit_survives_all_faults() -> None:
     possible, reason = available()
     if not possible:
