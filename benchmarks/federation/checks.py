@@ -57,10 +57,19 @@ class Benchmark:
     def bits(self) -> None:
         """Check every case across the sites."""
         for case in self.cases:
-            run = self.network.run(case)
+            self._checked(f"{case.name} across 3 hosts", self.network.run(case))
+
+    def _checked(self, name: str, run: Run) -> bool:
+        """Wait until a run has ended, and check its bits; return whether it has a result."""
+        try:
             run.finish()
-            same = self.same_bits(run)
-            self.checks.add(f"{case.name} across 3 hosts", "the bits of the pooled one", "same" if same else "other bits", passed=same)
+        except RuntimeError as error:
+            run.kill()
+            self.checks.add(name, "the bits of the pooled one", str(error).strip().splitlines()[-1], passed=False)
+            return False
+        same = self.same_bits(run)
+        self.checks.add(name, "the bits of the pooled one", "same" if same else "other bits", passed=same)
+        return True
 
     def hidden_disks(self) -> None:
         """Check that the coordinator sees none of the disks of the sites."""
@@ -73,11 +82,10 @@ class Benchmark:
     def leaks(self, struck: Sequence[Fault] = ()) -> list[Recorded]:
         """Record every case, or a fit that suffers all of these faults, and search what was said."""
         with recording.recorder(self.network) as recorder:
-            recorded = [recorder.suffer(struck)] if struck else [recorder.run(case) for case in self.cases]
-            for each in recorded:
-                name = f"{each.run.case.name}, recorded"
-                same = self.same_bits(each.run)
-                self.checks.add(name, "the bits of the pooled one", "same" if same else "other bits", passed=same)
+            recorded = []
+            for run in [recorder.suffer(struck)] if struck else map(recorder.run, self.cases):
+                if self._checked(f"{run.case.name}, recorded", run):
+                    recorded.append(Recorded(run, recorder.new()))
             patterns = recording.canaries(self.network, [each.run for each in recorded])
             texts = recording.searched([spoken for each in recorded for spoken in each.spoken])
             self._search(patterns, texts, f"{sum(each.calls for each in recorded)} messages, {sum(map(len, texts)) / 2**20:.0f} MiB")
@@ -118,14 +126,15 @@ class Benchmark:
             self.checks.add(fault.name, "the bits of the pooled fit", text, passed=same)
 
     def costs(self, recorded: list[Recorded], repeats: int) -> list[dict[str, Any]]:
-        """Return a table of costs; check the bits across 20 sites."""
-        over_hosts, pooled = costs.over_the_network(self.network, repeats), costs.pooled_seconds(self.network, repeats)
+        """Return a table of the costs of the recorded cases; check the bits across 20 sites."""
+        cases = [each.run.case for each in recorded]
+        over_hosts, pooled = costs.over_the_network(self.network, cases, repeats), costs.pooled_seconds(self.network, cases, repeats)
         table = []
         for each in recorded:
             name, passes = each.run.case.name, each.run.passes()
             row = costs.cost_row(each.run.case, len(SITES), passes, each.calls, each.size, over_hosts[name])
             table.append(row | costs.pooled_columns(over_hosts[name], pooled[name], passes))
-        for many in costs.many_sites(self.network.rows * len(SITES) // costs.MANY, self.network.columns, repeats):
+        for many in costs.many_sites(cases, self.network.rows * len(SITES) // costs.MANY, self.network.columns, repeats):
             same = many.pop("same")
             name = f"{many['fit']} across {costs.MANY} sites"
             self.checks.add(name, "the bits of the pooled one", "same" if same else "other bits", passed=same)

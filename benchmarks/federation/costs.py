@@ -1,6 +1,6 @@
 """Seconds, messages and bytes of fits across sites beside the fit to the concatenated data.
 
-``python -m benchmarks.federation.costs FOLDER RESULT REPEATS`` is the coordinator of three sites, with its files in the folder.
+``python -m benchmarks.federation.costs FOLDER RESULT REPEATS CASE…`` is the coordinator of three sites, with its files in the folder.
 """
 
 import json
@@ -8,7 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +36,24 @@ def median_seconds(action: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def coordinate(folder: Path, result: Path, repeats: int) -> None:
-    """Carry out all cases as the coordinator, and write the seconds of each."""
+def coordinate(folder: Path, result: Path, repeats: int, names: Sequence[str]) -> None:
+    """Carry out the cases of these names as the coordinator, and write the seconds of each."""
     seconds = {}
     for data in (ANSWERS, TENSOR):
         with open_sites(folder / f"{data}.toml") as sites:
             for case in CASES:
-                if case.data == data:
+                if case.data == data and case.name in names:
                     seconds[case.name] = median_seconds(lambda case=case: across(case, sites), repeats)
     result.write_text(json.dumps(seconds))
 
 
-def over_the_network(network: Network, repeats: int) -> dict[str, float]:
+def over_the_network(network: Network, cases: Sequence[Case], repeats: int) -> dict[str, float]:
     """Return the seconds of each case across three hosts, with connections that last."""
     disk = network.disk(COORDINATOR)
     for data in (ANSWERS, TENSOR):
         network.write_sites_file(data)
-    coordinator = network.start(
-        COORDINATOR, "-m", "benchmarks.federation.costs", disk, disk / "costs.json", str(repeats), log=disk / "costs.log"
-    )
+    words = [disk, disk / "costs.json", str(repeats), *(case.name for case in cases)]
+    coordinator = network.start(COORDINATOR, "-m", "benchmarks.federation.costs", *words, log=disk / "costs.log")
     for data in (ANSWERS, TENSOR):
         for program in [network.join(site, data, network.disk(site) / f"costs-{data}") for site in SITES]:
             try:
@@ -66,14 +65,14 @@ def over_the_network(network: Network, repeats: int) -> dict[str, float]:
     return found
 
 
-def pooled_seconds(network: Network, repeats: int) -> dict[str, float]:
+def pooled_seconds(network: Network, cases: Sequence[Case], repeats: int) -> dict[str, float]:
     """Return the seconds of each case on the concatenated data, on as many threads as a site has."""
     return {
-        case.name: median_seconds(lambda case=case: case.pooled(network.whole(case.data), executor="threads"), repeats) for case in CASES
+        case.name: median_seconds(lambda case=case: case.pooled(network.whole(case.data), executor="threads"), repeats) for case in cases
     }
 
 
-def many_sites(rows: int, columns: int, repeats: int) -> list[dict[str, Any]]:
+def many_sites(cases: Sequence[Case], rows: int, columns: int, repeats: int) -> list[dict[str, Any]]:
     """Return the costs of each case across 20 sites in one process, whose messages are encoded and decoded in memory."""
     values = {f"site{number:02d}": site_answers(rows, columns, 100 + number).astype(np.float32) for number in range(MANY)}
     for part in values.values():
@@ -86,7 +85,7 @@ def many_sites(rows: int, columns: int, repeats: int) -> list[dict[str, Any]]:
             logs: Any = {name: Path(folder) / name for name in parts}
             with InProcessSites(parts, policy=Policy(extremes=True, min_cell=1), logs=logs) as sites:
                 log = next(iter(logs.values()))
-                table += [_costs(case, sites, whole, log, repeats) for case in CASES if case.data == data]
+                table += [_costs(case, sites, whole, log, repeats) for case in cases if case.data == data]
     return table
 
 
@@ -124,4 +123,4 @@ def pooled_columns(seconds: float, pooled: float, passes: int) -> dict[str, Any]
 
 
 if __name__ == "__main__":
-    coordinate(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    coordinate(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -44,16 +44,13 @@ class Recorder:
     programs: list[Program] = field(default_factory=list)
     _seen: set[Path] = field(default_factory=set)
 
-    def run(self, case: Case) -> Recorded:
-        """Carry out a case through the middle."""
-        run = self.network.run(case, via=MIDDLE)
-        run.finish()
-        return Recorded(run, self.new())
+    def run(self, case: Case) -> Run:
+        """Start a case through the middle."""
+        return self.network.run(case, via=MIDDLE)
 
-    def suffer(self, struck: Sequence[Fault]) -> Recorded:
+    def suffer(self, struck: Sequence[Fault]) -> Run:
         """Carry out a fit that suffers faults through the middle."""
-        run, _ = suffer(self.network, struck, via=MIDDLE)
-        return Recorded(run, self.new())
+        return suffer(self.network, struck, via=MIDDLE)[0]
 
     def new(self) -> list[Spoken]:
         """Return what was said since the last call."""

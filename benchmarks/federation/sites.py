@@ -207,6 +207,10 @@ class Run:
                 raise TimeoutError(f"not within {PATIENCE:g} s: {', '.join(program.host for program in running)}")
             time.sleep(0.02)
 
+    def kill(self) -> None:
+        for program in (*self.sites.values(), self.coordinator):
+            program.kill()
+
     def steps(self, site: str) -> int:
         """Return the number of sums that have left a site so far."""
         log = self.folder(site) / "log.jsonl"
