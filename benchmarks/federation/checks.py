@@ -82,18 +82,19 @@ class Benchmark:
     def leaks(self, struck: Sequence[Fault] = ()) -> list[Recorded]:
         """Record every case, or a fit that suffers all of these faults, and search what was said."""
         with recording.recorder(self.network) as recorder:
-            recorded = []
+            recorded: list[Recorded] = []
+            failed: list[Recorded] = []
             for run in [recorder.suffer(struck)] if struck else map(recorder.run, self.cases):
-                if self._checked(f"{run.case.name}, recorded", run):
-                    recorded.append(Recorded(run, recorder.new()))
+                ended = recorded if self._checked(f"{run.case.name}, recorded", run) else failed
+                ended.append(Recorded(run, recorder.new()))
             patterns = recording.canaries(self.network, [each.run for each in recorded])
-            texts = recording.searched([spoken for each in recorded for spoken in each.spoken])
+            texts = recording.searched([spoken for each in [*recorded, *failed] for spoken in each.spoken])
             self._search(patterns, texts, f"{sum(each.calls for each in recorded)} messages, {sum(map(len, texts)) / 2**20:.0f} MiB")
             leaked = recorder.leak(patterns)
             overlooked = recording.missed(patterns, leaked)
             text = f"{len(patterns) + 1 - len(overlooked)} of {len(patterns) + 1}"
             self.checks.add("canaries sent on purpose that the search finds", "all", text, passed=not overlooked)
-            said = sum(len(spoken.raw) for spoken in [*leaked, *(one for each in recorded for one in each.spoken)])
+            said = sum(len(spoken.raw) for spoken in [*leaked, *(one for each in [*recorded, *failed] for one in each.spoken)])
             self._packets(recorder, patterns, said)
         return recorded
 
