@@ -47,18 +47,21 @@ def cut(seconds: float) -> Callable[[Network, Run], None]:
 
 def faults(*cuts: float) -> list[Fault]:
     """Return all faults, with a cut of the network for each of these numbers of seconds."""
-    cut_off = [Fault(f"network cut for {seconds:g} s", 80 + 15 * number, cut(seconds)) for number, seconds in enumerate(cuts)]
-    return [Fault("site killed", 20, kill_site), Fault("coordinator killed", 50, kill_coordinator), *cut_off]
+    cut_off = [Fault(f"network cut for {seconds:g} s", 45 + 10 * number, cut(seconds)) for number, seconds in enumerate(cuts)]
+    return [Fault("site killed", 15, kill_site), Fault("coordinator killed", 30, kill_coordinator), *cut_off]
 
 
 def suffer(network: Network, struck: Sequence[Fault], *, via: str = COORDINATOR) -> tuple[Run, float]:
     """Fit across the sites while all of this happens; return the run, and the longest time between two sums of the site, in seconds."""
-    run = network.run(LONG, via=via, checkpoint=True)
+    run, reached = network.run(LONG, via=via, checkpoint=True), 0
     for fault in struck:
         watched = run.sites[SITES[0]]
         watched.wait_for(lambda step=fault.step: run.steps(SITES[0]) >= step, f"step {fault.step}")
+        reached = run.steps(SITES[0])
         fault.strike(network, run)
     run.finish()
+    if run.passes() < reached + 2:
+        raise RuntimeError(f"the fit had {run.passes()} passes, and the last fault struck it after {reached}: too late")
     entries = read_log(run.folder(SITES[0]) / "log.jsonl")
     times = [datetime.fromisoformat(entry["time"]) for entry in entries if entry["what"] != "description"]
     return run, max((later - earlier).total_seconds() for earlier, later in pairwise(times))
