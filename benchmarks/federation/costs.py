@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import dfact
-from benchmarks.federation.cases import ANSWERS, CASES, DEPTH, MISSING, TENSOR, Case, across, same_result, site_answers
+from benchmarks.federation.cases import ANSWERS, CASES, DEPTH, MISSING, Case, across, same_result, site_answers
 from benchmarks.federation.sites import COORDINATOR, SITES, Network
 from dfact.cli.across_sites import open_sites
 from dfact.federation.in_process import InProcessSites
@@ -36,10 +36,15 @@ def median_seconds(action: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
+def _data_of(cases: Sequence[Case]) -> list[str]:
+    """Return the kinds of data that the cases have, in the order in which sites join."""
+    return sorted({case.data for case in cases})
+
+
 def coordinate(folder: Path, result: Path, repeats: int, names: Sequence[str]) -> None:
     """Carry out the cases of these names as the coordinator, and write the seconds of each."""
     seconds = {}
-    for data in (ANSWERS, TENSOR):
+    for data in _data_of([case for case in CASES if case.name in names]):
         with open_sites(folder / f"{data}.toml") as sites:
             for case in CASES:
                 if case.data == data and case.name in names:
@@ -50,11 +55,11 @@ def coordinate(folder: Path, result: Path, repeats: int, names: Sequence[str]) -
 def over_the_network(network: Network, cases: Sequence[Case], repeats: int) -> dict[str, float]:
     """Return the seconds of each case across three hosts, with connections that last."""
     disk = network.disk(COORDINATOR)
-    for data in (ANSWERS, TENSOR):
+    for data in _data_of(cases):
         network.write_sites_file(data)
     words = [disk, disk / "costs.json", str(repeats), *(case.name for case in cases)]
     coordinator = network.start(COORDINATOR, "-m", "benchmarks.federation.costs", *words, log=disk / "costs.log")
-    for data in (ANSWERS, TENSOR):
+    for data in _data_of(cases):
         for program in [network.join(site, data, network.disk(site) / f"costs-{data}") for site in SITES]:
             try:
                 program.require_success()
@@ -78,7 +83,7 @@ def many_sites(cases: Sequence[Case], rows: int, columns: int, repeats: int) -> 
     for part in values.values():
         part[part == MISSING] = np.nan
     table = []
-    for data in (ANSWERS, TENSOR):
+    for data in _data_of(cases):
         parts = {name: part if data == ANSWERS else part.reshape(rows, -1, DEPTH) for name, part in values.items()}
         whole = dfact.concatenate(list(parts.values()))
         with tempfile.TemporaryDirectory() as folder:
