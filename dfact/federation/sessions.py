@@ -169,6 +169,9 @@ class CoordinatorSession(_FederatedSession):
         what = pass_name(request)
         found = self._exchange.collect(self._steps.count)
         recorded = next((site for site in self._sites if found[site].fields.get("kind") == "recorded"), None)
+        if recorded is not None and isinstance(request.pass_, TiledPass):  # whose sums by tiles no checkpoint holds
+            text = f"the checkpoint of site {recorded} is ahead of the coordinator's, and lacks the sums of {what}"
+            raise FederationError(f"{text}; delete the checkpoints of this fit everywhere, and start it again")
         message = self._add(found, request, what) if recorded is None else self._exchange.ask(recorded)
         total: P = _unpacked(message)
         self._exchange.publish(message)

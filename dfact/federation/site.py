@@ -154,8 +154,8 @@ class Site:
         return task, result
 
     def _runtime(self, task: Task, pooled: Description) -> dict[str, Any]:
-        """Return the checkpoint of a fit, which depends on its task and on the data of all sites."""
-        if self._checkpoints is None or task.kind != "fit":
+        """Return the checkpoint of a fit that keeps one, which depends on its task and on the data of all sites."""
+        if self._checkpoints is None or not task.resumable:
             return {}
         self._checkpoints.mkdir(parents=True, exist_ok=True)
         name = json_digest({"task": task.as_json(), "data": pooled.fingerprint})

@@ -150,6 +150,11 @@ class Task:
         model: Factorization = cls(**self.parameters, executor=executor, **runtime)
         return model
 
+    @property
+    def resumable(self) -> bool:
+        """Whether the task is a fit that keeps checkpoints."""
+        return self.kind == "fit" and self.model is not None and "checkpoint" in getattr(dfact, self.model)().get_params(deep=False)
+
     def run(self, dataset: Dataset, executor: Any, **runtime: Any) -> Any:
         """Carry out the task on the pooled data, and return its result: a model, a selection or a description."""
         try:

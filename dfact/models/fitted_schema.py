@@ -52,9 +52,9 @@ class Shape(_Check):
         _expect(isinstance(value, (np.ndarray, zarr.Array) if self.rows else np.ndarray), "an array", value)
         names = ", ".join("any" if size is None else f"{size}={sizes.get(size, 'any')}" for size in self.sizes)
         _expect(len(value.shape) == len(self.sizes), f"an array ({names})", value)
-        for number, (name, size) in enumerate(zip(self.sizes, value.shape, strict=True)):
-            no_rows = self.rows and not number and not size  # of the coordinator of a fit across sites
-            _expect((no_rows and name is None) or _matches_size(name, size, sizes), f"an array ({names})", value)
+        for mode, (name, size) in enumerate(zip(self.sizes, value.shape, strict=True)):
+            no_rows = self.rows and mode == 0 and name is None and size == 0  # of the coordinator of a fit across sites
+            _expect(no_rows or _matches_size(name, size, sizes), f"an array ({names})", value)
         _expect(_has_kind(value, self.of), f"an array of {self.of}", value)
         if self.of == "floats" and self.rows:
             step = Layout.of(value.shape).chunk_rows

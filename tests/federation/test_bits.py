@@ -53,6 +53,8 @@ def test_a_fit_has_the_bits_of_the_concatenated_data(name: str, tmp_path: Path) 
     for key, expected in shared(pooled).items():
         np.testing.assert_array_equal(shared(found)[key], expected, key)
     assert len(found.row_factors()) == 0
+    dfact.save_model(found, tmp_path / "coordinator.model")
+    np.testing.assert_array_equal(dfact.load_model(tmp_path / "coordinator.model").components_, pooled.components_)
     rows = [np.asarray(sites.results[site].row_factors()) for site in NAMES]
     assert [len(part) for part in rows] == [data[site].shape[0] for site in NAMES]
     np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))

@@ -13,7 +13,7 @@ from dfact.engine.checkpoint import resume_point
 from dfact.engine.executors import InlineExecutor
 from dfact.errors import DfactError, FederationError
 from dfact.federation.coordinator import Hub, Run
-from dfact.federation.in_process import MemoryConnection
+from dfact.federation.in_process import InProcessSites, MemoryConnection
 from dfact.federation.messages import Message
 from dfact.federation.policy import Policy
 from dfact.federation.site import Site
@@ -121,6 +121,15 @@ def test_a_coordinator_that_is_started_again_resumes(behind: str, data: dict[str
     np.testing.assert_array_equal(found.components_, pooled.components_)
     np.testing.assert_array_equal(
         np.concatenate([np.asarray(p.results[0].row_factors()) for p in programs]), np.asarray(pooled.row_factors())
+    )
+
+
+def test_a_model_without_checkpoints_is_fitted_by_sites_that_keep_them(data: dict[str, Dataset], tmp_path: Path) -> None:
+    folders = {name: tmp_path / f"{name} checkpoints" for name in NAMES}
+    with InProcessSites(data, policy=Policy(extremes=True), checkpoints=folders) as sites:
+        found = sites.fit(dfact.FactorAnalysis(2, rotation=None))
+    np.testing.assert_array_equal(
+        found.components_, dfact.FactorAnalysis(2, rotation=None).fit(dfact.concatenate(list(data.values()))).components_
     )
 
 

@@ -70,7 +70,7 @@ class CPModel(Growing):
     def _check_loaded(self) -> None:
         super()._check_loaded()
         first, *others = self.factors_ or [np.empty((0, 0))]
-        if len(self.slice_shape_) < 1 or self.slice_shape_[0] != self.n_features_in_:
+        if len(self.slice_shape_) < 1 or self.slice_shape_[0] != self.n_features_in_ or min(self.slice_shape_) < 1:
             raise DataError(f"slice_shape_ is {self.slice_shape_}, expected {self.n_features_in_} items first")
         if [A.shape[0] for A in others] != list(self.slice_shape_) or not all(isinstance(A, np.ndarray) for A in others):
             raise DataError(f"factors_ have {[A.shape[0] for A in others]} rows in modes 2 to N, expected {self.slice_shape_}, as arrays")

@@ -32,7 +32,12 @@ class SamplePlan:
 
 
 def plan_sample(shape: tuple[int, ...], rank: int, missing_rate: float, layout: Layout) -> SamplePlan | None:
-    """Choose a sample of data of this shape; None if the data is not much larger than the sample."""
+    """Choose a sample of data of this shape; None if the data is not much larger than the sample, or in segments.
+
+    A segment may be at another site, which does not send its rows.
+    """
+    if layout.segments:
+        return None
     count = min(_PARTITIONS, layout.n_partitions)
     each = -(-_wanted_rows(shape, rank, missing_rate) // count)
     smallest = min(rows.stop - rows.start for rows in (layout.rows(each[-1], each.stop) for each in layout.partition_ranges))

@@ -1,0 +1,24 @@
+"""Fits across hosts of their own; ``python -m benchmarks.federation`` has all models, and sizes that matter."""
+
+import pytest
+
+from benchmarks.faults.namespaces import available
+from benchmarks.federation.checks import Benchmark
+from benchmarks.federation.faults import faults
+from benchmarks.federation.sites import Network
+
+pytest.importorskip("grpc")
+pytestmark = [pytest.mark.faults, pytest.mark.process, pytest.mark.root, pytest.mark.exhaustive]
+
+
+@pytest.mark.filterwarnings("ignore:ICQF did not converge")
+def test_rows_stay_at_their_host_and_a_fit_survives_all_faults() -> None:
+    possible, reason = available()
+    if not possible:
+        pytest.skip(reason)
+    with Network(rows=400, columns=30) as network:
+        benchmark = Benchmark(network)
+        benchmark.hidden_disks()
+        benchmark.leaks(faults(2))
+    assert [row for row in benchmark.checks.rows if row["verdict"] == "FAIL"] == []
+    assert len(benchmark.checks.rows) == 12
