@@ -24,7 +24,7 @@ def site() -> None:
     """
 
 
-@site.command(epilog=example("dfact site join 127.0.0.1:8790 --data dfact-demo/north.zarr --name north --insecure --output north"))
+@site.command(epilog=example("dfact site join 127.0.0.1:8790 --data dfact-demo/north.zarr", "    --name north --insecure --output north"))
 @click.argument("coordinator", metavar="HOST:PORT")
 @click.option("--data", required=True, type=InputLocation(), help="The dataset of this site.")
 @click.option("--name", required=True, help="Name of this site, which its certificate bears.")
@@ -137,7 +137,7 @@ def policy_text(policy: "Policy") -> str:
     return str(align_columns([(f"  {name}", text) for name, text in rows]))
 
 
-@site.command("log", epilog=example("dfact site log north/log.jsonl"))
+@site.command("log", epilog=example("dfact site log dfact-demo/north/log.jsonl"))
 @click.argument("file", type=path_type)
 @json_option
 def log_command(file: Path) -> None:
@@ -174,7 +174,7 @@ def contract(data: Location, file: Path, overwrite: bool) -> None:
     click.echo(f"{file}: the contract of {data}")
 
 
-@site.command("policy", epilog=example("dfact site policy > policy.toml"))
+@site.command("policy", epilog=example("dfact site policy"))
 def policy_command() -> None:
     """Print the default policy, as a file to be changed."""
     from dataclasses import fields

@@ -269,14 +269,13 @@ class HubServer:
             if kind in {"join", "task"}:
                 with self._changed:
                     self._called[site] = time.monotonic()
-            elif kind in {"failed", "refused"}:
+            elif kind == "refused":
                 self._forget(site)
             answer = self._hub.answer(site, message, context.is_active)
             data = answer.encode()
         except VoidCallError as error:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(error))  # a site that still waits repeats it
         except FederationError as error:
-            self._forget(site)
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error)[:_MAX_TEXT])
         except grpc.RpcError:  # the site has ended the call, or its connection is broken
             return

@@ -32,7 +32,7 @@ def commands(command: click.Command, *names: str) -> Iterator[tuple[str, ...]]:
 
 
 COMMANDS = list(commands(cli))
-EXAMPLES = [names for names in COMMANDS if names not in [(), ("fit",), ("select",)]]
+EXAMPLES = [names for names in COMMANDS if names not in [(), ("fit",), ("select",), ("site",)]]
 
 
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
@@ -126,7 +126,7 @@ def test_help_of_a_command_ends_with_its_guide(capsys: pytest.CaptureFixture[str
     for names in EXAMPLES:
         if names != ("help",):
             assert main([*names, "--help"]) == 0
-            found = re.search(r"\n  Guide: dfact help (\w+)\n$", capsys.readouterr().out)
+            found = re.search(r"\n  Guide: dfact help ([\w-]+)\n$", capsys.readouterr().out)
             assert found, names
             assert found[1] in GUIDES, names
 

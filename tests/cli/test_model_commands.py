@@ -13,7 +13,7 @@ from dfact.models.catalogue import BY_COMMAND
 
 SPECS = list(model_specs())
 SELECTIONS = [(spec, spec.select) for spec in SPECS if spec.select]
-NOT_OF_THE_MODEL = {"data", "model", "scheduler", "plan_only", "no_confounders", "weighted", "plot", "overwrite"}
+NOT_OF_THE_MODEL = {"data", "model", "scheduler", "plan_only", "no_confounders", "weighted", "plot", "overwrite", "sites"}
 """Parameters of a command that it keeps to itself."""
 
 

@@ -126,7 +126,7 @@ def test_a_coordinator_that_is_started_again_resumes(behind: str, data: dict[str
 
 def test_a_model_without_checkpoints_is_fitted_by_sites_that_keep_them(data: dict[str, Dataset], tmp_path: Path) -> None:
     folders = {name: tmp_path / f"{name} checkpoints" for name in NAMES}
-    with InProcessSites(data, policy=Policy(extremes=True), checkpoints=folders) as sites:
+    with InProcessSites(data, policy=Policy(extremes=True, min_cell=1), checkpoints=folders) as sites:
         found = sites.fit(dfact.FactorAnalysis(2, rotation=None))
     np.testing.assert_array_equal(
         found.components_, dfact.FactorAnalysis(2, rotation=None).fit(dfact.concatenate(list(data.values()))).components_
