@@ -25,11 +25,9 @@ def open_sites(path: Location) -> Iterator["Sites"]:
     from dfact.federation.transport import Security, Sites
 
     found = SitesFile.read(str(path))
-    files = (found.ca, found.cert, found.key)
-    security = None if None in files else Security(*files)  # type: ignore[arg-type]  # none is missing
-    with Sites(
-        found.sites, found.address, security=security, insecure=found.insecure, wait=found.wait, contract=found.contract, on_change=_say
-    ) as sites:
+    security = Security.of(found.ca, found.cert, found.key)
+    settings: dict[str, Any] = {"security": security, "insecure": found.insecure, "wait": found.wait, "contract": found.contract}
+    with Sites(found.sites, found.address, **settings, on_change=_say) as sites:
         click.echo(f"Listening at {sites.address}.", err=True)
         yield sites
 

@@ -65,13 +65,13 @@ def join(
     """
     from dfact.engine.executors import ThreadsExecutor
     from dfact.federation.site import Site
-    from dfact.federation.transport import GrpcConnection
+    from dfact.federation.transport import GrpcConnection, Security
 
     rules = _policy(policy)
     click.echo(f"Policy of {name}\n{policy_text(rules)}\n", err=True)
     dataset = read_dataset(data)
     output.mkdir(parents=True, exist_ok=True)
-    with GrpcConnection(coordinator, _security(ca, cert, key), wait, insecure=insecure, name=name) as connection:
+    with GrpcConnection(coordinator, Security.of(ca, cert, key), wait, insecure=insecure, name=name) as connection:
         program = Site(
             name,
             dataset,
@@ -107,17 +107,6 @@ def _policy(path: Path | None) -> "Policy":
     from dfact.federation.policy import Policy
 
     return Policy() if path is None else Policy.read(path)
-
-
-def _security(ca: Path | None, cert: Path | None, key: Path | None) -> Any:
-    """Return the files of certificates, None without any."""
-    from dfact.federation.transport import Security
-
-    if ca is None and cert is None and key is None:
-        return None
-    if ca is None or cert is None or key is None:
-        raise click.UsageError("--ca, --cert and --key are given in part, expected all three or none.")
-    return Security(ca, cert, key)
 
 
 def policy_text(policy: "Policy") -> str:

@@ -56,8 +56,11 @@ def warn_unobserved_rows(dataset: Dataset) -> None:
     """Warn of rows without any observed entry, whose factors are the penalty's minimum."""
     statistics = dataset.statistics
     if statistics.n_empty_rows:
-        first = dataset.row_labels[statistics.empty_rows[0]]
-        text = f"row {first!r} has no observed entry ({statistics.n_empty_rows} in total): its factors are 0"
+        if statistics.empty_rows:
+            first = dataset.row_labels[statistics.empty_rows[0]]
+            text = f"row {first!r} has no observed entry ({statistics.n_empty_rows} in total): its factors are 0"
+        else:  # they are at other sites
+            text = f"{statistics.n_empty_rows} rows have no observed entry: their factors are 0"
         warnings.warn(text, UserWarning, stacklevel=5)
 
 

@@ -55,7 +55,7 @@ def read_contract(path: str | PathLike[str]) -> Description:
         arrays = [np.array(offset, np.float64), np.array(observed, np.int64), *(np.array(each, np.float64) for each in others)]
         if not isinstance(found["fields"], dict):
             raise TypeError("its fields are not named")
-        return Description.from_message(Message(found["fields"], arrays))
+        return Description.from_message(Message(found["fields"], arrays), least_rows=0)
     except OSError as error:
         raise StoreError(f"the contract {path} cannot be read: {error}") from error
     except (ValueError, TypeError, KeyError, RecursionError, FederationError) as error:

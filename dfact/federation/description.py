@@ -117,8 +117,11 @@ class Description:
         )
 
     @classmethod
-    def from_message(cls, message: Message) -> Description:
-        """Read a description; raise FederationError if it is not what :meth:`message` returns."""
+    def from_message(cls, message: Message, least_rows: int = 1) -> Description:
+        """Read a description; raise FederationError if it is not what :meth:`message` returns, or of fewer rows at a site.
+
+        A contract has no rows.
+        """
         values = dict(message.fields)
         values.pop("kind", None)
         names = [field.name for field in fields(cls)]
@@ -127,7 +130,7 @@ class Description:
         arrays: dict[str, Any] = dict(zip(_ARRAYS, message.arrays, strict=True))
         try:
             found = cls(**_parsed(values), **arrays)
-            found._check_fields()
+            found._check_fields(least_rows)
             found._check_arrays()
             found.columns_alone()
         except FederationError:
@@ -142,11 +145,11 @@ class Description:
         values["confounders"] = [asdict(each) for each in self.confounders]
         return Message({"kind": kind, **values}, [getattr(self, name) for name in _ARRAYS])
 
-    def _check_fields(self) -> None:
+    def _check_fields(self, least_rows: int) -> None:
         """Refuse sizes that no data has, names that occur twice, and summaries of other rows."""
         names, rows = [name for name, _ in self.sites], sum(n for _, n in self.sites)
         unique = len(set(names)) == len(names) and len(set(self.columns)) == len(self.columns)
-        if not 0 < len(names) <= _MAX_SITES or not unique or not all(0 < n <= _MAX_ROWS for _, n in self.sites):
+        if not 0 < len(names) <= _MAX_SITES or not unique or not all(least_rows <= n <= _MAX_ROWS for _, n in self.sites):
             raise FederationError(f"a description has {len(names)} sites with {rows} rows, expected each once, as each column, with rows")
         if self.dtype not in _DTYPES or not 0 < len(self.slice_shape) <= _MAX_MODES:
             raise FederationError(f"a description has entries {short(self.dtype)} of {len(self.slice_shape)} modes, expected numbers")

@@ -94,7 +94,7 @@ class Site:
         }
         answer = self._connection.call(Message(fields, message.arrays), self._dataset.shape[0])
         if len(answer.arrays):
-            self._require_same(Description.from_message(answer))
+            self._require_same(Description.from_message(answer, least_rows=0))
 
     def _require_same(self, contract: Description) -> None:
         difference = contract.difference(self._dataset)
@@ -117,7 +117,7 @@ class Site:
     def carry_out(self, run: Message) -> tuple[Task, Any]:
         """Carry out a run, and return its task and the site's result, with the factors of its own rows.
 
-        The coordinator is told of an error by :func:`dfact.federation.policy.words_that_leave`.
+        If it fails, the coordinator gets the words that :func:`dfact.federation.policy.words_that_leave` returns.
         """
         number = run.get("run", str)
         try:

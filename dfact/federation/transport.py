@@ -87,6 +87,15 @@ class Security:
     certificate: str | PathLike[str]
     key: str | PathLike[str]
 
+    @classmethod
+    def of(cls, authority: Path | None, certificate: Path | None, key: Path | None) -> Security | None:
+        """Return the files if all are given, None if none is; raise ParameterError if some are missing."""
+        if authority is None and certificate is None and key is None:
+            return None
+        if authority is None or certificate is None or key is None:
+            raise ParameterError("ca, cert and key are given in part, expected all three or none")
+        return cls(authority, certificate, key)
+
     def read(self) -> tuple[bytes, bytes, bytes]:
         """Return the contents of the files; raise ParameterError if one cannot be used."""
         authority, certificate, key = (_read(name, path) for name, path in vars(self).items())
@@ -287,7 +296,7 @@ class HubServer:
             self._forget(site)
 
     def _forget(self, site: str) -> None:
-        """Note that a site ends by itself, unless it asks for a task again."""
+        """Do not wait for a site at the end, unless it asks for another task."""
         with self._changed:
             self._called.pop(site, None)
             self._changed.notify_all()

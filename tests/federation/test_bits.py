@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import dfact
+from dfact.federation.contract import read_contract, write_contract
 from dfact.federation.in_process import InProcessSites
 from dfact.federation.policy import Policy
 from tests.federation.conftest import NAMES, SIZES, stored_sites
@@ -83,12 +84,22 @@ def test_twenty_sites() -> None:
 
 def test_ranges_of_the_contract_take_the_place_of_lowest_and_highest_answers(tmp_path: Path) -> None:
     """By default a site does not state them."""
-    from dfact.federation.description import Description
-
     data = {name: each.with_confounders(None) for name, each in stored_sites(tmp_path).items()}
-    contract = Description.of("contract", data["east"], extremes=True)
+    write_contract(data["east"], tmp_path / "contract.json")
+    contract = read_contract(tmp_path / "contract.json")
     pooled = dfact.ICQF(3, max_iter=4, executor="inline").fit(dfact.concatenate(list(data.values())))
     with InProcessSites(data, contract=contract, keep_bytes=True) as sites:
         found = sites.fit(dfact.ICQF(3, max_iter=4))
         assert sites.failures == {}
     np.testing.assert_array_equal(found.components_, pooled.components_)
+
+
+def test_rows_without_answers_are_counted_without_their_labels() -> None:
+    rng = np.random.default_rng(2)
+    parts = {name: rng.integers(0, 4, (80, 12)).astype(np.float32) for name in NAMES}
+    parts["north"][:12] = np.nan
+    with (
+        InProcessSites(parts, policy=Policy(extremes=True, min_cell=1)) as sites,
+        pytest.warns(UserWarning, match="12 rows have no observed"),
+    ):
+        sites.fit(dfact.ICQF(2, max_iter=2))
