@@ -323,6 +323,7 @@ KINDS = {
             Step("Print what has left one of them:", f"dfact site log {FOLDER}/north/log.jsonl", writes=False),
         ),
         f"dfact report {FOLDER}/north/icqf.model north.html --data {FOLDER}/north.zarr",
+        companions=("south",),  # its results, as those of north
         scripts={"federated.py": FEDERATED_SCRIPT},
     ),
 }

@@ -281,7 +281,9 @@ def test_the_script_of_the_cluster_is_that_of_its_guide() -> None:
     assert f"```python\n{FEDERATED_SCRIPT}```" in TEXTS["federated"]
 
 
-@pytest.mark.parametrize("kind", exhaustive_after(1, [kind for kind in KINDS if kind != "questionnaire"]))
+@pytest.mark.parametrize(
+    "kind", exhaustive_after(1, ["federated", *(kind for kind in KINDS if kind not in ("questionnaire", "federated"))])
+)
 def test_a_demo_leaves_its_files_and_names_its_guide(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made, printed = run_demo(kind)
