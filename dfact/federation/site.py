@@ -16,14 +16,13 @@ from dfact.data.dataset import Dataset
 from dfact.engine.environment import as_fields, current_environment
 from dfact.engine.executors import ThreadsExecutor
 from dfact.errors import DfactError, FederationError
-from dfact.federation.coordinator import UNKNOWN_RUN, read_resources, result_digest, shared_memory
+from dfact.federation.coordinator import UNKNOWN_RUN, models_of, read_resources, record_sites, shared_memory
 from dfact.federation.description import Description
 from dfact.federation.messages import Message, short
 from dfact.federation.policy import Gate, Policy, words_that_leave
 from dfact.federation.sessions import SiteExecutor
 from dfact.federation.site_log import SiteLog
 from dfact.federation.tasks import Task
-from dfact.models.estimator import Factorization
 from dfact.storage.digests import json_digest
 
 
@@ -147,10 +146,9 @@ class Site:
         executor = SiteExecutor(self._executor, shared_memory(*resources), channel, self._gate)
         with _Beats(self._connection):
             result = task.run(pooled.dataset(self._name, self._dataset), executor, **self._runtime(task, pooled))
-        channel.end(result_digest(result))
-        for model in (result, getattr(result, "model", None)):
-            if isinstance(model, Factorization):
-                model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
+        channel.end(record_sites(result, pooled))
+        for model in models_of(result):
+            model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
         return task, result
 
     def _runtime(self, task: Task, pooled: Description) -> dict[str, Any]:
