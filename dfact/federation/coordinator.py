@@ -285,13 +285,25 @@ class Run:
         return result
 
 
+def _given(**arguments: Any) -> dict[str, Any]:
+    """Return the arguments that are not None."""
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
 class SitesBase:
     """Fits across sites: the same for all ways to connect them."""
 
     _hub: Hub
     _run: Run
 
-    def fit(self, model: Factorization, *, checkpoint: str | PathLike[str] | None = None, checkpoint_every: int = 1) -> Any:
+    def fit(
+        self,
+        model: Factorization,
+        *,
+        weights: bool | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 1,
+    ) -> Any:
         """Fit the model to the rows of all sites. It has no row factors; each site keeps those of its rows.
 
         Parameters
@@ -299,6 +311,8 @@ class SitesBase:
         model : estimator
             ICQF, NMF, FactorAnalysis, PCA, ExpectileMF, ElasticCP, or Admixture with ``init="random"``. Its parameters are numbers and
             texts. Without a seed, the seed follows from the digest of the data.
+        weights : bool, optional
+            Whether the weights of the rows are used; by default if the data has any and the model takes them.
         checkpoint : path, optional
             Store for the progress, from which the same fit resumes.
         checkpoint_every : int
@@ -317,7 +331,7 @@ class SitesBase:
         runtime: dict[str, Any] = {"callbacks": model.callbacks} if getattr(model, "callbacks", ()) else {}
         if checkpoint is not None:
             runtime |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every}
-        fitted = self._run.carry_out(Task.of("fit", model), **runtime)
+        fitted = self._run.carry_out(Task.of("fit", model, **_given(weights=weights)), **runtime)
         model.__dict__.update({name: value for name, value in vars(fitted).items() if name.endswith("_")})
         return model
 
@@ -331,7 +345,8 @@ class SitesBase:
         grid : dict
             Values of the parameters to choose among, by name.
         **arguments
-            ``n_blocks``, ``n_folds``, ``n_repeats``, ``rule``, ``n_restarts`` and ``random_state`` of that function.
+            ``n_blocks``, ``n_folds``, ``n_repeats``, ``rule``, ``n_restarts`` and ``random_state`` of that function, and ``weights`` of
+            :meth:`fit`.
 
         Returns
         -------
@@ -343,7 +358,9 @@ class SitesBase:
         FederationError
             The same conditions as for ``fit``.
         """
-        return self._run.carry_out(Task.of("select", model, grid={name: list(values) for name, values in grid.items()}, **arguments))
+        return self._run.carry_out(
+            Task.of("select", model, grid={name: list(values) for name, values in grid.items()}, **_given(**arguments))
+        )
 
     def describe(self, **arguments: Any) -> Any:
         """Describe the items and scales by :func:`dfact.describe` over the rows of all sites.
@@ -351,7 +368,8 @@ class SitesBase:
         Parameters
         ----------
         **arguments
-            ``scales`` by name, ``keys``, ``correlation``, ``missing``, ``group_factors`` and ``interval`` of that function.
+            ``scales`` by name, ``keys``, ``correlation``, ``missing``, ``group_factors`` and ``interval`` of that function. Data with
+            weights needs ``weights=False``, as weighted numbers of answers do not tell how many rows are behind them.
 
         Returns
         -------
@@ -363,7 +381,7 @@ class SitesBase:
         FederationError
             The same conditions as for ``fit``.
         """
-        return self._run.carry_out(Task.of("describe", None, **arguments))
+        return self._run.carry_out(Task.of("describe", None, **_given(**arguments)))
 
     def close(self) -> None:
         """End the connections, and thereby the programs of the sites."""

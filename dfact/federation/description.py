@@ -68,6 +68,12 @@ class PooledDataset(Dataset):
     def weight_summary(self) -> WeightSummary | None:
         return None if self.weights is None else self.summary_of_weights
 
+    def with_weights(self, weights: Any) -> Dataset:
+        assert weights is None, "no process has the weights of all rows"
+        if self.weights is None:
+            return self
+        return replace(self, weights=None, stored_fingerprint=json_digest({"unweighted": self.stored_fingerprint}))
+
 
 @dataclass(frozen=True, eq=False)
 class Description:

@@ -99,13 +99,24 @@ def test_weighted_rows_have_the_bits_of_the_concatenated_data(name: str) -> None
     with InProcessSites(data, policy=OPEN) as sites:
         found: Any = sites.fit(MODELS[name]())
         assert sites.failures == {}
+        rows = [np.asarray(sites.results[site].row_factors()) for site in NAMES]
+        np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
         for run in (sites.describe, lambda: sites.fit(MODELS["polychoric"]())):
             with pytest.raises(dfact.FederationError, match=r"weights.* do not tell how many rows"):
                 run()
+        unweighted: Any = sites.fit(MODELS[name](), weights=False)
+        described = sites.describe(weights=False)
     np.testing.assert_array_equal(found.components_, pooled.components_)
     assert found.n_effective_ == pooled.n_effective_ < sum(each.shape[0] for each in data.values())
-    rows = [np.asarray(sites.results[site].row_factors()) for site in NAMES]
-    np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
+    whole = dfact.concatenate(list(data.values())).with_weights(None)
+    np.testing.assert_array_equal(unweighted.components_, MODELS[name]().set_params(executor="inline").fit(whole).components_)
+    assert described.items.equals(dfact.describe(whole, executor="inline").items)
+
+
+def test_weights_that_no_site_has_are_missed() -> None:
+    parts = {name: np.random.default_rng(5).integers(0, 4, (80, 12)).astype(np.float32) for name in NAMES}
+    with InProcessSites(parts, policy=OPEN) as sites, pytest.raises(dfact.FederationError, match="has no weights, expected some"):
+        sites.fit(dfact.NMF(2), weights=True)
 
 
 def test_twenty_sites() -> None:
