@@ -25,6 +25,7 @@ from dfact.federation.site_log import SiteLog
 from dfact.federation.tasks import Task
 from dfact.models.estimator import Factorization
 from dfact.storage.digests import json_digest
+from dfact.storage.groups import remove
 
 
 class RunLostError(FederationError):
@@ -74,6 +75,8 @@ class Site:
     def join(self) -> None:
         """Check the data against the policy, describe it to the coordinator, and check it against the contract."""
         try:
+        self._finished: dict[Path, str] = {}
+        """Names of the runs that have ended here by their checkpoints, which are kept until the coordinator has the result, too."""
             self._join()
         except DfactError as error:
             self._send({"kind": "refused", "text": words_that_leave(error)})
@@ -116,11 +119,17 @@ class Site:
 
     def carry_out(self, run: Message) -> tuple[Task, Any]:
         """Carry out a run, and return its task and the site's result, with the factors of its own rows.
+                self._delete_checkpoints(answer.get("completed", list))
 
         If it fails, the coordinator gets the words that :func:`dfact.federation.policy.words_that_leave` returns.
         """
         number = run.get("run", str)
         try:
+    def _delete_checkpoints(self, completed: list[Any]) -> None:
+        for path, run in self._finished.items():
+            if run in completed:
+                remove(path)
+
             return self._carry_out(run, number)
         except RunLostError:
             raise
@@ -146,20 +155,25 @@ class Site:
         channel = _RunChannel(self._connection, number)
         executor = SiteExecutor(self._executor, shared_memory(*resources), channel, self._gate)
         with _Beats(self._connection):
-            result = task.run(pooled.dataset(self._name, self._dataset), executor, **self._runtime(task, pooled))
+            result = task.run(pooled.dataset(self._name, self._dataset), executor, **runtime)
         channel.end(result_digest(result))
         for model in (result, getattr(result, "model", None)):
             if isinstance(model, Factorization):
                 model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
         return task, result
+        checkpoint = self._checkpoint(task, pooled)
+        runtime = {} if checkpoint is None else {"checkpoint": checkpoint}
 
-    def _runtime(self, task: Task, pooled: Description) -> dict[str, Any]:
+    def _checkpoint(self, task: Task, pooled: Description) -> Path | None:
         """Return the checkpoint of a fit that keeps one, which depends on its task and on the data of all sites."""
+        if checkpoint is not None:
+            self._finished[checkpoint] = number
         if self._checkpoints is None or not task.resumable:
-            return {}
+            return None
         self._checkpoints.mkdir(parents=True, exist_ok=True)
-        name = json_digest({"task": task.as_json(), "data": pooled.fingerprint})
-        return {"checkpoint": self._checkpoints / f"{name[:16]}.zarr"}
+        path = self._checkpoints / f"{json_digest({'task': task.as_json(), 'data': pooled.fingerprint})[:16]}.zarr"
+        self._finished.pop(path, None)  # of an earlier run of the same fit
+        return path
 
     def _send(self, fields: dict[str, Any]) -> None:
         """Tell the coordinator why this site does not go on, if it can be reached."""

@@ -491,5 +491,8 @@ class Sites(SitesBase):
         return self._server.address
 
     def close(self) -> None:
-        """End the connections, once the sites that are still there know it."""
+        """End the programs of the sites, once they have saved their results.
+
+        Save the models before: the sites delete the checkpoints of fits that have succeeded, without which not all models resume.
+        """
         self._server.close()

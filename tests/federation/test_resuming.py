@@ -161,6 +161,24 @@ def test_a_coordinator_that_is_started_again_resumes(behind: str, data: dict[str
     sites.assert_bits(found, pooled)
 
 
+def test_sites_delete_checkpoints_of_runs_that_have_succeeded_everywhere(
+    data: dict[str, Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator may have lost its result even then: its own checkpoint is enough."""
+    checkpoint, folders, estimator = tmp_path / "coordinator", folders_of(tmp_path), dfact.PCA(2, missing="mean")
+    with monkeypatch.context() as patch, Federation(data, folders) as sites:
+        patch.setattr("dfact.federation.site.result_digest", lambda _: "another")
+        with pytest.raises(FederationError, match="differ from the coordinator's in their bits"):
+            sites.fit(estimator, checkpoint)
+    assert len(kept(folders)) == 3
+    for _ in range(2):  # from the checkpoints of all, then from that of the coordinator alone
+        with Federation(data, folders) as sites:
+            found = sites.fit(estimator, checkpoint)
+            assert len(kept(folders)) == 3  # until the coordinator closes
+        assert kept(folders) == []
+        sites.assert_bits(found, estimator.set_params(executor="inline").fit(dfact.concatenate(list(data.values()))))
+
+
 TILED: dict[str, tuple[Callable[[], Any], str, int]] = {
     "pca": (lambda: dfact.PCA(2, max_iter=4, tol=0), "pca_expectation", 1),
     "admixture": (lambda: dfact.Admixture(2, ploidy=3, max_iter=3, init="random", random_state=1), "binomial_step", 1),
