@@ -32,6 +32,10 @@ class RunLostError(FederationError):
     """A run, or a site, that the coordinator does not know: it was restarted."""
 
 
+class UnreachableError(FederationError):
+    """A coordinator that was not reached in time."""
+
+
 logger = logging.getLogger("dfact.federation")
 _DRIFT = 1.5  # of the free memory of a site that joins again, while the others' plan stays
 _PAUSE = 0.5  # seconds, so that a coordinator that repeats itself keeps no site busy
@@ -42,7 +46,10 @@ class Connection(Protocol):
     """A site's connection to the coordinator, which survives interruptions."""
 
     def call(self, message: Message) -> Message:
-        """Send a message, and return the answer; raise FederationError with the coordinator's words if it refuses."""
+        """Send a message, and return the answer.
+
+        Raises FederationError with the coordinator's words if it refuses, and UnreachableError if it is not reached in time.
+        """
         ...
 
 
@@ -68,6 +75,8 @@ class Site:
         self._checkpoints = None if checkpoint is None else Path(checkpoint)
         self._memory_limit = memory_limit
         self._last = ""
+        self._finished: dict[Path, str] = {}
+        """Names of the runs that have ended here by their checkpoints, which are kept until the coordinator has the result, too."""
         self._memory = 0
         """Free memory that this site has stated, in bytes."""
         self._gate = Gate(self._policy, dataset.shape[0] - dataset.statistics.observed)
@@ -75,8 +84,6 @@ class Site:
     def join(self) -> None:
         """Check the data against the policy, describe it to the coordinator, and check it against the contract."""
         try:
-        self._finished: dict[Path, str] = {}
-        """Names of the runs that have ended here by their checkpoints, which are kept until the coordinator has the result, too."""
             self._join()
         except DfactError as error:
             self._send({"kind": "refused", "text": words_that_leave(error)})
@@ -112,24 +119,24 @@ class Site:
             if answer.fields == UNKNOWN_RUN.fields:
                 raise RunLostError("the coordinator does not know this site")
             if kind == "closed":
+                self._delete_checkpoints(answer.get("completed", list))
                 return None
             if kind == "run":
                 self._last = answer.get("run", str)
                 return answer
 
-    def carry_out(self, run: Message) -> tuple[Task, Any]:
-        """Carry out a run, and return its task and the site's result, with the factors of its own rows.
-                self._delete_checkpoints(answer.get("completed", list))
-
-        If it fails, the coordinator gets the words that :func:`dfact.federation.policy.words_that_leave` returns.
-        """
-        number = run.get("run", str)
-        try:
     def _delete_checkpoints(self, completed: list[Any]) -> None:
         for path, run in self._finished.items():
             if run in completed:
                 remove(path)
 
+    def carry_out(self, run: Message) -> tuple[Task, Any]:
+        """Carry out a run, and return its task and the site's result, with the factors of its own rows.
+
+        If it fails, the coordinator gets the words that :func:`dfact.federation.policy.words_that_leave` returns.
+        """
+        number = run.get("run", str)
+        try:
             return self._carry_out(run, number)
         except RunLostError:
             raise
@@ -154,20 +161,20 @@ class Site:
         self._require_same(pooled)
         channel = _RunChannel(self._connection, number)
         executor = SiteExecutor(self._executor, shared_memory(*resources), channel, self._gate)
+        checkpoint = self._checkpoint(task, pooled)
+        runtime = {} if checkpoint is None else {"checkpoint": checkpoint}
         with _Beats(self._connection):
             result = task.run(pooled.dataset(self._name, self._dataset), executor, **runtime)
         channel.end(result_digest(result))
+        if checkpoint is not None:
+            self._finished[checkpoint] = number
         for model in (result, getattr(result, "model", None)):
             if isinstance(model, Factorization):
                 model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
         return task, result
-        checkpoint = self._checkpoint(task, pooled)
-        runtime = {} if checkpoint is None else {"checkpoint": checkpoint}
 
     def _checkpoint(self, task: Task, pooled: Description) -> Path | None:
         """Return the checkpoint of a fit that keeps one, which depends on its task and on the data of all sites."""
-        if checkpoint is not None:
-            self._finished[checkpoint] = number
         if self._checkpoints is None or not task.resumable:
             return None
         self._checkpoints.mkdir(parents=True, exist_ok=True)
@@ -182,12 +189,14 @@ class Site:
         except FederationError as error:
             logger.info("the coordinator was not told: %s", error)
 
-    def serve(self, on_result: Callable[[Task, Any], None]) -> None:
+    def serve(self, on_result: Callable[[Task, Any], None]) -> bool:
         """Join, and carry out runs until the coordinator ends. Join again if it was restarted.
 
-        The site outlives a run that fails. The error of the last run is raised in the end.
+        The site outlives a run that fails. The error of the last run is raised in the end. Returns whether the coordinator has said that
+        it ends; it may also be out of reach for good after a run whose result this site has.
         """
         failure: DfactError | None = None
+        ended = False
         self.join()
         while True:
             try:
@@ -197,11 +206,16 @@ class Site:
                 time.sleep(_PAUSE)
                 self.join()
                 continue
+            except UnreachableError as error:
+                if not ended:
+                    raise
+                logger.warning("%s", error)
+                return False
             if run is None:
                 if failure is not None:
                     raise failure
-                return
-            failure = None
+                return True
+            failure, ended = None, False
             try:
                 task, result = self.carry_out(run)
             except RunLostError:
@@ -211,7 +225,9 @@ class Site:
                 failure = error
                 time.sleep(_PAUSE)
                 continue
-            on_result(task, result)
+            with _Beats(self._connection):  # the coordinator waits until the result is saved
+                on_result(task, result)
+            ended = True
 
 
 class _LoggedConnection:

@@ -29,6 +29,7 @@ from dfact.federation.coordinator import Hub, Run, SitesBase
 from dfact.federation.description import Description
 from dfact.federation.exchange import VoidCallError
 from dfact.federation.messages import MAX_BYTES, Message
+from dfact.federation.site import UnreachableError
 
 logger = logging.getLogger("dfact.federation")
 FRAME = 1 << 20
@@ -38,7 +39,7 @@ _SERVICE, _METHOD = "dfact.Federation", "Call"
 _SITE, _ACCEPTED = "dfact-site-bin", "dfact-accepted"  # keys of metadata
 _CALLS = 4  # of one site at the same time: a step, a task, a sign of life, and one whose connection has broken unnoticed
 _LINGER, _PRESENT = 10.0, 15.0
-"""Seconds for which a closing server stays for the sites that have called within that many seconds."""
+"""Seconds for which a closing server stays for its sites after a failure, and after which a site without a call is not waited for."""
 _PAUSE, _MAX_PAUSE, _LIVED = 0.1, 5.0, 10.0
 """Seconds between two attempts, at first and at most, and seconds after which a call that breaks begins a new outage."""
 _REFUSALS = 5
@@ -214,14 +215,22 @@ class HubServer:
         self._server.start()
 
     def close(self) -> None:
-        """Close the hub, wait some seconds until the sites that are still there know it, and stop to listen."""
+        """Close the hub, wait until the sites that are still there know it, and stop to listen.
+
+        Sites that save the result of a run that has succeeded call meanwhile. They are waited for as long as the hub waits for a site.
+        """
         self._hub.close()
+        until = time.monotonic() + (self._hub.wait if self._hub.succeeded else _LINGER)
         with self._changed:
-            now = time.monotonic()
-            present = {site for site, called in self._called.items() if self._open[site] or now - called < _PRESENT}
-            self._changed.wait_for(lambda: present.isdisjoint(self._called), _LINGER)
+            while self._is_awaited() and (rest := until - time.monotonic()) > 0:
+                self._changed.wait(min(rest, 1.0))
         self._server.stop(1).wait()
         self._pool.shutdown(wait=False)
+
+    def _is_awaited(self) -> bool:
+        """Return whether a site is still there that does not know yet that there are no more runs."""
+        now = time.monotonic()
+        return any(self._open[site] or now - called < _PRESENT for site, called in self._called.items())
 
     def __enter__(self) -> Self:
         return self
@@ -392,7 +401,7 @@ class GrpcConnection:
             self._refuse_tls(text, refusals)
             if now >= until:
                 self._gave_up = True
-                raise FederationError(f"the coordinator at {self._address} was not reached within {self._patience:g} s: {text}")
+                raise UnreachableError(f"the coordinator at {self._address} was not reached within {self._patience:g} s: {text}")
             self._closed.wait(min(random.uniform(pause / 2, pause), until - now))
             pause = min(2 * pause, _MAX_PAUSE)
 

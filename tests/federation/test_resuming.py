@@ -20,7 +20,7 @@ from dfact.federation.exchange import Exchange
 from dfact.federation.in_process import InProcessSites, MemoryConnection
 from dfact.federation.messages import Message
 from dfact.federation.policy import Policy
-from dfact.federation.site import Site
+from dfact.federation.site import Site, UnreachableError
 from dfact.federation.tasks import Task
 from tests.federation.conftest import NAMES, stored_sites
 
@@ -61,11 +61,13 @@ class Program(threading.Thread):
         policy = Policy(extremes=True, min_cell=1)
         self.site = Site(name, data, self.connection, policy=policy, executor=InlineExecutor(), checkpoint=checkpoint)
         self.results: list[Any] = []
+        self.told: bool | None = None
+        """Whether the coordinator has said that it ends."""
         self.start()
 
     def run(self) -> None:
         try:
-            self.site.serve(lambda _, result: self.results.append(result))
+            self.told = self.site.serve(lambda _, result: self.results.append(result))
         except (DfactError, Lost):
             return
 
@@ -246,6 +248,37 @@ def test_checkpoints_that_are_several_tiled_passes_apart_are_reported(
         sites.fit(make(), tmp_path / "another")
     with Federation(data, {}) as sites, pytest.raises(FederationError, match=f"of the coordinator is ahead of this site {remedy}"):
         sites.fit(make(), checkpoint)
+
+
+def test_a_site_that_has_its_result_ends_well_without_its_coordinator(data: dict[str, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it saves the result, it shows that it lives."""
+    monkeypatch.setattr("dfact.federation.site._BEAT", 0.01)
+    lost = threading.Event()
+
+    class Cut(MemoryConnection):
+        def call(self, message: Message) -> Message:
+            if message.fields["kind"] == "alive":
+                alive.set()
+            elif lost.is_set():
+                raise UnreachableError("the coordinator was not reached")
+            return super().call(message)
+
+    def save(*_: Any) -> None:
+        alive.clear()
+        assert alive.wait(60)
+        lost.set()
+
+    alive, hub = threading.Event(), Hub(["south"], wait=60, contract=None)
+    site = Site("south", data["south"], Cut(hub, "south"), policy=Policy(extremes=True, min_cell=1), executor=InlineExecutor())
+    ends: list[bool] = []
+    thread = threading.Thread(target=lambda: ends.append(site.serve(save)), daemon=True)
+    thread.start()
+    Run(hub).carry_out(Task.of("fit", dfact.PCA(2, missing="mean")))
+    thread.join()
+    hub.close()
+    assert ends == [False]
+    with pytest.raises(UnreachableError):
+        site.serve(save)
 
 
 def test_a_model_without_checkpoints_is_fitted_by_sites_that_keep_them(data: dict[str, Dataset], tmp_path: Path) -> None:

@@ -136,6 +136,31 @@ def test_the_bits_stay_when_connections_break() -> None:
     assert_bits_of_the_pooled_fit(found)
 
 
+def test_a_coordinator_waits_until_its_sites_have_saved_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failure it would not wait for longer than some seconds."""
+    monkeypatch.setattr("dfact.federation.transport._LINGER", 0)
+    ends: list[bool] = []
+    sites = Sites(["north"], LOCAL, insecure=True, wait=60)
+
+    def save(*_: Any) -> None:
+        assert closing_begun.wait(60)
+
+    def serve() -> None:
+        with GrpcConnection(sites.address, insecure=True, name="north", wait=5) as connection:
+            data = dfact.data.coerce.as_dataset(data_of_sites()["north"])
+            site = Site("north", data, connection, policy=Policy(extremes=True, min_cell=1), executor=InlineExecutor())
+            ends.append(site.serve(save))
+
+    close, closing_begun = Hub.close, threading.Event()
+    monkeypatch.setattr(Hub, "close", lambda hub: (close(hub), closing_begun.set()))
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with sites:
+        sites.fit(dfact.ICQF(2, max_iter=2))
+    thread.join()
+    assert ends == [True]
+
+
 def test_a_site_that_does_not_join_ends_the_fit_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.federation.transport._LINGER", 1e6)  # nobody is waited for in vain
     ends: list[str] = []
@@ -166,8 +191,10 @@ def test_a_site_that_does_not_join_ends_the_fit_with_its_words(monkeypatch: pyte
 
 @pytest.fixture(scope="module")
 def server(files: dict[str, Security]) -> Iterator[HubServer]:
-    with HubServer(Hub(NAMES, wait=60, contract=None), LOCAL, files["coordinator"], max_bytes=FRAME + 2000) as server:
-        yield server
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dfact.federation.transport._LINGER", 0)
+        with HubServer(Hub(NAMES, wait=60, contract=None), LOCAL, files["coordinator"], max_bytes=FRAME + 2000) as server:
+            yield server
 
 
 @pytest.mark.parametrize(
@@ -279,6 +306,7 @@ class Echo:
     """A hub that answers with the message, refuses, fails, or waits."""
 
     sites = NAMES
+    succeeded = False
 
     def __init__(self) -> None:
         self.waiting, self.released = threading.Semaphore(0), threading.Event()
