@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import re
+import socket
 import ssl
 import threading
 import time
@@ -42,7 +43,9 @@ _LINGER, _PRESENT = 10.0, 15.0
 """Seconds for which a closing server stays for its sites after a failure, and after which a site without a call is not waited for."""
 _PAUSE, _MAX_PAUSE, _LIVED = 0.1, 5.0, 10.0
 """Seconds between two attempts, at first and at most, and seconds after which a call that breaks begins a new outage."""
-_REFUSALS = 5
+_CLOSED = re.compile("socket closed|connection reset", re.IGNORECASE)
+_PROBED, _PROBE = 5, 5.0  # attempts to connect until a refusal is looked for, and seconds to find it
+_NO_COORDINATOR = "as by a proxy or a tunnel whose coordinator is down or refuses this site"
 _TLS_FAILURE = re.compile("handshake failed|verification check failed|not in peer certificate", re.IGNORECASE)
 """Words of gRPC about a certificate of the coordinator; a release that has others lets the site wait, and prints them at the end."""
 _MAX_TEXT = 2000  # characters of a refusal, which travels in a header
@@ -350,7 +353,7 @@ class GrpcConnection:
         server_name: str | None = None,
     ) -> None:
         grpc = _grpc()
-        self._address, self._patience = address, wait
+        self._address, self._patience, self._security, self._server_name = address, wait, security, server_name
         self._closed = threading.Event()
         self._gave_up = False
         """Whether the last call has waited in vain: further calls, as of a failure, try only once."""
@@ -383,9 +386,10 @@ class GrpcConnection:
     def call(self, message: Message) -> Message:
         """Send a message until it is answered, and return the answer.
 
-        Raises FederationError with the coordinator's words if it refuses, and if it is not reached in time, or not with TLS.
+        Raises FederationError with the coordinator's words if it refuses, and if one of the certificates is refused, and
+        UnreachableError if the coordinator is not reached in time.
         """
-        data, until, pause, refusals = message.encode(), None, _PAUSE, 0
+        data, until, pause, failures = message.encode(), None, _PAUSE, 0
         while True:
             try:
                 answer = self._attempt(data)
@@ -397,21 +401,52 @@ class GrpcConnection:
             if until is None or lived:
                 until, pause = now + (0 if self._gave_up else self._patience), _PAUSE
                 logger.info("the coordinator at %s is not reached, trying again: %s", self._address, text)
-            refusals = refusals + 1 if "failed to connect" in text and text.endswith(": Socket closed") else 0
-            self._refuse_tls(text, refusals)
+            failures = failures + 1 if "failed to connect" in text else 0
+            self._refuse_tls(text, failures)
             if now >= until:
                 self._gave_up = True
+                text += f", {_NO_COORDINATOR}" if _CLOSED.search(text) else ""
                 raise UnreachableError(f"the coordinator at {self._address} was not reached within {self._patience:g} s: {text}")
             self._closed.wait(min(random.uniform(pause / 2, pause), until - now))
             pause = min(2 * pause, _MAX_PAUSE)
 
-    def _refuse_tls(self, text: str, refusals: int) -> None:
+    def _refuse_tls(self, text: str, failures: int) -> None:
         """Raise FederationError if repeating is in vain."""
         if _TLS_FAILURE.search(text):
             raise FederationError(f"the coordinator at {self._address} does not show a certificate of this authority and name: {text}")
-        if refusals == _REFUSALS:  # a server that accepts no certificate closes the connection without a word
-            why = "it expects one" if self._metadata else "its authority is another, or it has expired"
+        if failures == 0 or failures % _PROBED:
+            return
+        if self._is_refused():
+            why = "it expects one" if self._security is None else "its authority is another, or it has expired"
             raise FederationError(f"the coordinator at {self._address} does not accept the certificate of this site: {why}")
+        if failures == _PROBED and _CLOSED.search(text):
+            logger.warning("connections to %s are closed, %s; trying again for up to %g s", self._address, _NO_COORDINATOR, self._patience)
+
+    def _is_refused(self) -> bool:
+        """Return whether the coordinator shows its certificate, and then closes the connection: it accepts no other certificate.
+
+        gRPC reports a closed connection in the same words before and after that, as of a proxy without its coordinator.
+        """
+        shown, (host, _, port), security = False, self._address.rpartition(":"), self._security
+        host = host.strip("[]")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.set_alpn_protocols(["h2"])
+        try:
+            if security is None:  # a server that speaks TLS expects a certificate, whoever it is
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            else:
+                context.load_verify_locations(security.authority)
+                context.load_cert_chain(security.certificate, security.key)
+            with (
+                socket.create_connection((host, int(port)), _PROBE) as plain,
+                context.wrap_socket(plain, server_hostname=self._server_name or host) as encrypted,
+            ):
+                shown = True
+                return not encrypted.recv(1)  # a coordinator that accepts the site sends the settings of HTTP/2
+        except TimeoutError:
+            return False
+        except OSError:
+            return shown
 
     def _attempt(self, data: bytes) -> memoryview:
         """Send a message once, and return the answer."""

@@ -17,7 +17,7 @@ from dfact.errors import DfactError, FederationError, ParameterError
 from dfact.federation.coordinator import Hub
 from dfact.federation.messages import Message
 from dfact.federation.policy import Policy
-from dfact.federation.site import Site
+from dfact.federation.site import Site, UnreachableError
 from dfact.federation.transport import FRAME, GrpcConnection, HubServer, Security, Sites
 from tests.federation.certificates import issue
 from tests.tls.authority import Authority
@@ -31,6 +31,7 @@ ALIVE = Message({"kind": "alive"})
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.federation.transport._PAUSE", 0.01)
+    monkeypatch.setattr("dfact.federation.transport._PROBED", 2)
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +225,25 @@ def test_a_peer_without_certificate_is_not_answered(encrypted: bool, server: Hub
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     site = GrpcConnection(server.address, wait=30, insecure=True, name="north")
     with site, pytest.raises(FederationError, match="does not accept the certificate of this site: it expects one"):
+        site.call(ALIVE)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_proxy_without_its_coordinator_is_not_taken_for_a_refusal(
+    encrypted: bool, server: HubServer, files: dict[str, Security], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It accepts connections and closes them, as a coordinator does that accepts no certificate."""
+    plain = HubServer(Hub(NAMES, wait=60, contract=None), LOCAL, insecure=True)
+    settings: Any = {"security": files["north"]} if encrypted else {"insecure": True, "name": "north"}
+    with plain, closing(Forwarder((server if encrypted else plain).address, [1] * 3)) as proxy:
+        with GrpcConnection(proxy.address, **settings) as site:
+            assert site.call(ALIVE).fields == ALIVE.fields
+        assert "are closed, as by a proxy or a tunnel whose coordinator is down" in caplog.text
+    with (
+        closing(Forwarder(server.address, [1] * 99)) as proxy,
+        GrpcConnection(proxy.address, wait=0.1, **settings) as site,
+        pytest.raises(UnreachableError, match=r"not reached within 0.1 s: .*, as by a proxy or a tunnel whose coordinator is down"),
+    ):
         site.call(ALIVE)
 
 
