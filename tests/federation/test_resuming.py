@@ -250,6 +250,29 @@ def test_checkpoints_that_are_several_tiled_passes_apart_are_reported(
         sites.fit(make(), checkpoint)
 
 
+def test_idle_sites_join_a_restarted_coordinator_and_carry_out_its_next_run(
+    data: dict[str, Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first coordinator is killed after the run, before it has told the sites: they still have what its checkpoint lacks."""
+    monkeypatch.setattr("dfact.federation.coordinator._POLL", 0.02)
+    make, checkpoint, folders = TILED["pca"][0], tmp_path / "coordinator", folders_of(tmp_path)
+    with Federation(data, folders) as sites:
+        first = sites.fit(make(), checkpoint)
+        killed, sites.hub = sites.hub, Hub(NAMES, wait=60, contract=None)
+        for program in sites.programs:
+            program.connection.hub = sites.hub
+        assert killed.exchange is not None
+        killed.exchange.close()
+        again = sites.fit(make(), checkpoint)
+        other = sites.fit(dfact.PCA(2, missing="mean"))
+    assert [(len(program.results), program.told) for program in sites.programs] == [(3, True)] * 3
+    np.testing.assert_array_equal(again.components_, first.components_)
+    for program in sites.programs:
+        np.testing.assert_array_equal(*(np.asarray(result.row_factors()) for result in program.results[:2]))
+    sites.assert_bits(other, dfact.PCA(2, missing="mean", executor="inline").fit(dfact.concatenate(list(data.values()))))
+    assert kept(folders) == []
+
+
 def test_a_site_that_has_its_result_ends_well_without_its_coordinator(data: dict[str, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
     """While it saves the result, it shows that it lives."""
     monkeypatch.setattr("dfact.federation.site._BEAT", 0.01)

@@ -420,6 +420,15 @@ def test_insecure_connections_stay_on_one_machine(files: dict[str, Security]) ->
             HubServer(hub, address, insecure=True)
 
 
+@pytest.mark.parametrize("given", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1), (0, 1, 1)])
+def test_certificates_in_part_are_refused(given: tuple[int, int, int]) -> None:
+    path = Path("file.pem")
+    with pytest.raises(ParameterError, match="ca, cert and key are given in part, expected all three or none"):
+        Security.of(*(path if each else None for each in given))
+    assert Security.of(path, path, path) == Security(path, path, path)
+    assert Security.of(None, None, None) is None
+
+
 def test_two_coordinators_do_not_share_a_port(server: HubServer, files: dict[str, Security]) -> None:
     with pytest.raises(FederationError, match="its port is taken"):
         Sites(NAMES, server.address, security=files["coordinator"])
