@@ -174,6 +174,9 @@ def _select(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, Any]
 
 
 def _describe(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, Any]) -> Any:
+    if dataset.weights is not None:
+        found = "the data has weights, and weighted numbers of answers do not tell how many rows are behind them"
+        raise FederationError(f"{found}; describe it without them (Dataset.with_weights(None))")
     return describe(dataset, executor=executor, **task.arguments, callbacks=runtime.get("callbacks", ()))
 
 

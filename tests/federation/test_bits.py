@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import dfact
+from dfact.data.coerce import as_dataset
 from dfact.federation.contract import read_contract, write_contract
 from dfact.federation.in_process import InProcessSites
 from dfact.federation.policy import Policy
@@ -71,6 +72,26 @@ def test_selections_and_descriptions_have_the_same_bits(tmp_path: Path) -> None:
     expected = dfact.selection.block_cross_validate(model, whole, **settings, stratify=np.repeat(NAMES, SIZES), in_memory=False)
     assert found.table.drop(columns="seconds").equals(expected.table.drop(columns="seconds"))
     assert described.items.equals(dfact.describe(whole, executor="inline").items)
+
+
+@pytest.mark.parametrize("name", ["icqf", "nmf", "kl", "fa"])
+def test_weighted_rows_have_the_bits_of_the_concatenated_data(name: str) -> None:
+    rng = np.random.default_rng(4)
+    data = {
+        site: as_dataset(rng.integers(0, 4, (n, 12)).astype(np.float32)).with_weights(rng.gamma(2, scale, n))
+        for site, n, scale in zip(NAMES, (200, 90, 80), (1.0, 7.0, 0.3), strict=True)
+    }
+    pooled: Any = MODELS[name]().set_params(executor="inline").fit(dfact.concatenate(list(data.values())))
+    with InProcessSites(data, policy=OPEN) as sites:
+        found: Any = sites.fit(MODELS[name]())
+        assert sites.failures == {}
+        for run in (sites.describe, lambda: sites.fit(MODELS["polychoric"]())):
+            with pytest.raises(dfact.FederationError, match=r"weights.* do not tell how many rows"):
+                run()
+    np.testing.assert_array_equal(found.components_, pooled.components_)
+    assert found.n_effective_ == pooled.n_effective_ < sum(each.shape[0] for each in data.values())
+    rows = [np.asarray(sites.results[site].row_factors()) for site in NAMES]
+    np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
 
 
 def test_twenty_sites() -> None:

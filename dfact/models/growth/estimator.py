@@ -216,7 +216,8 @@ class Growing(Factorization, registered=False):
 
 def total_weight(dataset: Dataset) -> float:
     """Return the sum of the weights of the rows; without weights their number."""
-    return float(dataset.shape[0] if dataset.weights is None else dataset.weights.sum())
+    weights = dataset.weight_summary()
+    return float(dataset.shape[0]) if weights is None else weights.total
 
 
 def _match_factors(before: NDArray[Any], after: NDArray[Any], *, signed: bool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
