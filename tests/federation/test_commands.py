@@ -76,6 +76,8 @@ def test_a_fit_survives_the_loss_of_a_site_and_of_the_coordinator(folder: Path, 
     np.testing.assert_array_equal(found.components_, expected.components_)
     own = [np.asarray(dfact.load_model(folder / name / "icqf.model").factors_) for name in NAMES]
     np.testing.assert_array_equal(np.concatenate(own), np.asarray(expected.factors_))
+    assert not (folder / "progress").exists()
+    assert [path for name in NAMES for path in (folder / name / "progress").iterdir()] == []
     entries = read_log(log)
     assert min(entry["rows"] for entry in entries if entry["arrays"]) == len(own[1])
     capsys.readouterr()
