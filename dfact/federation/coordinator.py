@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Self
 
+import numpy as np
+
 from dfact.engine.environment import as_fields, current_environment, version_mismatch
 from dfact.engine.memory_plan import WorkerResources
 from dfact.errors import DfactError, FederationError
@@ -19,6 +21,7 @@ from dfact.federation.messages import Message, short
 from dfact.federation.sessions import CoordinatorExecutor
 from dfact.federation.tasks import Task
 from dfact.models.estimator import Factorization
+from dfact.models.provenance import SitesRecord
 
 
 class Hub:
@@ -235,9 +238,20 @@ def result_digest(result: Any) -> str:
     return digest.hexdigest()
 
 
-def _shared_arrays(result: Any) -> Mapping[str, Any]:
-    import numpy as np
+def record_sites(result: Any, pooled: Description) -> str:
+    """Record the sites in the model of a result, if it has one; return the digest of the result."""
+    for model in models_of(result):  # any may have this annotation
+        names, rows = zip(*pooled.sites, strict=True)
+        vars(model)["sites_"] = SitesRecord(list(names), list(rows), result_digest(model))
+    return result_digest(result)
 
+
+def models_of(result: Any) -> list[Factorization]:
+    """Return the model of a fit, or that of a selection; none of a description."""
+    return [model for model in (result, getattr(result, "model", None)) if isinstance(model, Factorization)]
+
+
+def _shared_arrays(result: Any) -> Mapping[str, Any]:
     if isinstance(result, Factorization):
         return {"components": np.ascontiguousarray(result.components_)}
     table = getattr(result, "table", None)
@@ -266,7 +280,7 @@ class Run:
         executor = CoordinatorExecutor(exchange, [site for site, _ in pooled.sites], memory)
         try:
             result = task.run(data, executor, **runtime)
-            self._hub.end(result_digest(result))
+            self._hub.end(record_sites(result, pooled))
         except DfactError as error:
             exchange.fail(f"the coordinator: {error}")
             raise

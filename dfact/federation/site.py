@@ -16,14 +16,13 @@ from dfact.data.dataset import Dataset
 from dfact.engine.environment import as_fields, current_environment
 from dfact.engine.executors import ThreadsExecutor
 from dfact.errors import DfactError, FederationError
-from dfact.federation.coordinator import UNKNOWN_RUN, read_resources, result_digest, shared_memory
+from dfact.federation.coordinator import UNKNOWN_RUN, models_of, read_resources, record_sites, shared_memory
 from dfact.federation.description import Description
 from dfact.federation.messages import Message, short
 from dfact.federation.policy import Gate, Policy, words_that_leave
 from dfact.federation.sessions import SiteExecutor
 from dfact.federation.site_log import SiteLog
 from dfact.federation.tasks import Task
-from dfact.models.estimator import Factorization
 from dfact.storage.digests import json_digest
 from dfact.storage.groups import remove
 
@@ -165,12 +164,11 @@ class Site:
         runtime = {} if checkpoint is None else {"checkpoint": checkpoint}
         with _Beats(self._connection):
             result = task.run(pooled.dataset(self._name, self._dataset), executor, **runtime)
-        channel.end(result_digest(result))
+        channel.end(record_sites(result, pooled))
         if checkpoint is not None:
             self._finished[checkpoint] = number
-        for model in (result, getattr(result, "model", None)):
-            if isinstance(model, Factorization):
-                model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
+        for model in models_of(result):
+            model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
         return task, result
 
     def _checkpoint(self, task: Task, pooled: Description) -> Path | None:

@@ -43,7 +43,7 @@ from dfact.renames import add_old_names
 
 MODELS: dict[str, type[Factorization]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
-_ANNOTATIONS = ("selection_", "stability_", "comparison_")  # attributes that any model may have besides its fitted ones
+_ANNOTATIONS = ("selection_", "stability_", "comparison_", "sites_")  # attributes that any model may have besides its fitted ones
 _OF_GROWTH = ("sums_", "growth_")  # sums and records of models that grow
 SAVED_TYPES: dict[str, type[Any]] = {Environment.__name__: Environment}
 """Dataclasses by name that fitted attributes may hold."""

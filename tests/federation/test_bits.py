@@ -62,6 +62,20 @@ def test_a_fit_has_the_bits_of_the_concatenated_data(name: str, tmp_path: Path) 
     np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
 
 
+def test_models_name_the_sites_and_share_a_digest(tmp_path: Path) -> None:
+    data = stored_sites(tmp_path)
+    with InProcessSites(data, policy=OPEN) as sites:
+        model: Any = sites.fit(dfact.NMF(3, max_iter=3))
+    assert (model.sites_.names, model.sites_.rows) == (list(NAMES), list(SIZES))
+    assert {each.sites_.loadings for each in sites.results.values()} == {model.sites_.loadings}
+    dfact.save_model(sites.results["north"], tmp_path / "north.model")
+    north: Any = dfact.load_model(tmp_path / "north.model")
+    assert north.sites_.describe() == model.sites_.describe()
+    assert "east (700 rows), north (190 rows), south (211 rows); loadings" in dfact.report.text(north)
+    north.partial_fit(data["south"])
+    assert not hasattr(north, "sites_")
+
+
 def test_selections_and_descriptions_have_the_same_bits(tmp_path: Path) -> None:
     data = stored_sites(tmp_path)
     whole, model = dfact.concatenate(list(data.values())), dfact.ICQF(max_iter=5, random_state=0, executor="inline")

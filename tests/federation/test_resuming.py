@@ -169,7 +169,7 @@ def test_sites_delete_checkpoints_of_runs_that_have_succeeded_everywhere(
     """The coordinator may have lost its result even then: its own checkpoint is enough."""
     checkpoint, folders, estimator = tmp_path / "coordinator", folders_of(tmp_path), dfact.PCA(2, missing="mean")
     with monkeypatch.context() as patch, Federation(data, folders) as sites:
-        patch.setattr("dfact.federation.site.result_digest", lambda _: "another")
+        patch.setattr("dfact.federation.site.record_sites", lambda *_: "another")
         with pytest.raises(FederationError, match="differ from the coordinator's in their bits"):
             sites.fit(estimator, checkpoint)
     assert len(kept(folders)) == 3

@@ -31,7 +31,7 @@ from dfact.models.row_factors import gather_rows
 from dfact.models.run_end import end_callbacks
 from dfact.models.scikit_learn import check_is_fitted
 
-_OF_EARLIER_LOADINGS = ("stability_", "comparison_")  # annotations that an update makes untrue
+_OF_EARLIER_LOADINGS = ("stability_", "comparison_", "sites_")  # annotations that an update makes untrue
 _NAMED = 3  # labels in a message
 add_saved_types(*SAVED)
 
