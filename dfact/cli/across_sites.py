@@ -30,6 +30,7 @@ def open_sites(path: Location) -> Iterator["Sites"]:
     with Sites(found.sites, found.address, **settings, on_change=_say) as sites:
         click.echo(f"Listening at {sites.address}.", err=True)
         yield sites
+        click.echo("Waiting until the sites have saved their results.", err=True)
 
 
 def _say(missing: Sequence[str]) -> None:

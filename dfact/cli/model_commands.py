@@ -287,13 +287,15 @@ def run_fit_across_sites(
     from dfact.storage.groups import remove
 
     checkpoint = getattr(model, "checkpoint", None)
-    with model_output(path, plot, overwrite=overwrite) as write:
-        with open_sites(data) as sites, closing(Progress("fit")) as progress:
-            sites.fit(model.set_params(callbacks=[progress]), weights=weighted, checkpoint=checkpoint)
-        write(model)
-    if checkpoint is not None:
-        remove(checkpoint)
-    _print_models([(path, model)])
+    with ExitStack() as stack:
+        with model_output(path, plot, overwrite=overwrite) as write:
+            sites = stack.enter_context(open_sites(data))  # which keep their checkpoints until the model is there
+            with closing(Progress("fit")) as progress:
+                sites.fit(model.set_params(callbacks=[progress]), weights=weighted, checkpoint=checkpoint)
+            write(model)
+        if checkpoint is not None:
+            remove(checkpoint)
+        _print_models([(path, model)])
 
 
 def run_fits(

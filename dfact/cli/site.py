@@ -83,8 +83,8 @@ def join(
             memory_limit=memory_limit,
         )
         click.echo(f"Joining {coordinator} with {dataset.shape[0]} rows.", err=True)
-        program.serve(lambda task, result: _keep(task, result, output, overwrite=overwrite))
-    click.echo("The coordinator has ended.", err=True)
+        ended = program.serve(lambda task, result: _keep(task, result, output, overwrite=overwrite))
+    click.echo(f"The coordinator has ended{'' if ended else ', or is out of reach; the result of the last run is here'}.", err=True)
 
 
 def _keep(task: "Task", result: Any, output: Path, *, overwrite: bool) -> None:

@@ -84,7 +84,7 @@ def unpack(packed: Mapping[str, Any], arrays: list[NDArray[Any]]) -> Any:
 
 class CheckpointedSession(Session):
     """A session that records its passes in a checkpoint at ``path``, and writes a version after ``every`` new steps,
-    and after each step while the session is about to end.
+    and after each step for which the session asks.
 
     ``identity`` maps the names of everything that determines the fit to their values. A checkpoint with another identity is refused.
     """
@@ -238,7 +238,7 @@ class CheckpointedSession(Session):
         if self._pending:
             return
         stop = signals.requested_signal()
-        if len(self._new) >= self._every or ((stop is not None or self._session.all_leaving) and self._new):
+        if len(self._new) >= self._every or ((stop is not None or self._session.save_due) and self._new):
             self._save()
         if stop is not None:
             raise StoppedError(

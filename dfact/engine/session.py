@@ -117,8 +117,8 @@ class CheckpointableSession(Session, Protocol):
         raise TypeError(f"{type(self).__name__} has no tiles of columns")
 
     @property
-    def all_leaving(self) -> bool:
-        """Whether all processes that hold the state are about to end, so that it should be saved."""
+    def save_due(self) -> bool:
+        """Whether the state should be saved after this step, as when all processes that hold it are about to end."""
         return False
 
     def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:

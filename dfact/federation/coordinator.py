@@ -48,6 +48,8 @@ class Hub:
         """The current run, until it has ended."""
         self.exchange: Exchange | None = None
         self._ended: dict[str, Message] = {}
+        self._completed: list[str] = []
+        """Names of the runs that have ended with the same result everywhere."""
         self._closed = False
 
     def answer(self, site: str, message: Message, alive: Callable[[], bool] = lambda: True) -> Message:
@@ -118,10 +120,13 @@ class Hub:
             self._changed.notify_all()
             until = time.monotonic() + _POLL
             while not self._closed and (self._offer is None or self._run == after):
-                if time.monotonic() > until or not alive():
+                rest = until - time.monotonic()
+                if rest <= 0 or not alive():
                     return Message({"kind": "wait"})
-                self._changed.wait(1.0)
-            return Message({"kind": "closed"}) if self._offer is None or self._run == after else self._offer
+                self._changed.wait(min(rest, 1.0))
+            if self._offer is None or self._run == after:
+                return Message({"kind": "closed", "completed": self._completed})
+            return self._offer
 
     def wait_for_sites(self, on_change: Callable[[Sequence[str]], None] = lambda _: None) -> Description:
         """Wait until all sites have joined, and return the description of all data."""
@@ -182,6 +187,12 @@ class Hub:
         if others:
             text = f"the results of {', '.join(others)} differ from the coordinator's in their bits"
             raise FederationError(f"{text}; their processors or libraries round differently")
+        self._completed.append(self._run)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the last run has ended with the same result everywhere."""
+        return self._run in self._completed
 
     def withdraw(self) -> None:
         """Offer the run to no further site."""
@@ -314,7 +325,7 @@ class SitesBase:
         weights : bool, optional
             Whether the weights of the rows are used; by default if the data has any and the model takes them.
         checkpoint : path, optional
-            Store for the progress, from which the same fit resumes.
+            Store for the progress, from which the same fit resumes. It stays; delete it once the model is saved.
         checkpoint_every : int
             Number of passes between two checkpoint versions.
 

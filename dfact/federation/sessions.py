@@ -15,7 +15,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
-from dfact.engine.block_state import CheckpointedState
+from dfact.engine.block_state import CheckpointedState, PartitionStates
 from dfact.engine.checkpoint import pack, unpack
 from dfact.engine.column_map import ColumnMap
 from dfact.engine.driver import FusedPass, FusedSums
@@ -33,6 +33,8 @@ from dfact.federation.messages import Message, short
 from dfact.federation.policy import SUMS, Gate
 
 P = TypeVar("P", bound=PartialSums)
+_TILED = "tiled"
+"""Prefix of the streams of a checkpoint with tiled sums."""
 
 
 class Channel(Protocol):
@@ -51,32 +53,66 @@ class Steps:
 
 
 class _FederatedSession(CheckpointableSession):
-    """Base of the sessions of sites and of the coordinator, with the number of the step and the tiled sums of all sites."""
+    """Base of the sessions of sites and of the coordinator, with the number of the step and the tiled sums of all sites.
+
+    A checkpoint records the totals of passes without their tiled sums. Processes save their versions one after the other, so a fault may
+    leave one a tiled pass behind another. So each version also has the tiled sums since the one before it, which are then sent again.
+    """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._tiled: Arrays = {}
+        self._tiled: dict[int, Arrays] = {}
+        """Tiled sums of all sites by step: of the last pass, and of one before it that no version holds yet."""
+        self._pending = False
+        """Whether those of the last pass wait for a step on tiles; until then no version is saved."""
+        self._unsaved = False
+
+    def run(self, request: RunPass[P]) -> P:
+        if not self._pending:
+            self._tiled = {}  # by now, every process has saved a version with them
+        total, step, pass_ = self._total(request), self._steps.count, request.pass_
+        self._steps.count += 1
+        self._pending = isinstance(pass_, TiledPass)
+        if not isinstance(pass_, TiledPass):
+            return total
+        small: Any
+        small, self._tiled[step] = split_sums(total, pass_.tiled)
+        self._unsaved = True
+        result: P = small
+        return result
+
+    def _total(self, request: RunPass[P]) -> P:
+        """Return the total of a pass over all sites."""
+        raise NotImplementedError
+
+    def _with_tiled(self, recorded: PartialSums) -> PartialSums:
+        """Return the total of this step, which a checkpoint has recorded, with its tiled sums if they are there."""
+        return replace(recorded, **self._tiled.get(self._steps.count, {}))
+
+    def save(self, group: zarr.Group) -> list[CheckpointedState]:
+        self._unsaved, states = False, PartitionStates(len(self._tiled))
+        for step, arrays in self._tiled.items():
+            states.put(step, [arrays])
+        return [saved for step in self._tiled if (saved := states.save([step], group, f"{_TILED}-{step:06d}")) is not None]
+
+    def restore(self, states: Sequence[CheckpointedState]) -> None:
+        for state in states:
+            [[self._tiled[state.first]]] = state
+
+    @property
+    def save_due(self) -> bool:
+        return self._unsaved  # else versions could be several tiled passes apart
 
     def step_tiles(
         self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str = "", sums: Mapping[str, NDArray[Any]] | None = None
     ) -> PartialSums:
         if sums is None:
-            sums, self._tiled = self._tiled, {}
+            sums = self._tiled[self._steps.count - 1] if self._pending else {}
+            self._pending = False
         return self._run_step(step, given, prefix, sums)
 
     def _run_step(self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str, sums: Mapping[str, NDArray[Any]]) -> PartialSums:
         raise NotImplementedError
-
-    def _received(self, request: RunPass[P], total: P) -> P:
-        """Return the total of a pass as its solver expects it; keep tiled sums for the next step on tiles."""
-        self._steps.count += 1
-        pass_ = request.pass_
-        if not isinstance(pass_, TiledPass):
-            return total
-        small: Any
-        small, self._tiled = split_sums(total, pass_.tiled)
-        result: P = small
-        return result
 
 
 class SiteSession(_FederatedSession):
@@ -94,22 +130,22 @@ class SiteSession(_FederatedSession):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._inner.__exit__(kind, error, trace)
 
-    def run(self, request: RunPass[P]) -> P:
+    def _total(self, request: RunPass[P]) -> P:
         what, rows = pass_name(request), self._rows(request)
-        if not rows:
+        if rows:
+            sums = self._inner.run(request)
+            if isinstance(request.pass_, TiledPass):
+                sums = replace(sums, **self._inner.tiled_sums())
+            sums.count_gathered()
+            self._gate.check(sums, rows, what, request.broadcast)
+            message = packed_message(sums, what)
+            reply = self._channel.contribute(self._steps.count, message, rows)
+            _require_tiled(reply, request, "the checkpoint of the coordinator is ahead of this site")
+            _check_same_shape(reply, message)
+        else:
             reply = self._channel.contribute(self._steps.count, Message({"kind": "nothing", "pass": what}))
-            total: P = _unpacked(reply)
-            return self._received(request, total)
-        sums = self._inner.run(request)
-        if isinstance(request.pass_, TiledPass):
-            sums = replace(sums, **self._inner.tiled_sums())
-        sums.count_gathered()
-        self._gate.check(sums, rows, what, request.broadcast)
-        message = packed_message(sums, what)
-        reply = self._channel.contribute(self._steps.count, message, rows)
-        _check_same_shape(reply, message)
-        total = _unpacked(reply)
-        return self._received(request, total)
+        total: P = _unpacked(reply)
+        return total
 
     def _rows(self, request: RunPass[Any]) -> int:
         """Return how many of the rows of this site the sums of a request cover."""
@@ -123,8 +159,9 @@ class SiteSession(_FederatedSession):
         reply = self._channel.contribute(self._steps.count, RECORDED)
         if reply.fields.get("kind") == "send":  # the coordinator has lost the total
             rows = self._partitions.source.shape[0]
-            self._gate.check(sums, rows, "recorded")
-            self._channel.contribute(self._steps.count, packed_message(sums, "recorded"), rows)
+            total = self._with_tiled(sums)
+            self._gate.check(total, rows, "recorded")
+            self._channel.contribute(self._steps.count, packed_message(total, "recorded"), rows)
         self._steps.count += 1
 
     def _run_step(self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str, sums: Mapping[str, NDArray[Any]]) -> PartialSums:
@@ -140,14 +177,15 @@ class SiteSession(_FederatedSession):
         return self._inner.map_columns(request)
 
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
-        return self._inner.save(group)
+        return [*super().save(group), *self._inner.save(group)]
 
     def restore(self, states: Sequence[CheckpointedState]) -> None:
-        self._inner.restore(states)
+        super().restore([state for state in states if state.stream.startswith(_TILED)])
+        self._inner.restore([state for state in states if not state.stream.startswith(_TILED)])
 
     @property
-    def all_leaving(self) -> bool:
-        return self._inner.all_leaving
+    def save_due(self) -> bool:
+        return super().save_due or self._inner.save_due
 
     @property
     def environments(self) -> list[Environment]:
@@ -165,20 +203,18 @@ class CoordinatorSession(_FederatedSession):
     def __exit__(self, *error: object) -> None:
         self.tile_states.close()
 
-    def run(self, request: RunPass[P]) -> P:
+    def _total(self, request: RunPass[P]) -> P:
         what = pass_name(request)
         found = self._exchange.collect(self._steps.count)
         recorded = next((site for site in self._sites if found[site].fields.get("kind") == "recorded"), None)
-        if recorded is not None and isinstance(request.pass_, TiledPass):  # whose sums by tiles no checkpoint holds
-            text = f"the checkpoint of site {recorded} is ahead of the coordinator's, and lacks the sums of {what}"
-            raise FederationError(f"{text}; delete the checkpoints of this fit everywhere, and start it again")
         message = self._add(found, request, what) if recorded is None else self._exchange.ask(recorded)
+        _require_tiled(message, request, f"the checkpoint of site {recorded} is ahead of the coordinator")
         total: P = _unpacked(message)
         self._exchange.publish(message)
-        return self._received(request, total)
+        return total
 
     def replayed(self, sums: PartialSums) -> None:
-        self._exchange.publish(packed_message(sums, "recorded"))
+        self._exchange.publish(packed_message(self._with_tiled(sums), "recorded"))
         self._steps.count += 1
 
     def _add(self, found: Mapping[str, Message], request: RunPass[Any], what: str) -> Message:
@@ -209,12 +245,6 @@ class CoordinatorSession(_FederatedSession):
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         return iter(())
-
-    def save(self, group: zarr.Group) -> list[CheckpointedState]:
-        return []
-
-    def restore(self, states: Sequence[CheckpointedState]) -> None:
-        assert not states, "the coordinator has no rows"
 
     @property
     def environments(self) -> list[Environment]:
@@ -301,6 +331,13 @@ def _array_numbers(described: Mapping[str, Any], depth: int = 0) -> Iterator[int
             yield value
         else:
             raise FederationError(f"{name} of a message's sums is {short(value)}, expected the number of an array")
+
+
+def _require_tiled(total: Message, request: RunPass[Any], found: str) -> None:
+    """Refuse the total of a tiled pass that a checkpoint has recorded without its tiled sums."""
+    if isinstance(request.pass_, TiledPass) and any(array.shape[-1:] == (0,) for array in total.arrays):
+        text = f"{found} by more than one pass, and has no longer the sums by columns of {pass_name(request)}"
+        raise FederationError(f"{text}; delete the checkpoints of this fit at all sites and at the coordinator, and start it again")
 
 
 def _check_same_shape(message: Message, expected: Message) -> None:

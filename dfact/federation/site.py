@@ -24,10 +24,15 @@ from dfact.federation.sessions import SiteExecutor
 from dfact.federation.site_log import SiteLog
 from dfact.federation.tasks import Task
 from dfact.storage.digests import json_digest
+from dfact.storage.groups import remove
 
 
 class RunLostError(FederationError):
     """A run, or a site, that the coordinator does not know: it was restarted."""
+
+
+class UnreachableError(FederationError):
+    """A coordinator that was not reached in time."""
 
 
 logger = logging.getLogger("dfact.federation")
@@ -40,7 +45,10 @@ class Connection(Protocol):
     """A site's connection to the coordinator, which survives interruptions."""
 
     def call(self, message: Message) -> Message:
-        """Send a message, and return the answer; raise FederationError with the coordinator's words if it refuses."""
+        """Send a message, and return the answer.
+
+        Raises FederationError with the coordinator's words if it refuses, and UnreachableError if it is not reached in time.
+        """
         ...
 
 
@@ -66,6 +74,8 @@ class Site:
         self._checkpoints = None if checkpoint is None else Path(checkpoint)
         self._memory_limit = memory_limit
         self._last = ""
+        self._finished: dict[Path, str] = {}
+        """Names of the runs that have ended here by their checkpoints, which are kept until the coordinator has the result, too."""
         self._memory = 0
         """Free memory that this site has stated, in bytes."""
         self._gate = Gate(self._policy, dataset.shape[0] - dataset.statistics.observed)
@@ -108,10 +118,16 @@ class Site:
             if answer.fields == UNKNOWN_RUN.fields:
                 raise RunLostError("the coordinator does not know this site")
             if kind == "closed":
+                self._delete_checkpoints(answer.get("completed", list))
                 return None
             if kind == "run":
                 self._last = answer.get("run", str)
                 return answer
+
+    def _delete_checkpoints(self, completed: list[Any]) -> None:
+        for path, run in self._finished.items():
+            if run in completed:
+                remove(path)
 
     def carry_out(self, run: Message) -> tuple[Task, Any]:
         """Carry out a run, and return its task and the site's result, with the factors of its own rows.
@@ -144,20 +160,25 @@ class Site:
         self._require_same(pooled)
         channel = _RunChannel(self._connection, number)
         executor = SiteExecutor(self._executor, shared_memory(*resources), channel, self._gate)
+        checkpoint = self._checkpoint(task, pooled)
+        runtime = {} if checkpoint is None else {"checkpoint": checkpoint}
         with _Beats(self._connection):
-            result = task.run(pooled.dataset(self._name, self._dataset), executor, **self._runtime(task, pooled))
+            result = task.run(pooled.dataset(self._name, self._dataset), executor, **runtime)
         channel.end(record_sites(result, pooled))
+        if checkpoint is not None:
+            self._finished[checkpoint] = number
         for model in models_of(result):
             model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
         return task, result
 
-    def _runtime(self, task: Task, pooled: Description) -> dict[str, Any]:
+    def _checkpoint(self, task: Task, pooled: Description) -> Path | None:
         """Return the checkpoint of a fit that keeps one, which depends on its task and on the data of all sites."""
         if self._checkpoints is None or not task.resumable:
-            return {}
+            return None
         self._checkpoints.mkdir(parents=True, exist_ok=True)
-        name = json_digest({"task": task.as_json(), "data": pooled.fingerprint})
-        return {"checkpoint": self._checkpoints / f"{name[:16]}.zarr"}
+        path = self._checkpoints / f"{json_digest({'task': task.as_json(), 'data': pooled.fingerprint})[:16]}.zarr"
+        self._finished.pop(path, None)  # of an earlier run of the same fit
+        return path
 
     def _send(self, fields: dict[str, Any]) -> None:
         """Tell the coordinator why this site does not go on, if it can be reached."""
@@ -166,12 +187,14 @@ class Site:
         except FederationError as error:
             logger.info("the coordinator was not told: %s", error)
 
-    def serve(self, on_result: Callable[[Task, Any], None]) -> None:
+    def serve(self, on_result: Callable[[Task, Any], None]) -> bool:
         """Join, and carry out runs until the coordinator ends. Join again if it was restarted.
 
-        The site outlives a run that fails. The error of the last run is raised in the end.
+        The site outlives a run that fails. The error of the last run is raised in the end. Returns whether the coordinator has said that
+        it ends; it may also be out of reach for good after a run whose result this site has.
         """
         failure: DfactError | None = None
+        ended = False
         self.join()
         while True:
             try:
@@ -181,11 +204,16 @@ class Site:
                 time.sleep(_PAUSE)
                 self.join()
                 continue
+            except UnreachableError as error:
+                if not ended:
+                    raise
+                logger.warning("%s", error)
+                return False
             if run is None:
                 if failure is not None:
                     raise failure
-                return
-            failure = None
+                return True
+            failure, ended = None, False
             try:
                 task, result = self.carry_out(run)
             except RunLostError:
@@ -195,7 +223,9 @@ class Site:
                 failure = error
                 time.sleep(_PAUSE)
                 continue
-            on_result(task, result)
+            with _Beats(self._connection):  # the coordinator waits until the result is saved
+                on_result(task, result)
+            ended = True
 
 
 class _LoggedConnection:

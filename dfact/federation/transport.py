@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import re
+import socket
 import ssl
 import threading
 import time
@@ -29,6 +30,7 @@ from dfact.federation.coordinator import Hub, Run, SitesBase
 from dfact.federation.description import Description
 from dfact.federation.exchange import VoidCallError
 from dfact.federation.messages import MAX_BYTES, Message
+from dfact.federation.site import UnreachableError
 
 logger = logging.getLogger("dfact.federation")
 FRAME = 1 << 20
@@ -38,10 +40,12 @@ _SERVICE, _METHOD = "dfact.Federation", "Call"
 _SITE, _ACCEPTED = "dfact-site-bin", "dfact-accepted"  # keys of metadata
 _CALLS = 4  # of one site at the same time: a step, a task, a sign of life, and one whose connection has broken unnoticed
 _LINGER, _PRESENT = 10.0, 15.0
-"""Seconds for which a closing server stays for the sites that have called within that many seconds."""
+"""Seconds for which a closing server stays for its sites after a failure, and after which a site without a call is not waited for."""
 _PAUSE, _MAX_PAUSE, _LIVED = 0.1, 5.0, 10.0
 """Seconds between two attempts, at first and at most, and seconds after which a call that breaks begins a new outage."""
-_REFUSALS = 5
+_CLOSED = re.compile("socket closed|connection reset", re.IGNORECASE)
+_PROBED, _PROBE = 5, 5.0  # attempts to connect until a refusal is looked for, and seconds to find it
+_NO_COORDINATOR = "as by a proxy or a tunnel whose coordinator is down or refuses this site"
 _TLS_FAILURE = re.compile("handshake failed|verification check failed|not in peer certificate", re.IGNORECASE)
 """Words of gRPC about a certificate of the coordinator; a release that has others lets the site wait, and prints them at the end."""
 _MAX_TEXT = 2000  # characters of a refusal, which travels in a header
@@ -214,14 +218,22 @@ class HubServer:
         self._server.start()
 
     def close(self) -> None:
-        """Close the hub, wait some seconds until the sites that are still there know it, and stop to listen."""
+        """Close the hub, wait until the sites that are still there know it, and stop to listen.
+
+        Sites that save the result of a run that has succeeded call meanwhile. They are waited for as long as the hub waits for a site.
+        """
         self._hub.close()
+        until = time.monotonic() + (self._hub.wait if self._hub.succeeded else _LINGER)
         with self._changed:
-            now = time.monotonic()
-            present = {site for site, called in self._called.items() if self._open[site] or now - called < _PRESENT}
-            self._changed.wait_for(lambda: present.isdisjoint(self._called), _LINGER)
+            while self._is_awaited() and (rest := until - time.monotonic()) > 0:
+                self._changed.wait(min(rest, 1.0))
         self._server.stop(1).wait()
         self._pool.shutdown(wait=False)
+
+    def _is_awaited(self) -> bool:
+        """Return whether a site is still there that does not know yet that there are no more runs."""
+        now = time.monotonic()
+        return any(self._open[site] or now - called < _PRESENT for site, called in self._called.items())
 
     def __enter__(self) -> Self:
         return self
@@ -341,7 +353,7 @@ class GrpcConnection:
         server_name: str | None = None,
     ) -> None:
         grpc = _grpc()
-        self._address, self._patience = address, wait
+        self._address, self._patience, self._security, self._server_name = address, wait, security, server_name
         self._closed = threading.Event()
         self._gave_up = False
         """Whether the last call has waited in vain: further calls, as of a failure, try only once."""
@@ -374,9 +386,10 @@ class GrpcConnection:
     def call(self, message: Message) -> Message:
         """Send a message until it is answered, and return the answer.
 
-        Raises FederationError with the coordinator's words if it refuses, and if it is not reached in time, or not with TLS.
+        Raises FederationError with the coordinator's words if it refuses, and if one of the certificates is refused, and
+        UnreachableError if the coordinator is not reached in time.
         """
-        data, until, pause, refusals = message.encode(), None, _PAUSE, 0
+        data, until, pause, failures = message.encode(), None, _PAUSE, 0
         while True:
             try:
                 answer = self._attempt(data)
@@ -388,21 +401,52 @@ class GrpcConnection:
             if until is None or lived:
                 until, pause = now + (0 if self._gave_up else self._patience), _PAUSE
                 logger.info("the coordinator at %s is not reached, trying again: %s", self._address, text)
-            refusals = refusals + 1 if "failed to connect" in text and text.endswith(": Socket closed") else 0
-            self._refuse_tls(text, refusals)
+            failures = failures + 1 if "failed to connect" in text else 0
+            self._refuse_tls(text, failures)
             if now >= until:
                 self._gave_up = True
-                raise FederationError(f"the coordinator at {self._address} was not reached within {self._patience:g} s: {text}")
+                text += f", {_NO_COORDINATOR}" if _CLOSED.search(text) else ""
+                raise UnreachableError(f"the coordinator at {self._address} was not reached within {self._patience:g} s: {text}")
             self._closed.wait(min(random.uniform(pause / 2, pause), until - now))
             pause = min(2 * pause, _MAX_PAUSE)
 
-    def _refuse_tls(self, text: str, refusals: int) -> None:
+    def _refuse_tls(self, text: str, failures: int) -> None:
         """Raise FederationError if repeating is in vain."""
         if _TLS_FAILURE.search(text):
             raise FederationError(f"the coordinator at {self._address} does not show a certificate of this authority and name: {text}")
-        if refusals == _REFUSALS:  # a server that accepts no certificate closes the connection without a word
-            why = "it expects one" if self._metadata else "its authority is another, or it has expired"
+        if failures == 0 or failures % _PROBED:
+            return
+        if self._is_refused():
+            why = "it expects one" if self._security is None else "its authority is another, or it has expired"
             raise FederationError(f"the coordinator at {self._address} does not accept the certificate of this site: {why}")
+        if failures == _PROBED and _CLOSED.search(text):
+            logger.warning("connections to %s are closed, %s; trying again for up to %g s", self._address, _NO_COORDINATOR, self._patience)
+
+    def _is_refused(self) -> bool:
+        """Return whether the coordinator shows its certificate, and then closes the connection: it accepts no other certificate.
+
+        gRPC reports a closed connection in the same words before and after that, as of a proxy without its coordinator.
+        """
+        shown, (host, _, port), security = False, self._address.rpartition(":"), self._security
+        host = host.strip("[]")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.set_alpn_protocols(["h2"])
+        try:
+            if security is None:  # a server that speaks TLS expects a certificate, whoever it is
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            else:
+                context.load_verify_locations(security.authority)
+                context.load_cert_chain(security.certificate, security.key)
+            with (
+                socket.create_connection((host, int(port)), _PROBE) as plain,
+                context.wrap_socket(plain, server_hostname=self._server_name or host) as encrypted,
+            ):
+                shown = True
+                return not encrypted.recv(1)  # a coordinator that accepts the site sends the settings of HTTP/2
+        except TimeoutError:
+            return False
+        except OSError:
+            return shown
 
     def _attempt(self, data: bytes) -> memoryview:
         """Send a message once, and return the answer."""
@@ -491,5 +535,8 @@ class Sites(SitesBase):
         return self._server.address
 
     def close(self) -> None:
-        """End the connections, once the sites that are still there know it."""
+        """End the programs of the sites, once they have saved their results.
+
+        Save the models before: the sites delete the checkpoints of fits that have succeeded, without which not all models resume.
+        """
         self._server.close()

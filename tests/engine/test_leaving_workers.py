@@ -165,7 +165,7 @@ class TestNotices:
 
             with amid(tmp_path, 2, 0, stop):
                 sums += take(session, pass_, [2])
-            until(lambda: session._session.all_leaving)
+            until(lambda: session._session.save_due)
             start(commands, 2)
             sums += take(session, pass_, [3, 4, 5])
             assert resume_point(checkpoint) in {2, 3}

@@ -1,5 +1,6 @@
 """Data of a few sites, small enough that each has several partitions."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ NAMES = ("east", "north", "south")
 SIZES = (700, 190, 211)
 
 
-@pytest.fixture(autouse=True)
-def _small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.layout._SMALL_PARTITION_ENTRIES", 1 << 10)
+@pytest.fixture(autouse=True, scope="package")
+def _small_partitions() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dfact.data.layout._SMALL_PARTITION_ENTRIES", 1 << 10)
+        yield
 
 
 def stored_sites(folder: Path, m: int = 40, seed: int = 0, **settings: Any) -> dict[str, Dataset]:

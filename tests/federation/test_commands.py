@@ -76,6 +76,8 @@ def test_a_fit_survives_the_loss_of_a_site_and_of_the_coordinator(folder: Path, 
     np.testing.assert_array_equal(found.components_, expected.components_)
     own = [np.asarray(dfact.load_model(folder / name / "icqf.model").factors_) for name in NAMES]
     np.testing.assert_array_equal(np.concatenate(own), np.asarray(expected.factors_))
+    assert not (folder / "progress").exists()
+    assert [path for name in NAMES for path in (folder / name / "progress").iterdir()] == []
     entries = read_log(log)
     assert min(entry["rows"] for entry in entries if entry["arrays"]) == len(own[1])
     capsys.readouterr()
@@ -118,6 +120,7 @@ def test_invalid_files_are_refused(folder: Path, capsys: pytest.CaptureFixture[s
         'sites = "a"\n': "is 'a', expected a list of texts",
         "sites = [\n": "is not TOML",
         'sites = ["a"]\naddress = "0.0.0.0:1"\ninsecure = true\n': "insecure",
+        'sites = ["a"]\nca = "ca.pem"\nkey = "key.pem"\n': "ca, cert and key are given in part",
         'sites = ["a"]\ncontract = "policy.toml"\ninsecure = true\naddress = "127.0.0.1:0"\n': "is not a contract",
     }
     for text, message in cases.items():
@@ -129,6 +132,9 @@ def test_invalid_files_are_refused(folder: Path, capsys: pytest.CaptureFixture[s
         options = ["--name", "north", "--data", str(folder / "north.zarr"), "--output", str(folder / "north"), "--insecure"]
         assert main(["site", "join", "127.0.0.1:1", *options, "--policy", str(folder / "policy.toml")]) == 1
         assert message in capsys.readouterr().err
+    certificate = ["--cert", str(folder / "north.pem")]
+    assert main(["site", "join", "127.0.0.1:1", *options, *certificate]) == 1
+    assert "ca, cert and key are given in part" in capsys.readouterr().err
     assert main(["site", "policy"]) == 0
     (folder / "policy.toml").write_text(capsys.readouterr().out)
     assert Policy.read(folder / "policy.toml") == Policy()

@@ -17,7 +17,7 @@ from dfact.errors import DfactError, FederationError, ParameterError
 from dfact.federation.coordinator import Hub
 from dfact.federation.messages import Message
 from dfact.federation.policy import Policy
-from dfact.federation.site import Site
+from dfact.federation.site import Site, UnreachableError
 from dfact.federation.transport import FRAME, GrpcConnection, HubServer, Security, Sites
 from tests.federation.certificates import issue
 from tests.tls.authority import Authority
@@ -31,6 +31,7 @@ ALIVE = Message({"kind": "alive"})
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.federation.transport._PAUSE", 0.01)
+    monkeypatch.setattr("dfact.federation.transport._PROBED", 2)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +137,31 @@ def test_the_bits_stay_when_connections_break() -> None:
     assert_bits_of_the_pooled_fit(found)
 
 
+def test_a_coordinator_waits_until_its_sites_have_saved_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failure it would not wait for longer than some seconds."""
+    monkeypatch.setattr("dfact.federation.transport._LINGER", 0)
+    ends: list[bool] = []
+    sites = Sites(["north"], LOCAL, insecure=True, wait=60)
+
+    def save(*_: Any) -> None:
+        assert closing_begun.wait(60)
+
+    def serve() -> None:
+        with GrpcConnection(sites.address, insecure=True, name="north", wait=5) as connection:
+            data = dfact.data.coerce.as_dataset(data_of_sites()["north"])
+            site = Site("north", data, connection, policy=Policy(extremes=True, min_cell=1), executor=InlineExecutor())
+            ends.append(site.serve(save))
+
+    close, closing_begun = Hub.close, threading.Event()
+    monkeypatch.setattr(Hub, "close", lambda hub: (close(hub), closing_begun.set()))
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with sites:
+        sites.fit(dfact.ICQF(2, max_iter=2))
+    thread.join()
+    assert ends == [True]
+
+
 def test_a_site_that_does_not_join_ends_the_fit_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.federation.transport._LINGER", 1e6)  # nobody is waited for in vain
     ends: list[str] = []
@@ -166,8 +192,10 @@ def test_a_site_that_does_not_join_ends_the_fit_with_its_words(monkeypatch: pyte
 
 @pytest.fixture(scope="module")
 def server(files: dict[str, Security]) -> Iterator[HubServer]:
-    with HubServer(Hub(NAMES, wait=60, contract=None), LOCAL, files["coordinator"], max_bytes=FRAME + 2000) as server:
-        yield server
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dfact.federation.transport._LINGER", 0)
+        with HubServer(Hub(NAMES, wait=60, contract=None), LOCAL, files["coordinator"], max_bytes=FRAME + 2000) as server:
+            yield server
 
 
 @pytest.mark.parametrize(
@@ -197,6 +225,25 @@ def test_a_peer_without_certificate_is_not_answered(encrypted: bool, server: Hub
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     site = GrpcConnection(server.address, wait=30, insecure=True, name="north")
     with site, pytest.raises(FederationError, match="does not accept the certificate of this site: it expects one"):
+        site.call(ALIVE)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_proxy_without_its_coordinator_is_not_taken_for_a_refusal(
+    encrypted: bool, server: HubServer, files: dict[str, Security], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It accepts connections and closes them, as a coordinator does that accepts no certificate."""
+    plain = HubServer(Hub(NAMES, wait=60, contract=None), LOCAL, insecure=True)
+    settings: Any = {"security": files["north"]} if encrypted else {"insecure": True, "name": "north"}
+    with plain, closing(Forwarder((server if encrypted else plain).address, [1] * 3)) as proxy:
+        with GrpcConnection(proxy.address, **settings) as site:
+            assert site.call(ALIVE).fields == ALIVE.fields
+        assert "are closed, as by a proxy or a tunnel whose coordinator is down" in caplog.text
+    with (
+        closing(Forwarder(server.address, [1] * 99)) as proxy,
+        GrpcConnection(proxy.address, wait=0.1, **settings) as site,
+        pytest.raises(UnreachableError, match=r"not reached within 0.1 s: .*, as by a proxy or a tunnel whose coordinator is down"),
+    ):
         site.call(ALIVE)
 
 
@@ -279,6 +326,7 @@ class Echo:
     """A hub that answers with the message, refuses, fails, or waits."""
 
     sites = NAMES
+    succeeded = False
 
     def __init__(self) -> None:
         self.waiting, self.released = threading.Semaphore(0), threading.Event()
@@ -370,6 +418,15 @@ def test_insecure_connections_stay_on_one_machine(files: dict[str, Security]) ->
     for address in ("127.0.0.1", "unix:/tmp/socket", "127.0.0.1:99999", "ipv4:127.0.0.1:80", ":8790"):
         with pytest.raises(ParameterError, match="expected HOST:PORT"):
             HubServer(hub, address, insecure=True)
+
+
+@pytest.mark.parametrize("given", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1), (0, 1, 1)])
+def test_certificates_in_part_are_refused(given: tuple[int, int, int]) -> None:
+    path = Path("file.pem")
+    with pytest.raises(ParameterError, match="ca, cert and key are given in part, expected all three or none"):
+        Security.of(*(path if each else None for each in given))
+    assert Security.of(path, path, path) == Security(path, path, path)
+    assert Security.of(None, None, None) is None
 
 
 def test_two_coordinators_do_not_share_a_port(server: HubServer, files: dict[str, Security]) -> None:

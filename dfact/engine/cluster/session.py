@@ -116,7 +116,7 @@ class ClusterSession(CheckpointableSession):
 
     def run(self, request: RunPass[P]) -> P:
         self._update_workers()
-        if self.all_leaving and self._saved and self._journal.base == self._done:
+        if self.save_due and self._saved and self._journal.base == self._done:
             logger.warning("All workers are leaving; the checkpoint holds their state, and the fit waits for other workers")
             self._workers.release(self._workers.all)
         # Sums that wait for a step cannot move, and a worker that is leaving stays for it.
@@ -207,7 +207,7 @@ class ClusterSession(CheckpointableSession):
         return self._workers.environments.distinct
 
     @property
-    def all_leaving(self) -> bool:
+    def save_due(self) -> bool:
         return self._workers.all_leaving
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
