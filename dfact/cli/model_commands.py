@@ -291,7 +291,8 @@ def run_fit_across_sites(
         with model_output(path, plot, overwrite=overwrite) as write:
             sites = stack.enter_context(open_sites(data))  # which keep their checkpoints until the model is there
             with closing(Progress("fit")) as progress:
-                sites.fit(model.set_params(callbacks=[progress]), weights=weighted, checkpoint=checkpoint)
+                settings = {} if checkpoint is None else {"checkpoint": checkpoint, "checkpoint_every": model.checkpoint_every}
+                sites.fit(model.set_params(callbacks=[progress]), weights=weighted, **settings)
             write(model)
         if checkpoint is not None:
             remove(checkpoint)
