@@ -11,6 +11,7 @@ from distributed import Client
 import dfact
 from benchmarks.faults.fits import Processes
 from dfact.data.coerce import as_dataset
+from dfact.data.dataset import Dataset
 from dfact.engine.cluster import watchdog
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import partitions
@@ -87,7 +88,7 @@ def test_a_selection_has_the_bits_of_the_concatenated_data(client: Client) -> No
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
     """A cluster whose workers may be killed."""
-    with Processes(tmp_path / "cluster") as processes:
+    with Processes(tmp_path) as processes:
         processes.start(3)
         yield processes
 
@@ -96,7 +97,9 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 @pytest.mark.cluster
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["icqf", "pca"])
-def test_a_lost_worker_of_a_site_changes_no_bit(name: str, processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_worker_of_a_site_changes_no_bit(
+    name: str, processes: Processes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(watchdog, "POLL_SECONDS", 0.2)
     data, run = answers(), sessions.CoordinatorSession.run
     pooled = MODELS[name]().set_params(executor="inline").fit(dfact.concatenate(list(data.values())))
@@ -115,16 +118,15 @@ def test_a_lost_worker_of_a_site_changes_no_bit(name: str, processes: Processes,
             found = sites.fit(MODELS[name]())
             assert sites.failures == {}
     assert len(counted) > 4
+    assert "is lost; the others recompute its partitions" in caplog.text
     assert_pooled(found, sites.results, pooled)
 
 
-def described(folder: Path) -> tuple[Description, dict[str, dfact.Dataset]]:
-    """The data of all sites, which is stored in chunks of different sizes."""
-    data = {}
-    for name, X in answers().items():
-        dfact.import_array(np.where(np.isnan(X), 9, X).astype(np.uint8), folder / f"{name}.zarr", missing=9, valid_range=(0, 3))
-        data[name] = dfact.open_dataset(folder / f"{name}.zarr")
-    data["south"] = as_dataset(np.asarray(data["south"].source.read(0, 211)), missing=9, valid_range=(0, 3))
+def described(folder: Path) -> tuple[Description, dict[str, Dataset]]:
+    """The data of all sites: those of the north are stored, others are in memory."""
+    data = {name: as_dataset(X) for name, X in answers().items()}
+    dfact.import_array(answers()["north"], folder / "north.zarr")
+    data["north"] = dfact.open_dataset(folder / "north.zarr")
     return pool([Description.of(name, each, extremes=True) for name, each in data.items()], None), data
 
 
@@ -152,7 +154,7 @@ def test_passes_that_fit_at_all_sites_fit_at_each(tmp_path: Path) -> None:
     common = make_plan(pooled.dataset().source, FLOAT32, FOOTPRINT, Resources.common(map(Resources.of, own.values())).planned())
     for name, workers in own.items():
         source = pooled.dataset(name, data[name]).source
-        [segment] = [part.alone() for part in partitions(source, 9, None).segments if part.source.present_rows]
+        [segment] = [part.alone() for part in partitions(source, None, None).segments if part.source.present_rows]
         plan = make_plan(segment.source, FLOAT32, FOOTPRINT, workers, segment.layout)
         assert plan.working <= common.working
         assert plan.driver <= common.driver
@@ -177,7 +179,7 @@ def test_a_site_plans_with_the_memory_of_its_own_workers(tmp_path: Path) -> None
     def planned(limit: int) -> Any:
         own = WorkerResources("distributed", 2, 1, limit, 0)
         executor = SiteExecutor(inner, own, common, None, None)  # type: ignore[arg-type]  # nothing is sent
-        executor.open(partitions(source, 9, None), plan)
+        executor.open(partitions(source, None, None), plan)
         return inner.plan
 
     roomy = planned(1 << 30)
