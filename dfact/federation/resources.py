@@ -14,7 +14,7 @@ _MAX_MEMORY, _MAX_THREADS, _MAX_WORKERS = 1 << 50, 1 << 12, 1 << 16
 
 @dataclass(frozen=True)
 class Resources:
-    """What a site has for its passes, or what all sites have at least."""
+    """The resources of a site for its passes, or those of all sites together."""
 
     memory: int
     """Free memory of a process, in bytes."""
@@ -25,9 +25,9 @@ class Resources:
 
     @classmethod
     def of(cls, found: WorkerResources) -> Resources:
-        """Return those of the executor of a site."""
+        """Return those of the executor of a site, whose memory may have no limit."""
         workers = found.processes if found.on_cluster else 0
-        return cls(max(0, found.limit - found.baseline), found.threads, workers)
+        return cls(min(max(0, found.limit - found.baseline), _MAX_MEMORY), found.threads, workers)
 
     @classmethod
     def common(cls, sites: Iterable[Resources]) -> Resources:

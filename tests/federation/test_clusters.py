@@ -1,5 +1,6 @@
-"""Sites whose passes run on a Dask cluster of their own: bits are those of the concatenated data, plans those of its workers."""
+"""Sites with a Dask cluster of their own: fits have the bits of the concatenated data, and plans the memory of the workers."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dfact.errors import MemoryPlanError
 from dfact.federation import sessions
 from dfact.federation.description import Description, pool
 from dfact.federation.in_process import InProcessSites
+from dfact.federation.messages import Message
 from dfact.federation.policy import Policy
 from dfact.federation.resources import Resources
 from dfact.federation.sessions import SiteExecutor
@@ -158,6 +160,11 @@ def test_passes_that_fit_at_all_sites_fit_at_each(tmp_path: Path) -> None:
         plan = make_plan(segment.source, FLOAT32, FOOTPRINT, workers, segment.layout)
         assert plan.working <= common.working
         assert plan.driver <= common.driver
+
+
+def test_workers_without_a_limit_of_memory_may_join() -> None:
+    stated = Resources.of(WorkerResources("distributed", 3, 2, sys.maxsize, 0))
+    assert Resources.from_message(Message({"kind": "join", **stated.as_fields()})) == stated
 
 
 class Opened:
