@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchmarks.faults.fits import Processes
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.engine.cluster import watchdog
+from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import partitions
 from dfact.errors import MemoryPlanError
@@ -85,6 +87,41 @@ def test_a_selection_has_the_bits_of_the_concatenated_data(client: Client) -> No
         found = sites.select(dfact.ICQF(max_iter=4, random_state=0), **settings)
         assert sites.failures == {}
     assert found.table.drop(columns="seconds").equals(expected.table.drop(columns="seconds"))
+
+
+class Small(DistributedExecutor):
+    """A cluster whose workers have little memory."""
+
+    def workers(self, memory_limit: int | str | None) -> WorkerResources:
+        found = super().workers(memory_limit)
+        return replace(found, limit=found.baseline + self.memory)
+
+    memory = 1 << 30
+
+
+@pytest.mark.exhaustive
+def test_small_workers_of_a_site_make_all_sites_read_more_often(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of all pairs of items are counted a part at a time, everywhere the same part, to stay within the memory of the workers."""
+    data, plans, passes = answers(), [], []
+    opened, run = sessions.CoordinatorExecutor.open, sessions.CoordinatorSession.run
+    monkeypatch.setattr(
+        sessions.CoordinatorExecutor, "open", lambda self, rows, plan: plans.append(plan) or passes.append(0) or opened(self, rows, plan)
+    )
+
+    def counted(self: Any, request: Any) -> Any:
+        passes[-1] += 1
+        return run(self, request)
+
+    monkeypatch.setattr(sessions.CoordinatorSession, "run", counted)
+    pooled = MODELS["polychoric"]().set_params(executor="inline").fit(dfact.concatenate(list(data.values())))
+    for enough in (True, False):
+        if not enough:
+            monkeypatch.setattr(Small, "memory", plans[0].working + plans[0].driver - 1)
+        with InProcessSites(data, policy=OPEN, executors={"north": Small(client)}) as sites:
+            found = sites.fit(MODELS["polychoric"]())
+            assert sites.failures == {}
+        np.testing.assert_array_equal(found.components_, pooled.components_)
+    assert passes[-1] > passes[0]
 
 
 @pytest.fixture
