@@ -3,7 +3,16 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dfact.errors import ClusterError, ConvergenceWarning, DataError, DfactError, MemoryPlanError, ParameterError, StoreError
+from dfact.errors import (
+    ClusterError,
+    ConvergenceWarning,
+    DataError,
+    DfactError,
+    FederationError,
+    MemoryPlanError,
+    ParameterError,
+    StoreError,
+)
 from dfact.models.catalogue import CATALOGUE
 from dfact.renames import MODELS, warn_model
 
@@ -56,6 +65,7 @@ __all__ = [
     "ElasticCP",
     "ExpectileMF",
     "FactorAnalysis",
+    "FederationError",
     "GradeOfMembership",
     "Item",
     "MemoryPlanError",

@@ -16,7 +16,7 @@ from dfact.report.reliability_tables import write_description
 from dfact.selection.result import Selection
 
 SITES = ("east", "north", "south")
-ANSWERS, TENSOR = "answers", "tensor"
+ANSWERS, TENSOR, WEIGHTED = "answers", "tensor", "weighted"
 DEPTH = 5
 """Length of the last mode of the tensor, whose slices are the rows of the answers."""
 MISSING, HIGHEST = 9, 3
@@ -67,6 +67,7 @@ CASES = (
         "-k 4 --correlation polychoric",
         lambda **s: dfact.FactorAnalysis(4, correlation="polychoric", **s),
     ),
+    _fit("FactorAnalysis, weighted", "fa", "-k 4", lambda **s: dfact.FactorAnalysis(4, **s), WEIGHTED),
     _fit("PCA", "pca", "-k 4", lambda **s: dfact.PCA(4, **s)),
     _fit("ExpectileMF", "emf", "-k 4 --ridge 0.1 --max-iter 20", lambda **s: dfact.ExpectileMF(4, ridge=0.1, max_iter=20, **s)),
     _fit(
@@ -127,7 +128,8 @@ def write_site(folder: Path, site: str, rows: int, columns: int) -> None:
     confounders = as_frame({AGE: age}, rows)
     dfact.import_array(values, folder / f"{ANSWERS}.zarr", confounders=confounders, confounder_ranges={AGE: AGES}, **settings)
     dfact.import_array(values.reshape(rows, -1, DEPTH), folder / f"{TENSOR}.zarr", **settings)
-    for data in (ANSWERS, TENSOR):
+    dfact.import_array(values, folder / f"{WEIGHTED}.zarr", weights=rng.gamma(4, 1, rows), **settings)
+    for data in (ANSWERS, TENSOR, WEIGHTED):
         write_contract(dfact.open_dataset(folder / f"{data}.zarr"), folder / f"{data}.json")
 
 

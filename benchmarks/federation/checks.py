@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.federation import canaries, costs, recording
 from benchmarks.federation.cases import CASES, SITES, Case, description_text, row_factors, same_result
-from benchmarks.federation.faults import Fault, faults, suffer
+from benchmarks.federation.faults import LONG, TILED, Fault, faults, suffer
 from benchmarks.federation.recording import Recorded
 from benchmarks.federation.sites import COORDINATOR, Network, Run
 
@@ -120,11 +120,11 @@ class Benchmark:
 
     def faults(self) -> None:
         """Check fits that suffer one fault each."""
-        for fault in faults(*CUTS):
-            run, longest = suffer(self.network, [fault])
+        for case, fault in [*((LONG, fault) for fault in faults(*CUTS)), *((TILED, fault) for fault in faults())]:
+            run, longest = suffer(self.network, [fault], case)
             same = self.same_bits(run)
             text = f"{'same' if same else 'other bits'}, longest pause {longest:.1f} s"
-            self.checks.add(fault.name, "the bits of the pooled fit", text, passed=same)
+            self.checks.add(f"{case.name}, {fault.name}", "the bits of the pooled fit", text, passed=same)
 
     def costs(self, recorded: list[Recorded], repeats: int) -> list[dict[str, Any]]:
         """Return a table of the costs of the recorded cases; check the bits across 20 sites."""

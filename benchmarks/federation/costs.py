@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 import dfact
-from benchmarks.federation.cases import ANSWERS, CASES, DEPTH, MISSING, Case, across, same_result, site_answers
+from benchmarks.federation.cases import ANSWERS, CASES, DEPTH, MISSING, TENSOR, Array, Case, across, same_result, site_answers
 from benchmarks.federation.sites import COORDINATOR, SITES, Network
 from dfact.cli.across_sites import open_sites
+from dfact.data.coerce import as_dataset
 from dfact.federation.in_process import InProcessSites
 from dfact.federation.policy import Policy
 from dfact.federation.site_log import read_log
@@ -84,7 +85,7 @@ def many_sites(cases: Sequence[Case], rows: int, columns: int, repeats: int) -> 
         part[part == MISSING] = np.nan
     table = []
     for data in _data_of(cases):
-        parts = {name: part if data == ANSWERS else part.reshape(rows, -1, DEPTH) for name, part in values.items()}
+        parts = {name: _in_memory(data, part, number) for number, (name, part) in enumerate(values.items())}
         whole = dfact.concatenate(list(parts.values()))
         with tempfile.TemporaryDirectory() as folder:
             logs: Any = {name: Path(folder) / name for name in parts}
@@ -92,6 +93,14 @@ def many_sites(cases: Sequence[Case], rows: int, columns: int, repeats: int) -> 
                 log = next(iter(logs.values()))
                 table += [_costs(case, sites, whole, log, repeats) for case in cases if case.data == data]
     return table
+
+
+def _in_memory(data: str, part: Array, number: int) -> Any:
+    """Return the answers of a site as data of this kind."""
+    if data == TENSOR:
+        return part.reshape(len(part), -1, DEPTH)
+    weights = np.random.default_rng([8, number]).gamma(4, 1, len(part))
+    return part if data == ANSWERS else as_dataset(part).with_weights(weights)
 
 
 def _costs(case: Case, sites: InProcessSites, whole: Any, log: Path, repeats: int) -> dict[str, Any]:

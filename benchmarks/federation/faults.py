@@ -6,7 +6,7 @@ from datetime import datetime
 from itertools import pairwise
 
 import dfact
-from benchmarks.federation.cases import ICQF, SITES
+from benchmarks.federation.cases import ICQF, SITES, Case
 from benchmarks.federation.sites import COORDINATOR, Network, Run
 from dfact.federation.site_log import read_log
 
@@ -17,6 +17,13 @@ LONG = replace(
     options=("-k", "4", "--max-iter", str(ITERATIONS), "--tol", "0"),
     model=lambda **settings: dfact.ICQF(4, max_iter=ITERATIONS, tol=0, **settings),
 )
+TILED = replace(
+    LONG,
+    name=f"PCA, {ITERATIONS} iterations",
+    command=("fit", "pca"),
+    model=lambda **settings: dfact.PCA(4, max_iter=ITERATIONS, tol=0, **settings),
+)
+"""A fit whose sums are kept by tiles of columns, as entries are missing."""
 STRUCK = SITES[1]
 
 
@@ -51,9 +58,9 @@ def faults(*cuts: float) -> list[Fault]:
     return [Fault("site killed", 15, kill_site), Fault("coordinator killed", 30, kill_coordinator), *cut_off]
 
 
-def suffer(network: Network, struck: Sequence[Fault], *, via: str = COORDINATOR) -> tuple[Run, float]:
+def suffer(network: Network, struck: Sequence[Fault], case: Case = LONG, *, via: str = COORDINATOR) -> tuple[Run, float]:
     """Fit across the sites while all of this happens; return the run, and the longest time between two sums of the site, in seconds."""
-    run, reached = network.run(LONG, via=via, checkpoint=True), 0
+    run, reached = network.run(case, via=via, checkpoint=True), 0
     for fault in struck:
         watched = run.sites[SITES[0]]
         watched.wait_for(lambda step=fault.step: run.steps(SITES[0]) >= step, f"step {fault.step}")

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 import dfact
 from benchmarks.common import exit_code, report
-from benchmarks.nmf.speed import dense_counts, sparse_counts
+from benchmarks.nmf.speed import dense_counts, objective_of, sparse_counts
 
 _LOSSES = ("frobenius", "kullback-leibler")
 _MARGIN = 1.001
@@ -40,8 +40,9 @@ def ours(X: Any, k: int, loss: str, start: int, iterations: int) -> float:
 def peers(X: Any, k: int, loss: str, start: int, iterations: int) -> float:
     """Return the objective of scikit-learn from the start with this number."""
     solver = {"solver": "mu", "beta_loss": loss} if loss == "kullback-leibler" else {}
-    model = NMF(k, init="random" if start else "nndsvda", random_state=start, max_iter=iterations, tol=0, **solver).fit(X)
-    return 0.5 * float(model.reconstruction_err_) ** 2
+    model = NMF(k, init="random" if start else "nndsvda", random_state=start, max_iter=iterations, tol=0, **solver)
+    W = model.fit_transform(X)
+    return objective_of(X, W, model.components_, loss)
 
 
 def compare(name: str, X: Any, k: int, loss: str, starts: int, iterations: int) -> dict[str, Any]:

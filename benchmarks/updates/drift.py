@@ -1,6 +1,6 @@
 """Drift: false alarms of new rows of the same population, and how often planted drift is found.
 
-    python -m benchmarks.updates.drift [--runs 400]
+    python -m benchmarks.updates.drift [--runs 400] [--seed 0]
 
 Each run draws a questionnaire of 40 items from 0 to 4 with four factors: 4,000 people are fitted, and 1,000 new ones are checked, first as
 they are, then with two items shifted by 0.3 standard deviations. For Admixture it draws genotypes of 800 and 200 people from three
@@ -10,6 +10,7 @@ populations at 1,000 SNPs, of which two count the other allele in the new people
 import argparse
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,14 @@ from dfact.data.synthetic import PlantedAdmixture
 ITEMS, FACTORS, FITTED, NEW = 40, 4, 4000, 1000
 SHIFT, SHIFTED = 0.3, (5, 22)
 SNPS, POPULATIONS, SEEN_PEOPLE, NEW_PEOPLE = 1000, 3, 800, 200
-MODELS = {"ICQF": lambda: dfact.ICQF(FACTORS, bounds=(0.0, 4.0)), "FactorAnalysis": lambda: dfact.FactorAnalysis(FACTORS)}
+MODELS: dict[str, Callable[[], Any]] = {
+    "ICQF": lambda: dfact.ICQF(FACTORS, bounds=(0.0, 4.0)),
+    "NMF": lambda: dfact.NMF(FACTORS),
+    "FactorAnalysis": lambda: dfact.FactorAnalysis(FACTORS),
+    "PCA": lambda: dfact.PCA(FACTORS),
+    "ExpectileMF": lambda: dfact.ExpectileMF(FACTORS, tau=0.7, ridge=0.1),
+    "ElasticCP": lambda: dfact.ElasticCP(FACTORS, lam=1.0, random_state=0),
+}
 
 
 def people(n: int, rng: np.random.Generator, Q: NDArray[Any]) -> NDArray[Any]:
@@ -73,13 +81,15 @@ def run_genotypes(seed: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first run")
     parser.add_argument("--models", default=",".join((*MODELS, "Admixture")))
     arguments = parser.parse_args()
     rows, thresholds = [], []
     for name in arguments.models.split(","):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            runs = [run_genotypes(seed) if name == "Admixture" else run(name, seed) for seed in range(arguments.runs)]
+            seeds = range(arguments.seed, arguments.seed + arguments.runs)
+            runs = [run_genotypes(seed) if name == "Admixture" else run(name, seed) for seed in seeds]
         rates = {key: 100 * float(np.mean([each[key] for each in runs])) for key in runs[0]}
         rows.append({"model": name, "runs": len(runs), "false_alarms_%": rates["alarm"], "both_items_found_%": rates["both"]})
         least = 0 if name == "Admixture" else 2  # rare alleles make its tests conservative

@@ -99,13 +99,10 @@ def describe(
     if sites:
         require_no_options(plan=plan_only, executor=executor, scheduler=scheduler, items=items, memory_limit=memory_limit)
         with open_sites(data) as found:
-            _show(
-                found.describe(correlation=correlation, missing=missing, group_factors=group_factors, interval=interval),
-                out,
-                table=table,
-                style=style,
-                overwrite=overwrite,
+            described = found.describe(
+                correlation=correlation, missing=missing, group_factors=group_factors, interval=interval, weights=weighted
             )
+            _show(described, out, table=table, style=style, overwrite=overwrite)
         return
     dataset = choose_weights(read_dataset(data), weighted)
     with executor_for(executor, scheduler) as resolved:

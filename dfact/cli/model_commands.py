@@ -144,7 +144,7 @@ def fit_command(spec: ModelSpec) -> click.Command:
             require_no_options(
                 plan=plan_only, executor=executor, scheduler=scheduler, no_confounders=no_confounders, several_values=several
             )
-            run_fit_across_sites(spec.entry.load()(**parameters), data, path, plot, overwrite)
+            run_fit_across_sites(spec.entry.load()(**parameters), data, path, plot, overwrite, weighted)
             return
         with executor_for(executor, scheduler) as resolved:
             dataset = _read(data, no_confounders, weighted, spec)
@@ -196,7 +196,7 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
                 found: Any
                 if sites:
                     require_no_options(executor=executor, scheduler=scheduler, no_confounders=no_confounders)
-                    found = select_across_sites(data, spec.entry.load()(**parameters), select.search, settings)
+                    found = select_across_sites(data, spec.entry.load()(**parameters), select.search, settings | {"weights": weighted})
                 else:
                     found = search(spec.entry.load()(**parameters, executor=resolved), dataset, **settings)
             selections = found if len(outputs) > 1 else [found]
@@ -279,7 +279,9 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
         _print_models([(path, model)])
 
 
-def run_fit_across_sites(model: Any, data: Location, path: Location | None, plot: Location | None, overwrite: bool) -> None:
+def run_fit_across_sites(
+    model: Any, data: Location, path: Location | None, plot: Location | None, overwrite: bool, weighted: bool | None
+) -> None:
     """Fit the model to the rows of the sites that the file ``data`` names, and write it to ``path``."""
     from dfact.progress import Progress
     from dfact.storage.groups import remove
@@ -287,7 +289,7 @@ def run_fit_across_sites(model: Any, data: Location, path: Location | None, plot
     checkpoint = getattr(model, "checkpoint", None)
     with model_output(path, plot, overwrite=overwrite) as write:
         with open_sites(data) as sites, closing(Progress("fit")) as progress:
-            sites.fit(model.set_params(callbacks=[progress]), checkpoint=checkpoint)
+            sites.fit(model.set_params(callbacks=[progress]), weights=weighted, checkpoint=checkpoint)
         write(model)
     if checkpoint is not None:
         remove(checkpoint)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.sources.frames import as_pandas, require_unique
+from dfact.data.statistics import exact_sums
 from dfact.errors import DataError, ParameterError
 from dfact.lazy import is_data_frame, pd
 
@@ -175,15 +176,6 @@ class ConfounderSummary:
         limits = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
         counts = self.n_rows + other.n_rows, self.n_missing + other.n_missing
         return ConfounderSummary(self.name, *counts, levels, *limits, exact_sums(np.array([*self.sums, *other.sums])))
-
-
-def exact_sums(values: NDArray[np.float64]) -> tuple[float, ...]:
-    """Return a few numbers whose sum is exactly that of the values: the rounded sum, and what rounding leaves."""
-    rest, sums = values.tolist(), []
-    while total := math.fsum(rest):
-        sums.append(total)
-        rest.append(-total)
-    return tuple(sums)
 
 
 @dataclass(frozen=True)

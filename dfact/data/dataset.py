@@ -21,7 +21,7 @@ from dfact.data.run_digests import DIGEST_BYTES
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import RowSubset
 from dfact.data.statistics import ColumnStatistics
-from dfact.data.weights import check_weights, weight_series
+from dfact.data.weights import WeightSummary, check_weights, weight_series
 from dfact.errors import DataError
 from dfact.lazy import pd
 from dfact.storage.arrays import read_labels
@@ -133,6 +133,16 @@ class Dataset:
         """
         frame = self.confounders
         return () if frame is None else tuple(ConfounderSummary.of(frame[name]) for name in frame.columns)
+
+    def weight_summary(self) -> WeightSummary | None:
+        """Summarize the weights of the rows, as fits need them.
+
+        Returns
+        -------
+        WeightSummary or None
+            None without weights.
+        """
+        return None if self.weights is None else WeightSummary.of(self.weights)
 
     def stored_confounders(self) -> tuple[StoredConfounder, ...]:
         """Return the confounders as they are stored.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -126,3 +127,12 @@ class ColumnStatistics:
         """Proportion of missing entries."""
         total = self.n_rows * self.observed.size
         return float(1 - self.observed.sum() / total) if total else 0.0
+
+
+def exact_sums(values: NDArray[np.float64]) -> tuple[float, ...]:
+    """Return a few numbers whose sum is exactly that of the values: the rounded sum, and what rounding leaves."""
+    rest, sums = values.tolist(), []
+    while total := math.fsum(rest):
+        sums.append(total)
+        rest.append(-total)
+    return tuple(sums)

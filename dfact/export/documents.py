@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,7 @@ def model_document(model: Any) -> dict[str, Any]:
         "comparison": None if comparison is None else comparison_document(comparison, model),
         "stability": stability_document(model) if hasattr(model, "stability_") else None,
         "growth": growth_document(model) if hasattr(model, "growth_") else None,
+        "sites": asdict(model.sites_) if hasattr(model, "sites_") else None,
     }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from dfact.data.confounders import ConfounderSummary
 from dfact.data.dataset import Dataset
+from dfact.data.weights import WeightSummary
 from dfact.errors import FederationError, StoreError
 from dfact.federation.description import Description
 from dfact.federation.messages import Message
@@ -23,6 +24,7 @@ def contract_of(dataset: Dataset) -> Description:
         described,
         sites=(("contract", 0),),
         confounders=tuple(_without_counts(each, dataset) for each in described.confounders),
+        weights=None if described.weights is None else WeightSummary.of(np.zeros(0)),
         fingerprint="",
         n_empty_rows=0,
         observed=np.zeros_like(described.observed),

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Self
 
+import numpy as np
+
 from dfact.engine.environment import as_fields, current_environment, version_mismatch
 from dfact.errors import DfactError, FederationError
 from dfact.federation.description import Description, PooledDataset, pool
@@ -19,6 +21,7 @@ from dfact.federation.resources import Resources
 from dfact.federation.sessions import CoordinatorExecutor
 from dfact.federation.tasks import Task
 from dfact.models.estimator import Factorization
+from dfact.models.provenance import SitesRecord
 
 
 class Hub:
@@ -208,9 +211,20 @@ def result_digest(result: Any) -> str:
     return digest.hexdigest()
 
 
-def _shared_arrays(result: Any) -> Mapping[str, Any]:
-    import numpy as np
+def record_sites(result: Any, pooled: Description) -> str:
+    """Record the sites in the model of a result, if it has one; return the digest of the result."""
+    for model in models_of(result):  # any may have this annotation
+        names, rows = zip(*pooled.sites, strict=True)
+        vars(model)["sites_"] = SitesRecord(list(names), list(rows), result_digest(model))
+    return result_digest(result)
 
+
+def models_of(result: Any) -> list[Factorization]:
+    """Return the model of a fit, or that of a selection; none of a description."""
+    return [model for model in (result, getattr(result, "model", None)) if isinstance(model, Factorization)]
+
+
+def _shared_arrays(result: Any) -> Mapping[str, Any]:
     if isinstance(result, Factorization):
         return {"components": np.ascontiguousarray(result.components_)}
     table = getattr(result, "table", None)
@@ -238,7 +252,7 @@ class Run:
         executor = CoordinatorExecutor(exchange, [site for site, _ in pooled.sites], self._hub.resources.planned())
         try:
             result = task.run(data, executor, **runtime)
-            self._hub.end(result_digest(result))
+            self._hub.end(record_sites(result, pooled))
         except DfactError as error:
             exchange.fail(f"the coordinator: {error}")
             raise
@@ -254,13 +268,25 @@ class Run:
         return result
 
 
+def _given(**arguments: Any) -> dict[str, Any]:
+    """Return the arguments that are not None."""
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
 class SitesBase:
     """Fits across sites: the same for all ways to connect them."""
 
     _hub: Hub
     _run: Run
 
-    def fit(self, model: Factorization, *, checkpoint: str | PathLike[str] | None = None, checkpoint_every: int = 1) -> Any:
+    def fit(
+        self,
+        model: Factorization,
+        *,
+        weights: bool | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 1,
+    ) -> Any:
         """Fit the model to the rows of all sites. It has no row factors; each site keeps those of its rows.
 
         Parameters
@@ -268,6 +294,8 @@ class SitesBase:
         model : estimator
             ICQF, NMF, FactorAnalysis, PCA, ExpectileMF, ElasticCP, or Admixture with ``init="random"``. Its parameters are numbers and
             texts. Without a seed, the seed follows from the digest of the data.
+        weights : bool, optional
+            Whether the weights of the rows are used; by default if the data has any and the model takes them.
         checkpoint : path, optional
             Store for the progress, from which the same fit resumes.
         checkpoint_every : int
@@ -286,7 +314,7 @@ class SitesBase:
         runtime: dict[str, Any] = {"callbacks": model.callbacks} if getattr(model, "callbacks", ()) else {}
         if checkpoint is not None:
             runtime |= {"checkpoint": checkpoint, "checkpoint_every": checkpoint_every}
-        fitted = self._run.carry_out(Task.of("fit", model), **runtime)
+        fitted = self._run.carry_out(Task.of("fit", model, **_given(weights=weights)), **runtime)
         model.__dict__.update({name: value for name, value in vars(fitted).items() if name.endswith("_")})
         return model
 
@@ -300,7 +328,8 @@ class SitesBase:
         grid : dict
             Values of the parameters to choose among, by name.
         **arguments
-            ``n_blocks``, ``n_folds``, ``n_repeats``, ``rule``, ``n_restarts`` and ``random_state`` of that function.
+            ``n_blocks``, ``n_folds``, ``n_repeats``, ``rule``, ``n_restarts`` and ``random_state`` of that function, and ``weights`` of
+            :meth:`fit`.
 
         Returns
         -------
@@ -312,7 +341,9 @@ class SitesBase:
         FederationError
             The same conditions as for ``fit``.
         """
-        return self._run.carry_out(Task.of("select", model, grid={name: list(values) for name, values in grid.items()}, **arguments))
+        return self._run.carry_out(
+            Task.of("select", model, grid={name: list(values) for name, values in grid.items()}, **_given(**arguments))
+        )
 
     def describe(self, **arguments: Any) -> Any:
         """Describe the items and scales by :func:`dfact.describe` over the rows of all sites.
@@ -320,7 +351,8 @@ class SitesBase:
         Parameters
         ----------
         **arguments
-            ``scales`` by name, ``keys``, ``correlation``, ``missing``, ``group_factors`` and ``interval`` of that function.
+            ``scales`` by name, ``keys``, ``correlation``, ``missing``, ``group_factors`` and ``interval`` of that function. Data with
+            weights needs ``weights=False``, as weighted numbers of answers do not tell how many rows are behind them.
 
         Returns
         -------
@@ -332,7 +364,7 @@ class SitesBase:
         FederationError
             The same conditions as for ``fit``.
         """
-        return self._run.carry_out(Task.of("describe", None, **arguments))
+        return self._run.carry_out(Task.of("describe", None, **_given(**arguments)))
 
     def close(self) -> None:
         """End the connections, and thereby the programs of the sites."""

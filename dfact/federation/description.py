@@ -18,6 +18,7 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.concatenated import ConcatenatedSource
 from dfact.data.sources.dense import DenseSource
 from dfact.data.statistics import ColumnStatistics
+from dfact.data.weights import WeightSummary
 from dfact.errors import DataError, DfactError, FederationError
 from dfact.federation.messages import Message, short
 from dfact.federation.policy import WithheldError
@@ -58,9 +59,20 @@ class PooledDataset(Dataset):
 
     summaries: tuple[ConfounderSummary, ...] = ()
     """Summaries of the confounders of all rows."""
+    summary_of_weights: WeightSummary | None = None
+    """Summary of the weights of all rows."""
 
     def confounder_summaries(self) -> tuple[ConfounderSummary, ...]:
         return self.summaries
+
+    def weight_summary(self) -> WeightSummary | None:
+        return None if self.weights is None else self.summary_of_weights
+
+    def with_weights(self, weights: Any) -> Dataset:
+        assert weights is None, "no process has the weights of all rows"
+        if self.weights is None:
+            return self
+        return replace(self, weights=None, stored_fingerprint=json_digest({"unweighted": self.stored_fingerprint}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +91,8 @@ class Description:
     mode_labels: tuple[tuple[str, ...] | None, ...]
     confounders: tuple[ConfounderSummary, ...]
     confounder_ranges: dict[str, tuple[float, float]]
+    weights: WeightSummary | None
+    """Summary of the weights of the rows; None without weights."""
     fingerprint: str
     """Digest of the data, which a resumed fit must find again."""
     n_empty_rows: int
@@ -106,6 +120,7 @@ class Description:
             mode_labels=tuple(None if labels is None else tuple(map(str, labels)) for labels in dataset.mode_labels),
             confounders=tuple(_without_extremes(each, dataset, extremes=extremes) for each in dataset.confounder_summaries()),
             confounder_ranges={name: (each.low, each.high) for name, each in dataset.confounder_ranges.items()},
+            weights=dataset.weight_summary(),
             fingerprint=dataset.fingerprint,
             n_empty_rows=statistics.n_empty_rows,
             extremes=extremes,
@@ -143,6 +158,7 @@ class Description:
         """Return the description as a message of this kind."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _ARRAYS}
         values["confounders"] = [asdict(each) for each in self.confounders]
+        values["weights"] = None if self.weights is None else asdict(self.weights)
         return Message({"kind": kind, **values}, [getattr(self, name) for name in _ARRAYS])
 
     def _check_fields(self, least_rows: int) -> None:
@@ -161,6 +177,8 @@ class Description:
         for each in self.confounders:
             if each.n_rows != rows or each.n_missing > rows or (each.levels and sum(each.levels.values()) != rows - each.n_missing):
                 raise FederationError(f"a description has {short(each.name)} with {each.n_rows} rows, expected the {rows} of the data")
+        if self.weights is not None and (self.weights.n_rows != rows or self.weights.n_positive > rows):
+            raise FederationError(f"a description has weights of {self.weights.n_rows} rows, expected the {rows} of the data")
 
     def _check_arrays(self) -> None:
         m, columns = prod(self.slice_shape), len(self.columns)
@@ -196,6 +214,7 @@ class Description:
             self,
             sites=(*self.sites, *other.sites),
             confounders=tuple(mine.merge(theirs) for mine, theirs in zip(self.confounders, other.confounders, strict=True)),
+            weights=None if self.weights is None or other.weights is None else self.weights.merge(other.weights),
             fingerprint=json_digest({"first": self.fingerprint, "others": other.fingerprint}),
             n_empty_rows=self.n_empty_rows + other.n_empty_rows,
             observed=self.observed + other.observed,
@@ -220,8 +239,8 @@ class Description:
 
     @property
     def table_bytes(self) -> int:
-        """Memory of the confounders and the strata of all rows, which every process of a run holds."""
-        return 8 * (2 * len(self.confounders) + 1) * sum(n for _, n in self.sites)
+        """Memory of the confounders, the weights and the strata of all rows, which every process of a run holds."""
+        return 8 * (2 * len(self.confounders) + 2 * (self.weights is not None) + 1) * sum(n for _, n in self.sites)
 
     def dataset(self, name: str | None = None, own: Dataset | None = None) -> PooledDataset:
         """Return the data of all sites, of which the rows of the site with this name are present."""
@@ -240,13 +259,23 @@ class Description:
             offset=self.offset,
             statistics=statistics,
             confounder_source=self._confounder_rows(name, own),
+            weights=self._weights(name, own),
             codebook=None if self.codebook is None else Codebook.from_texts(self.codebook, self.columns),
             confounder_ranges={name: PlausibleRange(*limits) for name, limits in self.confounder_ranges.items()},
             labels=None if own is None or own.label_source is None else np.asarray(own.row_labels.astype(str), object),
             mode_labels=tuple(None if names is None else np.array(names, object) for names in self.mode_labels),
             stored_fingerprint=self.fingerprint,
             summaries=self.confounders,
+            summary_of_weights=self.weights,
         )
+
+    def _weights(self, name: str | None, own: Dataset | None) -> pd.Series[float] | None:
+        """Return the weights of all rows, of which those at other sites are missing."""
+        if self.weights is None:
+            return None
+        present = None if own is None else own.weights
+        parts = [np.full(n, np.nan) if present is None or site != name else present.to_numpy() for site, n in self.sites]
+        return pd.Series(np.concatenate(parts), name="sample_weight")
 
     def _confounder_rows(self, name: str | None, own: Dataset | None) -> pd.DataFrame | None:
         """Return a table of the confounders of all rows, of which those at other sites are missing."""
@@ -272,7 +301,8 @@ class Description:
         return pd.DataFrame(joined)
 
 
-_MAX_SUMS, _LARGEST = 100, 1e290  # of the exact sums of confounders, which are added without an overflow
+_MAX_SUMS, _LARGEST = 100, 1e290  # of the exact sums of confounders and weights, which are added without an overflow
+_MAX_EXPONENT = 1100  # of the weights, which are doubles
 _MAX_SITES, _MAX_ROWS, _MAX_MODES = 10_000, 1 << 40, 7
 _DTYPES = {np.dtype(order + kind).str for order in "<>" for kind in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")}
 _ARRAYS = ("offset", "observed", "valid_range", "minimum", "maximum")
@@ -307,6 +337,7 @@ def _parsed(values: dict[str, Any]) -> dict[str, Any]:
         "mode_labels": tuple(None if names is None else tuple(map(_text, names)) for names in values["mode_labels"]),
         "confounders": tuple(_summary(each) for each in values["confounders"]),
         "confounder_ranges": {_text(name): (float(low), float(high)) for name, (low, high) in values["confounder_ranges"].items()},
+        "weights": None if values["weights"] is None else _weight_summary(values["weights"]),
         "fingerprint": _text(values["fingerprint"]),
         "n_empty_rows": _count(values["n_empty_rows"]),
         "extremes": values["extremes"] is True,
@@ -320,6 +351,16 @@ def _summary(each: dict[str, Any]) -> ConfounderSummary:
     if len(sums) > _MAX_SUMS or not all(abs(part) < _LARGEST for part in sums) or np.isnan(limits).any():
         raise ValueError("a confounder without a finite sum")
     return ConfounderSummary(_text(each["name"]), *counts, levels, *limits, sums)
+
+
+def _weight_summary(found: dict[str, Any]) -> WeightSummary:
+    counts, exponent = (_count(found["n_rows"]), _count(found["n_positive"])), _count(found["exponent"], lowest=-_MAX_EXPONENT)
+    sums, squares = tuple(map(float, found["sums"])), tuple(map(float, found["squares"]))
+    finite = all(abs(part) < _LARGEST for part in (*sums, *squares, found["common"] or 1.0))
+    if exponent > _MAX_EXPONENT or max(len(sums), len(squares)) > _MAX_SUMS or not finite:
+        raise ValueError("weights without finite sums")
+    common = None if found["common"] is None else float(found["common"])
+    return WeightSummary(*counts, common, found["whole"] is True, exponent, sums, squares)
 
 
 def _text(value: Any) -> str:
@@ -349,5 +390,5 @@ def _require_federable(dataset: Dataset) -> None:
     """Refuse data that fits across sites do not take yet."""
     if dataset.source.is_sparse:
         raise FederationError("the data is sparse, expected dense data for a fit across sites; import it as a dense array")
-    if dataset.weights is not None:
-        raise FederationError("the data has weights, which fits across sites do not take; use Dataset.with_weights(None)")
+    if dataset.replicate_weights is not None:
+        raise FederationError("the data has replicate weights, which belong to one sample; use Dataset.with_weights(dataset.weights)")

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.weights import WeightSummary
 from dfact.engine.driver import FusedSums
 from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError, ParameterError
 from dfact.federation.tasks import Task
 from dfact.lazy import pd
 from dfact.models.binomial.growth import FigureSums
-from dfact.models.bounded_nmf.effects import DifferenceSums
 from dfact.models.pca.passes import HeldOutSquares
 from dfact.psychometrics.item_sums import ItemSums
 from dfact.psychometrics.polychoric import Levels, PairTables
@@ -68,9 +68,12 @@ SUMS: Mapping[str, str] = {
     "svd_product": "products of sketches and data, summed over rows",
     "svd_signs": "squares of positive and negative scores, summed over rows",
     "svd_tiles": "products of the columns' sketches",
+    "weighted_moments": "weights, and products of the columns, summed over rows",
 }
 """The sums that may leave a site by their names in messages and checkpoints, with what they hold. All others stay: sums that hold
 single rows, such as rows that a search has found, and sums that have not been reviewed yet."""
+_WITHHELD: Mapping[str, str] = {"weighted_tables": "has sums of weights by cell, and they do not tell how many rows are behind them"}
+"""Reasons for sums that stay."""
 _COUNTS: Mapping[str, tuple[str, ...]] = {
     "alpha_sums": ("rows",),
     "counted_tables": ("rows",),
@@ -79,11 +82,12 @@ _COUNTS: Mapping[str, tuple[str, ...]] = {
     "pca_columns": ("rows",),
     "pca_likelihood": ("rows",),
     "pca_pairs": ("counts", "rows"),
+    "weighted_moments": ("counts", "rows"),
 }
 """The fields of sums that hold the numbers of rows behind them, which missing answers make fewer than the rows of a pass."""
 
 
-_BY_COLUMN = frozenset({"cp_growth", "expectile", "expectile_growth", "nmf_divergence", "pca_expectation"})
+_BY_COLUMN = frozenset({"bounded_nmf_differences", "cp_growth", "expectile", "expectile_growth", "nmf_divergence", "pca_expectation"})
 """Sums with products of row factors over the rows that have an entry in each column. Others, such as those of ICQF, fill missing
 entries by the model, or count pairs of answers."""
 
@@ -119,7 +123,8 @@ class Policy:
         Names of sums that do not leave although dfact's list of :data:`SUMS` permits them.
     min_rows : int
         Number of rows behind each sum, at least: of the data, of a pass over a sample of it, of the answers to an item or to two, of
-        each level of a confounder, and of each block of rows in cross-validation.
+        each level of a confounder, and of each block of rows in cross-validation. With weights, also the effective number of rows
+        (Kish 1965) of the data and of each level.
     min_cell : int
         Number of rows behind each cell of a table of two items, of two confounders, or of an item's lowest and highest answers, at
         least, except empty cells. A missing answer counts as a level: the sums over all rows less those over the rows with an answer
@@ -196,6 +201,24 @@ class Policy:
                     told = f"a level of a confounder, or a continuous one, has fewer rows than min_rows={self.min_rows} of the policy"
                     raise WithheldError(told, f"{level!r} of {each.name!r} has {count} rows; merge it with another")
         self._check_pairs(dataset.confounders)
+        self._check_weights(dataset)
+
+    def _check_weights(self, dataset: Dataset) -> None:
+        """Refuse weights with which few rows decide sums over many: of all rows, or of those of a level of a confounder."""
+        if dataset.weights is None:
+            return
+        weights, confounders = dataset.weights.to_numpy(), dataset.confounders
+        if not weights.all():
+            told = "rows have the weight 0, which do not count in sums"
+            raise WithheldError(told, f"{np.count_nonzero(weights == 0)} rows; leave them out")
+        groups = {"all rows": np.full(len(weights), True)}
+        for name, values in () if confounders is None else confounders.items():
+            if isinstance(values.dtype, pd.CategoricalDtype):
+                groups |= {f"{level!r} of {name!r}": (values == level).to_numpy() for level in values.cat.categories}
+        for group, rows in groups.items():
+            if rows.any() and (effective := WeightSummary.of(weights[rows]).effective) < self.min_rows:
+                told = f"weights leave an effective number of rows below min_rows={self.min_rows} of the policy"
+                raise WithheldError(told, f"{effective:.1f} for {group}; trim the largest weights")
 
     def _check_pairs(self, confounders: "pd.DataFrame | None") -> None:
         """Refuse levels of two confounders that few rows have in common: the products of confounders hold their numbers."""
@@ -217,7 +240,7 @@ class Policy:
         for part, given in _flatten(sums, broadcast):
             name = part.checkpoint_name or type(part).__name__
             if name not in SUMS:
-                raise FederationError(f"{what} returns {name!r}, which shows single rows or is not known not to")
+                raise FederationError(f"{what} returns {name!r}, which {_WITHHELD.get(name, 'shows single rows or is not known not to')}")
             if name in self.forbidden_sums:
                 raise FederationError(f"the policy forbids {what}: {SUMS[name]} do not leave")
             counts = [np.asarray(rows // _groups(part)), *(np.asarray(getattr(part, field)) for field in _COUNTS.get(name, ()))]
@@ -267,9 +290,7 @@ def _cells(sums: Any, broadcast: Any) -> Iterator[NDArray[Any]]:
             yield from _answers_without_another(sums, broadcast)
     elif isinstance(sums, ItemSums):
         yield from (sums.floor, sums.ceiling)
-    elif isinstance(sums, DifferenceSums):  # the intercept is the last column of the products
-        yield np.rint(sums.gram[-1, -1] - sums.observed[-1])
-    elif sums.checkpoint_name in ("moments", "pca_pairs"):
+    elif sums.checkpoint_name in ("moments", "pca_pairs", "weighted_moments"):
         counts = np.asarray(sums.counts)
         yield np.rint(counts.diagonal()[:, None] - counts)
 

@@ -18,7 +18,7 @@ from dfact.engine.environment import as_fields, current_environment
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import WorkerResources
 from dfact.errors import DfactError, FederationError
-from dfact.federation.coordinator import UNKNOWN_RUN, result_digest
+from dfact.federation.coordinator import UNKNOWN_RUN, models_of, record_sites
 from dfact.federation.description import Description
 from dfact.federation.messages import Message, short
 from dfact.federation.policy import Gate, Policy, words_that_leave
@@ -26,7 +26,6 @@ from dfact.federation.resources import Resources
 from dfact.federation.sessions import SiteExecutor
 from dfact.federation.site_log import SiteLog
 from dfact.federation.tasks import Task
-from dfact.models.estimator import Factorization
 from dfact.storage.digests import json_digest
 
 
@@ -153,10 +152,9 @@ class Site:
         executor = SiteExecutor(self._executor, self._own_workers(self._workers, resources), resources.planned(), channel, self._gate)
         with _Beats(self._connection):
             result = task.run(pooled.dataset(self._name, self._dataset), executor, **self._runtime(task, pooled))
-        channel.end(result_digest(result))
-        for model in (result, getattr(result, "model", None)):
-            if isinstance(model, Factorization):
-                model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
+        channel.end(record_sites(result, pooled))
+        for model in models_of(result):
+            model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
         return task, result
 
     def _own_workers(self, joined: WorkerResources, common: Resources) -> WorkerResources:

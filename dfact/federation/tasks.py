@@ -88,6 +88,8 @@ class Task:
         if (self.model is None) != (self.kind == "describe"):
             raise FederationError(f"a task to {self.kind} has the model {self.model}, expected one to fit or select, and none to describe")
         scales, grid = self.arguments.get("scales") or {}, self.grid
+        if self.arguments.get("weights") not in (None, True, False):
+            raise FederationError(f"weights of a task is {short(self.arguments['weights'])}, expected true, false or nothing")
         if not isinstance(scales, dict):
             raise FederationError("a task to describe has scales in another form than by name")  # a text would be a path at the site
         if not all(isinstance(values, list) and values for values in grid.values()):
@@ -118,6 +120,11 @@ class Task:
         if found is not None and (type(found) is not int or not 0 <= found <= _MAX_FITS):
             raise FederationError(f"{name} of a task is {short(found)}, expected a number up to {_MAX_FITS}")
         return default if found is None else found
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments of the function that a task to select or to describe calls."""
+        return {name: value for name, value in self.arguments.items() if name != "weights"}
 
     @property
     def grid(self) -> Mapping[str, Any]:
@@ -157,6 +164,11 @@ class Task:
 
     def run(self, dataset: Dataset, executor: Any, **runtime: Any) -> Any:
         """Carry out the task on the pooled data, and return its result: a model, a selection or a description."""
+        wanted = self.arguments.get("weights")
+        if wanted and dataset.weights is None:
+            raise FederationError("the data of the sites has no weights, expected some for weights=True (--weights)")
+        if wanted is False:
+            dataset = dataset.with_weights(None)
         try:
             return _RUN[self.kind](self, dataset, executor, runtime)
         except TypeError as error:
@@ -170,20 +182,23 @@ def _fit(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, Any]) -
 def _select(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, Any]) -> Any:
     # Folds are balanced by site, since no process has the confounders of all rows.
     site = np.repeat(np.arange(len(dataset.source.segments)), dataset.source.segments)
-    return block_cross_validate(task.estimator(executor), dataset, **task.arguments, **runtime, stratify=site, in_memory=False)
+    return block_cross_validate(task.estimator(executor), dataset, **task.settings, **runtime, stratify=site, in_memory=False)
 
 
 def _describe(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, Any]) -> Any:
-    return describe(dataset, executor=executor, **task.arguments, callbacks=runtime.get("callbacks", ()))
+    if dataset.weights is not None:
+        found = "the data has weights, and weighted numbers of answers do not tell how many rows are behind them"
+        raise FederationError(f"{found}; describe it without them: weights=False (--no-weights)")
+    return describe(dataset, executor=executor, **task.settings, callbacks=runtime.get("callbacks", ()))
 
 
 _RUN: Mapping[str, Callable[[Task, Dataset, Any, dict[str, Any]], Any]] = {"fit": _fit, "select": _select, "describe": _describe}
 
 
 ARGUMENTS: Mapping[str, set[str]] = {
-    "fit": set(),
-    "select": {"grid", "n_blocks", "n_folds", "n_repeats", "rule", "n_restarts", "random_state"},
-    "describe": {"scales", "keys", "correlation", "missing", "group_factors", "interval"},
+    "fit": {"weights"},
+    "select": {"grid", "n_blocks", "n_folds", "n_repeats", "rule", "n_restarts", "random_state", "weights"},
+    "describe": {"scales", "keys", "correlation", "missing", "group_factors", "interval", "weights"},
 }
 """The arguments that a coordinator may set: none of them is a path."""
 _MAX_FITS = 10_000

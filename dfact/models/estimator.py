@@ -20,7 +20,7 @@ from dfact.data.sources.array import axis_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.frames import as_arrays, frame_codebook, is_dask_frame
 from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, warn_unobserved_rows
-from dfact.data.weights import effective_number
+from dfact.data.weights import WeightSummary
 from dfact.engine.driver import drive
 from dfact.engine.environment import Environment
 from dfact.engine.executors import data_client
@@ -43,7 +43,7 @@ from dfact.renames import add_old_names
 
 MODELS: dict[str, type[Factorization]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
-_ANNOTATIONS = ("selection_", "stability_", "comparison_")  # attributes that any model may have besides its fitted ones
+_ANNOTATIONS = ("selection_", "stability_", "comparison_", "sites_")  # attributes that any model may have besides its fitted ones
 _OF_GROWTH = ("sums_", "growth_")  # sums and records of models that grow
 SAVED_TYPES: dict[str, type[Any]] = {Environment.__name__: Environment}
 """Dataclasses by name that fitted attributes may hold."""
@@ -233,11 +233,11 @@ class Factorization(ScoreInterface, TransformerInterface):
             random_generator(getattr(self, "random_state", None))  # refused even where no number is drawn
         return dataset if sample_weight is None else dataset.with_weights(sample_weight)
 
-    def _row_weights(self, dataset: Dataset) -> NDArray[np.float64] | None:
-        """Return the weights of the rows for a fit that takes some, None without; set the attributes that describe them."""
-        weights: NDArray[np.float64] | None = None if dataset.weights is None else np.asarray(dataset.weights, np.float64)
+    def _weight_summary(self, dataset: Dataset) -> WeightSummary | None:
+        """Return the summary of the weights for a fit that takes some, None without; set the attributes that describe them."""
+        weights = dataset.weight_summary()
         self.weighted_ = weights is not None
-        self.n_effective_ = float(dataset.shape[0]) if weights is None else effective_number(weights)
+        self.n_effective_ = float(dataset.shape[0]) if weights is None else weights.effective
         return weights
 
     def _client(self, X: Any) -> Any:

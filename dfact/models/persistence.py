@@ -26,7 +26,7 @@ from dfact.extensions import extensions, load_extension
 from dfact.models.catalogue import BY_NAME, KIND
 from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
-from dfact.models.provenance import Comparison, SelectionRecord, Stability, TensorStability
+from dfact.models.provenance import Comparison, SelectionRecord, SitesRecord, Stability, TensorStability
 from dfact.models.row_factors import StoredRows
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import is_count
@@ -49,7 +49,7 @@ from dfact.storage.zarr_stores import location_of
 _NOT_SAVED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted the model
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
 _LABEL_ROWS = 1 << 16
-ANNOTATIONS = {"selection_": SelectionRecord, "stability_": Stability | TensorStability, "comparison_": Comparison}
+ANNOTATIONS = {"selection_": SelectionRecord, "stability_": Stability | TensorStability, "comparison_": Comparison, "sites_": SitesRecord}
 """Attributes that any model may have besides its fitted ones."""
 
 

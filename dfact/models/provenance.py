@@ -1,4 +1,4 @@
-"""Records that accompany a model: the selection of its parameters, and its variation between refits."""
+"""Records that accompany a model: the selection of its parameters, its variation between refits, the sites of its rows."""
 # Long because each record states what its figures mean.
 
 from __future__ import annotations
@@ -20,8 +20,26 @@ from dfact.renames import add_old_names, current
 from dfact.text import html_view
 
 _COSINE = 1.0001  # greatest absolute value of a similarity, with its rounding error
+_DIGITS = 12  # of a digest
 STABLE = 0.9
 """Selection frequency from which a loading counts as selected."""
+
+
+@dataclass(frozen=True, eq=False)
+class SitesRecord:
+    """The sites of a fit across sites: the attribute ``sites_`` of the coordinator's model, and of each site's."""
+
+    names: Annotated[list[str], Length(("sites",))]
+    """Names of the sites, in the order of their rows."""
+    rows: Annotated[list[int], Length(("sites",))]
+    """Number of rows of each site."""
+    loadings: str
+    """SHA-256 digest of the loadings: models of one fit, at the coordinator and at the sites, have the same."""
+
+    def describe(self) -> str:
+        """Return a line with the sites, their rows and the digest."""
+        listed = ", ".join(f"{name} ({n} rows)" for name, n in zip(self.names, self.rows, strict=True))
+        return f"{listed}; loadings {self.loadings[:_DIGITS]}, the same in the models of all of them"
 
 
 @dataclass(frozen=True, eq=False)
@@ -543,4 +561,4 @@ def _numbers_or_texts(values: pd.Series[Any]) -> list[float] | list[str]:
     return [str(value) for value in values]
 
 
-add_saved_types(SelectionRecord, Stability, TensorStability, Comparison)  # any model may have them
+add_saved_types(SelectionRecord, Stability, TensorStability, Comparison, SitesRecord)  # any model may have them

@@ -180,11 +180,9 @@ def _working_dtype(dataset: Dataset) -> np.dtype[Any]:
 
 
 def _scaled_weights(dataset: Dataset) -> Array | None:
-    """Return the weights of the rows as a covariate (n, 1), the largest 1; None without weights."""
-    if dataset.weights is None:
-        return None
-    weights = np.asarray(dataset.weights, np.float64)[:, None]
-    return np.asarray(weights / weights.max())
+    """Return the weights of the rows as a covariate (n, 1), divided by a power of two, at most 1; None without weights."""
+    weights = dataset.weight_summary()
+    return None if weights is None else np.asarray(dataset.weights, np.float64)[:, None] / weights.scale
 
 
 def _view(columns: NDArray[np.intp], m: int) -> BlockView | None:

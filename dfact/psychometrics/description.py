@@ -335,7 +335,8 @@ def _item_table(
 
 def _n_participants(dataset: Dataset) -> int:
     """Return the number of participants that count: a weight of 0 leaves one out."""
-    return dataset.shape[0] if dataset.weights is None else int(np.count_nonzero(np.asarray(dataset.weights)))
+    weights = dataset.weight_summary()
+    return dataset.shape[0] if weights is None else weights.n_positive
 
 
 def _warn_negative(negative: list[str]) -> None:

@@ -12,7 +12,7 @@ import zarr
 import dfact
 from dfact import DataError, StoreError
 from dfact.data.coerce import as_dataset
-from dfact.data.weights import effective_number
+from dfact.data.weights import WeightSummary
 from tests.data.test_import_table import FORMATS, save, survey
 
 
@@ -138,10 +138,25 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_effective_number_is_that_of_kish(seed: int) -> None:
     w = np.random.default_rng(seed).gamma(1, 1, 50)
-    assert effective_number(w) == pytest.approx(w.sum() ** 2 / (w**2).sum())
-    assert effective_number(1e200 * w) == pytest.approx(effective_number(w))
-    assert effective_number(np.full(50, 0.3)) == pytest.approx(50)
-    assert effective_number(np.array([0, 0, 5.0])) == 1
+    summary = WeightSummary.of(w)
+    assert summary.effective == pytest.approx(w.sum() ** 2 / (w**2).sum())
+    assert WeightSummary.of(1e200 * w).effective == pytest.approx(summary.effective)
+    assert WeightSummary.of(np.full(50, 0.3)).effective == pytest.approx(50)
+    assert WeightSummary.of(np.array([0, 0, 5.0])).effective == 1
+    assert [WeightSummary.of(np.array([0.1, largest])).scale for largest in (0.1, 0.5, 0.6, 1, 5)] == [0.1, 0.5, 1, 1, 8]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_summaries_of_parts_merge_into_that_of_all_weights(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    w = np.exp(rng.normal(scale=20, size=90)) * (rng.random(90) > 0.2)
+    parts = [WeightSummary.of(part) for part in np.split(w, [1, 40])]
+    merged, whole = parts[0].merge(parts[1]).merge(parts[2]), WeightSummary.of(w)
+    assert (merged.total, merged.mean, merged.effective) == (whole.total, whole.mean, whole.effective)
+    assert (merged.n_rows, merged.n_positive, merged.scale, merged.whole) == (90, (w > 0).sum(), whole.scale, False)
+    assert whole.scale / 2 < w.max() <= whole.scale
+    assert merged.total == pytest.approx(w.sum())
+    assert merged.mean == pytest.approx(w[w > 0].mean())
 
 
 # Joins.

@@ -14,6 +14,7 @@ NEEDS_NONE = {
     "ClusterError": "an error",
     "DataError": "an error",
     "DfactError": "an error",
+    "FederationError": "an error",
     "MemoryPlanError": "an error",
     "ParameterError": "an error",
     "StoreError": "an error",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import dfact
+from dfact.data.coerce import as_dataset
 from dfact.federation.contract import read_contract, write_contract
 from dfact.federation.in_process import InProcessSites
 from dfact.federation.policy import Policy
@@ -61,6 +62,20 @@ def test_a_fit_has_the_bits_of_the_concatenated_data(name: str, tmp_path: Path) 
     np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
 
 
+def test_models_name_the_sites_and_share_a_digest(tmp_path: Path) -> None:
+    data = stored_sites(tmp_path)
+    with InProcessSites(data, policy=OPEN) as sites:
+        model: Any = sites.fit(dfact.NMF(3, max_iter=3))
+    assert (model.sites_.names, model.sites_.rows) == (list(NAMES), list(SIZES))
+    assert {each.sites_.loadings for each in sites.results.values()} == {model.sites_.loadings}
+    dfact.save_model(sites.results["north"], tmp_path / "north.model")
+    north: Any = dfact.load_model(tmp_path / "north.model")
+    assert north.sites_.describe() == model.sites_.describe()
+    assert "east (700 rows), north (190 rows), south (211 rows); loadings" in dfact.report.text(north)
+    north.partial_fit(data["south"])
+    assert not hasattr(north, "sites_")
+
+
 def test_selections_and_descriptions_have_the_same_bits(tmp_path: Path) -> None:
     data = stored_sites(tmp_path)
     whole, model = dfact.concatenate(list(data.values())), dfact.ICQF(max_iter=5, random_state=0, executor="inline")
@@ -71,6 +86,37 @@ def test_selections_and_descriptions_have_the_same_bits(tmp_path: Path) -> None:
     expected = dfact.selection.block_cross_validate(model, whole, **settings, stratify=np.repeat(NAMES, SIZES), in_memory=False)
     assert found.table.drop(columns="seconds").equals(expected.table.drop(columns="seconds"))
     assert described.items.equals(dfact.describe(whole, executor="inline").items)
+
+
+@pytest.mark.parametrize("name", ["icqf", "nmf", "kl", "fa"])
+def test_weighted_rows_have_the_bits_of_the_concatenated_data(name: str) -> None:
+    rng = np.random.default_rng(4)
+    data = {
+        site: as_dataset(rng.integers(0, 4, (n, 12)).astype(np.float32)).with_weights(rng.gamma(2, scale, n))
+        for site, n, scale in zip(NAMES, (200, 90, 80), (1.0, 7.0, 0.3), strict=True)
+    }
+    pooled: Any = MODELS[name]().set_params(executor="inline").fit(dfact.concatenate(list(data.values())))
+    with InProcessSites(data, policy=OPEN) as sites:
+        found: Any = sites.fit(MODELS[name]())
+        assert sites.failures == {}
+        rows = [np.asarray(sites.results[site].row_factors()) for site in NAMES]
+        np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
+        for run in (sites.describe, lambda: sites.fit(MODELS["polychoric"]())):
+            with pytest.raises(dfact.FederationError, match=r"weights.* do not tell how many rows"):
+                run()
+        unweighted: Any = sites.fit(MODELS[name](), weights=False)
+        described = sites.describe(weights=False)
+    np.testing.assert_array_equal(found.components_, pooled.components_)
+    assert found.n_effective_ == pooled.n_effective_ < sum(each.shape[0] for each in data.values())
+    whole = dfact.concatenate(list(data.values())).with_weights(None)
+    np.testing.assert_array_equal(unweighted.components_, MODELS[name]().set_params(executor="inline").fit(whole).components_)
+    assert described.items.equals(dfact.describe(whole, executor="inline").items)
+
+
+def test_weights_that_no_site_has_are_missed() -> None:
+    parts = {name: np.random.default_rng(5).integers(0, 4, (80, 12)).astype(np.float32) for name in NAMES}
+    with InProcessSites(parts, policy=OPEN) as sites, pytest.raises(dfact.FederationError, match="has no weights, expected some"):
+        sites.fit(dfact.NMF(2), weights=True)
 
 
 def test_twenty_sites() -> None:

@@ -62,6 +62,13 @@ def confounded(**columns: Any) -> Any:
         (with_missing(163), "a column has fewer observed entries than min_rows=50", "37"),
         (confounded(post=["bishop"] * 7 + ["none"] * 193), "a level of a confounder", "bishop"),
         (confounded(sex=["f"] * 100 + ["m"] * 100, town=["a"] * 102 + ["b"] * 98), "levels of two confounders", "town"),
+        (as_dataset(answers()).with_weights(np.arange(200)), "rows have the weight 0", "1 rows"),
+        (as_dataset(answers()).with_weights([1e9] * 40 + [1.0] * 160), "weights leave an effective number of rows below", "40.0"),
+        (
+            confounded(sex=["f"] * 100 + ["m"] * 100).with_weights([1e9] * 40 + [1.0] * 60 + [1e9] * 100),
+            "weights leave an effective number of rows below",
+            "40.0 for 'f' of 'sex'",
+        ),
     ],
 )
 def test_data_of_few_rows_is_refused_before_anything_leaves(data: Any, words: str, withheld: str) -> None:

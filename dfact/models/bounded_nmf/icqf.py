@@ -20,7 +20,7 @@ from dfact.lazy import pd
 from dfact.models.bounded_nmf.effects import AdjustedDifferences, DifferencesPass, group_effects, impact_table, warn_of_effects
 from dfact.models.bounded_nmf.growth import DifferenceTotals, Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
-from dfact.models.bounded_nmf.problem import STARTS, Problem, check_range, make_problem, weight_unit
+from dfact.models.bounded_nmf.problem import STARTS, Problem, check_range, make_problem
 from dfact.models.bounded_nmf.solvers import ADMM, Splitless, fit_loadings, initial_loadings
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -236,13 +236,13 @@ class ICQF(Growing):
 
     def _prepare(self, X: Any, confounders: Any = None, sample_weight: Any = None) -> FitTask[Problem]:
         dataset = self._dataset(X, confounders, sample_weight, reset=True)
-        weights = self._row_weights(dataset)
-        problem = make_problem(self, dataset, weights)
+        problem = make_problem(self, dataset, self._weight_summary(dataset))
         self.confounder_encoding_ = None if dataset.confounders is None else ConfounderEncoding.of(dataset.confounder_summaries())
-        return self._task_of(dataset, problem, weights)
+        return self._task_of(dataset, problem)
 
-    def _task_of(self, dataset: Dataset, problem: Problem, weights: NDArray[np.float64] | None) -> FitTask[Problem]:
+    def _task_of(self, dataset: Dataset, problem: Problem) -> FitTask[Problem]:
         """Return the task of rows with their encoded confounders and weights."""
+        weights = None if dataset.weights is None else np.asarray(dataset.weights, np.float64)
         C = self._encode(dataset.confounders, dataset.shape[0])
         dtype = self._working_dtype(dataset)
         columns = [values.astype(dtype) for values in (C, weights) if values is not None]
@@ -257,10 +257,9 @@ class ICQF(Growing):
     def _solve(self, task: FitTask[Problem]) -> Solver[None]:
         problem, dtype, report = task.problem, task.dtype, Reporter(self.callbacks, self.max_iter)
         n_covariates = 0 if task.covariates is None else task.covariates.shape[1] - problem.weighted  # the last one holds the weights
-        weights = None if task.dataset.weights is None else np.asarray(task.dataset.weights, np.float64)
-        Q, row_start = yield from initial_loadings(
-            self.init, self.random_state, task.dataset, problem, n_covariates, dtype, weight_unit(weights)
-        )
+        weights = task.dataset.weight_summary()
+        unit = 1.0 if weights is None else weights.unit
+        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, n_covariates, dtype, unit)
         solver: ADMM | Splitless
         if self.solver == "admm":
             solver = ADMM(problem, row_start, dtype, adaptive=self.rho == "adaptive")
@@ -291,10 +290,9 @@ class ICQF(Growing):
 
     def _prepare_update(self, X: Any, confounders: Any = None, sample_weight: Any = None) -> FitTask[Problem]:
         dataset = self._new_rows(X, confounders, sample_weight)
-        weights = None if dataset.weights is None else np.asarray(dataset.weights, np.float64)
         problem = replace(self.problem_, gamma=self.problem_.gamma * (1 + total_weight(dataset) / self.growth_.weight))
         check_range(dataset, problem)
-        return self._task_of(dataset, problem, weights)
+        return self._task_of(dataset, problem)
 
     def _all_loadings(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return the loadings Qᵀ (k+c, m) of factors and confounders."""

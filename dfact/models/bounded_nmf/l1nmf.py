@@ -5,9 +5,9 @@ from os import PathLike
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.weights import WeightSummary
 from dfact.models.bounded_nmf.nmf import NMF, RHO
 from dfact.models.bounded_nmf.problem import STARTS, Problem
 from dfact.models.fitted_schema import OPTIONAL
@@ -128,7 +128,7 @@ class L1NMF(NMF):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def _make_problem(self, dataset: Dataset, weights: NDArray[np.float64] | None) -> Problem:
+    def _make_problem(self, dataset: Dataset, weights: WeightSummary | None) -> Problem:
         # The problem of an ICQF without upper bounds, and with γ = 1.
         return Problem(self.n_components, float(self.beta), 1.0, RHO, np.inf, np.inf, 0.0, np.inf, "l1", "cd", weighted=weights is not None)
 

@@ -13,6 +13,7 @@ from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.data.sources.sparse import SparseSource
 from dfact.data.validation import locate_outside
+from dfact.data.weights import WeightSummary
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run
@@ -21,7 +22,7 @@ from dfact.lazy import is_sparse
 from dfact.models.bounded_nmf.divergence import DivergenceDescent, DivergenceRowsPass, LossPass
 from dfact.models.bounded_nmf.growth import Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
-from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_size, weight_unit
+from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_size
 from dfact.models.bounded_nmf.solvers import SAMPLE_SHARE, SplitlessNMF, descend, fit_loadings, initial_loadings
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -198,16 +199,16 @@ class NMF(Growing):
         dataset = self._dataset(X, None, sample_weight, reset=True)
         self._check_range(dataset)
         check_size(self.n_components, self.init, dataset)
-        weights = self._row_weights(dataset)
+        weights = self._weight_summary(dataset)
         problem = self._make_problem(dataset, weights)
         if weights is None:
             return self._task(dataset, problem)
-        relative = weights / weights[weights > 0].mean()
+        relative = np.asarray(dataset.weights, np.float64) / weights.mean
         return self._task(dataset, problem, covariates=relative[:, None].astype(self._working_dtype(dataset)))
 
-    def _make_problem(self, dataset: Dataset, weights: NDArray[np.float64] | None) -> Problem:
+    def _make_problem(self, dataset: Dataset, weights: WeightSummary | None) -> Problem:
         m = dataset.shape[1]
-        n = dataset.shape[0] if weights is None else int((weights > 0).sum())
+        n = dataset.shape[0] if weights is None else weights.n_positive
         factors = m * float(self.alpha_W)
         loadings = n * float(self.alpha_W if self.alpha_H == "same" else self.alpha_H)
         return NMFProblem(
@@ -280,10 +281,9 @@ class NMF(Growing):
     def _start(self, task: FitTask[Any], report: Reporter) -> Solver[tuple[Any, NDArray[Any]]]:
         """Return the solver and the initial loadings Qᵀ (k, m)."""
         problem = task.problem
-        unit = 1.0
-        if isinstance(problem, NMFProblem) and task.dataset.weights is not None:
-            weights = np.asarray(task.dataset.weights, np.float64)
-            unit = weight_unit(weights) / float(weights[weights > 0].mean())  # weights of whole numbers start as copies do
+        unit, weights = 1.0, task.dataset.weight_summary()
+        if isinstance(problem, NMFProblem) and weights is not None:
+            unit = weights.unit / weights.mean  # weights of whole numbers start as copies do
         sample = self._start_sample(task)
         Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype, unit, sample)
         if problem.divergence:
@@ -340,7 +340,7 @@ class NMF(Growing):
         scale = np.ones(len(W))
         if sample_weight is not None:
             weights = np.asarray(sample_weight, np.float64)
-            relative = weights / weights[weights > 0].mean()
+            relative = weights / WeightSummary.of(weights).mean
             scale = relative if p.divergence else np.sqrt(relative)
         columns: Any = X.T
         dataset = as_dataset(columns.multiply(scale).tocsr() if is_sparse(X) else np.ascontiguousarray(columns * scale))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.validation import largest_magnitude, locate_outside, magnitude_limits
+from dfact.data.weights import WeightSummary
 from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
@@ -17,7 +18,6 @@ from dfact.parameters import Values
 STARTS = Values(lambda value: not isinstance(value, str) or value in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings")
 INNER = {"cd": coordinate_descent, "fista": fista}
 
-_COPIES = 2.0**53  # larger weights are not numbers of copies: all doubles above are whole
 
 PerItem = float | Annotated[NDArray[np.float64], Shape(("m",), finite=False)]
 """Number for all items, or an array with one for each (m,)."""
@@ -192,7 +192,7 @@ def solve_columns(
     INNER[inner](X, H, G, len(H), ridge, np.full(n, upper).astype(dtype), sweeps, tolerance)
 
 
-def make_problem(model: Any, dataset: Dataset, weights: NDArray[np.float64] | None) -> Problem:
+def make_problem(model: Any, dataset: Dataset, weights: WeightSummary | None) -> Problem:
     """Make the problem of an ICQF for this data. Refuse data and parameters that do not fit it."""
     n, m = dataset.shape
     k = model.n_components
@@ -202,7 +202,7 @@ def make_problem(model: Any, dataset: Dataset, weights: NDArray[np.float64] | No
     q_max = upper if model.q_max is None else q_max
     if model.beta and np.isinf(q_max).any():
         raise ParameterError(f"q_max is {q_max}, expected finite upper bounds of the loadings with a penalty; give q_max, or beta=0")
-    gamma = (n if weights is None else float(weights.sum())) / m * q_max
+    gamma = (n if weights is None else weights.total) / m * q_max
     rho = 3.0 if model.rho == "adaptive" else float(model.rho)
     problem = Problem(
         k,
@@ -219,29 +219,17 @@ def make_problem(model: Any, dataset: Dataset, weights: NDArray[np.float64] | No
     )
     check_range(dataset, problem)
     if weights is not None:
-        check_weight_size(weights, largest_magnitude(dataset), model._working_dtype(dataset))
+        check_weight_size(weights.scale, largest_magnitude(dataset), model._working_dtype(dataset))
     return problem
 
 
-def weight_unit(weights: NDArray[Any] | None) -> float:
-    """Return the weight that counts as one row at the start: 1 if all are whole numbers, as of copies, else the mean of those above 0.
-
-    The balance of the start between factors and loadings depends on the sum of the weights. Far from the number of rows, as of survey
-    weights that sum to 1, it is so uneven that a fit ends early or at another optimum.
-    """
-    if weights is None or (weights.max() <= _COPIES and (weights == np.rint(weights)).all()):
-        return 1.0
-    largest = float(weights.max())
-    return largest * float((weights[weights > 0] / largest).mean())  # of any magnitude, without overflow
-
-
-def check_weight_size(weights: NDArray[np.float64], largest: float, dtype: np.dtype[Any]) -> None:
-    """Refuse weights whose products with squared answers, up to ``largest``, leave the range of the working precision."""
+def check_weight_size(weight: float, largest: float, dtype: np.dtype[Any]) -> None:
+    """Refuse weights up to ``weight`` whose products with squared answers, up to ``largest``, leave the range of the working precision."""
     lowest, highest = magnitude_limits(dtype)
-    root, unit = float(np.sqrt(weights.max())), largest or 1.0
+    root, unit = float(np.sqrt(weight)), largest or 1.0
     low, high = lowest / min(unit, 1.0), highest / max(unit, 1.0)
     if not low <= root <= high:
-        found = f"the largest weight of a row is {weights.max():g}, expected {low**2:.0e} to {high**2:.0e} in {dtype}"
+        found = f"weights of rows are up to {weight:g}, expected {low**2:.0e} to {high**2:.0e} in {dtype}"
         raise DataError(f"{found}; multiply all weights by the same number: their ratios alone determine the factors")
 
 

@@ -245,8 +245,9 @@ class FactorAnalysis(Growing):
         """Check the parameters and the data, which must allow ``least`` factors, by default all components."""
         dataset = self._dataset(X, None, sample_weight, reset=True)
         _check_answers(dataset, self.n_components if least is None else least)
-        weights = self._row_weights(dataset)
-        return self._task(dataset, covariates=None if weights is None else weights[:, None] / weights.max())
+        weights = self._weight_summary(dataset)
+        scaled = None if weights is None else np.asarray(dataset.weights, np.float64)[:, None] / weights.scale
+        return self._task(dataset, covariates=scaled)
 
     def _solve(self, task: FitTask[Tables | None]) -> Solver[None]:
         report = Reporter(self.callbacks, _N_STEPS)
@@ -282,8 +283,8 @@ class FactorAnalysis(Growing):
         """Set the sums to which further rows can be added, or remove those of earlier rows if there are none of all."""
         stored = self.__dict__.pop("sums_", None)
         if found.moments is not None and found.shift is not None:
-            weights = task.dataset.weights
-            unit = 1.0 if weights is None else float(weights.max())
+            weights = task.dataset.weight_summary()
+            unit = 1.0 if weights is None else weights.scale
             self.sums_ = MomentSums.of(found.moments, found.shift, stored.weight_unit if isinstance(stored, MomentSums) else unit)
         elif task.problem is not None and (tables := TableSums.of(found.tables, task.problem.levels)) is not None:
             self.sums_ = tables

@@ -31,7 +31,7 @@ from dfact.models.row_factors import gather_rows
 from dfact.models.run_end import end_callbacks
 from dfact.models.scikit_learn import check_is_fitted
 
-_OF_EARLIER_LOADINGS = ("stability_", "comparison_")  # annotations that an update makes untrue
+_OF_EARLIER_LOADINGS = ("stability_", "comparison_", "sites_")  # annotations that an update makes untrue
 _NAMED = 3  # labels in a message
 add_saved_types(*SAVED)
 
@@ -216,7 +216,8 @@ class Growing(Factorization, registered=False):
 
 def total_weight(dataset: Dataset) -> float:
     """Return the sum of the weights of the rows; without weights their number."""
-    return float(dataset.shape[0] if dataset.weights is None else dataset.weights.sum())
+    weights = dataset.weight_summary()
+    return float(dataset.shape[0]) if weights is None else weights.total
 
 
 def _match_factors(before: NDArray[Any], after: NDArray[Any], *, signed: bool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:

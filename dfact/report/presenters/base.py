@@ -228,7 +228,7 @@ def find_presenter(model: Factorization) -> type[Presenter[Factorization]]:
 def model_text(model: Factorization, top: int = 5, texts: Texts = None, extra: tuple[tuple[str, str], ...] = ()) -> str:
     """Return the summary of a fitted model with ``extra`` lines (name, text), and the ``top`` items of each component."""
     presenter = find_presenter(model)(model)
-    lines = [*presenter.summary(), *stability_lines(model), *growth_lines(model), *extra]
+    lines = [*presenter.summary(), *stability_lines(model), *growth_lines(model), *sites_lines(model), *extra]
     return escape_lines("\n\n".join([align_columns(lines), *presenter.component_texts(top, texts)]))
 
 
@@ -241,6 +241,12 @@ def environments_text(model: Factorization) -> str:
 def rows_text(model: Factorization, n_rows: int) -> str:
     """Describe the output of ``transform`` for this number of rows."""
     return find_presenter(model).rows.format(k=len(model.components_), n=n_rows)
+
+
+def sites_lines(model: Factorization) -> list[tuple[str, str]]:
+    """Describe the sites of a fit across sites in a line; none for another fit."""
+    sites = getattr(model, "sites_", None)
+    return [] if sites is None else [("sites", sites.describe())]
 
 
 def counted_rows(n: int, words: str) -> str:

@@ -19,7 +19,7 @@ from dfact.report.comparison import FORMATS, MARKS, describe_columns, describe_d
 from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import comparison_figure, distributions_figure, errors_figure, stability_figure
 from dfact.report.plots import with_item_labels
-from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, environments_text, find_presenter
+from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, environments_text, find_presenter, sites_lines
 from dfact.report.presenters.cp.presenter import solutions_section
 from dfact.report.presenters.cp.stability import stability_section
 from dfact.report.presenters.growth import growth
@@ -73,7 +73,7 @@ def make_document(
 def overview(presenter: _Presenter) -> Section:
     """Describe the model and its data."""
     model, dataset = presenter.model, presenter.dataset
-    facts = [(name.capitalize(), text) for name, text in presenter.summary()]
+    facts = [(name.capitalize(), text) for name, text in (*presenter.summary(), *sites_lines(model))]
     fingerprint = f"fingerprint {model.fingerprint_}" if model.fingerprint_ else "no fingerprint: not an unchanged stored dataset"
     facts.append(("Data", fingerprint))
     if dataset is not None:
