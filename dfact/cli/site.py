@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.options import example, json_option, memory_option, overwrite_option, read_dataset, wants_json
+from dfact.cli.options import (
+    example,
+    executor_for,
+    json_option,
+    memory_option,
+    overwrite_option,
+    read_dataset,
+    scheduler_option,
+    wants_json,
+)
 from dfact.cli.types import path_type
 from dfact.jobs.declarations import InputLocation
 from dfact.storage.location import Location
@@ -32,8 +41,9 @@ def site() -> None:
 @click.option("--output", type=path_type, required=True, help="Folder for the models of this site's rows, and for the log.")
 @click.option("--log", type=path_type, help="File for a line about everything that leaves.", show_default="log.jsonl in the output folder")
 @click.option("--checkpoint", type=path_type, help="Folder for the progress of fits, from which this site resumes if it is started again.")
-@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.", show_default="one for each core")
+@click.option("--threads", type=click.IntRange(min=1), help="Number of threads on this machine.", show_default="one for each core")
 @memory_option
+@scheduler_option
 @click.option("--wait", type=click.FloatRange(min=0, min_open=True), default=600.0, help="Seconds to wait for a coordinator out of reach.")
 @click.option("--ca", type=path_type, help="Certificate of the authority.")
 @click.option("--cert", type=path_type, help="Certificate of this site.")
@@ -50,6 +60,7 @@ def join(
     checkpoint: Path | None,
     threads: int | None,
     memory_limit: str | None,
+    scheduler: str | None,
     wait: float,
     ca: Path | None,
     cert: Path | None,
@@ -61,24 +72,29 @@ def join(
 
     Prints the policy first. The connection goes outwards, so that no port of this site must be open. Each fit leaves a model with the
     factors of this site's rows in the output folder, as icqf.model, icqf-2.model and so on. The model has the loadings of the
-    coordinator's.
+    coordinator's. With --scheduler, the workers of this site's Dask cluster run the passes; they must reach the dataset.
     """
     from dfact.engine.executors import ThreadsExecutor
     from dfact.federation.site import Site
     from dfact.federation.transport import GrpcConnection, Security
 
+    if threads and scheduler:
+        raise click.UsageError("--threads applies to this machine only; remove it or --scheduler.")
     rules = _policy(policy)
     click.echo(f"Policy of {name}\n{policy_text(rules)}\n", err=True)
     dataset = read_dataset(data)
     output.mkdir(parents=True, exist_ok=True)
-    with GrpcConnection(coordinator, Security.of(ca, cert, key), wait, insecure=insecure, name=name) as connection:
+    with (
+        executor_for(None, scheduler) as client,
+        GrpcConnection(coordinator, Security.of(ca, cert, key), wait, insecure=insecure, name=name) as connection,
+    ):
         program = Site(
             name,
             dataset,
             connection,
             policy=rules,
             log=output / "log.jsonl" if log is None else log,
-            executor=ThreadsExecutor(threads),
+            executor=client or ThreadsExecutor(threads),
             checkpoint=checkpoint,
             memory_limit=memory_limit,
         )

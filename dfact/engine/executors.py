@@ -13,7 +13,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import numpy as np
 import zarr
 from numpy.typing import NDArray
 
@@ -96,14 +95,18 @@ class LocalSession(CheckpointableSession):
 
         total = self.tile_states.run(step, given, prefix, sums, tile_sums, self._shard.map)
         if pending:
-            self._shard.drop_sums()
-            self._pending = False
+            self._drop_sums()
         return total
 
     def tiled_sums(self) -> Arrays:
         tiles = [self._shard.tile_sums(self._pass, number) for number in range(len(self.tile_states.columns))]
-        parts = [arrays for nodes in tiles for arrays in nodes.values()]  # one for each tile, as this is the only shard
-        return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+        total = self.tile_states.join([arrays for nodes in tiles for arrays in nodes.values()])  # one for each, as this is the only shard
+        self._drop_sums()
+        return total
+
+    def _drop_sums(self) -> None:
+        self._shard.drop_sums()
+        self._pending = False
 
     def map_columns(self, request: ColumnMap) -> NDArray[Any]:
         return request.map(self._shard.map, self._threads) if self._threads > 1 and request.suits_threads else request()

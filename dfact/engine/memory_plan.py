@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from math import prod
+from typing import Any
 
 import numpy as np
 import psutil
@@ -93,6 +94,13 @@ class WorkerResources:
     """Bytes that a process uses already."""
     limit_source: str = ""
     """Source of a limit that was not stated: the free memory and what limits it, or the fits that hold the rest."""
+    site_workers: int = 0
+    """Number of workers of the largest cluster of a site, of the kind "sites", for which a plan holds; 0 if no site has one."""
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether sums and states travel between processes, at one of several sites at least."""
+        return self.kind == "distributed" or self.site_workers > 0
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,10 @@ class Plan:
     """Bytes of tiled sums that wait on disk, at most."""
     spilled_tiles: int
     """Bytes of the tiles' state on the driver's disk."""
+    footprint: Footprint
+    """The memory that the computation needs, whoever runs it."""
+    dtype: np.dtype[Any]
+    """Its floating type."""
     note: str = ""
     """Sentence on how the memory limit changes the fit; empty if it does not."""
 
@@ -209,17 +221,21 @@ class Plan:
         return "\n".join(f"{name:<22}{text}" for name, text in rows)
 
 
-def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Footprint, workers: WorkerResources) -> Plan:
-    """Plan the memory of state and values. State comes first, as spilling writes and reads it; decompressed values get the rest."""
-    layout = footprint.layout(source)
+def make_plan(
+    source: RowSource, dtype: "np.dtype[np.floating]", footprint: Footprint, workers: WorkerResources, layout: Layout | None = None
+) -> Plan:
+    """Plan the memory of state and values. State comes first, as spilling writes and reads it; decompressed values get the rest.
+
+    Without a ``layout`` the footprint determines it. For workers of the kind "sites" the plan depends on nothing that only one site knows.
+    """
+    layout = footprint.layout(source) if layout is None else layout
     n, m = source.shape[0], prod(source.shape[1:])
     summed = footprint.broadcast if footprint.summed is None else footprint.summed
-    on_cluster = workers.kind == "distributed"
-    threads = workers.threads * _thread_bytes(source, dtype, footprint, layout, on_cluster=on_cluster)
-    messages = 2 * footprint.broadcast if on_cluster and footprint.summed is not None else 0  # as bytes, received and sent
+    threads = workers.threads * _thread_bytes(source, dtype, footprint, layout, workers)
+    messages = 2 * footprint.broadcast if workers.on_cluster and footprint.summed is not None else 0  # as bytes, received and sent
     sums = _waiting_sums(footprint, layout, workers) * summed + _tiled_bytes(footprint, layout, workers, m)
     working = round(_SLACK * (threads + sums + messages))
-    depth = layout.n_partitions.bit_length() if on_cluster else 0
+    depth = layout.n_partitions.bit_length() if workers.on_cluster else 0
     driver = footprint.driver + 4 * footprint.broadcast + depth * summed + n * footprint.result_per_row
     kept = _divide(workers.limit - workers.baseline - working - driver, source, footprint, layout, workers)
     return Plan(
@@ -239,15 +255,18 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         resident_sums=kept.sums,
         spilled_sums=kept.spilled_sums,
         spilled_tiles=footprint.tile_state * max(0, m - RESIDENT_COLUMNS) // m,
+        footprint=footprint,
+        dtype=dtype,
         note=footprint.note,
     )
 
 
-def _thread_bytes(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Footprint, layout: Layout, *, on_cluster: bool) -> int:
+def _thread_bytes(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Footprint, layout: Layout, workers: WorkerResources) -> int:
     """Return the working memory of a thread: chunks, the arrays of a block, broadcasts, and states on their way."""
     n, m = source.shape[0], prod(source.shape[1:])
     block, partition = min(layout.block_rows, n), min(layout.partition_rows, n)
-    chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * source.row_bytes
+    rows = layout.chunk_rows if workers.kind == "sites" else source.chunk_rows  # sites know the chunks of their own rows alone
+    chunk = 0 if rows is None else min(rows, n) * source.row_bytes
     # A pass may convert a CSR block to a dense one.
     converts = (
         not footprint.reads_stored
@@ -260,19 +279,21 @@ def _thread_bytes(source: RowSource, dtype: "np.dtype[np.floating]", footprint: 
     chunks = (1 if source.is_fetched else 3) * chunk
     arrays = block * (converted + source.row_bytes + footprint.work_per_row) + 2 * footprint.broadcast
     # A partition's state while it is read from disk or written, and in a message.
-    states = (3 if on_cluster else 2) * partition * footprint.state_per_row
+    states = (3 if workers.on_cluster else 2) * partition * footprint.state_per_row
     return chunks + arrays + states
 
 
 def _waiting_sums(footprint: Footprint, layout: Layout, workers: WorkerResources) -> int:
     """Return the number of sums that exist in a process at once: some wait for others at each level of their tree."""
     depth = layout.n_partitions.bit_length()
+    # A worker's own sums, those received from the workers below it, and the combination of both, as arrays and as bytes.
+    on_cluster = 2 * _share(layout.n_partitions, workers).bit_length() + 4 * min(depth, 2 * max(workers.processes, workers.site_workers))
     if workers.kind == "distributed":
-        # A worker's own sums, those received from the workers below it, and the combination of both, as arrays and as bytes.
-        return 2 * _share(layout.n_partitions, workers).bit_length() + 4 * min(depth, 2 * workers.processes)
+        return on_cluster
     partition = min(layout.partition_rows, layout.n_rows)
     gathering = (footprint.gathered_rows // partition).bit_length()  # levels of the tree whose sums have too few rows
-    return depth - min(depth, max(0, gathering - 1)) + workers.threads
+    here = depth - min(depth, max(0, gathering - 1)) + workers.threads
+    return max(here, on_cluster) if workers.on_cluster else here
 
 
 def _tiled_bytes(footprint: Footprint, layout: Layout, workers: WorkerResources, m: int) -> int:

@@ -38,6 +38,8 @@ class Partitions:
     missing_code: int | None
     covariates: NDArray[Any] | None
     layout: Layout
+    before: tuple[int, int] = (0, 0)
+    """Numbers of blocks and of rows of the data that precede those of the layout, as those of other sites may do."""
 
     def __len__(self) -> int:
         return self.last - self.first
@@ -65,6 +67,16 @@ class Partitions:
         local = slice(rows.start - start, rows.stop - start)
         covariates = None if self.covariates is None else self.covariates[local]
         return replace(self, first=first, source=self.source.slice(local), covariates=covariates)
+
+    def alone(self) -> Partitions:
+        """Return these partitions, which are a segment of the data, as all those of data of their own: they are numbered from 0.
+
+        Their sums are those of the segment. Blocks and rows keep their numbers in all of the data, as passes may depend on them.
+        """
+        assert self.numbers in self.layout.partition_ranges, "a segment does not depend on the others, its parts depend on each other"
+        n_rows, (blocks, rows) = self.source.shape[0], self.before
+        before = blocks + self.layout.first_block(self.first), rows + self.rows.start
+        return replace(self, first=0, layout=replace(self.layout, n_rows=n_rows, segments=(n_rows,)), before=before)
 
     def n_blocks(self, number: int) -> int:
         """Return the number of blocks of a partition."""
@@ -109,14 +121,15 @@ class Partitions:
             yield from segment._blocks(dtype, work)
 
     def _blocks(self, dtype: np.dtype[Any] | None, work: Workspace | None) -> Iterator[Block]:
-        first, step, n = self.layout.first_block(self.first), self.layout.block_rows, self.source.shape[0]
+        step, n = self.layout.block_rows, self.source.shape[0]
+        first_block, first_row = self.before[0] + self.layout.first_block(self.first), self.before[1] + self.rows.start
         empty = (np.empty((min(step, n - start), 0)) for start in range(0, n, step))
         start = 0
         for index, raw in enumerate(empty if dtype is None else self._raw_blocks()):
             workspace = Workspace() if work is None else work
             stop = start + raw.shape[0]
             covariates = None if self.covariates is None else contiguous(self.covariates[start:stop])
-            position = first + index, self.rows.start + start
+            position = first_block + index, first_row + start
             yield Block(read_only(raw), covariates, *position, self.source.implicit_value, workspace, dtype, self.missing_code)
             start = stop
 

@@ -113,7 +113,7 @@ class CheckpointableSession(Session, Protocol):
         return
 
     def tiled_sums(self) -> Arrays:
-        """Return the tiled sums (…, columns) of the last pass over the partitions of this session."""
+        """Return the tiled sums (…, columns) of the last pass, which no step has used, and drop them here."""
         raise TypeError(f"{type(self).__name__} has no tiles of columns")
 
     @property

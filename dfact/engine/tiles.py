@@ -248,6 +248,11 @@ class TileStates:
         assert out is not None, "the data has columns"
         return out
 
+    @staticmethod
+    def join(parts: Sequence[StateArrays]) -> StateArrays:
+        """Return arrays of all columns, given those of each tile."""
+        return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+
     def resolve(self, broadcast: Any) -> Any:
         """Return a broadcast with the arrays that it refers to."""
         if isinstance(broadcast, TileBroadcast):
@@ -284,6 +289,11 @@ def add_tiles(totals: Iterable[TreeSum[TileSums]], parts: Iterable[Mapping[Node,
     for total, part in zip(totals, parts, strict=True):
         for node, arrays in part.items():
             total.add(node, TileSums({name: np.array(array, order="C") for name, array in arrays.items()}))
+
+
+def collect_sums(tile: Tile) -> tuple[StateArrays, PartialSums]:
+    """Return the sums of a tile in place of a new state: a step that leads them out of the processes that hold them."""
+    return tile.sums, PartialSums()
 
 
 def add_small(parts: Sequence[PartialSums]) -> PartialSums:

@@ -13,11 +13,11 @@ from typing import Any, Self
 import numpy as np
 
 from dfact.engine.environment import as_fields, current_environment, version_mismatch
-from dfact.engine.memory_plan import WorkerResources
 from dfact.errors import DfactError, FederationError
 from dfact.federation.description import Description, PooledDataset, pool
 from dfact.federation.exchange import Exchange
-from dfact.federation.messages import Message, short
+from dfact.federation.messages import Message
+from dfact.federation.resources import Resources
 from dfact.federation.sessions import CoordinatorExecutor
 from dfact.federation.tasks import Task
 from dfact.models.estimator import Factorization
@@ -36,8 +36,7 @@ class Hub:
         self.sites, self.wait, self._contract = tuple(sorted(sites)), wait, contract
         self._changed = threading.Condition()
         self._joined: dict[str, Description] = {}
-        self._resources: dict[str, tuple[int, int]] = {}
-        """Free memory in bytes, and threads, of each site."""
+        self._resources: dict[str, Resources] = {}
         self._ready: set[str] = set()
         """Sites that have asked for a task since they joined: they have checked the contract."""
         self._refusals: dict[str, str] = {}
@@ -98,7 +97,7 @@ class Hub:
         description = Description.from_message(Message(message.get("description", dict), message.arrays))
         if [name for name, _ in description.sites] != [site]:
             raise FederationError(f"site {site} describes data of {[name for name, _ in description.sites]}")
-        resources = read_resources(message)
+        resources = Resources.from_message(message)
         with self._changed:
             before = self._joined.get(site)
             if before is not None and before.fingerprint != description.fingerprint:
@@ -160,16 +159,15 @@ class Hub:
             self.exchange = Exchange(self.sites, self.wait)
             self._ended = {}
             message = pooled.message("run")
-            memory, threads = self.resources
-            fields = {**message.fields, "run": self._run, "task": task.as_json(), "memory": memory, "threads": threads}
+            fields = {**message.fields, "run": self._run, "task": task.as_json(), **self.resources.as_fields()}
             self._offer = Message(fields, message.arrays)
             self._changed.notify_all()
             return self.exchange
 
     @property
-    def resources(self) -> tuple[int, int]:
-        """The memory of the site that has least, and the threads of the one that has most: what all can plan with."""
-        return min(memory for memory, _ in self._resources.values()), max(threads for _, threads in self._resources.values())
+    def resources(self) -> Resources:
+        """The resources with which all can plan."""
+        return Resources.common(self._resources.values())
 
     def end(self, digest: str) -> None:
         """Wait until all sites have ended the run, with the same result."""
@@ -211,22 +209,8 @@ class Hub:
 
 UNKNOWN_RUN = Message({"kind": "unknown run"})
 """The answer to a site that is at another run than the coordinator, which may have been restarted."""
-_MAX_MEMORY, _MAX_THREADS = 1 << 50, 1 << 12
 _POLL = 30.0
 """Seconds after which a site that waits for a task asks again."""
-
-
-def read_resources(message: Message) -> tuple[int, int]:
-    """Return the memory in bytes, and the threads, that a message states; raise FederationError if no machine has them."""
-    memory, threads = message.get("memory", int), message.get("threads", int)
-    if not 0 <= memory <= _MAX_MEMORY or not 1 <= threads <= _MAX_THREADS:
-        raise FederationError(f"a message states {short(memory)} bytes of memory and {short(threads)} threads, which no machine has")
-    return memory, threads
-
-
-def shared_memory(memory: int, threads: int) -> WorkerResources:
-    """Return the resources with which every process of a run plans."""
-    return WorkerResources("sites", 1, threads, memory, 0, "the site with the least free memory")
 
 
 def result_digest(result: Any) -> str:
@@ -276,8 +260,7 @@ class Run:
         task = task.with_seed(pooled.fingerprint)
         exchange = self._hub.begin(task, pooled)
         data: PooledDataset = pooled.dataset()
-        memory = shared_memory(*self._hub.resources)
-        executor = CoordinatorExecutor(exchange, [site for site, _ in pooled.sites], memory)
+        executor = CoordinatorExecutor(exchange, [site for site, _ in pooled.sites], self._hub.resources.planned())
         try:
             result = task.run(data, executor, **runtime)
             self._hub.end(record_sites(result, pooled))

@@ -9,7 +9,6 @@ from os import PathLike
 from typing import Any
 
 from dfact.data.coerce import as_dataset
-from dfact.engine.executors import InlineExecutor
 from dfact.errors import DfactError
 from dfact.federation.coordinator import Hub, Run, SitesBase
 from dfact.federation.description import Description
@@ -49,6 +48,8 @@ class InProcessSites(SitesBase):
         Data of each site by its name.
     policy : Policy, optional
         Policy of all sites.
+    executors : dict of str to executor, optional
+        Where sites run their passes, as estimators take it; by default a single thread.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class InProcessSites(SitesBase):
         keep_bytes: bool = False,
         checkpoints: Mapping[str, str | PathLike[str]] | None = None,
         logs: Mapping[str, str | PathLike[str]] | None = None,
+        executors: Mapping[str, Any] | None = None,
     ) -> None:
         self._hub = Hub(list(datasets), wait=wait, contract=contract)
         self._run = Run(self._hub)
@@ -75,7 +77,7 @@ class InProcessSites(SitesBase):
                 as_dataset(data),
                 self.connections[name],
                 policy=(policies or {}).get(name, policy),
-                executor=InlineExecutor(),
+                executor=(executors or {}).get(name, "inline"),
                 checkpoint=(checkpoints or {}).get(name),
                 log=(logs or {}).get(name),
             )

@@ -20,12 +20,11 @@ from dfact.engine.checkpoint import pack, unpack
 from dfact.engine.column_map import ColumnMap
 from dfact.engine.driver import FusedPass, FusedSums
 from dfact.engine.environment import Environment, current_environment, distinct
-from dfact.engine.executors import ThreadsExecutor
-from dfact.engine.memory_plan import Plan, WorkerResources
+from dfact.engine.memory_plan import Plan, WorkerResources, make_plan
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PARTIAL_SUMS, PartialSums, RunPass, TiledPass
 from dfact.engine.reduction import Leaves, TreeSum
-from dfact.engine.session import Arrays, CheckpointableSession
+from dfact.engine.session import Arrays, CheckpointableSession, Executor
 from dfact.engine.tiles import TileStates, TileStep, n_columns, split_sums
 from dfact.errors import FederationError
 from dfact.federation.exchange import RECORDED, Exchange
@@ -116,11 +115,16 @@ class _FederatedSession(CheckpointableSession):
 
 
 class SiteSession(_FederatedSession):
-    """The session of a site on its own partitions. The gate decides what leaves."""
+    """The session of a site on its own partitions. The gate decides what leaves.
 
-    def __init__(self, inner: CheckpointableSession, partitions: Partitions, steps: Steps, channel: Channel, gate: Gate) -> None:
+    The ``inner`` session has these ``partitions`` alone, numbered from 0; in the data of all, the first one has the number ``first``.
+    """
+
+    def __init__(
+        self, inner: CheckpointableSession, partitions: Partitions, first: int, steps: Steps, channel: Channel, gate: Gate
+    ) -> None:
         super().__init__(steps)
-        self._inner, self._partitions, self._channel, self._gate = inner, partitions, channel, gate
+        self._inner, self._partitions, self._first, self._channel, self._gate = inner, partitions, first, channel, gate
         self.tile_states = inner.tile_states
 
     def __enter__(self) -> Self:
@@ -131,9 +135,10 @@ class SiteSession(_FederatedSession):
         self._inner.__exit__(kind, error, trace)
 
     def _total(self, request: RunPass[P]) -> P:
-        what, rows = pass_name(request), self._rows(request)
+        what, own = pass_name(request), self._own(request)
+        rows = self._rows(own)
         if rows:
-            sums = self._inner.run(request)
+            sums = self._inner.run(own)
             if isinstance(request.pass_, TiledPass):
                 sums = replace(sums, **self._inner.tiled_sums())
             sums.count_gathered()
@@ -147,12 +152,19 @@ class SiteSession(_FederatedSession):
         total: P = _unpacked(reply)
         return total
 
+    def _own(self, request: RunPass[P]) -> RunPass[P]:
+        """Return a request with the numbers that sampled partitions of this site have here, without those of other sites."""
+        if request.sample is None:
+            return request
+        numbers = (number - self._first for number in request.sample)
+        return replace(request, sample=tuple(number for number in numbers if number in self._partitions.numbers))
+
     def _rows(self, request: RunPass[Any]) -> int:
-        """Return how many of the rows of this site the sums of a request cover."""
+        """Return how many of the rows of this site the sums of its own request cover."""
         p = self._partitions
         if request.sample is None:
             return p.source.shape[0]
-        slices = [p.layout.rows(number, number + 1) for number in request.sample if number in p.numbers]
+        slices = [p.layout.rows(number, number + 1) for number in request.sample]
         return sum(rows.stop - rows.start for rows in slices)
 
     def replayed(self, sums: PartialSums) -> None:
@@ -254,21 +266,24 @@ class CoordinatorSession(_FederatedSession):
 class SiteExecutor:
     """The executor of a site: another one on its own partitions, and the exchange with the coordinator.
 
-    ``memory`` is what all processes of the run plan with, so that they form the same passes.
+    ``memory`` is what all processes of the run plan with, so that they form the same passes, and ``own`` what the site's passes may use.
     """
 
     kind = "site"
 
-    def __init__(self, inner: ThreadsExecutor, memory: WorkerResources, channel: Channel, gate: Gate) -> None:
-        self._inner, self._memory, self._channel, self._gate = inner, memory, channel, gate
+    def __init__(self, inner: Executor, own: WorkerResources, memory: WorkerResources, channel: Channel, gate: Gate) -> None:
+        self._inner, self._own, self._memory, self._channel, self._gate = inner, own, memory, channel, gate
         self._steps = Steps()
 
     def workers(self, memory_limit: int | str | None) -> WorkerResources:
         return self._memory
 
     def open(self, partitions: Partitions, plan: Plan) -> SiteSession:
-        [own] = [segment for segment in partitions.segments if segment.source.present_rows]
-        return SiteSession(self._inner.open(own, plan), own, self._steps, self._channel, self._gate)
+        [segment] = [segment for segment in partitions.segments if segment.source.present_rows]
+        own = segment.alone()
+        local = make_plan(own.source, plan.dtype, plan.footprint, self._own, own.layout)
+        local.check()
+        return SiteSession(self._inner.open(own, local), own, segment.first, self._steps, self._channel, self._gate)
 
 
 class CoordinatorExecutor:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,12 +15,14 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.engine.environment import as_fields, current_environment
-from dfact.engine.executors import ThreadsExecutor
+from dfact.engine.executors import resolve_executor
+from dfact.engine.memory_plan import WorkerResources
 from dfact.errors import DfactError, FederationError
-from dfact.federation.coordinator import UNKNOWN_RUN, models_of, read_resources, record_sites, shared_memory
+from dfact.federation.coordinator import UNKNOWN_RUN, models_of, record_sites
 from dfact.federation.description import Description
 from dfact.federation.messages import Message, short
 from dfact.federation.policy import Gate, Policy, words_that_leave
+from dfact.federation.resources import Resources
 from dfact.federation.sessions import SiteExecutor
 from dfact.federation.site_log import SiteLog
 from dfact.federation.tasks import Task
@@ -53,7 +56,11 @@ class Connection(Protocol):
 
 
 class Site:
-    """The rows of one site, its policy and its log."""
+    """The rows of one site, its policy and its log.
+
+    Passes run by the ``executor``, which is what estimators take as theirs: threads, or the Dask cluster of the site, for example. None
+    stands for threads, or for the cluster of the active Dask client; ``memory_limit`` is that of each process.
+    """
 
     def __init__(
         self,
@@ -63,21 +70,21 @@ class Site:
         *,
         policy: Policy | None = None,
         log: str | PathLike[str] | None = None,
-        executor: ThreadsExecutor | None = None,
+        executor: Any = None,
         checkpoint: str | PathLike[str] | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
         self._name, self._dataset = name, dataset
         self._policy = Policy() if policy is None else policy
-        self._log, self._executor = SiteLog(log), ThreadsExecutor() if executor is None else executor
+        self._log, self._executor = SiteLog(log), resolve_executor(executor, dataset.source.layout.n_partitions)
         self._connection = _LoggedConnection(connection, self._log)
-        self._checkpoints = None if checkpoint is None else Path(checkpoint)
+        self._checkpoints = None if checkpoint is None else Path(checkpoint).absolute()  # workers may have another working folder
         self._memory_limit = memory_limit
         self._last = ""
         self._finished: dict[Path, str] = {}
         """Names of the runs that have ended here by their checkpoints, which are kept until the coordinator has the result, too."""
-        self._memory = 0
-        """Free memory that this site has stated, in bytes."""
+        self._workers: WorkerResources | None = None
+        """The processes of the executor when this site joined."""
         self._gate = Gate(self._policy, dataset.shape[0] - dataset.statistics.observed)
 
     def join(self) -> None:
@@ -92,13 +99,11 @@ class Site:
         self._policy.check_data(self._dataset)
         description = Description.of(self._name, self._dataset, extremes=self._policy.extremes)
         message = description.message("description")
-        workers = self._executor.workers(self._memory_limit)
-        self._memory = max(0, workers.limit - workers.baseline)
+        self._workers = self._executor.workers(self._memory_limit)
         fields = {
             "kind": "join",
             "environment": as_fields(current_environment()),
-            "memory": self._memory,
-            "threads": workers.threads,
+            **Resources.of(self._workers).as_fields(),
             "description": {name: value for name, value in message.fields.items() if name != "kind"},
         }
         answer = self._connection.call(Message(fields, message.arrays), self._dataset.shape[0])
@@ -146,20 +151,21 @@ class Site:
             raise FederationError(f"the run has failed at this site: {type(error).__name__}: {error}") from error
 
     def _carry_out(self, run: Message, number: str) -> tuple[Task, Any]:
-        fields, task, resources = dict(run.fields), Task.from_json(run.fields.get("task")), read_resources(run)
-        for name in ("run", "task", "memory", "threads"):
+        fields, task, resources = dict(run.fields), Task.from_json(run.fields.get("task")), Resources.from_message(run)
+        for name in ("run", "task", *resources.as_fields()):
             fields.pop(name, None)
         self._log.run = f"{short(number)[1:-1]} {task.kind} {task.model or ''}".strip()
         self._policy.check_task(task, self._dataset.shape[0])
         pooled = Description.from_message(Message(fields, run.arrays))
         if (self._name, self._dataset.shape[0]) not in pooled.sites:
             raise FederationError(f"the coordinator's sites do not name the {self._dataset.shape[0]} rows of {self._name}")
-        needed = max(resources[0] / _DRIFT, pooled.table_bytes)
-        if needed > self._memory:
-            raise FederationError(f"the run may take {needed:.0f} bytes of memory, and site {self._name} has stated {self._memory}")
+        assert self._workers is not None, "it has joined"
+        needed, stated = max(resources.memory / _DRIFT, pooled.table_bytes), Resources.of(self._workers).memory
+        if needed > stated:
+            raise FederationError(f"the run may take {needed:.0f} bytes of memory, and site {self._name} has stated {stated}")
         self._require_same(pooled)
         channel = _RunChannel(self._connection, number)
-        executor = SiteExecutor(self._executor, shared_memory(*resources), channel, self._gate)
+        executor = SiteExecutor(self._executor, self._own_workers(self._workers, resources), resources.planned(), channel, self._gate)
         checkpoint = self._checkpoint(task, pooled)
         runtime = {} if checkpoint is None else {"checkpoint": checkpoint}
         with _Beats(self._connection):
@@ -170,6 +176,15 @@ class Site:
         for model in models_of(result):
             model.fingerprint_ = self._dataset.stored_fingerprint  # its factors are those of this site's rows
         return task, result
+
+    def _own_workers(self, joined: WorkerResources, common: Resources) -> WorkerResources:
+        """Return what the passes of a run may use here: the cluster as it is now, or what the site had when it joined.
+
+        The run may plan with a little more than that, as free memory varies.
+        """
+        if joined.on_cluster:
+            return self._executor.workers(self._memory_limit)
+        return replace(joined, limit=max(joined.limit, joined.baseline + common.memory))
 
     def _checkpoint(self, task: Task, pooled: Description) -> Path | None:
         """Return the checkpoint of a fit that keeps one, which depends on its task and on the data of all sites."""

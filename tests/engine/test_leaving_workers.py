@@ -11,15 +11,24 @@ from typing import Any
 from uuid import uuid4
 
 import dask
+import numpy as np
 import pytest
 from distributed import Client
 
 from benchmarks.faults.fits import Processes, small_partitions
 from dfact import signals
+from dfact.data.sources.concatenated import ConcatenatedSource
 from dfact.data.sources.dask import worker_infos
+from dfact.data.sources.dense import ArraySource
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
 from dfact.engine.cluster import leaving
+from dfact.engine.cluster.session import DistributedExecutor
+from dfact.engine.memory_plan import make_plan
+from dfact.engine.partitions import partitions
+from dfact.engine.passes import RunPass
 from tests.engine.test_cluster_session import (
+    FLOAT32,
+    FOOTPRINT,
     WAIT,
     Kill,
     Walk,
@@ -27,6 +36,7 @@ from tests.engine.test_cluster_session import (
     _small,  # noqa: F401  # a fixture
     again,
     inline,
+    inside,
     kills_done,
     local_processes,
     on,
@@ -34,6 +44,7 @@ from tests.engine.test_cluster_session import (
     processed_partitions,
     rows_of,
     take,
+    tiny_partitions,
     until,
 )
 
@@ -102,6 +113,24 @@ def amid(folder: Path, number: int, partition: int, action: Callable[[], Any]) -
     finally:
         ended.set()
         acting.join()
+
+
+def test_sums_of_segments_that_were_handed_over_are_discarded_with_lost_partitions() -> None:
+    """Partitions 3 and 4, of the second segment, have leaves 4 and 5."""
+    with tiny_partitions():
+        source = ConcatenatedSource(tuple(ArraySource(np.zeros((rows, 16), np.uint8)) for rows in (1200, 900)))
+        found = partitions(source, None, None)
+    assert found.layout.partition_ranges == [range(3), range(3, 5)]
+    with inside(1) as client:
+        executor = DistributedExecutor(client)
+        with executor.open(found, make_plan(source, FLOAT32, FOOTPRINT, executor.workers(None), found.layout)) as session:
+            sums = session.run(RunPass(Walk(), np.float32(1)))
+            [worker] = session._workers.owners
+            for lost, runs, kept in ((range(2, 3), [range(5)], 1), (range(4, 5), [range(3)], 0)):
+                worker.runs, session._handed_over = [range(5)], [{(1, 2): sums}]
+                session._discard_handed_over([lost])
+                assert worker.runs == runs
+                assert [len(nodes) for nodes in session._handed_over] == [kept]
 
 
 @pytest.mark.faults

@@ -409,3 +409,21 @@ def test_workers_own_complete_groups_once_a_pass_is_tiled() -> None:
         assert all(run.start % 4 == 0 for run in runs)
         assert_same((p, history, np.concatenate(list(session.rows("weights")))[:, 0]), expected)
         session.run(RunPass(counts, None))
+
+
+@pytest.mark.usefixtures("_small")
+def test_sums_by_tiles_are_led_out_of_a_session() -> None:
+    X, found = values(8), []
+    p = np.linspace(0, 2, X.shape[1])
+    request = RunPass(WeightedPass(), (p, 0.1))
+    with inside(3) as client:
+        for executor in (InlineExecutor(), DistributedExecutor(client)):
+            with opened(executor, ArraySource(X), resident_sums=1) as session:
+                session.run(request)
+                found.append(session.tiled_sums())
+                session.run(request)
+                assert np.any(session.tiled_sums()["slope"] != found[-1]["slope"]), "the weights of rows have changed"
+    weights = np.sqrt(1 / (0.1 + np.square(X - p).mean(axis=1)))
+    np.testing.assert_allclose(found[0]["slope"][0], weights @ (X - p), rtol=1e-9)
+    for name, array in found[0].items():
+        np.testing.assert_array_equal(found[1][name], array, name)

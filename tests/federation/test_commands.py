@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributed import LocalCluster
 
 import dfact
 from benchmarks.faults.commands import Command
@@ -43,10 +44,10 @@ def address_of(coordinator: Command) -> str:
     return found[1]
 
 
-def join(folder: Path, name: str, address: str) -> Command:
+def join(folder: Path, name: str, address: str, *further: str) -> Command:
     data, policy, output = folder / f"{name}.zarr", folder / "policy.toml", folder / name
     options = ["--name", name, "--insecure", "--data", data, "--policy", policy, "--output", output, "--checkpoint", output / "progress"]
-    return started(folder, name, "site", "join", address, *options)
+    return started(folder, name, "site", "join", address, *options, *further)
 
 
 def pooled(folder: Path, **parameters: Any) -> Any:
@@ -86,10 +87,12 @@ def test_a_fit_survives_the_loss_of_a_site_and_of_the_coordinator(folder: Path, 
     assert main(["transform", str(folder / "out.model"), str(folder / "north.zarr"), str(folder / "north.csv")]) == 0
 
 
-def test_a_selection_and_a_description(folder: Path) -> None:
+def test_a_selection_and_a_description(folder: Path, cluster: LocalCluster) -> None:
+    """One of the sites has a cluster."""
+    own = {"north": ["--scheduler", cluster.scheduler_address]}
     select = ["--sites", folder / "sites.toml", folder / "best.model", "-k", "2-3", "--blocks", "3x3", "--folds", "3", "--seed", "0"]
     coordinator = started(folder, "coordinator", "select", "icqf", *select)
-    sites = [join(folder, name, address_of(coordinator)) for name in NAMES]
+    sites = [join(folder, name, address_of(coordinator), *own.get(name, ())) for name in NAMES]
     assert coordinator.ended() == 0, coordinator.said
     assert [site.ended() for site in sites] == [0, 0, 0], [site.said for site in sites]
     best = dfact.load_model(folder / "best.model")

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
+from distributed import Client
 
 import dfact
 from dfact.data.dataset import Dataset
@@ -54,12 +55,12 @@ class LimitedConnection(MemoryConnection):
 class Program(threading.Thread):
     """The program of a site."""
 
-    def __init__(self, hub: Hub, name: str, data: Dataset, checkpoint: Path | None, limit: int = 1 << 30) -> None:
+    def __init__(self, hub: Hub, name: str, data: Dataset, checkpoint: Path | None, limit: int = 1 << 30, executor: Any = "inline") -> None:
         super().__init__(daemon=True)
         self.connection = LimitedConnection(hub, name)
         self.connection.limit = limit
         policy = Policy(extremes=True, min_cell=1)
-        self.site = Site(name, data, self.connection, policy=policy, executor=InlineExecutor(), checkpoint=checkpoint)
+        self.site = Site(name, data, self.connection, policy=policy, executor=executor, checkpoint=checkpoint)
         self.results: list[Any] = []
         self.told: bool | None = None
         """Whether the coordinator has said that it ends."""
@@ -146,6 +147,26 @@ def test_a_site_that_is_started_again_catches_up(checkpointed: bool, data: dict[
     np.testing.assert_array_equal(found[0].components_, pooled.components_)
     rows = {program.connection.name: np.asarray(program.results[0].row_factors()) for program in (again, *others)}
     np.testing.assert_array_equal(np.concatenate([rows[name] for name in NAMES]), np.asarray(pooled.row_factors()))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("then", ["threads", "cluster"])
+def test_a_site_with_a_cluster_resumes(then: str, client: Client, data: dict[str, Dataset], pooled: Any, tmp_path: Path) -> None:
+    hub, checkpoint, found = Hub(NAMES, wait=60, contract=None), tmp_path / "checkpoints", []
+    lost = Program(hub, "east", data["east"], checkpoint, limit=15, executor=client)
+    others = [Program(hub, name, data[name], None) for name in ("north", "south")]
+    fit = threading.Thread(target=lambda: found.append(Run(hub).carry_out(Task.of("fit", model()))), daemon=True)
+    fit.start()
+    lost.join()
+    assert resume_point(next(checkpoint.iterdir())) == 10
+    again = Program(hub, "east", data["east"], checkpoint, executor=client if then == "cluster" else then)
+    fit.join()
+    hub.close()
+    for program in (again, *others):
+        program.join()
+    np.testing.assert_array_equal(found[0].components_, pooled.components_)
+    rows = [np.asarray(program.results[0].row_factors()) for program in (again, *others)]
+    np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
 
 
 @pytest.mark.parametrize("behind", ["sites", "coordinator"])

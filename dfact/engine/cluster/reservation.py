@@ -5,12 +5,17 @@ its plan may have changed.
 """
 
 import asyncio
+import os
+import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from dfact.engine.memory_plan import reservable_bytes, worker_limit
+from dfact.engine.cluster.watchdog import cluster_errors
+from dfact.engine.memory_plan import Plan, reservable_bytes, worker_limit
 from dfact.errors import MemoryPlanError
 from dfact.internals.distributed import memory_limit
 from dfact.text import format_bytes
@@ -30,6 +35,12 @@ class Reservation:
     size: int
     holder: str
     """The fit, with the process and the host of its driver."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Reservation":
+        """Return what a new session of this process reserves for this plan."""
+        holder = f"a fit of {'×'.join(map(str, plan.shape))} of process {os.getpid()} on {socket.gethostname()}"
+        return cls(uuid4().hex, plan.reserved, holder)
 
     def __str__(self) -> str:
         return f"{format_bytes(self.size)} by {self.holder}"
@@ -75,3 +86,21 @@ def reservations(client: "Client") -> dict[str, list[Reservation]]:
     except (OSError, TimeoutError):
         return {}
     return answers
+
+
+def least_rest(client: "Client", limits: Mapping[str, int]) -> tuple[int, str] | None:
+    """Return the least bytes that fits leave of a worker, and a statement of what they hold there; None if they hold nothing.
+
+    ``limits`` are the memory limits of the workers by their addresses. Raises ClusterError if the client has lost its cluster.
+    """
+    with cluster_errors():
+        known = reservations(client).items()
+    rests = [
+        (
+            reservable_bytes(limits[address], sum(reservation.size for reservation in found)),
+            f"memory that others hold on worker {address}: {', '.join(map(str, found))}",
+        )
+        for address, found in known
+        if found and address in limits
+    ]
+    return min(rests, default=None)

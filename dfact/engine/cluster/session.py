@@ -2,10 +2,9 @@
 # Long because every call, of passes, tiles, rows and checkpoints, may have to be repeated after the loss of a worker.
 
 import logging
-import os
-import socket
 import sys
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -23,22 +22,22 @@ from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.handshake import SessionEnvironments, driver_fields, run_task
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.placement import Tree, build_call_tree, overlaps, split_runs, subtract_runs
-from dfact.engine.cluster.reservation import Reservation, reservations
+from dfact.engine.cluster.reservation import Reservation, least_rest
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, marker
 from dfact.engine.cluster.scaling_demand import request_workers
 from dfact.engine.cluster.transport import Pickled, packed, unpacked
-from dfact.engine.cluster.watchdog import Watchdog, cluster_errors
+from dfact.engine.cluster.watchdog import Watchdog
 from dfact.engine.cluster.worker_shard import Report, Share
 from dfact.engine.cluster.workers import Retry, SessionWorker, SessionWorkers, WorkersLost
 from dfact.engine.column_map import ColumnMap, SolveTile
 from dfact.engine.environment import Environment, computed_in, environments_from
-from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers, reservable_bytes
+from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
 from dfact.engine.partitions import Partitions, consecutive
 from dfact.engine.passes import PartialSums, RunPass, TiledPass
 from dfact.engine.reduction import Leaves, Node, TreeSum
-from dfact.engine.session import CheckpointableSession
+from dfact.engine.session import Arrays, CheckpointableSession
 from dfact.engine.threads import single_threaded
-from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, group_leaves, group_partitions, n_columns, tile_total
+from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, collect_sums, group_leaves, group_partitions, n_columns, tile_total
 from dfact.errors import ClusterError
 from dfact.monitoring import metrics
 
@@ -71,9 +70,8 @@ class ClusterSession(CheckpointableSession):
 
     def __init__(self, client: "Client", partitions: Partitions, plan: Plan) -> None:
         self._client, self._partitions, self._layout = client, partitions, partitions.layout
-        holder = f"a fit of {'×'.join(map(str, plan.shape))} of process {os.getpid()} on {socket.gethostname()}"
         size = partitions.layout, plan.resident_states, plan.resident_values, plan.resident_sums
-        self._workers = SessionWorkers(client, size, Reservation(uuid4().hex, plan.reserved, holder))
+        self._workers = SessionWorkers(client, size, Reservation.of(plan))
         self._journal = Journal()
         self._saved: list[CheckpointedState] = []
         self._done = self._epoch = 0
@@ -149,25 +147,38 @@ class ClusterSession(CheckpointableSession):
         if sums is not None:
             return self.tile_states.run(step, given, prefix, sums, lambda _: {}, lambda work, numbers: [work(number) for number in numbers])
         small: list[PartialSums] = []
-        n = len(self.tile_states.columns)
+        for number, (state, part) in enumerate(self._step_all(step, lambda number: self.tile_states.tile(number, {}, given, prefix))):
+            self.tile_states.put(number, state, prefix)
+            small.append(part)
+        self._end_tiles()
+        return add_small(small)
 
-        def step_wave() -> None:
-            first = len(small)
-            tiles = [self.tile_states.tile(first, {}, given, prefix)]
-            size = sum(array.nbytes for arrays in (tiles[0].state, tiles[0].given) for array in arrays.values())
-            wave = max(1, min(sum(worker.threads for worker in self._workers.owners), _TILES_BYTES // max(1, size)))
-            tiles += [self.tile_states.tile(number, {}, given, prefix) for number in range(first + 1, min(first + wave, n))]
-            replies = self._step_here(step, tiles) if self._workers.direct_calls else self._step_on_workers(step, tiles)
-            for tile, (state, part) in zip(tiles, replies, strict=True):
-                self.tile_states.put(tile.number, state, prefix)
-                small.append(part)
+    def tiled_sums(self) -> Arrays:
+        columns = self.tile_states.columns
+        parts = [sums for sums, _ in self._step_all(collect_sums, lambda number: Tile(number, columns[number], {}, {}, {}))]
+        self._end_tiles()
+        return self.tile_states.join(parts)
 
-        while len(small) < n:
-            self._with_recovery(step_wave)
+    def _end_tiles(self) -> None:
+        """Note that no further step gets the sums of the last pass."""
         if self._pending:
             self._pending = False
             self._clear_stateless()
-        return add_small(small)
+
+    def _step_all(self, step: TileStep, tile: Callable[[int], Tile]) -> Iterator[tuple[StateArrays, PartialSums]]:
+        """Step all tiles, as many at a time as the workers have threads, and yield the results in the order of the tiles."""
+        first = 0
+        while first < len(self.tile_states.columns):
+            replies = self._with_recovery(partial(self._step_wave, step, tile, first))
+            yield from replies
+            first += len(replies)
+
+    def _step_wave(self, step: TileStep, tile: Callable[[int], Tile], first: int) -> list[tuple[StateArrays, PartialSums]]:
+        tiles = [tile(first)]
+        size = sum(array.nbytes for arrays in (tiles[0].state, tiles[0].given) for array in arrays.values())
+        wave = max(1, min(sum(worker.threads for worker in self._workers.owners), _TILES_BYTES // max(1, size)))
+        tiles += map(tile, range(first + 1, min(first + wave, len(self.tile_states.columns))))
+        return self._step_here(step, tiles) if self._workers.direct_calls else self._step_on_workers(step, tiles)
 
     def _step_on_workers(self, step: Callable[[Tile], R], tiles: Sequence[Tile]) -> list[R]:
         """Step some tiles, each on a worker that collects its sums from all others."""
@@ -370,9 +381,10 @@ class ClusterSession(CheckpointableSession):
     def _discard_handed_over(self, lost: list[range]) -> None:
         """Discard the sums handed over that contain any of these partitions; all others of such a sum lose their owners too."""
         partitions = {partition for run in lost for partition in run}
+        leaves = Leaves.of(self._summands, self._layout.partition_ranges).numbers
         for nodes in self._handed_over:
             for level, index in list(nodes):
-                summed = self._summands[index << level : (index + 1) << level]
+                summed = self._summands[bisect_left(leaves, index << level) : bisect_left(leaves, index + 1 << level)]
                 if not partitions.isdisjoint(summed):
                     del nodes[level, index]
                     runs = consecutive(summed)
@@ -555,17 +567,8 @@ class DistributedExecutor:
             with request_workers(self.client, 1):
                 watchdog.some_workers()
         limits = {address: worker["memory_limit"] or sys.maxsize for address, worker in workers.items()}
-        with cluster_errors():
-            held = {address: found for address, found in reservations(self.client).items() if found and address in limits}
-        rests = [
-            (
-                reservable_bytes(limits[address], sum(reservation.size for reservation in found)),
-                f"memory that others hold on worker {address}: {', '.join(map(str, found))}",
-            )
-            for address, found in held.items()
-        ]
         threads = max(worker["nthreads"] for worker in workers.values())
-        return cluster_workers(list(limits.values()), threads, memory_limit, min(rests, default=None))
+        return cluster_workers(list(limits.values()), threads, memory_limit, least_rest(self.client, limits))
 
     def open(self, partitions: Partitions, plan: Plan) -> ClusterSession:
         return ClusterSession(self.client, partitions, plan)
