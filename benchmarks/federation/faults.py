@@ -19,11 +19,12 @@ LONG = replace(
 )
 TILED = replace(
     LONG,
-    name=f"PCA, {ITERATIONS} iterations",
-    command=("fit", "pca"),
-    model=lambda **settings: dfact.PCA(4, max_iter=ITERATIONS, tol=0, **settings),
+    name=f"Admixture, {ITERATIONS} iterations",
+    command=("fit", "admixture"),
+    options=(*LONG.options, "--ploidy", "3", "--init", "random", "--seed", "0"),
+    model=lambda **settings: dfact.Admixture(4, ploidy=3, init="random", random_state=0, max_iter=ITERATIONS, tol=0, **settings),
 )
-"""A fit whose sums are kept by tiles of columns, as entries are missing."""
+"""A fit whose sums are kept by tiles of columns."""
 STRUCK = SITES[1]
 
 

@@ -287,7 +287,7 @@ class HubServer:
             if not context.is_active():  # the site has sent the message again, and that call counts
                 return
             kind = message.fields.get("kind")
-            if kind in {"join", "task"}:
+            if kind in ("join", "task"):
                 with self._changed:
                     self._called[site] = time.monotonic()
             elif kind == "refused":

@@ -304,9 +304,10 @@ def frames_of(message: Message, size: int) -> list[bytes]:
         ([b"\xff" * 99], "FAILED_PRECONDITION", "expected one within the message"),
         (frames_of(ALIVE, 4)[:-1], "FAILED_PRECONDITION", "expected one within the message"),
         (frames_of(Message({"kind": 7}), 1), "FAILED_PRECONDITION", "a message has the kind 7"),
+        (frames_of(Message({"kind": ["join"]}), 9), "FAILED_PRECONDITION", "a message has the kind ['join']"),
         (frames_of(Message({"kind": "join", "environment": {}, "description": {}}), 9), "FAILED_PRECONDITION", "versions"),
     ],
-    ids=["large", "large frame", "empty", "noise", "cut", "unknown", "other versions"],
+    ids=["large", "large frame", "empty", "noise", "cut", "unknown", "list", "other versions"],
 )
 def test_hostile_messages_are_refused_and_both_ends_live(
     frames: Sequence[bytes], code: str, words: str, server: HubServer, files: dict[str, Security]
