@@ -109,7 +109,8 @@ def _costs(case: Case, sites: InProcessSites, whole: Any, log: Path, repeats: in
     found, expected = across(case, sites), case.pooled(whole, executor="inline")
     before = [(each.messages, each.sent + each.received) for each in connections]
     seconds = median_seconds(lambda: across(case, sites), repeats)
-    passes = 1 + int(read_log(log)[-1]["step"])  # the last one is over all rows
+    entries = read_log(log)
+    passes = 1 + max(int(entry["step"]) for entry in entries if entry["run"] == entries[-1]["run"])
     calls = sum(each.messages for each in connections) - sum(count for count, _ in before)
     size = sum(each.sent + each.received for each in connections) - sum(count for _, count in before)
     return {
