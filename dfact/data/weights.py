@@ -14,6 +14,7 @@ from dfact.data.statistics import exact_sums
 from dfact.errors import DataError
 from dfact.lazy import pd
 
+MAX_EXPONENT = 1023  # of the largest power of two among doubles
 _COPIES = 2.0**53  # larger weights are not numbers of copies: all doubles above are whole
 
 
@@ -61,7 +62,7 @@ class WeightSummary:
     whole: bool
     """Whether all weights are whole numbers, as of copies."""
     exponent: int
-    """The least one for which weights times 2^−exponent are at most 1."""
+    """The least one, up to 1023, for which weights times 2^−exponent are at most 1; of larger weights, they are less than 2."""
     sums: tuple[float, ...]
     """Numbers whose exact sum is that of the weights times 2^−exponent."""
     squares: tuple[float, ...]
@@ -75,7 +76,7 @@ class WeightSummary:
         positive = w[w > 0]
         common = largest if largest and (positive == largest).all() else None
         mantissa, exponent = math.frexp(largest)
-        exponent -= mantissa == 0.5
+        exponent = min(exponent - (mantissa == 0.5), MAX_EXPONENT)
         scaled = np.ldexp(w, -exponent)
         whole = largest <= _COPIES and bool((w == np.rint(w)).all())
         return cls(w.size, positive.size, common, whole, exponent, exact_sums(scaled), exact_sums(scaled**2))
@@ -105,7 +106,8 @@ class WeightSummary:
     @property
     def total(self) -> float:
         """The sum of the weights."""
-        return float(np.ldexp(math.fsum(self.sums), self.exponent))
+        with np.errstate(over="ignore"):  # infinite if no double holds it
+            return float(np.ldexp(math.fsum(self.sums), self.exponent))
 
     @property
     def mean(self) -> float:

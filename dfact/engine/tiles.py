@@ -292,7 +292,7 @@ def add_tiles(totals: Iterable[TreeSum[TileSums]], parts: Iterable[Mapping[Node,
 
 
 def collect_sums(tile: Tile) -> tuple[StateArrays, PartialSums]:
-    """Return the sums of a tile in place of a new state: a step that leads them out of the processes that hold them."""
+    """Return the sums of a tile in place of a new state: a step that moves them out of the processes that hold them."""
     return tile.sums, PartialSums()
 
 

@@ -224,8 +224,9 @@ def result_digest(result: Any) -> str:
 
 def record_sites(result: Any, pooled: Description) -> str:
     """Record the sites in the model of a result, if it has one; return the digest of the result."""
-    for model in models_of(result):  # any may have this annotation
+    for model in models_of(result):
         names, rows = zip(*pooled.sites, strict=True)
+        # Classes of models do not declare annotations.
         vars(model)["sites_"] = SitesRecord(list(names), list(rows), result_digest(model))
     return result_digest(result)
 

@@ -18,7 +18,7 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.concatenated import ConcatenatedSource
 from dfact.data.sources.dense import DenseSource
 from dfact.data.statistics import ColumnStatistics
-from dfact.data.weights import WeightSummary
+from dfact.data.weights import MAX_EXPONENT, WeightSummary
 from dfact.errors import DataError, DfactError, FederationError
 from dfact.federation.messages import Message, short
 from dfact.federation.policy import WithheldError
@@ -302,7 +302,6 @@ class Description:
 
 
 _MAX_SUMS, _LARGEST = 100, 1e290  # of the exact sums of confounders and weights, which are added without an overflow
-_MAX_EXPONENT = 1100  # of the weights, which are doubles
 _MAX_SITES, _MAX_ROWS, _MAX_MODES = 10_000, 1 << 40, 7
 _DTYPES = {np.dtype(order + kind).str for order in "<>" for kind in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")}
 _ARRAYS = ("offset", "observed", "valid_range", "minimum", "maximum")
@@ -354,12 +353,12 @@ def _summary(each: dict[str, Any]) -> ConfounderSummary:
 
 
 def _weight_summary(found: dict[str, Any]) -> WeightSummary:
-    counts, exponent = (_count(found["n_rows"]), _count(found["n_positive"])), _count(found["exponent"], lowest=-_MAX_EXPONENT)
+    counts, exponent = (_count(found["n_rows"]), _count(found["n_positive"])), _count(found["exponent"], lowest=-2 * MAX_EXPONENT)
     sums, squares = tuple(map(float, found["sums"])), tuple(map(float, found["squares"]))
-    finite = all(abs(part) < _LARGEST for part in (*sums, *squares, found["common"] or 1.0))
-    if exponent > _MAX_EXPONENT or max(len(sums), len(squares)) > _MAX_SUMS or not finite:
-        raise ValueError("weights without finite sums")
     common = None if found["common"] is None else float(found["common"])
+    finite = all(abs(part) < _LARGEST for part in (*sums, *squares))
+    if exponent > MAX_EXPONENT or max(len(sums), len(squares)) > _MAX_SUMS or not finite or not (common is None or 0 < common < np.inf):
+        raise ValueError("weights without finite sums, or not above 0")
     return WeightSummary(*counts, common, found["whole"] is True, exponent, sums, squares)
 
 

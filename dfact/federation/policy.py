@@ -72,7 +72,7 @@ SUMS: Mapping[str, str] = {
 }
 """The sums that may leave a site by their names in messages and checkpoints, with what they hold. All others stay: sums that hold
 single rows, such as rows that a search has found, and sums that have not been reviewed yet."""
-_WITHHELD: Mapping[str, str] = {"weighted_tables": "has sums of weights by cell, and they do not tell how many rows are behind them"}
+_WITHHELD: Mapping[str, str] = {"weighted_tables": "has sums of weights by cell, which do not tell how many rows are behind them"}
 """Reasons for sums that stay."""
 _COUNTS: Mapping[str, tuple[str, ...]] = {
     "alpha_sums": ("rows",),
@@ -209,15 +209,15 @@ class Policy:
             return
         weights, confounders = dataset.weights.to_numpy(), dataset.confounders
         if not weights.all():
-            told = "rows have the weight 0, which do not count in sums"
-            raise WithheldError(told, f"{np.count_nonzero(weights == 0)} rows; leave them out")
+            told = "some rows have weight 0, so that they do not count in sums"
+            raise WithheldError(told, f"there are {np.count_nonzero(weights == 0)}; leave them out")
         groups = {"all rows": np.full(len(weights), True)}
         for name, values in () if confounders is None else confounders.items():
             if isinstance(values.dtype, pd.CategoricalDtype):
                 groups |= {f"{level!r} of {name!r}": (values == level).to_numpy() for level in values.cat.categories}
         for group, rows in groups.items():
             if rows.any() and (effective := WeightSummary.of(weights[rows]).effective) < self.min_rows:
-                told = f"weights leave an effective number of rows below min_rows={self.min_rows} of the policy"
+                told = f"the weights give an effective number of rows below min_rows={self.min_rows} of the policy"
                 raise WithheldError(told, f"{effective:.1f} for {group}; trim the largest weights")
 
     def _check_pairs(self, confounders: "pd.DataFrame | None") -> None:

@@ -20,7 +20,7 @@ from dfact.renames import add_old_names, current
 from dfact.text import html_view
 
 _COSINE = 1.0001  # greatest absolute value of a similarity, with its rounding error
-_DIGITS = 12  # of a digest
+_DIGITS = 12  # of a digest that are shown
 STABLE = 0.9
 """Selection frequency from which a loading counts as selected."""
 
@@ -39,7 +39,7 @@ class SitesRecord:
     def describe(self) -> str:
         """Return a line with the sites, their rows and the digest."""
         listed = ", ".join(f"{name} ({n} rows)" for name, n in zip(self.names, self.rows, strict=True))
-        return f"{listed}; loadings {self.loadings[:_DIGITS]}, the same in the models of all of them"
+        return f"{listed}; digest of the loadings {self.loadings[:_DIGITS]}, the same in all models of this fit"
 
 
 @dataclass(frozen=True, eq=False)

@@ -143,6 +143,7 @@ def test_the_effective_number_is_that_of_kish(seed: int) -> None:
     assert WeightSummary.of(1e200 * w).effective == pytest.approx(summary.effective)
     assert WeightSummary.of(np.full(50, 0.3)).effective == pytest.approx(50)
     assert WeightSummary.of(np.array([0, 0, 5.0])).effective == 1
+    assert WeightSummary.of(np.array([1.0, 1.7e308])).scale == 2.0**1023
     assert [WeightSummary.of(np.array([0.1, largest])).scale for largest in (0.1, 0.5, 0.6, 1, 5)] == [0.1, 0.5, 1, 1, 8]
 
 

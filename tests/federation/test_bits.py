@@ -71,7 +71,7 @@ def test_models_name_the_sites_and_share_a_digest(tmp_path: Path) -> None:
     dfact.save_model(sites.results["north"], tmp_path / "north.model")
     north: Any = dfact.load_model(tmp_path / "north.model")
     assert north.sites_.describe() == model.sites_.describe()
-    assert "east (700 rows), north (190 rows), south (211 rows); loadings" in dfact.report.text(north)
+    assert "east (700 rows), north (190 rows), south (211 rows); digest of the loadings" in dfact.report.text(north)
     north.partial_fit(data["south"])
     assert not hasattr(north, "sites_")
 
