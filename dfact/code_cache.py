@@ -11,7 +11,7 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
-from dfact.internals.numba import IndexDataCacheFile, NullCache, cache_of, cache_subfolder, cached_files, set_cache, set_cache_file
+from dfact.internals.numba import IndexDataCacheFile, NullCache, cache_of, cached_files, set_cache, set_cache_file, shared_cache_folder
 from dfact.settings import is_watched
 
 COMPILED = "DFACT_COMPILED_KERNELS"
@@ -20,10 +20,15 @@ logger = logging.getLogger("dfact.kernels")
 
 
 @cache
-def sources(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return names, times and sizes of all modules in a folder."""
-    files = ((path.name, path.stat()) for path in folder.glob("*.py"))
-    return tuple(sorted((name, status.st_mtime_ns, status.st_size) for name, status in files))
+def digest(folder: Path) -> str:
+    """Return a digest of all modules in a folder."""
+    return sha256(b"".join(path.name.encode() + path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()
+
+
+def _version(source: Path, decorators: Path) -> str:
+    """Return a digest of all that the compiled code of a source file may contain: the file and the modules beside the decorators."""
+    folder = digest(decorators.parent)
+    return folder if source.parent == decorators.parent else sha256(folder.encode() + source.read_bytes()).hexdigest()
 
 
 class _ReadableFile(IndexDataCacheFile):
@@ -49,8 +54,9 @@ class _CacheFile(_ReadableFile):
     the same number, and later one type is processed by the code for the other, with wrong results. Here the number follows from
     the signature. If one process overwrites the index of another, a signature is compiled again, and that is all.
 
-    Numba compiles again when the kernel's own file has changed. Here a change of any module in the folder of the decorators counts,
-    as a kernel contains the functions of other modules that are inlined into it.
+    Numba compiles again when the kernel's own file has another time. Here the content counts, so that code compiled before serves a
+    new copy of the same sources. A change of any module in the folder of the decorators counts, as a kernel contains the functions of
+    other modules that are inlined into it.
 
     Code that cannot be written, because the disk is full, is compiled again by the next process.
 
@@ -58,10 +64,10 @@ class _CacheFile(_ReadableFile):
     code for another one is not found there.
     """
 
-    def __init__(self, numbered: IndexDataCacheFile, folder: Path, compiled: Path | None) -> None:
-        base, stamp = numbered._index_name.removesuffix(".nbi"), (numbered._source_stamp, sources(folder))
-        super().__init__(cache_path=numbered._cache_path, filename_base=base, source_stamp=stamp)
-        self._compiled = _ReadableFile(cache_path=str(compiled), filename_base=base, source_stamp=stamp) if compiled else None
+    def __init__(self, numbered: IndexDataCacheFile, folder: Path, version: str, compiled: Path | None) -> None:
+        base = numbered._index_name.removesuffix(".nbi")
+        super().__init__(cache_path=str(folder), filename_base=base, source_stamp=version)
+        self._compiled = _ReadableFile(cache_path=str(compiled), filename_base=base, source_stamp=version) if compiled else None
 
     def load(self, key: Any) -> Any:
         found = self._compiled.load(key) if self._compiled else None
@@ -114,18 +120,23 @@ def store_by_signature(compiled: Any, decorators: str) -> Any:
     """
     if (stored := cache_of(compiled)) is None:
         return compiled
-    source = inspect.getfile(compiled.py_func)
-    owner = Path(source).stat().st_uid
-    if (found := _unsafe_folder(Path(stored.cache_path), owner)) is not None:
+    source = Path(inspect.getfile(compiled.py_func))
+    owner, version = source.stat().st_uid, _version(source, Path(decorators))
+    subfolder = f"{source.parent.name}_{version[:16]}"  # wherever the sources lie
+    folder = Path(stored.cache_path)
+    if shared := shared_cache_folder():
+        folder = shared / subfolder
+        folder.mkdir(parents=True, exist_ok=True)
+    if (found := _unsafe_folder(folder, owner)) is not None:
         _warn_unsafe_folder(found, "NUMBA_CACHE_DIR")
         set_cache(compiled, NullCache())
         return compiled
     given = os.environ.get(COMPILED)
-    before = Path(given) / cache_subfolder(stored, source) if given else None
+    before = Path(given) / subfolder if given else None
     if before is not None and before.is_dir() and (found := _unsafe_folder(before, owner)) is not None:
         _warn_unsafe_folder(found, COMPILED)
         before = None
-    set_cache_file(compiled, _CacheFile(cached_files(stored), Path(decorators).parent, before))
+    set_cache_file(compiled, _CacheFile(cached_files(stored), folder, version, before))
     return compiled
 
 

@@ -1,5 +1,6 @@
 """Numba's cache of compiled code, and the processor for which it compiles."""
 
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
@@ -13,12 +14,12 @@ __all__ = [
     "IndexDataCacheFile",
     "NullCache",
     "cache_of",
-    "cache_subfolder",
     "cached_files",
     "compiler_target",
     "host_features",
     "set_cache",
     "set_cache_file",
+    "shared_cache_folder",
 ]
 _METHODS = ("load", "save", "_load_index", "_save_index", "_load_data", "_save_data", "_data_name", "_open_for_write")
 require("numba", *(f"numba.core.caching:IndexDataCacheFile.{name}" for name in _METHODS))
@@ -27,7 +28,9 @@ require(
     *(f"numba.core.caching:FunctionCache.{name}" for name in ("load_overload", "_load_overload", "_guard_against_spurious_io_errors")),
 )
 require("numba", "numba.core.runtime:rtsys.initialize")
-require("numba", "numba.core.config:CPU_NAME", "numba.core.config:CPU_FEATURES", "numba.core.config:DISABLE_JIT")
+require(
+    "numba", "numba.core.config:CPU_NAME", "numba.core.config:CPU_FEATURES", "numba.core.config:DISABLE_JIT", "numba.core.config:CACHE_DIR"
+)
 require_attributes(
     "numba", IndexDataCacheFile("", "", ()), "_index_name", "_index_path", "_data_name_pattern", "_source_stamp", "_cache_path"
 )
@@ -40,7 +43,7 @@ def cache_of(compiled: Any) -> Any:
     cache = getattr(compiled, "_cache", None)
     if not isinstance(getattr(cache, "_cache_file", None), IndexDataCacheFile):  # without this check Numba's own file names would stay
         raise missing_names_error("numba", ["Dispatcher._cache._cache_file"])
-    require_attributes("numba", cache, "cache_path", "_impl.locator.get_suitable_cache_subpath")
+    require_attributes("numba", cache, "cache_path", "_cache_path")
     return cache
 
 
@@ -61,9 +64,9 @@ def cached_files(cache: Any) -> IndexDataCacheFile:
     return cache._cache_file
 
 
-def cache_subfolder(cache: Any, source: str) -> str:
-    """Return the subfolder of a cache folder in which Numba stores the compiled code of this source file."""
-    return str(cache._impl.locator.get_suitable_cache_subpath(source))
+def shared_cache_folder() -> Path | None:
+    """Return the folder that NUMBA_CACHE_DIR names; None where compiled code lies beside its sources."""
+    return Path(numba.config.CACHE_DIR) if numba.config.CACHE_DIR else None
 
 
 def set_cache(compiled: Any, cache: Any) -> None:
@@ -74,7 +77,7 @@ def set_cache(compiled: Any, cache: Any) -> None:
 def set_cache_file(compiled: Any, file: IndexDataCacheFile) -> None:
     """Replace the cache of a compiled function by one with these files."""
     compiled._cache = _QuickCache(compiled.py_func)
-    compiled._cache._cache_file = file
+    compiled._cache._cache_file, compiled._cache._cache_path = file, file._cache_path
 
 
 def compiler_target() -> tuple[str, set[str]]:

@@ -3,6 +3,7 @@
 import errno
 import importlib.util
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,13 +82,31 @@ def test_another_version_of_the_source_replaces_the_code(tmp_path: Path) -> None
 
 def test_a_change_of_another_module_of_kernels_compiles_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert new_process(tmp_path)(np.arange(5)) == 10
-    monkeypatch.setattr(code_cache, "sources", lambda folder: ((f"{folder}/box_qp.py", 0, 0),))
+    monkeypatch.setattr(code_cache, "digest", lambda folder: f"{folder} with another box_qp.py")
     changed = new_process(tmp_path)
     assert changed(np.arange(5)) == 10
     assert not changed.stats.cache_hits
     assert new_process(tmp_path)(np.arange(5)) == 10
-    monkeypatch.undo()
-    assert {"box_qp.py", "bound_fill.py", "jit.py"} <= {name for name, *_ in code_cache.sources(Path(jit.__file__).parent)}
+
+
+def test_the_digest_of_a_folder_is_that_of_its_contents(tmp_path: Path) -> None:
+    folder = shutil.copytree(Path(jit.__file__).parent, tmp_path / "copied")
+    assert code_cache.digest(folder) == code_cache.digest(Path(jit.__file__).parent)
+    code_cache.digest.cache_clear()
+    with (folder / "box_qp.py").open("a") as file:
+        file.write("# changed\n")
+    assert code_cache.digest(folder) != code_cache.digest(Path(jit.__file__).parent)
+
+
+def test_a_copy_of_the_sources_uses_the_code_of_a_shared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "shared"))
+    for name in ("one", "other"):
+        (tmp_path / name / "mine").mkdir(parents=True)
+    assert new_process(tmp_path / "one/mine")(np.arange(5)) == 10
+    os.utime(shutil.copy(tmp_path / "one/mine/totals.py", tmp_path / "other/mine"), (0, 0))
+    copied = new_process(tmp_path / "other/mine")
+    assert copied(np.arange(5)) == 10
+    assert sum(copied.stats.cache_hits.values()) == 1
 
 
 @pytest.mark.parametrize(("kept", "rest"), [(0.0, b""), (0.5, b""), (0.0, b"damaged")])
@@ -120,7 +139,7 @@ def test_code_that_cannot_be_stored_is_used(tmp_path: Path, monkeypatch: pytest.
     assert not list(Path(total._cache.cache_path).glob("*.nb?"))
 
 
-def test_code_that_was_cache_subfolder_is_used_and_left_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_was_compiled_before_is_used_and_left_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "image"))
     assert new_process(tmp_path)(np.arange(5)) == 10
     stored = {path: path.read_bytes() for path in (tmp_path / "image").rglob("*.nb?")}
