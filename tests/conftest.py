@@ -5,10 +5,10 @@ import random
 import socket
 import tempfile
 import zlib
-from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import dask
 import numpy as np
@@ -18,6 +18,9 @@ from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from numpy.typing import NDArray
+
+from tests import tiers
+from tests.cpu_seconds import Recorder
 
 # The same examples in every run, independent of the clock, and nothing next to the sources.
 settings.register_profile(
@@ -48,15 +51,21 @@ FIXTURES: dict[str, set[str]] = {
 CLUSTERS = {"cluster", "distributed"}
 """Values of parameters for which a test asks for a cluster."""
 FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
-"""Parameters whose first value represents all in the default run."""
-OUTSIDE = {"cluster", "process", "faults", "object_store", "browser", "root", "slow", "exhaustive"}
-"""Markers of tests outside the quick tier."""
-QUICK_SECONDS = 2.0
-"""Time that a test of the quick tier may take without its fixtures; checked on demand, as it depends on the machine."""
+"""Parameters whose first value represents all, unless exhaustive cases are asked for."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--strict-tier", action="store_true", help=f"fail tests of the quick tier that take more than {QUICK_SECONDS:g} s")
+    group = parser.getgroup("dfact", "which tests of dfact run; without an option, the default ones")
+    group.addoption("--further", action="store_true", help="run the further tests too")
+    group.addoption("--touched", metavar="COMMIT", help="run the further tests too that the changes since this commit touch")
+    group.addoption("--exhaustive", action="store_true", help="run all tests, for all seeds, variants and matrices")
+    group.addoption("--cpu-seconds", type=Path, metavar="FILE", help="add the processor seconds of each test to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path, starts_workers = config.getoption("cpu_seconds"), getattr(config.option, "numprocesses", None)
+    if path and (hasattr(config, "workerinput") or not starts_workers):
+        config.pluginmanager.register(Recorder(path.resolve()))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -65,40 +74,64 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     np.random.seed(zlib.crc32(item.location[0].encode()))  # noqa: NPY002  (the one that None stands for in scikit-learn)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    checked = item.config.getoption("strict_tier") and item.get_closest_marker("quick") and report.passed and call.when == "call"
-    if checked and call.duration > QUICK_SECONDS:
-        report.outcome = "failed"
-        report.longrepr = (
-            f"{item.nodeid} took {call.duration:.1f} s, expected at most {QUICK_SECONDS:g} s; make it smaller or mark it as slow"
-        )
-    return report
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Build the exhaustive cases of a test on request alone: there are thousands, and each process would build them."""
+    if metafunc.config.getoption("exhaustive"):
+        return
+    parametrize = metafunc.parametrize
+
+    def represent(argnames: str | Sequence[str], argvalues: Iterable[Any], *arguments: Any, **options: Any) -> None:
+        names = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else argnames
+        values = list(argvalues)
+        kept = [i for i, value in enumerate(values) if not is_exhaustive(value)][: 1 if FURTHER & set(names) else None]
+        if isinstance(ids := options.get("ids"), Sequence):
+            options["ids"] = [ids[i] for i in kept] if kept else ids
+        parametrize(argnames, [values[i] for i in kept] if kept else values, *arguments, **options)
+
+    metafunc.parametrize = represent  # type: ignore[method-assign]  # the marks and fixtures of the test are read after this hook
+
+
+def is_exhaustive(value: Any) -> bool:
+    """A case of ``parametrize`` with the marker."""
+    return any(mark.name == "exhaustive" for mark in getattr(value, "marks", ()))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by their fixtures, further seeds and the like as exhaustive, and the cheap rest as quick; begin with the slowest files."""
-    repeated = [item for item in items if repeats_on_a_cluster(item)]
-    if repeated:
-        items[:] = [item for item in items if item not in set(repeated)]
-        config.hook.pytest_deselected(items=repeated)
-    costs = Counter[Path]()
+    """Mark tests by their fixtures, keep those of the tier that is asked for, and begin with the slowest files."""
     for item in items:
+        names = set(getattr(item, "fixturenames", ()))
         for marker, fixtures in FIXTURES.items():
-            if fixtures & set(getattr(item, "fixturenames", ())):
+            if fixtures & names:
                 item.add_marker(marker)
-        if case := getattr(item, "callspec", None):
-            if any(isinstance(value, str) and value in CLUSTERS for value in case.params.values()):
-                item.add_marker("cluster")
-            if any(case.indices.get(name, 0) for name in FURTHER):
-                item.add_marker("exhaustive")
-        outside = OUTSIDE & {mark.name for mark in item.iter_markers()}
-        costs[item.path] += len(outside - {"exhaustive"})
-        if not outside:
-            item.add_marker("quick")
-    items.sort(key=lambda item: -costs[item.path])  # a long file that begins last would keep one worker busy alone
+        case = getattr(item, "callspec", None)
+        if case and any(isinstance(value, str) and value in CLUSTERS for value in case.params.values()):
+            item.add_marker("cluster")
+    kept = tier(config, items)
+    if len(kept) < len(items):
+        chosen = {id(item) for item in kept}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in chosen])
+    costs = tiers.seconds()
+    kept.sort(key=lambda item: -sum(costs.get(item.location[0], ())))  # a long file that begins last would keep one worker busy alone
+    items[:] = kept
+
+
+def tier(config: pytest.Config, items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests that the options of the command ask for."""
+    options = config.option
+    items = [item for item in items if not repeats_on_a_cluster(item)]
+    if options.exhaustive:
+        return items
+    items = [item for item in items if not item.get_closest_marker("exhaustive")]
+    if options.further or config.args != config.getini("testpaths"):  # files or folders that someone named
+        return items
+    touched: set[Path] = set()
+    if options.touched:
+        touched, left = tiers.touched(options.touched)
+        if left and not hasattr(config, "workerinput"):
+            print(f"further tests that the change touches, left to .ci/full for time: {', '.join(left)}")  # noqa: T201
+    return [item for item in items if item.path in touched or not item.get_closest_marker("further")]
 
 
 def repeats_on_a_cluster(item: pytest.Item) -> bool:
@@ -108,11 +141,9 @@ def repeats_on_a_cluster(item: pytest.Item) -> bool:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Run the whole suite with three processes more than cores: tests of clusters and faults often wait for the processes they start."""
-    if config.option.numprocesses != "auto" or config.option.markexpr == "quick":
-        return None
-    return (psutil.cpu_count(logical=False) or psutil.cpu_count() or 1) + 3
+def pytest_xdist_auto_num_workers() -> int:
+    """Run a process more than cores: tests of clusters and faults often wait for the processes they start."""
+    return (psutil.cpu_count(logical=False) or psutil.cpu_count() or 1) + 1
 
 
 def pytest_collection_finish() -> None:

@@ -91,7 +91,7 @@ def update_of_loadings(X: Any, session: type[Any], clock: Callable[[], float], e
 def loadings(sample: int, widths: list[int]) -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
     """Time the update of the loadings at once, by tiles, and on two processes."""
     rows, thresholds = [], []
-    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     with LocalCluster(**settings) as cluster, Client(cluster, set_as_default=False) as client:
         for m in widths:
             X = answers(sample, m)

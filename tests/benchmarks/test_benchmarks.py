@@ -46,7 +46,7 @@ from dfact.engine.cluster import workers as workers_module
 from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
 from tests.conftest import planted_answers
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.further
 
 
 ROOT = Path(__file__).resolve().parents[2]

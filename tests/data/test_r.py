@@ -255,7 +255,7 @@ def test_forged_lengths_take_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_file_beyond_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "t.rds", data_frame(q=np.zeros(3)), compression=None)
+    write(tmp_path / "t.rds", data_frame(q=np.zeros(2_000_000)), compression=None)  # more than the parser's process has at hand
     monkeypatch.setattr(memory_limit, "half_of_free_memory", lambda: 100.0)
     with pytest.raises(DataError, match=r"its parser rdata requires more memory .* half of .*parquet"):
         open_table(tmp_path / "t.rds")

@@ -42,11 +42,10 @@ def examples() -> Iterator[doctest.DocTest]:
 
 
 EXAMPLES = {found.name: found for found in examples()}
-LONG = ("dfact.selection.", "dfact.report.")
-"""Beginnings of the names of examples outside the quick tier: they make many fits or draw plots."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith(LONG) else name for name in EXAMPLES])
+@pytest.mark.further
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_example_prints_what_it_shows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     example = EXAMPLES[name]

@@ -41,7 +41,6 @@ from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, U
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
 ALL_BLOCKS = [block for blocks in SECTIONS.values() for block in blocks]
-LONG = {"README: A five-minute tour", "README: The same in Python", "README: Your own data", "import: A table of answers"}
 REPRESENTATIVE = {name for name in SECTIONS if name.startswith("README")} | {
     "extending: extending",
     "extending: From an empty folder",
@@ -51,8 +50,7 @@ REPRESENTATIVE = {name for name in SECTIONS if name.startswith("README")} | {
     "memory: memory",
     "psychometrics: Describe items and scales",
 }
-"""The sections that the default run follows."""
-"""Sections that take too long for the quick tier."""
+"""The sections that are followed unless all cases are asked for."""
 
 
 # The reader's data
@@ -158,14 +156,12 @@ def compare(block: Block, printed: str) -> None:
     np.testing.assert_allclose([float(figure) for figure in found.groups()], figures, rtol=0.02, atol=0.002, err_msg=block.where)
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("packages")
 @pytest.mark.filterwarnings("ignore:the anchor of F")  # the guide on psychometrics explains it
 @pytest.mark.parametrize(
     "name",
-    exhaustive_unless(
-        lambda case: case.id in REPRESENTATIVE,
-        [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [], id=name) for name in SECTIONS],
-    ),
+    exhaustive_unless(lambda case: case.id in REPRESENTATIVE, [pytest.param(name, id=name) for name in SECTIONS]),
 )
 def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,7 @@ import os, signal
 import numpy as np
 import dfact
 from distributed import Client, LocalCluster
-cluster = LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None)
+cluster = LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0")
 client = Client(cluster)
 rng = np.random.default_rng(0)
 answers = rng.binomial(4, rng.dirichlet(np.ones(2), 5000) @ rng.random((2, 8))).astype(float)

@@ -37,7 +37,7 @@ from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
 
 _CALLS = 6  # kept of each pass, spread over all of its calls
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def passes() -> dict[str, type[Pass[Any, Any, Any]]]:

@@ -157,8 +157,8 @@ def inline_mixed(seed: int, n: int = 6) -> tuple[list[bytes], bytes]:
         "inline",
         "2 threads",
         "1 worker",
-        pytest.param("3 workers", marks=pytest.mark.slow),
-        pytest.param("8 workers", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+        "3 workers",
+        pytest.param("8 workers", marks=pytest.mark.exhaustive),
     ],
 )
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:

@@ -111,7 +111,7 @@ def test_store_with_pickles_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-@pytest.mark.parametrize("names", [*(pytest.param(NAMES[i::5], marks=pytest.mark.slow) for i in range(5)), NAMES], ids=len)
+@pytest.mark.parametrize("names", [*(pytest.param(NAMES[i::5], marks=pytest.mark.further) for i in range(5)), NAMES], ids=len)
 def test_names_stay_in_their_store(names: list[str], tmp_path: Path) -> None:
     levels = np.random.default_rng(0).choice(["u/../..", "\0"], (N, len(names)))
     frame = pd.DataFrame(levels, columns=names)

@@ -15,7 +15,7 @@ from tests.cases import exhaustive_after
 from tests.suites.hostile_data import DATA, refusal
 
 Array = NDArray[Any]
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]  # of Heywood cases, rows without entries and the like
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of Heywood cases, rows without entries and the like
 
 
 @pytest.fixture(autouse=True)

@@ -93,7 +93,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @psychometrics
-@pytest.mark.parametrize("correlation", ["pearson", pytest.param("polychoric", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("correlation", ["pearson", "polychoric"])
 def test_factors_and_components_of_bfi_are_as_many_as_in_psych(correlation: str) -> None:
     """psych's random eigenvalues are of other draws, and for polychoric correlations of Pearson's."""
     expected = json.loads((FOLDER / "oracles" / "parallel_psych.json").read_text())["cor" if correlation == "pearson" else "poly"]

@@ -52,7 +52,7 @@ def connect(address: str, security: "ClusterSecurity | None" = None) -> Iterator
     --------
     >>> import dfact
     >>> from distributed import LocalCluster
-    >>> with LocalCluster(n_workers=1, processes=False, protocol="tcp", dashboard_address=None) as cluster:
+    >>> with LocalCluster(n_workers=1, processes=False, protocol="tcp", dashboard_address="127.0.0.1:0") as cluster:
     ...     with dfact.connect(cluster.scheduler_address) as client:
     ...         print(len(client.scheduler_info()["workers"]))
     1

@@ -1,0 +1,115 @@
+"""Which tests run: the default ones, the further ones that a change touches, or all.
+
+- The *default* tests have no marker of a tier. They cover every field and one representative of each mechanism.
+- The *further* tests repeat a mechanism for another fault, process, deployment or page. ``--further`` runs them too, and so does naming
+  their file or folder. ``--touched COMMIT`` runs those that the changes since a commit touch.
+- The *exhaustive* cases are further seeds and variants and whole matrices. They are built with ``--exhaustive`` alone, which runs all.
+"""
+
+import ast
+import json
+import subprocess
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MARKERS = ("further", "exhaustive", "cluster", "process", "faults", "object_store", "browser", "root")
+SECONDS = Path(__file__).parent / "seconds.json"
+"""Processor seconds of the default and of the further tests of each file, as ``python -m tests.cpu_seconds --record FILE`` found them."""
+BUDGET = 240.0
+"""Processor seconds of further tests that ``--touched`` runs at most, by that record."""
+FOLDERS = ("dfact", "tests", "benchmarks", "deploy")
+READERS = {
+    "README.md": "tests/documentation",
+    ".github": "tests/documentation",
+    "dfact/guides": "tests/documentation",
+    "deploy": "tests/deployment",
+    "dfact/jobs/manifests": "tests/deployment",
+    "pyproject.toml": "tests",
+}
+"""Folders of tests that read files which are not modules."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return the files of all modules of the checkout, by their names."""
+    found = {}
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path) -> Iterator[Path]:
+    """Yield the files of the modules that a module imports, anywhere in it, and those it names in text, as commands and patches do."""
+    known = modules()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("dfact."):
+            names = [node.value, node.value.rpartition(".")[0]]
+        elif isinstance(node, ast.Constant) and node.value == "dfact":  # the command
+            names = ["dfact.cli.main"]
+        yield from {known[name] for name in names if name in known}
+
+
+def changed(commit: str) -> set[Path] | None:
+    """Return the files that differ between a commit and the work tree; None if the commit is not in this clone."""
+    command = ["git", "-C", str(ROOT), "diff", "--name-only", "--no-renames", commit]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return None
+    new = subprocess.run(["git", "-C", str(ROOT), "ls-files", "--others", "--exclude-standard"], capture_output=True, text=True, check=True)
+    return {ROOT / name for name in (done.stdout + new.stdout).split("\n") if name}
+
+
+def distances(files: Iterable[Path]) -> dict[Path, int]:
+    """Return all files that these files touch, with the number of imports between."""
+    users = defaultdict(set)
+    for path in modules().values():
+        for imported in imports(path):
+            users[imported].add(path)
+        if path.name == "conftest.py":
+            for test in path.parent.rglob("test_*.py"):
+                users[path].add(test)
+    reached, queue = {}, deque((path, 0) for path in files)
+    while queue:
+        path, distance = queue.popleft()
+        if path in reached:
+            continue
+        reached[path] = distance
+        queue.extend((user, distance + 1) for user in users[path])
+        for place, folder in READERS.items():
+            if path.suffix != ".py" and path.is_relative_to(ROOT / place):
+                queue.extend((test, distance + 1) for test in (ROOT / folder).rglob("test_*.py"))
+    return reached
+
+
+def seconds() -> dict[str, tuple[float, float]]:
+    """Return the recorded processor seconds of the default and the further tests of each file."""
+    return {name: (default, further) for name, (default, further) in json.loads(SECONDS.read_text()).items()}
+
+
+def touched(commit: str) -> tuple[set[Path], list[str]]:
+    """Return the files whose further tests the changes since a commit touch, nearest first within the budget, and those left out.
+
+    All of them count as touched, equally near, if this clone does not have the commit.
+    """
+    costs, files = seconds(), changed(commit)
+    reached = dict.fromkeys(modules().values(), 0) if files is None else distances(files)
+    near = sorted((distance, str(path.relative_to(ROOT))) for path, distance in reached.items() if path.name.startswith("test_"))
+    chosen, left, spent = set(), [], 0.0
+    for distance, name in near:
+        _, cost = costs.get(name, (0.0, 0.0))
+        if distance and spent + cost > BUDGET:  # a changed file of tests always runs
+            left.append(name)
+            continue
+        spent += cost
+        chosen.add(ROOT / name)
+    return chosen, left
