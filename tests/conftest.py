@@ -6,9 +6,10 @@ import socket
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Generator, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import dask
 import numpy as np
@@ -18,6 +19,8 @@ from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from numpy.typing import NDArray
+
+from dfact.data.layout import cut_into
 
 # The same examples in every run, independent of the clock, and nothing next to the sources.
 settings.register_profile(
@@ -36,6 +39,8 @@ dask.config.set(
 )
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+CutRows = Callable[..., None]
+"""Type of the fixture ``cut_rows``."""
 
 FIXTURES: dict[str, set[str]] = {
     "cluster": {"cluster", "processes", "secured"},
@@ -139,6 +144,17 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
     """A client of it that is not the active one."""
     with Client(cluster, set_as_default=False) as client:
         yield client
+
+
+@pytest.fixture
+def cut_rows() -> Iterator[CutRows]:
+    """Function that cuts data into pieces of the sizes that it is given, fields of Sizes, until the test ends."""
+    with ExitStack() as stack:
+
+        def cut(**changes: Any) -> None:
+            stack.enter_context(cut_into(**changes))
+
+        yield cut
 
 
 @pytest.fixture

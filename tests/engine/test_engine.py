@@ -47,14 +47,14 @@ from dfact.engine.reduction import Leaves, TreeSum
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
 from dfact.progress import Iteration, Progress, TimeLeft
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 from tests.suites.arrays import ARRAYS
 from tests.suites.session import FLOAT32, FOOTPRINT, DriftPass, SessionSuite, Sums, cut_small, run, sparse_values, values
 
 
 @pytest.fixture
-def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_small(monkeypatch)
+def small_partitions(cut_rows: CutRows) -> None:
+    cut_small(cut_rows)
 
 
 class TestThreads(SessionSuite):

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 import dfact
-from dfact.data import layout
 from dfact.data import stored_values as data_values
 from dfact.data.layout import Layout
 from dfact.data.sources import sparse
@@ -25,6 +24,7 @@ from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Pass, RunPass
 from dfact.engine.session import Executor
+from tests.conftest import CutRows
 
 FLOAT32 = np.dtype(np.float32)
 FOOTPRINT = Footprint(state_per_row=200, work_per_row=200, broadcast=1000, result_per_row=8)
@@ -106,19 +106,17 @@ class ThreadCountPass(Pass[BlockState, None, Threads]):
         return state, Threads(np.asarray(max(counts) - 1))
 
 
-def cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def cut_small(cut_rows: CutRows) -> None:
     """Cut data of a few hundred kilobytes into several partitions of several chunks of several blocks."""
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 11)
-    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 15)
+    cut_rows(block_entries=1 << 11, chunk_entries=1 << 13, partition_entries=1 << 15)
 
 
 class SessionSuite:
     """A subclass has a fixture ``executor``."""
 
     @pytest.fixture
-    def small_partitions(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        cut_small(monkeypatch)
+    def small_partitions(self, cut_rows: CutRows) -> None:
+        cut_small(cut_rows)
 
     @pytest.mark.usefixtures("small_partitions")
     @pytest.mark.parametrize("spill", [False, True])
