@@ -48,7 +48,8 @@ def cut_into(**changes: Any) -> Iterator[None]:
     """Cut data into pieces of these sizes within the block; ``changes`` are fields of :class:`Sizes`, and the others stay.
 
     For tests and experiments: the last bits of results follow from the layout, so that results with other sizes than the
-    default ones differ from those of everyone else. The sizes are those of the process, in all of its threads.
+    default ones differ from those of everyone else. The sizes are those of the process, in all of its threads. Workers that run
+    already keep theirs, for the layouts that they compute themselves.
     """
     global _sizes  # noqa: PLW0603  # layouts are computed in threads, to which context variables do not go
     before, _sizes = _sizes, replace(_sizes, **changes)
