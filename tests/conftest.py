@@ -5,8 +5,8 @@ import random
 import socket
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from numpy.typing import NDArray
 
+from dfact.data.layout import cut_into
 from tests import tiers
 from tests.cpu_seconds import Recorder
 
@@ -39,6 +40,8 @@ dask.config.set(
 )
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+CutRows = Callable[..., None]
+"""Type of the fixture ``cut_rows``."""
 
 FIXTURES: dict[str, set[str]] = {
     "cluster": {"cluster", "processes", "secured"},
@@ -170,6 +173,17 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
     """A client of it that is not the active one."""
     with Client(cluster, set_as_default=False) as client:
         yield client
+
+
+@pytest.fixture
+def cut_rows() -> Iterator[CutRows]:
+    """Function that cuts data into pieces of the sizes that it is given, fields of Sizes, until the test ends."""
+    with ExitStack() as stack:
+
+        def cut(**changes: Any) -> None:
+            stack.enter_context(cut_into(**changes))
+
+        yield cut
 
 
 @pytest.fixture

@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.common import listens, wait_until
-from dfact.data import layout
+from dfact.data.layout import cut_into
 from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine import shard
 
-_LAYOUT = {"_BLOCK_ENTRIES": 1 << 11, "_CHUNK_ENTRIES": 1 << 13, "_PARTITION_ENTRIES": 1 << 14}
 Array = NDArray[Any]
 PATIENCE = 900.0
 """Seconds without progress after which a process hangs: on a busy machine the imports alone take minutes."""
@@ -38,14 +37,8 @@ PATIENCE = 900.0
 @contextmanager
 def small_partitions() -> Iterator[None]:
     """Make partitions so small that data fitted in a second has five of them."""
-    before = {name: getattr(layout, name) for name in _LAYOUT}
-    for name, size in _LAYOUT.items():
-        setattr(layout, name, size)
-    try:
+    with cut_into(block_entries=1 << 11, chunk_entries=1 << 13, partition_entries=1 << 14):
         yield
-    finally:
-        for name, size in before.items():
-            setattr(layout, name, size)
 
 
 def slow(seconds: float) -> None:

@@ -1,25 +1,62 @@
 """The cutting of rows into blocks, partitions and chunks, which follows from the shape of the data, or its number of stored entries."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import prod
+from typing import Any
 
 # Partitions and blocks follow from the shape alone, so that the same data gives the same sums, bit for
 # bit, for every storage format, chunking, executor and number of workers. Passes that read the stored entries of sparse data alone
 # have partitions and blocks that follow from the number of these entries, too.
-_BLOCK_ENTRIES = 1 << 18  # two float32 working arrays of a block fill a second-level cache
-_BLOCK_ROWS = (64, 2048)
-_STORED_BLOCK_ROWS = (64, 1 << 14)
-_STORED_PER_COLUMN = 2  # minimum number of a block's stored entries for each column, as its sums have all columns
-_PARTITION_ENTRIES = 1 << 20  # one or two milliseconds of work; the overhead of a partition is a hundredth of it
-_SMALL_PARTITIONS = 16  # minimum number of partitions of small data, for as many threads; limited by the minimum size
-_SMALL_PARTITION_ENTRIES = 1 << 17  # minimum size of these partitions
-_MAX_PARTITIONS = 1 << 14
-_SEGMENT_PARTITION_ROWS = 512  # minimum size of a partition of data in segments: each is a group of its own in a tiled pass
-_CHUNK_ENTRIES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the blocks, partitions and chunks of a layout, as far as whole rows, blocks and partitions have them."""
+
+    block_entries: int = 1 << 18
+    """Number of entries of a block: two float32 working arrays of a block fill a second-level cache."""
+    block_rows: tuple[int, int] = (64, 2048)
+    """Minimum and maximum number of rows of a block."""
+    stored_block_rows: tuple[int, int] = (64, 1 << 14)
+    """Minimum and maximum number of rows of a block in passes that read stored entries alone."""
+    stored_per_column: int = 2
+    """Minimum number of a block's stored entries for each column in these passes, as the sums of a block have all columns."""
+    partition_entries: int = 1 << 20
+    """Number of entries of a partition: one or two milliseconds of work; the overhead of a partition is a hundredth of it."""
+    small_partitions: int = 16
+    """Minimum number of partitions of small data, for as many threads; limited by the minimum size of these partitions."""
+    small_partition_entries: int = 1 << 17
+    """Minimum number of entries of a partition of small data."""
+    max_partitions: int = 1 << 14
+    """Maximum number of partitions."""
+    segment_partition_rows: int = 512
+    """Minimum number of rows of a partition of data in segments: each is a group of its own in a tiled pass."""
+    chunk_entries: int = 1 << 22
+    """Number of entries of a chunk."""
+
+
+_sizes = Sizes()
+
+
+@contextmanager
+def cut_into(**changes: Any) -> Iterator[None]:
+    """Cut data into pieces of these sizes within the block; ``changes`` are fields of :class:`Sizes`, and the others stay.
+
+    For tests and experiments: the last bits of results follow from the layout, so that results with other sizes than the
+    default ones differ from those of everyone else. The sizes are those of the process, in all of its threads. Workers that run
+    already keep theirs, for the layouts that they compute themselves.
+    """
+    global _sizes  # noqa: PLW0603  # layouts are computed in threads, to which context variables do not go
+    before, _sizes = _sizes, replace(_sizes, **changes)
+    try:
+        yield
+    finally:
+        _sizes = before
 
 
 @dataclass(frozen=True)
@@ -39,38 +76,39 @@ class Layout:
     """Numbers of rows of the segments; empty for data in one piece."""
 
     @classmethod
-    def of(cls, shape: tuple[int, ...]) -> "Layout":
-        """Compute the layout of an array of this shape (rows first)."""
-        n, m = shape[0], max(1, prod(shape[1:]))
-        few = max(n * m // _SMALL_PARTITIONS, _SMALL_PARTITION_ENTRIES)
-        block = 1 << (max(1, min(_BLOCK_ENTRIES, few) // m).bit_length() - 1)
-        block = min(max(block, _BLOCK_ROWS[0]), _BLOCK_ROWS[1])
+    def of(cls, shape: tuple[int, ...], sizes: Sizes | None = None) -> "Layout":
+        """Compute the layout of an array of this shape (rows first), by default with the current sizes."""
+        n, m, sizes = shape[0], max(1, prod(shape[1:])), sizes or _sizes
+        few = max(n * m // sizes.small_partitions, sizes.small_partition_entries)
+        block = 1 << (max(1, min(sizes.block_entries, few) // m).bit_length() - 1)
+        block = min(max(block, sizes.block_rows[0]), sizes.block_rows[1])
         n_blocks = max(1, -(-n // block))
-        blocks = max(1, min(_PARTITION_ENTRIES, few) // (block * m), -(-n_blocks // _MAX_PARTITIONS))
+        blocks = max(1, min(sizes.partition_entries, few) // (block * m), -(-n_blocks // sizes.max_partitions))
         partition = min(blocks, n_blocks) * block
-        partitions = max(1, round(_CHUNK_ENTRIES / (partition * m)))
+        partitions = max(1, round(sizes.chunk_entries / (partition * m)))
         return cls(n, block, min(partitions, max(1, -(-n // partition))) * partition, partition)
 
     @classmethod
-    def of_stored(cls, shape: tuple[int, int], stored: int) -> "Layout":
-        """Compute the layout of a sparse matrix for passes that read its ``stored`` entries alone."""
-        n, m = shape
+    def of_stored(cls, shape: tuple[int, int], stored: int, sizes: Sizes | None = None) -> "Layout":
+        """Compute the layout of a sparse matrix for passes that read its ``stored`` entries alone, by default with the current sizes."""
+        (n, m), sizes = shape, sizes or _sizes
         row = stored / max(1, n) + 1
-        few = max(int(n * row) // _SMALL_PARTITIONS, _SMALL_PARTITION_ENTRIES)
-        entries = max(min(_BLOCK_ENTRIES, few), _STORED_PER_COLUMN * m)
+        few = max(int(n * row) // sizes.small_partitions, sizes.small_partition_entries)
+        entries = max(min(sizes.block_entries, few), sizes.stored_per_column * m)
         block = 1 << (max(1, int(entries / row)).bit_length() - 1)
-        block = min(max(block, _STORED_BLOCK_ROWS[0]), _STORED_BLOCK_ROWS[1])
-        blocks = max(1, int(min(_PARTITION_ENTRIES, few) / (block * row)), -(-n // (block * _MAX_PARTITIONS)))
+        block = min(max(block, sizes.stored_block_rows[0]), sizes.stored_block_rows[1])
+        blocks = max(1, int(min(sizes.partition_entries, few) / (block * row)), -(-n // (block * sizes.max_partitions)))
         partition = min(blocks, max(1, -(-n // block))) * block
-        partitions = max(1, round(_CHUNK_ENTRIES / (partition * row)))
+        partitions = max(1, round(sizes.chunk_entries / (partition * row)))
         return cls(n, block, min(partitions, max(1, -(-n // partition))) * partition, partition)
 
-    def with_segments(self, segments: Sequence[int]) -> "Layout":
-        """Return the layout of data with these segments."""
+    def with_segments(self, segments: Sequence[int], sizes: Sizes | None = None) -> "Layout":
+        """Return the layout of data with these segments, by default with the current sizes."""
         if not segments:
             return self
         assert sum(segments) == self.n_rows, "segments contain all rows"
-        partition = max(self.partition_rows, -(-_SEGMENT_PARTITION_ROWS // self.block_rows) * self.block_rows)
+        rows = (sizes or _sizes).segment_partition_rows
+        partition = max(self.partition_rows, -(-rows // self.block_rows) * self.block_rows)
         return replace(self, partition_rows=partition, chunk_rows=-(-self.chunk_rows // partition) * partition, segments=tuple(segments))
 
     @cached_property

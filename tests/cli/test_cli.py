@@ -25,7 +25,7 @@ from dfact.cli.main import cli, main
 from dfact.cli.options import cluster as connected
 from dfact.cli.options import split_list
 from tests.cli.conftest import Ended
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 
 N, M = 120, 12
 
@@ -347,11 +347,15 @@ def test_transform_of_other_data_is_refused(model: Path, table: Path, tmp_path: 
 
 
 def test_on_a_cluster(
-    cluster: LocalCluster, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: LocalCluster,
+    data: Path,
+    tmp_path: Path,
+    cut_rows: CutRows,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(data.parent)  # a folder that is not the working folder of the workers
-    monkeypatch.setattr("dfact.data.layout._BLOCK_ROWS", (16, 32))
-    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 9)
+    cut_rows(block_rows=(16, 32), partition_entries=1 << 9)
     for name, options in (("cluster", ["--scheduler", cluster.scheduler_address]), ("here", [])):
         model, out = str(tmp_path / f"{name}.model"), str(tmp_path / f"{name}.csv")
         assert main(["fit", "icqf", data.name, "-k", "3", "--plan", *options]) == 0

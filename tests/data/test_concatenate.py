@@ -18,7 +18,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.engine.partitions import partitions
 from tests.cases import every, exhaustive_unless
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 
 SIZES = (700, 90, 311)
 
@@ -76,8 +76,8 @@ def test_sparse_rows_stay_sparse() -> None:
         np.testing.assert_array_equal(dataset.source.indptr(rows.start, rows.stop), whole[rows].indptr)  # type: ignore[attr-defined]
 
 
-def test_blocks_do_not_cross_from_one_dataset_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.layout._SMALL_PARTITION_ENTRIES", 1 << 10)
+def test_blocks_do_not_cross_from_one_dataset_to_the_next(tmp_path: Path, cut_rows: CutRows) -> None:
+    cut_rows(small_partition_entries=1 << 10)
     dataset = dfact.concatenate(stored(tmp_path))
     layout = dataset.source.layout
     blocks = list(partitions(dataset.source, 9, None).blocks(np.dtype(np.float32)))
@@ -108,8 +108,8 @@ MODELS = {
     "ignore:.* negative eigenvalues",
 )
 @pytest.mark.parametrize("name", exhaustive_unless({"icqf", "polychoric", "admixture", "cp"}.__contains__, MODELS))
-def test_fits_have_the_same_bits_in_memory_on_threads_and_from_stores(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.layout._SMALL_PARTITION_ENTRIES", 1 << 10)
+def test_fits_have_the_same_bits_in_memory_on_threads_and_from_stores(name: str, tmp_path: Path, cut_rows: CutRows) -> None:
+    cut_rows(small_partition_entries=1 << 10)
     parts = stored(tmp_path)
     in_memory = [np.where((X := part.source.read(0, part.shape[0])) == 9, np.nan, X).astype(np.float32) for part in parts]
     expected: Any = MODELS[name]().set_params(executor="inline").fit(dfact.concatenate(parts))
@@ -122,8 +122,8 @@ def test_fits_have_the_same_bits_in_memory_on_threads_and_from_stores(name: str,
 
 
 @pytest.mark.slow
-def test_a_cluster_gives_the_same_bits(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.layout._SMALL_PARTITION_ENTRIES", 1 << 10)
+def test_a_cluster_gives_the_same_bits(client: Client, tmp_path: Path, cut_rows: CutRows) -> None:
+    cut_rows(small_partition_entries=1 << 10)
     dataset = dfact.concatenate(stored(tmp_path))
     for make in (lambda: dfact.ICQF(4, max_iter=5), lambda: dfact.Admixture(3, ploidy=3, max_iter=5)):
         expected, found = (make().set_params(executor=executor).fit(dataset) for executor in ("inline", client))

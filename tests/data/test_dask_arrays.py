@@ -29,7 +29,7 @@ from dfact.data.sources.dask import Chunk, DaskRows, _chunk_rows, rechunk_rows
 from dfact.data.sources.dense import ArraySource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.validation import locate_outside
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 
 N, M = 6_500, 11  # four blocks, the last one a short one
 
@@ -139,9 +139,9 @@ def fetched(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def many_partitions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def many_partitions(cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Partitions of one block, and a chunk for each."""
-    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 12)
+    cut_rows(partition_entries=1 << 12)
     monkeypatch.setattr(dask_rows, "_CHUNK_BYTES", (1, 1))
     return
 

@@ -13,7 +13,6 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-from dfact.data import layout
 from dfact.data.coerce import as_dataset, implicit_as_missing
 from dfact.data.sources.dense import ArraySource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource, to_dense
@@ -21,7 +20,7 @@ from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.data.validation import first_outside, locate_outside
 from dfact.engine.partitions import partitions
 from dfact.linalg.svd import zero_filled
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 
 SEEDS = [0, 1]
 
@@ -231,10 +230,10 @@ def test_memberships_of_shifted_answers(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.components_, dense.components_, rtol=1e-6, atol=1e-8)
 
 
-def test_selection_treats_implicit_entries_as_missing(tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selection_treats_implicit_entries_as_missing(tmp_path: Path, client: Client, cut_rows: CutRows) -> None:
     X, expected = partly_stored(1, (400, 12))
     data = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 600)
+    cut_rows(partition_entries=600)
     options: dict[str, Any] = {"grid": {"n_components": [1, 2]}, "n_blocks": (4, 4), "n_folds": 3, "random_state": 0}
     cases = ((expected, None, True), (data, None, True), (data, client, True), (data, None, False))
     tables = [

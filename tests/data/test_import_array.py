@@ -12,7 +12,6 @@ import zarr
 
 import dfact
 from dfact import DataError, ParameterError, StoreError, import_array
-from dfact.data import layout
 from dfact.data import stored_values as values_module
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
@@ -481,9 +480,8 @@ def test_wide_sparse_data_costs_its_entries(tmp_path):
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.slow
-def test_fit_of_sparse_data_gives_the_bits_of_dense_data(tmp_path, seed, monkeypatch):
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 11)
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 9)
+def test_fit_of_sparse_data_gives_the_bits_of_dense_data(tmp_path, seed, cut_rows):
+    cut_rows(partition_entries=1 << 11, block_entries=1 << 9)
     X = sparse(seed, (600, 12))
     assert Layout.of(X.shape).n_partitions > 2
     fits = []

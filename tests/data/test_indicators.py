@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.cli.main import main
 from dfact.data.statistics import as_float
+from tests.conftest import CutRows
 
 NAMES = ["colour", "age", "pet"]
 
@@ -34,8 +35,8 @@ def values(dataset: dfact.Dataset) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_each_category_is_a_column(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 6)
+def test_each_category_is_a_column(seed: int, tmp_path: Path, cut_rows: CutRows) -> None:
+    cut_rows(partition_entries=1 << 6)
     M = answers(seed)
     weights, labels = np.random.default_rng(seed).random(len(M)), [f"p{i}" for i in range(len(M))]
     source = store(M, tmp_path / "a.zarr", row_labels=labels, weights=weights, confounders={"sex": ["f", "m"] * 30})

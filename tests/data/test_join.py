@@ -11,7 +11,6 @@ import scipy.sparse as sp
 import dfact
 from dfact import DataError, ParameterError, StoreError, import_array, import_table, join_datasets
 from dfact.cli.main import main
-from dfact.data import layout
 from dfact.data.ingest.joins import join as join_module
 from dfact.data.ingest.writing import bucket_file
 from dfact.data.sources.dense import ZarrSource
@@ -282,12 +281,9 @@ def test_invalid_inputs_of_a_join_are_refused(tmp_path):
 
 
 @pytest.fixture
-def small_chunks(monkeypatch):
+def small_chunks(cut_rows):
     """Chunks of a few hundred answers, as though the data were large."""
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 8)
-    monkeypatch.setattr(layout, "_BLOCK_ROWS", (16, 64))
-    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 8)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 8)
+    cut_rows(block_entries=1 << 8, block_rows=(16, 64), chunk_entries=1 << 8, partition_entries=1 << 8)
 
 
 @pytest.fixture
@@ -351,10 +347,8 @@ def test_direct_and_sorted_reading_give_the_same_result(tmp_path, monkeypatch, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", exhaustive_after(1, ["shuffled", "sorted"]))
-def test_memory_does_not_hold_the_answers(tmp_path, monkeypatch, order):
-    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 16)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 16)
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 14)
+def test_memory_does_not_hold_the_answers(tmp_path, cut_rows, order):
+    cut_rows(chunk_entries=1 << 16, partition_entries=1 << 16, block_entries=1 << 14)
     n, m = 5000, 400
     rng = np.random.default_rng(0)
     ids = people(n)

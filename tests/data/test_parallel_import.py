@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.faults.fits import forked_workers
 from dfact import DataError, Dataset, ParameterError, import_table
-from dfact.data import layout
 from dfact.data.ingest.tables import spool, table
 from dfact.data.readers.base import Table, TablePart
 from dfact.data.statistics import as_float
 from dfact.errors import ClusterError
+from tests.conftest import CutRows
 
 N, M = 1600, 300
 SEEDS = [0, 1]
@@ -118,9 +118,9 @@ def cut(values: NDArray[np.float64], n_parts: int, rng: np.random.Generator) -> 
 
 
 @pytest.fixture(autouse=True)
-def many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def many_tasks(cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let stores have small chunks, so that small data has many tasks."""
-    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1)
+    cut_rows(chunk_entries=1)
     monkeypatch.setattr(spool, "_OBJECT_ENTRIES", 1 << 14)
 
 

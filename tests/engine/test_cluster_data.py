@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.faults.fits import SOLVERS, bits, forked_workers, small_partitions
-from dfact.data import layout
 from dfact.data.sources.dask import worker_infos
 from dfact.engine.cluster.rows import marker, reaches
 from dfact.engine.cluster.session import ClusterSession
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 
 
 @pytest.fixture(autouse=True)
@@ -87,9 +86,8 @@ def test_a_dask_array_survives_the_loss_of_its_worker() -> None:
         assert bits(dfact.ICQF(3, max_iter=8, tol=0, executor=client, callbacks=[kill]).fit(lazy(X, 500))) == expected
 
 
-def test_workers_write_their_rows(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for size in ("_BLOCK_ENTRIES", "_PARTITION_ENTRIES", "_CHUNK_ENTRIES"):
-        monkeypatch.setattr(layout, size, 1 << 10)  # chunks of factors that two workers share
+def test_workers_write_their_rows(client: Client, tmp_path: Path, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_rows(block_entries=1 << 10, partition_entries=1 << 10, chunk_entries=1 << 10)  # chunks of factors that two workers share
     X = planted_answers(3001, 40, 4, 1, 0.1)
     stored = dfact.import_array(X, tmp_path / "x.zarr")
     here = dfact.ICQF(3, max_iter=4, tol=0, executor="inline").fit(stored)

@@ -26,8 +26,7 @@ from distributed import Client, Event, LocalCluster, Worker
 from numpy.typing import NDArray
 
 from benchmarks.faults.fits import SELECTIONS, Processes, answers, bits, forked_workers, long_fit, small_partitions
-from dfact.data import layout
-from dfact.data.layout import Layout
+from dfact.data.layout import Layout, cut_into
 from dfact.data.sources.dask import worker_infos
 from dfact.data.sources.dense import ArraySource
 from dfact.engine.block_state import BlockState, PartitionStates
@@ -198,9 +197,7 @@ _patching = threading.Lock()
 
 @contextmanager
 def tiny_partitions() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "_BLOCK_ENTRIES", 1 << 10)
-        patch.setattr(layout, "_PARTITION_ENTRIES", BLOCKS << 10)
+    with cut_into(block_entries=1 << 10, partition_entries=BLOCKS << 10):
         yield
 
 

@@ -23,6 +23,7 @@ from dfact.engine.executors import ThreadsExecutor
 from dfact.engine.memory_plan import make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import RunPass
+from tests.conftest import CutRows
 from tests.suites.session import FLOAT32, FOOTPRINT, DriftPass, cut_small, values
 
 
@@ -115,8 +116,10 @@ class StrikingSolve(Solve):
 
 @pytest.mark.exhaustive
 @pytest.mark.faults
-def test_a_worker_lost_between_passes_changes_no_bit(processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_small(monkeypatch)
+def test_a_worker_lost_between_passes_changes_no_bit(
+    processes: Processes, tmp_path: Path, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_small(cut_rows)
     monkeypatch.setattr(watch, "POLL_SECONDS", 0.2)
     whole = request(700, 1.0)
     solve = whole.function

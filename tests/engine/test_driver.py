@@ -22,6 +22,7 @@ from dfact.engine.requests import Solver, memo, run, state_rows
 from dfact.engine.session import CheckpointableSession
 from dfact.errors import StoreError
 from dfact.monitoring import metrics
+from tests.conftest import CutRows
 
 N, M = 700, 8
 
@@ -92,9 +93,8 @@ def same(one: Result, other: Result) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, entries in (("_BLOCK_ENTRIES", 1 << 9), ("_CHUNK_ENTRIES", 1 << 10), ("_PARTITION_ENTRIES", 1 << 10)):
-        monkeypatch.setattr(f"dfact.data.layout.{name}", entries)
+def small_partitions(cut_rows: CutRows) -> None:
+    cut_rows(block_entries=1 << 9, chunk_entries=1 << 10, partition_entries=1 << 10)
 
 
 @pytest.mark.parametrize("executor", ["inline", "threads"])

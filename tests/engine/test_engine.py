@@ -47,14 +47,14 @@ from dfact.engine.reduction import Leaves, TreeSum
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
 from dfact.progress import Iteration, Progress, TimeLeft
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 from tests.suites.arrays import ARRAYS
 from tests.suites.session import FLOAT32, FOOTPRINT, DriftPass, SessionSuite, Sums, cut_small, run, sparse_values, values
 
 
 @pytest.fixture
-def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_small(monkeypatch)
+def small_partitions(cut_rows: CutRows) -> None:
+    cut_small(cut_rows)
 
 
 class TestThreads(SessionSuite):
@@ -97,7 +97,7 @@ def test_arrays_keep_their_memory_order_on_workers(of: Callable[[NDArray[Any]], 
     source, executor = of(values(0).astype(np.float32)), DistributedExecutor(client)
     arrays = tuple(np.ones((2, 81 + i), order="F") for i in range(10))
     plan = make_plan(source, FLOAT32, FOOTPRINT, executor.workers(None))
-    with executor.open(partitions(source, None, np.ones((3001, 3), np.float32)), plan) as session:
+    with executor.open(partitions(source, None, np.ones((401, 3), np.float32)), plan) as session:
         for _ in range(5):
             sums = session.run(RunPass(AddressPass(arrays), list(arrays)))
             assert sums.count == 0
@@ -123,7 +123,7 @@ def test_one_partition_of_stored_sparse_rows(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_partitions")
 def test_sparse_blocks_stay_sparse_and_each_range_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse, "_READ_ENTRIES", 1000)
+    monkeypatch.setattr(sparse, "_READ_ENTRIES", 100)
     X = sparse_values(6)
     source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
     assert isinstance(source, StoredCSRSource)
@@ -138,7 +138,7 @@ def test_sparse_blocks_stay_sparse_and_each_range_is_read_once(tmp_path: Path, m
     parts = partitions(source, 255, None)
     blocks = list(parts.blocks(FLOAT32))
     assert all(sp.issparse(block.matrix) and block.matrix.dtype == np.float32 for block in blocks)
-    assert (bounds[0][0], bounds[-1][1]) == (0, 3001)
+    assert (bounds[0][0], bounds[-1][1]) == (0, 401)
     assert all(a[1] == b[0] for a, b in pairwise(bounds))
     assert len(bounds) > len(parts)
     loaded = parts.part(1, 2).load()

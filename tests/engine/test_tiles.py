@@ -33,6 +33,7 @@ from dfact.engine.passes import Block, Pass, RunPass
 from dfact.engine.requests import Solver, memo
 from dfact.engine.session import Executor
 from dfact.engine.tiles import RESIDENT_COLUMNS, group_partitions, n_groups
+from tests.conftest import CutRows
 from tests.suites.tiles import FLOAT32, ColumnSums, NewtonStep, WeightedPass, cut_small, fit, reference
 
 FOOTPRINT = Footprint(state_per_row=8, work_per_row=8 * 25, broadcast=8 * 25, result_per_row=0, tiled=16 * 25)
@@ -61,8 +62,8 @@ def assert_same(a: tuple[NDArray[Any], list[Any], NDArray[Any]], b: tuple[NDArra
 
 
 @pytest.fixture
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_small(monkeypatch)
+def _small(cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_small(cut_rows, monkeypatch)
 
 
 @pytest.mark.usefixtures("_small")

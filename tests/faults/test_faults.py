@@ -31,12 +31,12 @@ from benchmarks.faults.fits import (
     partitions_by_worker,
     small_partitions,
 )
-from dfact.data import layout
 from dfact.data.sources.dask import worker_infos
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.cluster.certificate_names import ClusterSecurity
 from dfact.engine.cluster.connection import connect
 from tests.cases import exhaustive_after
+from tests.conftest import CutRows
 
 pytestmark = pytest.mark.faults
 PAUSE = 0.02
@@ -122,8 +122,8 @@ def test_a_killed_worker_that_its_nanny_restarts() -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_worker_that_joins_is_used(processes: Processes, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 11)
+def test_a_worker_that_joins_is_used(processes: Processes, client: Client, cut_rows: CutRows) -> None:
+    cut_rows(partition_entries=1 << 11)
     X = answers(2)
     assert dfact.plan(long_fit(), X).n_partitions > 30
     before = {worker["name"] for worker in worker_infos(client).values()}

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 import dfact
 import dfact.data.sources.base
 import dfact.data.stored_values
+from dfact.data.layout import cut_into
 from dfact.errors import DfactError, StoreError
 from dfact.storage.groups import create_group, partial_path
 from tests.cases import exhaustive_unless
@@ -35,12 +36,9 @@ def X() -> NDArray[np.float64]:
 
 
 @pytest.fixture
-def dense(X: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def dense(X: NDArray[np.float64], tmp_path: Path) -> Path:
     """A dataset whose values are several chunks."""
-    with monkeypatch.context() as context:
-        context.setattr(dfact.data.layout, "_CHUNK_ENTRIES", 256 * M)
-        context.setattr(dfact.data.layout, "_PARTITION_ENTRIES", 256 * M)
-        context.setattr(dfact.data.layout, "_BLOCK_ROWS", (64, 256))
+    with cut_into(chunk_entries=256 * M, partition_entries=256 * M, block_rows=(64, 256)):
         dfact.import_array(X, tmp_path / "dense.zarr")
     assert len([*(tmp_path / "dense.zarr" / "values" / "c").iterdir()]) > 2
     return tmp_path / "dense.zarr"

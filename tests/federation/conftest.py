@@ -11,6 +11,7 @@ import pytest
 import dfact
 from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset
+from dfact.data.layout import cut_into
 from tests.conftest import planted_answers
 
 NAMES = ("east", "north", "south")
@@ -19,8 +20,7 @@ SIZES = (700, 190, 211)
 
 @pytest.fixture(autouse=True, scope="package")
 def _small_partitions() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dfact.data.layout._SMALL_PARTITION_ENTRIES", 1 << 10)
+    with cut_into(small_partition_entries=1 << 10):
         yield
 
 

@@ -26,7 +26,7 @@ from dfact.federation.messages import Message
 from dfact.federation.policy import Policy
 from dfact.federation.resources import Resources
 from dfact.federation.sessions import SiteExecutor
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 
 OPEN = Policy(extremes=True, min_cell=1)
 SIZES = {"east": 190, "north": 700, "south": 211}
@@ -44,9 +44,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:the uniqueness of", "ignore:.* n
 
 
 @pytest.fixture(autouse=True)
-def _many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def _many_partitions(cut_rows: CutRows) -> None:
     """Partitions of a block: 3, 11 and 4 at the sites."""
-    monkeypatch.setattr("dfact.data.layout._SEGMENT_PARTITION_ROWS", 64)
+    cut_rows(segment_partition_rows=64)
 
 
 def answers(seed: int = 0) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from dfact.linalg.kmeans import kmeans, nearest_rows
 from dfact.linalg.row_points import Coordinates, DataRows, EmbedPass, take
 from dfact.linalg.svd import right_singular, zero_filled
 from dfact.linalg.vertex_hunting import cone_normal, cone_vertices, least_distance, successive_projection
+from tests.conftest import CutRows
 
 FLOAT64 = np.dtype(np.float64)
 
@@ -50,13 +51,11 @@ def embedded(Y: NDArray[np.float64]) -> Iterator[Session]:
 
 
 @pytest.fixture(autouse=True)
-def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_sizes(cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data has many blocks and partitions, and from 101 columns on it is decomposed iteratively."""
-    from dfact.data import layout
 
     monkeypatch.setattr(svd, "_GRAM_COLUMNS", 100)
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 9)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 12)
+    cut_rows(block_entries=1 << 9, partition_entries=1 << 12)
 
 
 def low_rank(n: int, m: int, k: int, noise: float, seed: int) -> NDArray[np.float64]:

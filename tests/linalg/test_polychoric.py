@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import multivariate_normal
 
-from dfact.data import layout
 from dfact.data.coerce import as_dataset
 from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
@@ -17,6 +16,7 @@ from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.psychometrics import polychoric
 from dfact.psychometrics.polychoric import Levels, Tabulated, grouping_information, level_moments, tabulate
+from tests.conftest import CutRows
 from tests.psychometrics import FOLDER, bfi, oracle, psychometrics
 
 Array = NDArray[Any]
@@ -68,14 +68,14 @@ def test_published_tetrachoric_correlations() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.slow
-def test_neither_tiles_nor_threads_nor_blocks_change_a_bit(seed: int, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_tiles_nor_threads_nor_blocks_change_a_bit(
+    seed: int, weighted: bool, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     X = graded(3000, one_factor(9), 4, seed, missing=0.1)
     w = np.random.default_rng(seed).gamma(2, 1, len(X)) if weighted else None
     first, levels = estimate(X, weights=w)
     others = [estimate(X, tiles=tiles, threads=2, weights=w)[0] for tiles in (2, 4, 9, 64)]
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 9)
-    monkeypatch.setattr(layout, "_SMALL_PARTITION_ENTRIES", 1 << 10)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 11)
+    cut_rows(block_entries=1 << 9, small_partition_entries=1 << 10, partition_entries=1 << 11)
     monkeypatch.setattr(polychoric, "GATHERED_ROWS", 320)
     monkeypatch.setattr(polychoric, "_THREADED", 1)
     others += [estimate(X, threads=3, weights=w)[0], estimate(X, tiles=3, weights=w)[0]]

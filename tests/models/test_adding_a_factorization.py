@@ -154,7 +154,7 @@ def test_the_objective_falls_to_a_fixed_point(seed: int) -> None:
 class TestEstimator(EstimatorSuite):
     model = PoissonMF
     parameters: ClassVar = {"n_components": 3, "max_iter": 3, "tol": 0}
-    entries = (1 << 11, 1 << 13, 1 << 14)
+    sizes: ClassVar = {"block_entries": 1 << 11, "chunk_entries": 1 << 13, "partition_entries": 1 << 14}
     transforms = False
 
     def data(self) -> NDArray[np.float64]:

@@ -27,7 +27,7 @@ from dfact.models.fitted_schema import Shape, UniformColumns
 from dfact.models.persistence import annotate_model, saved_versions
 from dfact.models.provenance import Stability
 from tests.cases import exhaustive_after
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 
 N, M, K = 300, 24, 3
 
@@ -139,13 +139,12 @@ def test_parameters_of_every_kind_are_restored(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_large_arrays_are_copied_by_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.layout._CHUNK_ENTRIES", 1 << 10)
-    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 10)
+def test_large_arrays_are_copied_by_chunks(tmp_path: Path, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_rows(block_rows=(8, 64), chunk_entries=1 << 10, partition_entries=1 << 10)
     monkeypatch.setattr(persistence, "_LABEL_ROWS", 100)
     group = zarr.create_group(tmp_path / "g")
-    numbers = np.random.default_rng(0).random((5000, 3))
-    labels = np.asarray([f"nr {i} é" for i in range(5000)], dtype=object)
+    numbers = np.random.default_rng(0).random((600, 3))
+    labels = np.asarray([f"nr {i} é" for i in range(600)], dtype=object)
     for name, values in (("numbers", numbers), ("labels", labels)):
         digest = persistence._write_array(group, name, values)
         assert group[name].nchunks > 1

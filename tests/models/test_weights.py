@@ -8,7 +8,6 @@ import pytest
 from numpy.typing import NDArray
 
 import dfact
-from dfact.data import layout
 from dfact.data.coerce import as_dataset
 from dfact.engine.passes import RunPass
 from dfact.models.fit_task import FitTask
@@ -17,7 +16,7 @@ from dfact.psychometrics.fit_indices import fit_indices
 from dfact.psychometrics.minres import minres
 from dfact.selection.number_of_factors import number_of_factors
 from tests.cases import exhaustive_after
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 from tests.suites.estimator import assert_same_fit
 
 Array = NDArray[Any]
@@ -194,10 +193,8 @@ def test_indices_of_fit_take_the_effective_number() -> None:
 
 # Parity.
 @pytest.fixture
-def partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("_BLOCK_ENTRIES", 1 << 10), ("_CHUNK_ENTRIES", 1 << 13), ("_PARTITION_ENTRIES", 1 << 11)):
-        monkeypatch.setattr(layout, name, size)
-    monkeypatch.setattr(layout, "_SMALL_PARTITION_ENTRIES", 1 << 10)
+def partitioned(cut_rows: CutRows) -> None:
+    cut_rows(block_entries=1 << 10, chunk_entries=1 << 13, partition_entries=1 << 11, small_partition_entries=1 << 10)
 
 
 @pytest.mark.usefixtures("partitioned")
@@ -219,12 +216,11 @@ def test_every_executor_gives_the_same_bits(name: str, executor: str, request: p
     assert_same_fit(array, expected)
 
 
-@pytest.mark.usefixtures("partitioned")
-def test_partitions_change_weighted_sums_by_rounding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_change_weighted_sums_by_rounding_alone(cut_rows: CutRows) -> None:
     M, w = survey(11, n=2000)
-    many = dfact.FactorAnalysis(2).fit(M, sample_weight=w)
-    monkeypatch.undo()
     one = dfact.FactorAnalysis(2).fit(M, sample_weight=w)
+    cut_rows(block_entries=1 << 10, chunk_entries=1 << 13, partition_entries=1 << 11, small_partition_entries=1 << 10)
+    many = dfact.FactorAnalysis(2).fit(M, sample_weight=w)
     np.testing.assert_allclose(many.correlations_, one.correlations_, atol=1e-13)
 
 

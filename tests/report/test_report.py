@@ -17,7 +17,7 @@ from dfact.report.plots import loadings_heatmap
 from dfact.report.presenters.base import model_text
 from dfact.report.presenters.bounded_nmf import confounder_effects, confounders_text, factors_text, strength_shares, top_items
 from dfact.text import table_text
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 
 N, M, K = 300, 24, 3
 FACTORS = ["F1", "F2", "F3"]
@@ -114,9 +114,8 @@ def test_explained_share() -> None:
 @pytest.mark.parametrize("ending", ["csv", "parquet", "zarr"])
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.slow
-def test_factors_are_read_back_from_each_format(tmp_path: Path, ending: str, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for size in ("_CHUNK_ENTRIES", "_PARTITION_ENTRIES"):
-        monkeypatch.setattr(f"dfact.data.layout.{size}", 1 << 12)  # several chunks
+def test_factors_are_read_back_from_each_format(tmp_path: Path, ending: str, stored: bool, cut_rows: CutRows) -> None:
+    cut_rows(chunk_entries=1 << 12, partition_entries=1 << 12)  # several chunks
     n = 5000
     W: Any = np.random.default_rng(0).random((n, 3)).astype(np.float32)
     labels: Any = np.array([f'p "{i}", é' for i in range(n)], dtype=object)

@@ -28,7 +28,7 @@ from dfact.report.presenters.gom.tables import (
 )
 from dfact.report.selection import selection_text
 from dfact.text import align_columns
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +72,9 @@ def small() -> Any:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_class_table(small: Any, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_table(small: Any, stored: bool, tmp_path: Path, cut_rows: CutRows) -> None:
     if stored:
-        monkeypatch.setattr("dfact.data.layout._BLOCK_ROWS", (2, 4))
-        monkeypatch.setattr("dfact.data.layout._CHUNK_ENTRIES", 4)
-        monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 4)
+        cut_rows(block_rows=(2, 4), chunk_entries=4, partition_entries=4)
         small.memberships_ = zarr.create_array(tmp_path / "w.zarr", data=small.memberships_, chunks=(2, 2))
     table = class_table(small)
     assert list(table.index) == ["first", "second"]

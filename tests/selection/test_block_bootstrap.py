@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact import Admixture, DataError, ParameterError
-from dfact.data import layout
 from dfact.data.examples.genotypes import write_bed
 from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
@@ -24,6 +23,7 @@ from dfact.models.binomial.row_block import ColumnWeights
 from dfact.selection import block_bootstrap
 from dfact.selection.resampling.block_bootstrap import MomentPass, block_edges, draw_weights
 from dfact.selection.running import scheduler
+from tests.conftest import CutRows
 from tests.models.admixture.test_admixture import GENOTYPES, hapmap3
 
 Array = NDArray[Any]
@@ -121,9 +121,10 @@ def test_errors_are_the_spread_over_new_snps() -> None:
 
 
 @pytest.mark.slow
-def test_number_of_shared_fits_partitions_and_executor_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in zip(("_BLOCK_ENTRIES", "_CHUNK_ENTRIES", "_PARTITION_ENTRIES"), (1 << 11, 1 << 12, 1 << 13), strict=True):
-        monkeypatch.setattr(layout, name, size)
+def test_number_of_shared_fits_partitions_and_executor_do_not_matter(
+    tmp_path: Path, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_rows(block_entries=1 << 11, chunk_entries=1 << 12, partition_entries=1 << 13)
     X, _ = planted(1, 100, 120)
     stored = dfact.import_array(np.where(np.isnan(X), 9, X).astype(np.uint8), tmp_path / "x.zarr", missing=9)
     model = Admixture(3, tol=1e-5).fit(stored)
@@ -188,9 +189,8 @@ def test_errors_are_those_of_admixture() -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_gives_the_same_bits(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in zip(("_BLOCK_ENTRIES", "_CHUNK_ENTRIES", "_PARTITION_ENTRIES"), (1 << 11, 1 << 12, 1 << 13), strict=True):
-        monkeypatch.setattr(layout, name, size)
+def test_a_cluster_gives_the_same_bits(client: Any, tmp_path: Path, cut_rows: CutRows) -> None:
+    cut_rows(block_entries=1 << 11, chunk_entries=1 << 12, partition_entries=1 << 13)
     X, _ = planted(1, 200, 120)
     stored = dfact.import_array(np.where(np.isnan(X), 9, X).astype(np.uint8), tmp_path / "x.zarr", missing=9)
     model = Admixture(3, tol=1e-5).fit(stored)

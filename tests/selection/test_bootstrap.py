@@ -28,7 +28,7 @@ from dfact.selection.resampling.refits import Matching
 from dfact.selection.resampling.resamples import Half, Refit, RefittedLoadings, Resample, ResampleFits
 from dfact.selection.running.scheduler import run_fits
 from tests.cases import exhaustive_after, exhaustive_unless
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
 
@@ -313,8 +313,10 @@ def test_classes_are_compared_by_differences_from_their_mean() -> None:
 
 # Executors.
 @pytest.mark.parametrize("name", exhaustive_after(2, ["icqf", "gom", "emf"]))
-def test_executors_and_stores_give_the_same_bits(name: str, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 14)
+def test_executors_and_stores_give_the_same_bits(
+    name: str, tmp_path: Path, client: Client, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_rows(partition_entries=1 << 14)
     M = answers(3000, 12, 2)
     dataset = dfact.import_array(M.astype(np.float32), tmp_path / "d.zarr", valid_range=(0, 3))
     model = models()[name].set_params(dtype="float32", executor="inline")

@@ -9,9 +9,9 @@ from scipy.special import xlogy
 
 import dfact
 from dfact import Admixture, DataError, ParameterError
-from dfact.data import layout
 from dfact.kernels.binomial import mask_codes_by_fold
 from dfact.selection import cross_validate_entries
+from tests.conftest import CutRows
 
 
 def genotypes(seed: int, n: int = 150, m: int = 200, k: int = 3) -> NDArray[np.int64]:
@@ -41,8 +41,8 @@ def separate_errors() -> list[float]:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
 @pytest.mark.slow
-def test_errors_are_those_of_separate_fits(dtype: Any, separate_errors: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 12)
+def test_errors_are_those_of_separate_fits(dtype: Any, separate_errors: list[float], cut_rows: CutRows) -> None:
+    cut_rows(block_entries=1 << 12)
     selection = cross_validate_entries(Admixture(), genotypes(1).astype(dtype), [2, 3], n_folds=3, random_state=0)
     np.testing.assert_allclose(selection.table["deviance"], separate_errors, rtol=2e-3)
     assert selection.best_params == {"n_components": 3}

@@ -27,6 +27,7 @@ from dfact.selection.cross_validation.masks import EntryMask
 from dfact.selection.result import Selection, fold_errors
 from dfact.selection.running import scheduler
 from dfact.selection.running.results_store import ResultsStore
+from tests.conftest import CutRows
 
 GRID: dict[str, Any] = {"n_components": [1, 2, 4], "ridge": [0.1, 1.0]}
 
@@ -249,8 +250,8 @@ def test_errors_of_repeats_are_pooled() -> None:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_executors_and_stores_agree(sparse: bool, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 12)
+def test_executors_and_stores_agree(sparse: bool, tmp_path: Path, client: Client, cut_rows: CutRows) -> None:
+    cut_rows(partition_entries=1 << 12)
     X: Any = planted(5, 500, 40, observed=0.2 if sparse else 0.7)
     X = compressed(X) if sparse else X
     stored = dfact.import_array(X, tmp_path / "x.zarr", **({"implicit": "missing"} if sparse else {}))

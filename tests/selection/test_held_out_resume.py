@@ -18,6 +18,7 @@ from dfact.selection.running import scheduler
 from dfact.selection.running.results_store import ResultsStore
 from dfact.storage.records import Records
 from tests.cases import exhaustive_after
+from tests.conftest import CutRows
 from tests.selection.test_held_out_entries import compressed, planted
 
 DENSE = planted(1, 150, 30)
@@ -94,9 +95,9 @@ limit_batches.largest_batch = scheduler.largest_batch  # type: ignore[attr-defin
     ("kind", "every", "size"), exhaustive_after(1, [("stored", 3, 3), ("dense", 1, 8), ("sparse", 3, 8), ("threads", 3, 5)])
 )
 def test_selection_interrupted_anywhere_resumes_with_the_same_bits(
-    kind: str, every: int, size: int, tmp_path: Path, passes: PassCounter, monkeypatch: pytest.MonkeyPatch
+    kind: str, every: int, size: int, tmp_path: Path, passes: PassCounter, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 11)
+    cut_rows(partition_entries=1 << 11)
     X: Any = planted(every, 150, 30, observed=0.3)
     X = dfact.import_array(X, tmp_path / "x.zarr") if kind == "stored" else compressed(X) if kind == "sparse" else X
     settings: dict[str, Any] = {"model": {"checkpoint_every": every, "executor": "threads" if kind == "threads" else "inline"}}
@@ -213,10 +214,8 @@ def test_selection_resumes_within_a_write(
     same(select(DENSE, checkpoint=tmp_path / "results"), undisturbed)
 
 
-def test_selection_resumes_on_another_executor(
-    tmp_path: Path, client: Client, passes: PassCounter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 11)
+def test_selection_resumes_on_another_executor(tmp_path: Path, client: Client, passes: PassCounter, cut_rows: CutRows) -> None:
+    cut_rows(partition_entries=1 << 11)
     X = dfact.import_array(planted(5, 150, 30), tmp_path / "x.zarr")
     undisturbed = select(X)
     path = tmp_path / "results"

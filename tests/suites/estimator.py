@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -12,10 +12,11 @@ import zarr
 from numpy.typing import NDArray
 
 import dfact
-from dfact.data import layout
+from dfact.data.layout import cut_into
 from dfact.engine.block_state import SpillFile
 from dfact.engine.memory_plan import Plan
 from dfact.models.fit_task import FitTask
+from tests.conftest import CutRows
 
 Array = NDArray[Any]
 
@@ -59,8 +60,8 @@ class EstimatorSuite:
     """Of fits to ``data``, few iterations of which are enough."""
     rows: str = "factors_"
     """The attribute with the rows' factors, in a list whose first element belongs to the rows."""
-    entries: tuple[int, int, int] = (1 << 11, 1 << 13, 1 << 15)
-    """Entries of a block, a chunk and a partition, for data in several partitions."""
+    sizes: ClassVar[dict[str, Any]] = {"block_entries": 1 << 11, "chunk_entries": 1 << 13, "partition_entries": 1 << 15}
+    """Sizes with which the data has several partitions."""
     codes: bool = True
     """Whether the data are whole numbers below 255."""
     stores_rows: bool = True
@@ -91,23 +92,18 @@ class EstimatorSuite:
         return found
 
     @pytest.fixture
-    def partitioned(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.partition(monkeypatch)
+    def partitioned(self, cut_rows: CutRows) -> None:
+        cut_rows(**self.sizes)
 
     @pytest.fixture(scope="class")
     @classmethod
     def reference(cls, variant: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[dfact.Dataset, Any]:
         """Data in several partitions as a dataset, and a fit to it, block after block, to which the fits of all tests are equal."""
         suite = cls()
-        with pytest.MonkeyPatch.context() as patch:
-            suite.partition(patch)
+        with cut_into(**suite.sizes):
             dataset = suite.stored(suite.data(), tmp_path_factory.mktemp("reference") / "d.zarr")
             assert dfact.plan(suite.make(variant), dataset).n_partitions > 1
             return dataset, suite.fit(variant, dataset, executor="inline")
-
-    def partition(self, patch: pytest.MonkeyPatch) -> None:
-        for name, size in zip(("_BLOCK_ENTRIES", "_CHUNK_ENTRIES", "_PARTITION_ENTRIES"), self.entries, strict=True):
-            patch.setattr(layout, name, size)
 
     def make(self, variant: dict[str, Any], **changes: Any) -> Any:
         return type(self).model(**{**self.parameters, **variant, **changes})

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dfact.data import layout
 from dfact.engine import tiles
 from dfact.engine.block_state import BlockState, StateArrays
 from dfact.engine.passes import Block, PartialSums, TiledPass
 from dfact.engine.requests import Solver, read_tiles, run, step_tiles
 from dfact.engine.tiles import Tile, TileBroadcast
+from tests.conftest import CutRows
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
@@ -131,11 +131,9 @@ def reference(X: NDArray[Any], passes: int = 4, upper: float = 2.5) -> tuple[NDA
     return p, history, weights
 
 
-def cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def cut_small(cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut small data into several groups of several partitions, and several tiles."""
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 11)
-    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 12)
+    cut_rows(block_entries=1 << 11, chunk_entries=1 << 13, partition_entries=1 << 12)
     monkeypatch.setattr(tiles, "_GROUP_ROWS", 400)
     monkeypatch.setattr(tiles, "_FEW_GROUPS", 1)
     monkeypatch.setattr(tiles, "_TILE_COLUMNS", 11)

@@ -26,7 +26,7 @@ from dfact.models.admixture.variants import Variants, match_columns
 from dfact.models.binomial.fit import ColumnStep, Extrapolate, Products
 from dfact.models.binomial.passes import ProjectionPass
 from tests.cases import exhaustive_after
-from tests.conftest import REAL_DATA
+from tests.conftest import REAL_DATA, CutRows
 from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[Any]
@@ -374,12 +374,11 @@ class TestEstimator(EstimatorSuite):
 
 
 @pytest.mark.slow
-def test_a_maximum_does_not_depend_on_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import layout
+def test_a_maximum_does_not_depend_on_the_blocks(cut_rows: CutRows) -> None:
 
     _, _, X = planted(3, 600, 100)
     expected = Admixture(3).fit(X)
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 10)
+    cut_rows(block_entries=1 << 10)
     np.testing.assert_allclose(Admixture(3).fit(X).memberships_, expected.memberships_, atol=1e-3)
 
 

@@ -15,14 +15,13 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import NMF
 
 import dfact
-from dfact.data import layout
 from dfact.data.sources import sparse
 from dfact.engine import passes
 from dfact.kernels.divergence import descend_dense, descend_stored
 from dfact.kernels.sparse_products import times, transposed_times
 from dfact.report.presenters.base import model_text
 from tests.cases import exhaustive_unless
-from tests.conftest import planted_answers
+from tests.conftest import CutRows, planted_answers
 from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[Any]
@@ -151,9 +150,9 @@ def test_sparse_data_has_the_fit_of_the_same_dense_data(loss: str) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_sparse_data_has_the_same_bits_from_memory_and_from_a_store_on_any_executor(
-    loss: str, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+    loss: str, tmp_path: Path, client: Client, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "_SMALL_PARTITION_ENTRIES", 1 << 10)
+    cut_rows(small_partition_entries=1 << 10)
     X = sp.csr_array(planted_counts(3000, 30, 3, 8, 0.1)[0].astype(np.float32))
     stored = dfact.import_array(X, tmp_path / "X.zarr")
     monkeypatch.setattr(sparse, "_READ_ENTRIES", 1000)

@@ -110,7 +110,7 @@ def test_transform_and_tables(tmp_path: Path, client: Client) -> None:
 class TestEstimator(EstimatorSuite):
     model = dfact.CPALS
     parameters: ClassVar = {"n_components": 2, "init": "random", "random_state": 0, "max_iter": 5}
-    entries = (1 << 9, 1 << 11, 1 << 12)
+    sizes: ClassVar = {"block_entries": 1 << 9, "chunk_entries": 1 << 11, "partition_entries": 1 << 12}
     codes = False
     stores_rows = False
     tolerance = 1e-5

@@ -23,7 +23,7 @@ from dfact.models.cp.path import default_lambdas
 from dfact.models.cp.problem import ElasticNet, RowPrior
 from dfact.report.presenters.base import items_plot, model_text, rows_text
 from tests.cases import exhaustive_unless
-from tests.conftest import REAL_DATA, planted_answers
+from tests.conftest import REAL_DATA, CutRows, planted_answers
 from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[Any]
@@ -410,12 +410,9 @@ def test_slices_without_an_entry_have_factors_0_and_are_reported(update: str) ->
 
 
 @pytest.fixture
-def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import layout
+def many_partitions(cut_rows: CutRows) -> None:
 
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 15)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 16)
+    cut_rows(block_entries=1 << 13, chunk_entries=1 << 15, partition_entries=1 << 16)
 
 
 def answers(n: int, seed: int) -> Array:
@@ -461,12 +458,11 @@ def test_a_path_is_the_same_on_every_executor(client: Client, tmp_path: Path) ->
     assert isinstance(paths[1].steps[0].factors[0], zarr.Array)
 
 
-def test_partitions_change_the_sums_by_rounding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import layout
+def test_partitions_change_the_sums_by_rounding_alone(cut_rows: CutRows) -> None:
 
     X = answers(4000, 1)
     whole = dfact.ElasticCP(3, random_state=1, max_iter=10, init="svd").fit(X)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 15)
+    cut_rows(partition_entries=1 << 15)
     parts = dfact.ElasticCP(3, random_state=1, max_iter=10, init="svd").fit(X)
     np.testing.assert_allclose(parts.objective_history_, whole.objective_history_, rtol=1e-10)
     for A, B in zip(parts.factors_, whole.factors_, strict=True):

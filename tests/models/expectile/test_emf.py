@@ -11,11 +11,11 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-from dfact.data import layout
 from dfact.models.expectile import alternation as emf_solver
 from dfact.models.expectile import sampled_entries
 from dfact.models.expectile.alternation import balance
 from dfact.renames import OldNameWarning
+from tests.conftest import CutRows
 from tests.suites.estimator import EstimatorSuite
 
 TAUS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
@@ -201,11 +201,12 @@ class TestEstimator(EstimatorSuite):
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_executors_and_chunks_give_the_same_result(kind: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executors_and_chunks_give_the_same_result(
+    kind: str, client: Client, tmp_path: Path, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Several partitions: threads, processes and other chunks of the store give equal bits, as partitions depend on the shape alone."""
     monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", 1)
-    for name, size in (("_BLOCK_ENTRIES", 1 << 12), ("_CHUNK_ENTRIES", 1 << 14), ("_PARTITION_ENTRIES", 1 << 15)):
-        monkeypatch.setattr(layout, name, size)
+    cut_rows(block_entries=1 << 12, chunk_entries=1 << 14, partition_entries=1 << 15)
     rng = np.random.default_rng(0)
     n, m, observed = (2000, 60, 0.8) if kind == "dense" else (2000, 400, 0.04)
     V = (rng.random((n, 2)) @ rng.random((2, m)) + rng.exponential(0.3, (n, m))).astype(np.float32)

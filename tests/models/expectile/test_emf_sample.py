@@ -15,16 +15,14 @@ from dfact.models.expectile import sampled_start as emf_sample
 from dfact.models.expectile.sampled_start import sample_partitions
 from dfact.progress import Iteration
 from tests.cases import exhaustive_after, exhaustive_unless
+from tests.conftest import CutRows
 
 
 @pytest.fixture(autouse=True)
-def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_partitions(cut_rows: CutRows) -> None:
     """Partitions of 64 rows of 40 columns, so that small data has many."""
-    from dfact.data import layout
 
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 11)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 12)
-    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 13)
+    cut_rows(block_entries=1 << 11, partition_entries=1 << 12, chunk_entries=1 << 13)
 
 
 class InterruptionError(Exception):

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 import dfact
-from dfact.data import layout
 from dfact.psychometrics.fit_indices import fit_indices
 from dfact.psychometrics.minres import minres
 from dfact.report.presenters.base import model_text
 from dfact.selection.number_of_factors import number_of_factors
+from tests.conftest import CutRows
 from tests.psychometrics import bfi, factors, oracle, psychometrics
 
 Array = NDArray[Any]
@@ -49,17 +49,14 @@ def test_stored_and_tiled_answers_give_the_same_bits(limit: str | None, tmp_path
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("weighted", [False, True])
-def test_neither_executors_nor_partitions_change_a_bit(
-    weighted: bool, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_executors_nor_partitions_change_a_bit(weighted: bool, client: Any, tmp_path: Path, cut_rows: CutRows) -> None:
     X = answers(2000, 4)
     X[np.random.default_rng(4).random(X.shape) < 0.1] = np.nan
     w = np.random.default_rng(5).gamma(2, 1, len(X)) if weighted else None
     expected, counts = None, set()
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 10)
+    cut_rows(block_entries=1 << 10)
     for entries in (1 << 10, 10 << 10, 1 << 20):
-        monkeypatch.setattr(layout, "_PARTITION_ENTRIES", entries)
-        monkeypatch.setattr(layout, "_SMALL_PARTITION_ENTRIES", entries)
+        cut_rows(partition_entries=entries, small_partition_entries=entries)
         dataset = dfact.import_array(X, tmp_path / f"{entries}.zarr", weights=w)
         counts.add(dfact.plan(polychoric(), dataset).n_partitions)
         for executor in ("inline", "threads", client):

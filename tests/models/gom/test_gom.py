@@ -178,7 +178,7 @@ class TestEstimator(EstimatorSuite):
     parameters: ClassVar = {"n_components": 3, "random_state": 0}
     rows = "memberships_"
     derived = ("item_parameters_",)
-    entries = (1 << 11, 1 << 13, 1 << 14)
+    sizes: ClassVar = {"block_entries": 1 << 11, "chunk_entries": 1 << 13, "partition_entries": 1 << 14}
 
     @pytest.fixture(scope="class", params=CASES, ids="-".join)
     @classmethod

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.data import layout
 from dfact.errors import DataError
 from dfact.kernels.cp import slice_residuals
 from dfact.models.cp import growth
 from dfact.models.cp.growth import update_others
 from dfact.models.cp.problem import Factors, khatri_rao, penalty_norms
+from tests.conftest import CutRows
 from tests.models.cp.test_elastic_cp import planted
 
 Array = NDArray[Any]
@@ -149,9 +149,8 @@ def test_fits_by_other_solvers_grow() -> None:
         assert objective(grown.partial_fit(Z[400:]), Z) <= 1.002 * objective(complete, Z)
 
 
-def test_executors_give_the_same_result(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("_BLOCK_ENTRIES", 1 << 12), ("_CHUNK_ENTRIES", 1 << 14), ("_PARTITION_ENTRIES", 1 << 14)):
-        monkeypatch.setattr(layout, name, size)
+def test_executors_give_the_same_result(client: Client, tmp_path: Path, cut_rows: CutRows) -> None:
+    cut_rows(block_entries=1 << 12, chunk_entries=1 << 14, partition_entries=1 << 14)
     Z = planted((1300, 8, 5), 2, 6, missing=0.2, noise=0.5).astype(np.float32)
     stored = dfact.import_array(Z[300:], tmp_path / "new.zarr")
     assert dfact.plan(dfact.ElasticCP(2), stored).n_partitions > 2

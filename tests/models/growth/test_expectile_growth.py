@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.data import layout
 from dfact.errors import DataError
 from dfact.kernels.expectile import stored_residual_sums
 from dfact.models.expectile import growth
 from dfact.models.expectile.growth import ColumnSurrogate, GrowingAlternation
 from dfact.models.expectile.passes import Loss
+from tests.conftest import CutRows
 from tests.models.expectile.test_emf import as_sparse, losses, planted
 
 Array = NDArray[Any]
@@ -108,13 +108,8 @@ def test_least_squares_descend_above_the_objective() -> None:
     assert objective(model, V) <= history[-1] * (1 + 1e-6)
 
 
-def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("_BLOCK_ENTRIES", 1 << 12), ("_CHUNK_ENTRIES", 1 << 14), ("_PARTITION_ENTRIES", 1 << 14)):
-        monkeypatch.setattr(layout, name, size)
-
-
-def test_executors_give_the_same_result(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_partitions(monkeypatch)
+def test_executors_give_the_same_result(client: Client, tmp_path: Path, cut_rows: CutRows) -> None:
+    cut_rows(block_entries=1 << 12, chunk_entries=1 << 14, partition_entries=1 << 14)
     V = planted(5, 1400, 60, 2, 0.7, 0.3)[1].astype(np.float32)
     stored = dfact.import_array(V[300:], tmp_path / "new.zarr")
     assert dfact.plan(dfact.ExpectileMF(2), stored).n_partitions > 2

@@ -336,7 +336,7 @@ class TestEstimator(EstimatorSuite):
 class TestManyColumns(EstimatorSuite):
     model = dfact.PCA
     parameters: ClassVar = {"n_components": 3, "max_iter": 4}
-    entries = (1 << 15, 1 << 16, 1 << 17)
+    sizes: ClassVar = {"block_entries": 1 << 15, "chunk_entries": 1 << 16, "partition_entries": 1 << 17}
 
     def data(self) -> Array:
         return planted_answers(500, 600, 3, seed=3).astype(np.float32)
