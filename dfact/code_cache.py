@@ -5,11 +5,15 @@ import logging
 import os
 import stat
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import cache
 from hashlib import sha256
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any
+from time import monotonic, sleep
+from typing import Any, TextIO
 
 from dfact.internals.numba import IndexDataCacheFile, NullCache, cache_of, cached_files, set_cache, set_cache_file, shared_cache_folder
 from dfact.settings import is_watched
@@ -60,6 +64,8 @@ class _CacheFile(_ReadableFile):
 
     Code that cannot be written, because the disk is full, is compiled again by the next process.
 
+    Of several processes that need a kernel at the same time, such as the workers of a machine, one compiles it, and the others wait.
+
     ``compiled`` is a folder of code that was compiled before, which is looked up first. Numba's index holds the processor, so that
     code for another one is not found there.
     """
@@ -68,15 +74,24 @@ class _CacheFile(_ReadableFile):
         base = numbered._index_name.removesuffix(".nbi")
         super().__init__(cache_path=str(folder), filename_base=base, source_stamp=version)
         self._compiled = _ReadableFile(cache_path=str(compiled), filename_base=base, source_stamp=version) if compiled else None
+        self._turn = _Turn(folder / f"{base}.lock")
 
     def load(self, key: Any) -> Any:
         found = self._compiled.load(key) if self._compiled else None
         found = super().load(key) if found is None else found
         if found is None:
             _announce_compilation()
+            if self._turn.take(lambda: super(_CacheFile, self).load(key) is not None):
+                found = super().load(key)
         return found
 
     def save(self, key: Any, data: Any) -> None:
+        try:
+            self._save(key, data)
+        finally:
+            self._turn.end()
+
+    def _save(self, key: Any, data: Any) -> None:
         try:
             found = self._load_index()
             if not found and Path(self._index_path).exists():  # of another version of the source, or damaged
@@ -87,6 +102,49 @@ class _CacheFile(_ReadableFile):
             self._save_index({**found, key: name})
         except OSError as error:
             logger.warning("cannot store compiled code in %s: %s; every process will compile it", self._cache_path, error.strerror or error)
+
+
+class _Turn:
+    """The turn of a process to compile a kernel: a lock of a file beside the compiled code, which ends with the process at the latest.
+
+    A process that forks while it compiles, or fails to, may keep its turn for longer. So the others wait for a limited time.
+    """
+
+    SECONDS = 60.0
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+
+    def take(self, is_done: Callable[[], bool]) -> bool:
+        """Wait until it is this process's turn. Return whether another one has compiled the kernel meanwhile; then no turn is taken."""
+        self.end()
+        with suppress(OSError):  # a folder that cannot be written, or a file system without locks
+            file = self._path.open("a")
+            end = monotonic() + self.SECONDS
+            waited = False
+            while not _lock(file) and monotonic() < end:
+                waited = True
+                sleep(0.02)
+            if waited and is_done():
+                file.close()
+                return True
+            self._file = file
+        return False
+
+    def end(self) -> None:
+        """Let others compile."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _lock(file: TextIO) -> bool:
+    try:
+        flock(file, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @cache

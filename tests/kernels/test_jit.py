@@ -4,6 +4,8 @@ import errno
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,7 @@ def before(owner: Any, name: str, action: Callable[[], Any], monkeypatch: pytest
 def test_each_type_has_its_own_code_after_a_race(
     step: str, types: tuple[type, type], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(code_cache._Turn, "SECONDS", 0.0)  # neither waits for the other
     one, other = new_process(tmp_path), new_process(tmp_path)
     first, second = (np.arange(5).astype(kind) for kind in types)
     monkeypatch.setattr(other._cache._cache_file, "_load_index", dict)  # as it was before the first process wrote anything
@@ -65,6 +68,29 @@ def test_each_type_has_its_own_code_after_a_race(
     later = new_process(tmp_path)
     assert later(second) == later(first) == 10
     assert sum(later.stats.cache_hits.values()) >= 1
+
+
+def test_processes_that_need_a_kernel_at_the_same_time_compile_it_once(tmp_path: Path) -> None:
+    total = new_process(tmp_path)  # writes the source
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import numpy as np; from totals import total\n"
+        "assert total(np.arange(5)) == 10; print(sum(total.stats.cache_hits.values()))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    hits = [process.communicate()[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0]
+    assert sorted(hits) == ["0\n", "1\n", "1\n"]
+    assert total(np.arange(5)) == 10
+
+
+def test_a_process_that_fails_to_compile_keeps_no_turn_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_cache._Turn, "SECONDS", 0.05)
+    failed = new_process(tmp_path)
+    with pytest.raises(Exception, match="(?i)typing"):
+        failed("text")
+    assert new_process(tmp_path)(np.arange(5)) == 10
+    failed._cache._cache_file._turn.end()  # as the end of the process does
 
 
 def test_another_version_of_the_source_replaces_the_code(tmp_path: Path) -> None:
