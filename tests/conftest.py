@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import gc
+import os
 import random
 import socket
 import tempfile
@@ -66,6 +67,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The checkout, its copy in the environment and all processes share compiled kernels.
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(tiers.ROOT / ".kernels"))
     path, starts_workers = config.getoption("cpu_seconds"), getattr(config.option, "numprocesses", None)
     if path and (hasattr(config, "workerinput") or not starts_workers):
         config.pluginmanager.register(Recorder(path.resolve()))

@@ -140,6 +140,7 @@ def test_reference_results_on_the_simulation(results: Path) -> None:
     assert len(load(results, "icqf_simulation")["rows"]) == 6
 
 
+@pytest.mark.further
 @pytest.mark.skipif(not (common.REAL_DATA / "kims.csv").exists(), reason="the real questionnaires are missing")
 def test_gom_tables_of_the_smallest_questionnaire(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gom_tables, "PAPER", {"kims": gom_tables.PAPER["kims"]})
@@ -191,6 +192,7 @@ def test_missed_threshold_is_reported(capsys: pytest.CaptureFixture[str]) -> Non
     assert common.exit_code(thresholds) == 1
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("loss", ["frobenius", "kullback-leibler"])
 def test_nmf_is_compared_with_scikit_learn(loss: str) -> None:
     for X in (nmf_speed.dense_counts(300, 20, 3), nmf_speed.sparse_counts(300, 100, 3, 0.1)):
@@ -202,6 +204,7 @@ def test_nmf_is_compared_with_scikit_learn(loss: str) -> None:
         assert row["excess"] < 0.01
 
 
+@pytest.mark.further
 def test_principal_components_are_compared_with_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pca_speed, "call_in_new_process", lambda _, function, *arguments: getattr(pca_speed, function)(*arguments))
     monkeypatch.setattr(pca_speed.spectrum, "_TOLERANCE", dict(pca_speed.spectrum._TOLERANCE))
@@ -257,6 +260,7 @@ def test_loadings_are_matched_greedily() -> None:
     assert icqf_paper.matched(loadings, np.vstack([loadings[:1], np.zeros((1, 20))]), False).tolist() == pytest.approx([1, 0])
 
 
+@pytest.mark.further
 def test_table_1_of_icqf_and_its_baselines(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(icqf_paper, "NOISES", (0.1,))
     monkeypatch.setattr(icqf_paper, "TABLE_1_THRESHOLDS", (0.2,))
@@ -264,6 +268,7 @@ def test_table_1_of_icqf_and_its_baselines(results: Path, monkeypatch: pytest.Mo
     assert {row["method"] for row in load(results, "icqf_paper_table_1")["rows"]} == set(icqf_paper.TABLE_1)
 
 
+@pytest.mark.further
 def test_elastic_cp_speed(results: Path, tmp_path: Path) -> None:
     cp_speed.sweeps((30, 20, 10), 3, 1)
     names = [row["what"] for row in load(results, "elastic_cp_sweeps")["rows"]]
@@ -301,6 +306,7 @@ def test_replicability_of_a_planted_tensor() -> None:
     assert [row["chosen"] for row in table.values()] == [0, 1, 0]
 
 
+@pytest.mark.further
 @pytest.mark.filterwarnings("ignore:components .* cancel each other")  # of the least squares that the benchmark compares with
 def test_images_are_clustered_by_their_factors(results: Path) -> None:
     images, labels = cp_paper.balls(4, 12, 12)
@@ -387,6 +393,7 @@ def test_speed_of_expectile_factorization(tmp_path: Path, results: Path, monkeyp
     assert load(results, "emf_out_of_core")["thresholds"][-1]["held"]
 
 
+@pytest.mark.further
 def test_skewed_noise_of_the_expectile_paper(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emf_paper, "COMPONENTS", 3)
     thresholds, curves = emf_paper.skewed(2, 200)

@@ -98,6 +98,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert dfact.__version__ in capsys.readouterr().out
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -176,7 +177,6 @@ def test_import_does_what_import_table_does(table: Path, data: Path, tmp_path: P
     assert found.fingerprint == same.fingerprint
 
 
-@pytest.mark.slow
 def test_import_options(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     semicolons = tmp_path / "survey.data"
     semicolons.write_text(table.read_text().replace(",", ";") + "pX" + ";NA" * M + ";30;f;\n")
@@ -230,7 +230,6 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
 # fit
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale is negative")
 def test_json_documents_hold_what_the_tables_hold(data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def printed(*arguments: str) -> dict[str, Any]:
@@ -306,8 +305,8 @@ def test_plan(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
 # transform
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("ending", ["csv", "parquet", "zarr"])
-@pytest.mark.slow
 def test_transform(model: Path, data: Path, tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / f"factors.{ending}"
     assert main(["transform", str(model), str(data), str(out)]) == 0
@@ -328,7 +327,7 @@ def test_transform(model: Path, data: Path, tmp_path: Path, ending: str, capsys:
     assert main(["transform", str(model), str(data), str(out), "--overwrite", "--memory-limit", "9GiB"]) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_transform_of_other_data_is_refused(model: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = import_arguments(table, tmp_path / "other.zarr")
     out = tmp_path / "w.csv"
@@ -346,6 +345,7 @@ def test_transform_of_other_data_is_refused(model: Path, table: Path, tmp_path: 
 # A cluster, an interrupt, the demo
 
 
+@pytest.mark.further
 def test_on_a_cluster(
     cluster: LocalCluster,
     data: Path,
@@ -389,6 +389,7 @@ def test_a_connection_from_a_running_event_loop(cluster: LocalCluster) -> None:
     assert {name: logging.getLogger(name).level for name in levels} == levels
 
 
+@pytest.mark.further
 @pytest.mark.process
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -407,7 +408,6 @@ def test_signal_stops_a_fit_without_checkpoint_at_once(number: signal.Signals, t
     assert not [*(folder / "tmp").iterdir()]
 
 
-@pytest.mark.slow
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "my demo"
     assert main(["demo", "--output", str(folder)]) == 0

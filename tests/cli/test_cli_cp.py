@@ -56,13 +56,14 @@ def test_import(file: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFi
     np.testing.assert_array_equal(read_array_file(tmp_path / "one.npz"), X)
 
 
+@pytest.mark.further
 def test_fit_equals_the_library(data: Path, model: Path) -> None:
     expected = dfact.ElasticCP(2, random_state=0).fit(dfact.open_dataset(data))
     for A, B in zip(dfact.load_model(model).factors_, expected.factors_, strict=True):
         np.testing.assert_array_equal(A[:], B[:])
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "modes.png"
     options = "-k 3 --lam 2 --l1-ratio 0.5 --nonnegative --slice-variances none --init svd --missing exact --max-iter 4 --tol 0 --seed 1"
@@ -75,7 +76,7 @@ def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, cap
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "best.model", tmp_path / "path.svg"
     options = ["-k", "4", "--lambdas", "1,10,100,1000", "--seed", "0", "--plot", str(plot)]
@@ -96,7 +97,7 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert criterion in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_select_saves_finished_work(data: Path, tmp_path: Path) -> None:
     options = ["--lambdas", "1,100", "--seed", "0", "-k", "3", "--checkpoint", str(tmp_path / "kept.zarr")]
     for name in ("first", "again"):
@@ -120,8 +121,8 @@ def run_until_saved(job: str, log: str) -> None:
     main(["run", job])
 
 
+@pytest.mark.further
 @pytest.mark.process
-@pytest.mark.slow
 def test_job_killed_within_select_resumes(data: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     job = tmp_path / "job.toml"
     job.write_text(f'[[step]]\nrun = "select cp"\ndata = "{data}"\nmodel = "m.model"\ncomponents = 3\nlambdas = [1, 100]\nseed = 0\n')
@@ -224,6 +225,7 @@ def test_python_objects_and_other_files_are_refused(tmp_path: Path) -> None:
         read_array_file(tmp_path / "plain.npy", "X")
 
 
+@pytest.mark.further
 def test_on_a_cluster(cluster: LocalCluster, data: Path, model: Path, tmp_path: Path) -> None:
     where = ["--scheduler", cluster.scheduler_address]
     assert main(["fit", "cp", str(data), str(tmp_path / "c.model"), "-k", "2", "--seed", "0", *where]) == 0

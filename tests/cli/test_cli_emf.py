@@ -44,7 +44,6 @@ def test_fit_equals_the_library(data: Path, model: Path) -> None:
     np.testing.assert_array_equal(found.row_factors_[:], expected.row_factors_[:])
 
 
-@pytest.mark.slow
 def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "items.png"
     options = "-k 3 --tau 0.7 --ridge 0.2 --solver exact --init random --max-iter 7 --tol 0 --seed 4 --dtype float32 --memory-limit 9GiB"
@@ -58,7 +57,7 @@ def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, cap
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_several_taus(data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["fit", "emf", str(data), str(tmp_path / "t.model"), "-k", "2", "--tau", "0.1,0.9", "--ridge", "0.1"]
     assert main([*arguments, "--plot", str(tmp_path / "p.svg")]) == 0
@@ -84,7 +83,7 @@ def test_plan(tau: str, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "peak of a process" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "best.model"
     options = "-k 1,2,6 --ridge 0.1,1 --tau 0.1 --holdout-fraction 0.2 --bins 0,0.5,1,5 --repeats 2 --seed 0 --max-iter 30"
@@ -111,7 +110,6 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "12 fits, iteration" in said
 
 
-@pytest.mark.slow
 def test_select_for_several_taus(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each τ gets a choice and a model of its own, which say how often their order is wrong."""
     options = "-k 1,2 --ridge 0.1,1 --tau 0.1,0.9 --seed 0 --max-iter 20"
@@ -131,7 +129,6 @@ def test_select_for_several_taus(data: Path, tmp_path: Path, capsys: pytest.Capt
 SELECT = ["--ridge", "0.1,0.5", "--tau", "0.1", "--seed", "0", "--max-iter", "20", "--tol", "0"]
 
 
-@pytest.mark.slow
 def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["select", "emf", str(data), "-k", "1,2", *SELECT, "--checkpoint", str(tmp_path / "kept")]
     assert main(arguments) == 0
@@ -159,6 +156,7 @@ def run_until_killed(job: str, passes: int, log: str) -> None:
     main(["run", job])
 
 
+@pytest.mark.further
 @pytest.mark.process
 @pytest.mark.faults
 def test_selection_killed_within_a_job_resumes(
@@ -236,6 +234,7 @@ def test_exit_codes(arguments: list[str], code: int, message: str, ended: Ended,
     ended([argument.format(data=data, model=model) for argument in arguments], code, message)
 
 
+@pytest.mark.further
 def test_on_a_cluster(cluster: LocalCluster, data: Path, model: Path, tmp_path: Path) -> None:
     where = ["--scheduler", cluster.scheduler_address]
     assert main(["fit", "emf", str(data), str(tmp_path / "c.model"), "-k", "2", "--tau", "0.1", "--ridge", "0.1", *where]) == 0

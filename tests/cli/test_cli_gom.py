@@ -50,6 +50,7 @@ def test_numbers_and_ranges(value: str, found: list[int]) -> None:
     assert Counts().convert(value, None, None) == found
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -79,7 +80,6 @@ def test_exit_codes(arguments: list[str], code: int, message: str, ended: Ended,
     ended([argument.format(data=data, model=model) for argument in arguments], code, message)
 
 
-@pytest.mark.slow
 def test_select_reproduces_the_figures_of_the_paper(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "best.model"
     assert main(["select", "gom", str(data), str(path), "--components", "2-10", "--seed", "0"]) == 0
@@ -93,7 +93,7 @@ def test_select_reproduces_the_figures_of_the_paper(data: Path, tmp_path: Path, 
     assert figures == [0.0067, 0.6036, 0.2112]
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
     passes: list[str] = []
     run = LocalSession.run
@@ -123,7 +123,6 @@ def test_plot_without_matplotlib_is_refused_before_the_work(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 def test_failed_plot_leaves_the_model(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise dfact.StoreError("the disk is full")
@@ -147,7 +146,7 @@ def test_select_without_a_model(data: Path, tmp_path: Path, monkeypatch: pytest.
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "items.png"
     options = "-k 3 --method crsc --vertex-hunting svm-cone --tau 2000 --max-response 6 --seed 3"
@@ -203,7 +202,6 @@ def test_transform(model: Path, data: Path, tmp_path: Path, capsys: pytest.Captu
     np.testing.assert_allclose(table.drop(columns="row").sum(axis=1), 1, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_icqf_plots_its_loadings(tmp_path: Path) -> None:
     dfact.import_array(planted_answers(60, 8, 3, 0).astype(np.uint8), tmp_path / "a.zarr")
     assert main(["fit", "icqf", str(tmp_path / "a.zarr"), str(tmp_path / "a.model"), "-k", "2", "--plot", str(tmp_path / "a.svg")]) == 0

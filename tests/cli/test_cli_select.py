@@ -22,7 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_select_icqf(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, plot = tmp_path / "survey.model", tmp_path / "errors.png"
     assert main(["select", "icqf", str(data), str(model), *QUICK, "--beta", "0.1,0.5", "--plot", str(plot), "--rule", "1se"]) == 0
@@ -37,13 +37,12 @@ def test_select_icqf(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "select: 16 of 16" in captured.err
 
 
-@pytest.mark.slow
 def test_without_confounders_and_model(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["select", "icqf", str(data), *QUICK, "--no-confounders", "--executor", "inline", "--rule", "knee"]) == 0
     assert "confounder" not in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_resumes_from_a_checkpoint(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["select", "icqf", str(data), *QUICK, "--checkpoint", str(tmp_path / "kept")]
     assert main(arguments) == 0
@@ -56,6 +55,7 @@ def test_resumes_from_a_checkpoint(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert "belongs to another selection: repeats is 1, expected 2" in capsys.readouterr().err
 
 
+@pytest.mark.further
 def test_on_a_cluster(data: Path, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["select", "icqf", str(data), *QUICK, "--scheduler", cluster.scheduler_address]) == 0
     there = [line.split()[:4] for line in capsys.readouterr().out.splitlines()[:3]]

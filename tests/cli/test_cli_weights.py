@@ -29,8 +29,8 @@ def test_info_describes_the_weights(data: Path, capsys: pytest.CaptureFixture[st
     assert "effective number of participants" in out
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("model", ["icqf", "l1nmf", "fa"])
-@pytest.mark.slow
 def test_a_fit_uses_the_weights_unless_told_otherwise(data: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = data.parent
     assert main(["fit", model, str(data), str(out / "w.model"), "-k", "2"]) == 0
@@ -57,7 +57,7 @@ def test_a_model_without_weights_says_so(data: Path, capsys: pytest.CaptureFixtu
     assert "The weights 'design' of the dataset are not used" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_selection_and_stability_use_the_weights_of_the_fit(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models = {"w": [], "p": ["--no-weights"]}
     for name, flags in models.items():

@@ -69,6 +69,7 @@ RUN = [("info",), ("transform",), ("run",), ("fit", "gom"), ("help",)]
 """Commands whose examples the default run starts; they take less than a second each."""
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     "names", exhaustive_unless(lambda case: case.values[0] in RUN, [pytest.param(names, id=" ".join(names)) for names in EXAMPLES])
 )

@@ -30,6 +30,7 @@ def test_shapes_are_read(shape: tuple[int, int], mark: str) -> None:
     assert MatrixShape().convert(f"{shape[0]} {mark} {shape[1]}", None, None) == shape
 
 
+@pytest.mark.further
 @given(st.text() | st.from_regex(r"[0-9., x-]+", fullmatch=True))
 def test_any_text_is_read_or_refused(text: str) -> None:
     for kind in (Counts(), Numbers(), MatrixShape(), BlockShape(), NumberOrWord("same"), OutputLocation()):

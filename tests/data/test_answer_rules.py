@@ -89,7 +89,6 @@ def test_the_question_names_the_groups_with_a_line_to_copy():
     ("variable", "reason"),
     [(Variable("x", "date"), "is a date"), (Variable("x", excluded="is marked as an identifier"), "is marked as an identifier")],
 )
-@pytest.mark.slow
 def test_columns_without_answers_are_not_taken(variable, reason, tmp_path, monkeypatch):
     table = DescribedTable({"x": [1, 2], "y": [1, 3]}, variable)
     monkeypatch.setattr("dfact.data.ingest.tables.table.open_table", lambda *_: table)
@@ -248,7 +247,6 @@ def test_the_order_of_categories():
         order("high", "low", "medium")
 
 
-@pytest.mark.slow
 def test_text_answers_of_a_file_without_description_are_listed(tmp_path: Path):
     source = tmp_path / "t.csv"
     source.write_text("v1,v2\n" + "Agree,1\nDisagree,2\nAgree,NA\n" * 3)
@@ -273,7 +271,6 @@ def test_statements_that_name_no_item():
             coded(table, ["q"], **said)
 
 
-@pytest.mark.slow
 def test_names_with_a_minus_are_reversed(tmp_path: Path):
     source = tmp_path / "t.csv"
     source.write_text("v1,v2\n1,1\n5,2\n")

@@ -307,7 +307,6 @@ class TestHDF5CSCSource(RowSourceSuite):
 
 
 @pytest.mark.parametrize("storage", [{}, {"chunks": (100, 50), "compression": "gzip"}, {"chunks": (40_000, 1)}])
-@pytest.mark.slow
 def test_memory_is_bounded_by_the_rows_that_are_read(storage: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "is_child", True)  # so that the memory of this process counts
     monkeypatch.setattr(array_files, "_READ_BYTES", 1 << 17)
@@ -407,6 +406,7 @@ def test_positions_that_descend_in_sparse_matlab_files_are_refused(last: int, tm
         open_array(tmp_path / "x.mat")
 
 
+@pytest.mark.further
 def test_heaps_that_never_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HDF5 would walk a free space of size 0 forever."""
     write_annotated({"X": np.eye(3)}, tmp_path / "x.h5ad", ["abc", "xyz"])
@@ -439,7 +439,6 @@ def test_values_in_other_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["scipy", "h5netcdf"])
-@pytest.mark.slow
 def test_fill_values_are_missing(engine: Any, tmp_path: Path) -> None:
     X = draw(np.random.default_rng(0), (20, 5), np.int32)
     expected = np.where(X == 3, np.nan, X)
@@ -449,7 +448,6 @@ def test_fill_values_are_missing(engine: Any, tmp_path: Path) -> None:
     assert found.fingerprint == dfact.import_array(X, tmp_path / "e.zarr", missing=3).fingerprint
 
 
-@pytest.mark.slow
 def test_packed_values_are_unpacked(tmp_path: Path) -> None:
     X = draw(np.random.default_rng(0), (20, 5), np.int16)
     attributes = {"scale_factor": 0.5, "add_offset": 10.0, "missing_value": np.int16(3)}
@@ -459,7 +457,6 @@ def test_packed_values_are_unpacked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "text"), [(np.float32, "9.96921e+36"), (np.float64, "9.969209968386869e+36"), (np.int16, "-32767")])
-@pytest.mark.slow
 def test_default_fill_value_must_be_declared(dtype: Any, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X = draw(np.random.default_rng(0), (20, 5), dtype)
     X[7, 3] = dtype(float(text))
@@ -480,7 +477,6 @@ def test_default_fill_value_must_be_declared(dtype: Any, text: str, tmp_path: Pa
 # ---------------------------------------------------------------- labels, names and options
 
 
-@pytest.mark.slow
 def test_labels_from_other_arrays_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X = draw(np.random.default_rng(0), (4, 3), np.float64)
     write_annotated({"X": X}, tmp_path / "x.h5ad", ["abcd", "xyz"])
@@ -505,7 +501,7 @@ def test_labels_from_other_arrays_win(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "has no array 'obs/none', expected one of X 4×3" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_third_mode_is_printed_and_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X = draw(np.random.default_rng(0), (6, 3, 2), np.float64)
     write_netcdf({"X": X}, tmp_path / "x.nc", [None, None, ["before", "after"]], engine="h5netcdf")
@@ -553,7 +549,6 @@ def test_labels_of_another_matrix_are_refused(tmp_path: Path) -> None:
         open_array(tmp_path / "s1_matrix.mtx")
 
 
-@pytest.mark.slow
 def test_matrix_of_cell_ranger(tmp_path: Path) -> None:
     X = draw_sparse(np.random.default_rng(0), 5, 8)  # genes × cells
     columns = sp.csc_array(X)
@@ -569,7 +564,6 @@ def test_matrix_of_cell_ranger(tmp_path: Path) -> None:
     assert found.fingerprint == dfact.import_array(X.T, tmp_path / "e.zarr", row_labels=cells, column_labels=genes).fingerprint
 
 
-@pytest.mark.slow
 def test_early_layout_of_anndata(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5ad", "w") as file:
         file["X"] = np.arange(6.0).reshape(3, 2)
@@ -599,7 +593,6 @@ def imported(path: Path, folder: Path, *, name: str | None = None, **settings: A
     return dfact.import_array(open_array(path, ReadOptions(object=name)), folder / "d.zarr", overwrite=True, **settings)
 
 
-@pytest.mark.slow
 def test_spectra_of_matlab_equal_those_of_numpy(inputs: Path, tmp_path: Path) -> None:
     found = imported(inputs / "mat/amino.mat", tmp_path, name="X")
     assert found.shape == (5, 201, 61)
@@ -609,7 +602,6 @@ def test_spectra_of_matlab_equal_those_of_numpy(inputs: Path, tmp_path: Path) ->
         assert found.fingerprint == imported(archive, tmp_path, name="X").fingerprint
 
 
-@pytest.mark.slow
 def test_small_files_of_matlab(inputs: Path, tmp_path: Path) -> None:
     old, new = (imported(inputs / f"mat/test{name}_7.4_GLNX86.mat", tmp_path) for name in ("double", "hdf5"))
     assert old.shape == new.shape == (1, 9)
@@ -622,7 +614,6 @@ def test_small_files_of_matlab(inputs: Path, tmp_path: Path) -> None:
         open_array(inputs / "mat/testmulti_7.4_GLNX86.mat")
 
 
-@pytest.mark.slow
 def test_matrices_of_cells(inputs: Path, tmp_path: Path) -> None:
     found = imported(inputs / "mtx/10x/matrix.mtx.gz", tmp_path)
     values: Any = found.source.read_native(0, 507)
@@ -634,7 +625,7 @@ def test_matrices_of_cells(inputs: Path, tmp_path: Path) -> None:
     assert (small.shape, small.source.read_native(0, 6).sum(), small.row_labels[0]) == ((6, 5), 8, "574405")
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_annotated_data(inputs: Path, tmp_path: Path) -> None:
     path = inputs / "h5ad/adata_v0.7.8.h5ad"
     found = imported(path, tmp_path)
@@ -647,7 +638,7 @@ def test_annotated_data(inputs: Path, tmp_path: Path) -> None:
         open_array(inputs / "h5ad/adata_v0.11.4.h5ad")
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_weather(inputs: Path, tmp_path: Path) -> None:
     path = inputs / "netcdf/example_1.nc"
     with pytest.raises(dfact.ParameterError, match=r"holds 2 arrays \(temp 1×4×5×10, rh 1×5×10\)"):

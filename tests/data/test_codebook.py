@@ -40,7 +40,6 @@ def stored(path: Path, items: Any = ITEMS, **settings: Any) -> dfact.Dataset:
     return dfact.import_array(answers, path, column_labels=["Q1", "Q2", "Q3"], codebook=Codebook(tuple(items)), **settings)
 
 
-@pytest.mark.slow
 def test_a_dataset_keeps_its_codebook(tmp_path: Path) -> None:
     dataset = stored(tmp_path / "d.zarr", ITEMS[::-1])
     for opened in (dataset, dfact.open_dataset(tmp_path / "d.zarr"), pickle.loads(pickle.dumps(dataset))):
@@ -54,7 +53,6 @@ def test_a_dataset_keeps_its_codebook(tmp_path: Path) -> None:
     assert read[2] == {"name": "Q3"}
 
 
-@pytest.mark.slow
 def test_a_codebook_may_describe_some_columns(tmp_path: Path) -> None:
     numbers = Item("Q2", levels=((np.int64(0), "no"), (np.float32(1), "yes")), n_empty=np.int64(3))  # type: ignore[arg-type]
     codebook = stored(tmp_path / "d.zarr", [numbers]).codebook
@@ -64,7 +62,7 @@ def test_a_codebook_may_describe_some_columns(tmp_path: Path) -> None:
     assert codebook.get("Q9") is None
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_a_codebook_of_thousands_of_items_is_small_and_complete(tmp_path: Path) -> None:
     items = tuple(replace(ITEMS[0], name=f"Q{j}", wording=f"Item {j} of a long questionnaire, {j % 7}") for j in range(5000))
     X = np.ones((3, 5000), np.uint8)
@@ -136,8 +134,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.further
 @every(case=DAMAGE)
-@pytest.mark.slow
 def test_a_damaged_codebook_is_refused(template: Path, case: str) -> None:
     group = zarr.open_group(open_store(template))
     del group["codebook"]
@@ -150,7 +148,6 @@ def test_a_damaged_codebook_is_refused(template: Path, case: str) -> None:
         raise AssertionError("it was opened")
 
 
-@pytest.mark.slow
 def test_a_lost_codebook_is_refused(tmp_path: Path) -> None:
     stored(tmp_path / "d.zarr")
     del zarr.open_group(open_store(tmp_path / "d.zarr"))["codebook"]
@@ -193,7 +190,6 @@ def test_items_of_one_name_are_compared(other: Item, remedy: str | None) -> None
         assert difference is None or difference.first != difference.second
 
 
-@pytest.mark.slow
 def test_new_data_with_other_answers_are_refused(tmp_path: Path) -> None:
     model = dfact.ICQF(1, max_iter=2).fit(stored(tmp_path / "d.zarr"))
     flipped = tuple((4 - code, label) for code, label in LEVELS[::-1])
@@ -210,7 +206,7 @@ def test_new_data_with_other_answers_are_refused(tmp_path: Path) -> None:
     model.transform(np.ones((2, 3)))
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_join_unites_codebooks_and_refuses_other_answers(tmp_path: Path) -> None:
     people = {"row_labels": [f"p{i}" for i in range(20)]}
     first = stored(tmp_path / "a.zarr", **people)
@@ -240,7 +236,6 @@ def test_join_unites_codebooks_and_refuses_other_answers(tmp_path: Path) -> None
     )
 
 
-@pytest.mark.slow
 def test_info_prints_items_without_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dataset = stored(tmp_path / "d.zarr")
     assert dataset.codebook is not None
@@ -278,7 +273,6 @@ def test_info_prints_items_without_control_characters(tmp_path: Path, capsys: py
     assert "has no codebook, expected one for --items" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_models_show_the_wording_of_their_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = dfact.ICQF(1, max_iter=3).fit(stored(tmp_path / "d.zarr"))
     dfact.save_model(model, tmp_path / "m")
@@ -319,7 +313,6 @@ def test_items_have_scales_and_keys(tmp_path: Path) -> None:
         _ = read_items(tmp_path / "items.csv").keys
 
 
-@pytest.mark.slow
 def test_datasets_keep_scales_and_the_keys_of_what_they_store(tmp_path: Path) -> None:
     """An item that the import reverses counts the other way from then on."""
     (tmp_path / "items.csv").write_text("item,text,scale,key\nQ1,I am calm,fear,-1\nQ2,I worry,fear,1\nQ3,I sing,art,\n")

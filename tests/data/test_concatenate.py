@@ -100,7 +100,6 @@ MODELS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:the uniqueness of",
     "ignore:row .* has no observed entry",
@@ -121,7 +120,7 @@ def test_fits_have_the_same_bits_in_memory_on_threads_and_from_stores(name: str,
     np.testing.assert_allclose(pooled.components_, expected.components_, atol=0.05 * np.abs(expected.components_).max())
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_a_cluster_gives_the_same_bits(client: Client, tmp_path: Path, cut_rows: CutRows) -> None:
     cut_rows(small_partition_entries=1 << 10)
     dataset = dfact.concatenate(stored(tmp_path))
@@ -149,6 +148,7 @@ def test_confounders_and_weights_are_concatenated(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(dataset.confounders.iloc[3:].reset_index(drop=True), parts[1].confounders)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -201,7 +201,6 @@ def ages(seed, n=300, odd=(567_658.0, 1_990.0)):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("source", ["table", "array"])
-@pytest.mark.slow
 def test_values_outside_a_declared_range_are_missing(tmp_path, seed, source):
     values = ages(seed, odd=(567_658.0, -3.0, 110.0, 5.0))
     values[100] = np.nan
@@ -220,7 +219,6 @@ def test_values_outside_a_declared_range_are_missing(tmp_path, seed, source):
     assert dataset.with_confounders(None).confounder_ranges == {}
 
 
-@pytest.mark.slow
 def test_few_whole_numbers_with_a_range_are_continuous(tmp_path):
     source = survey(tmp_path, [20, 30, 40, 400, 30])
     dataset = dfact.import_table(source, tmp_path / "d.zarr", items="Q*", confounders=["age"], confounder_ranges={"age": (5, 110)})
@@ -251,7 +249,6 @@ def test_values_far_from_all_others_draw_one_warning(tmp_path, seed, source):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_plausible_columns_draw_no_warning(tmp_path, seed):
     rng = np.random.default_rng(seed)
     values = ages(seed, odd=())
@@ -294,7 +291,6 @@ def test_ranges_without_a_value_and_of_text_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("ranges", [{"age": [5, 110, -1]}, {"age": [110, 5, 0]}, {"age": ["5", 110, 0]}, {"age": [5]}, [1], "age"])
-@pytest.mark.slow
 def test_damaged_ranges_are_refused(tmp_path, ranges):
     dataset = dfact.import_array(np.eye(2), tmp_path / "d.zarr", confounders={"age": [5.0, 7.5]}, confounder_ranges={"age": (5, 110)})
     file = Path(dataset.path) / "zarr.json"
@@ -306,7 +302,6 @@ def test_damaged_ranges_are_refused(tmp_path, ranges):
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.slow
 def test_command_line_counts_values_outside_and_prints_quantiles(tmp_path, capsys):
     values = ages(1)
     source, target = str(survey(tmp_path, values)), str(tmp_path / "d.zarr")
@@ -325,8 +320,8 @@ def test_command_line_counts_values_outside_and_prints_quantiles(tmp_path, capsy
     assert main([*command, "--confounder-range", "age", "five", "110"]) == 2
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", ["big5.tsv.gz", "eqsq.tsv.gz"])
-@pytest.mark.slow
 def test_impossible_ages_of_public_questionnaires(questionnaires, tmp_path, name):
     """One impossible age squeezes all others into a fraction of the scaled range, so that the confounder becomes an intercept."""
     options = {"items": ["E1", "E2"], "missing": [0], "empty_rows": "drop", "confounders": {"age": "continuous"}, "overwrite": True}
@@ -341,6 +336,7 @@ def test_impossible_ages_of_public_questionnaires(questionnaires, tmp_path, name
     assert spreads[1] > 10 * spreads[0]
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("header", ["alter;gew;Q1;Q2", "alter\tgew\tQ1\tQ2"])
 def test_a_decimal_comma_applies_to_confounders_and_weights(tmp_path, header):
     rng = np.random.default_rng(len(header))

@@ -90,7 +90,6 @@ def test_chunks_are_multiples_of_the_unit_near_the_given_ones(seed: int) -> None
     assert 0 < runs[-1] <= most
 
 
-@pytest.mark.slow
 def test_suitable_chunks_stay() -> None:
     X = da.zeros((6144, 40), chunks=((2048, 4096), -1))
     assert rechunk_rows(X, 2048).name == X.name
@@ -152,6 +151,7 @@ def answers() -> np.ndarray:
     return X
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("many_partitions")
 @pytest.mark.parametrize("chunks", [(1000, 4), (N, M), (2048, M), ((1, 2047, 4452), (5, 6))])
 def test_arrays_stay_on_the_cluster(client: Client, fetched: list[int], chunks: Any) -> None:
@@ -211,6 +211,7 @@ def test_persisted_arrays_are_taken_as_they_are(client: Client) -> None:
     assert dataset.source.keys == [(kept.name, i, 0) for i in range(4)]
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("many_partitions")
 def test_fingerprints_are_those_of_the_values(client: Client, fetched: list[int]) -> None:
     X = answers()
@@ -354,7 +355,6 @@ Fitted = Callable[[str], tuple[Any, np.ndarray, dict[str, Any], np.ndarray]]
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("rows", [500, 3000, N])
-@pytest.mark.slow
 def test_transform_is_lazy_and_gives_the_same_bits(fitted: Fitted, name: str, rows: int) -> None:
     model, X, inputs, expected = fitted(name)
     lazy = da.from_array(X, chunks=(rows, *(2 for _ in X.shape[1:])))
@@ -370,6 +370,7 @@ def test_transform_is_lazy_and_gives_the_same_bits(fitted: Fitted, name: str, ro
     np.testing.assert_array_equal(found[4000:4100].compute(scheduler="sync"), expected[4000:4100])
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", CASES)
 def test_transform_on_a_cluster(client: Client, fitted: Fitted, name: str) -> None:
     model, X, inputs, expected = fitted(name)
@@ -384,6 +385,7 @@ def test_pickled_model_holds_no_rows(fitted: Fitted, name: str) -> None:
     assert model.row_factors().shape[0] == N  # the model has them still
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", ["L1NMF", "ElasticCP with variances"])
 @pytest.mark.parametrize("origin", ["here", "active", "given"])
 def test_transform_to_a_store(client: Client, fitted: Fitted, tmp_path: Path, name: str, origin: str) -> None:
@@ -401,7 +403,6 @@ def test_transform_to_a_store(client: Client, fitted: Fitted, tmp_path: Path, na
         model.transform(lazy, out=tmp_path / "W.zarr", **inputs)
 
 
-@pytest.mark.slow
 def test_transform_of_xarray_and_of_stored_models(fitted: Fitted, tmp_path: Path) -> None:
     model, X, inputs, expected = fitted("ICQF with confounders")
     dfact.save_model(model, tmp_path / "model")
@@ -474,6 +475,5 @@ def test_tables_with_names_of_dasks_attributes() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.slow
 def test_dask_is_imported_for_dask_arrays_alone() -> None:
     assert json.loads(in_forked_process("tests.data.forked", "modules_of_dask", "[]")) == [False, False]

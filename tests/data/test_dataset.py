@@ -86,7 +86,6 @@ class TestLocalStore(ZarrStoreSuite):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_round_trip(tmp_path, seed):
     array, options = answers(seed), full(seed)
     ds = import_array(array, tmp_path / "d.zarr", **options)
@@ -107,7 +106,6 @@ def test_round_trip(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_csr_round_trip(tmp_path, seed):
     X = sparse_answers(seed)
     ds = import_array(X, tmp_path / "d.zarr", **full(seed))
@@ -127,7 +125,6 @@ def test_csr_round_trip(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_fingerprint_is_independent_of_chunks_and_location(tmp_path, seed):
     array, options = answers(seed), full(seed)
     stored = import_array(array, tmp_path / "d.zarr", **options)
@@ -138,6 +135,7 @@ def test_fingerprint_is_independent_of_chunks_and_location(tmp_path, seed):
     assert as_dataset(array).fingerprint == as_dataset(da.from_array(array, chunks=(11, 6))).fingerprint
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     "change",
     [
@@ -154,7 +152,6 @@ def test_fingerprint_is_independent_of_chunks_and_location(tmp_path, seed):
         lambda _, o: o.update(confounders={("Age" if k == "age" else k): v for k, v in o["confounders"].items()}),
     ],
 )
-@pytest.mark.slow
 def test_fingerprint_changes_with_values_and_metadata(originals, tmp_path, change):
     array, options = answers(0), full(0) | {"valid_range": (0, 6)}
     change(array, options)
@@ -171,7 +168,6 @@ def test_fingerprint_changes_with_values_and_metadata(originals, tmp_path, chang
         lambda X: X.eliminate_zeros(),
     ],
 )
-@pytest.mark.slow
 def test_fingerprint_of_sparse_data_changes_with_every_part(originals, tmp_path, change):
     X = sparse_answers_with_a_zero()
     change(X)
@@ -179,7 +175,6 @@ def test_fingerprint_of_sparse_data_changes_with_every_part(originals, tmp_path,
 
 
 @pytest.mark.parametrize(("seed", "sparse"), [(0, False), (1, True)])
-@pytest.mark.slow
 def test_fingerprint_is_independent_of_the_sizes_of_updates(seed, sparse):
     rng = np.random.default_rng(seed)
     step, n = run_rows((3000,)), 1000
@@ -216,7 +211,6 @@ def test_fingerprint_is_independent_of_the_sizes_of_updates(seed, sparse):
     assert updated(sp.csr_array(blocks) if sparse else blocks, []) not in prints
 
 
-@pytest.mark.slow
 def test_fingerprint_depends_on_the_shape(tmp_path):
     array = np.arange(24)
     shapes = [(4, 6), (6, 4), (4, 3, 2), (4, 2, 3)]
@@ -227,7 +221,6 @@ def test_fingerprint_depends_on_the_shape(tmp_path):
 # ---------------------------------------------------------------- xarray, bare Zarr
 
 
-@pytest.mark.slow
 def test_xarray_reads_a_dataset(tmp_path):
     array, options = answers(0), full(0)
     import_array(array, tmp_path / "d.zarr", **options)
@@ -241,7 +234,6 @@ def test_xarray_reads_a_dataset(tmp_path):
         np.testing.assert_array_equal(opened["valid_maximum"], 4)
 
 
-@pytest.mark.slow
 def test_xarray_reads_a_tensor(tmp_path):
     array = np.random.default_rng(0).normal(size=(9, 3, 4, 2))
     array[2, 1, 0, 1] = np.nan
@@ -251,7 +243,6 @@ def test_xarray_reads_a_tensor(tmp_path):
         np.testing.assert_array_equal(opened["values"], array)
 
 
-@pytest.mark.slow
 def test_xarray_reads_csr_values(sparse):
     X = sparse_answers(0)
     with xr.open_zarr(sparse) as opened:
@@ -312,7 +303,6 @@ def stored(originals, tmp_path):
         (lambda a: a.update(version=1), "has format version 1, expected 2; import it again"),
     ],
 )
-@pytest.mark.slow
 def test_incomplete_or_foreign_store_is_refused(stored, change, match):
     edit(stored, change)
     with pytest.raises(StoreError, match=match):
@@ -321,21 +311,18 @@ def test_incomplete_or_foreign_store_is_refused(stored, change, match):
 
 @pytest.mark.parametrize("name", ["values", "column", "valid_minimum", "offset", "observed", "confounder_sex"])
 @pytest.mark.parametrize("part", ["", "c"])
-@pytest.mark.slow
 def test_missing_arrays_and_chunks_are_reported(stored, name, part):
     shutil.rmtree(stored / name / part)
     with pytest.raises(StoreError, match=rf"{name}.*again"):
         open_dataset(stored)
 
 
-@pytest.mark.slow
 def test_missing_row_labels_are_reported(stored):
     shutil.rmtree(stored / "row" / "c")
     with pytest.raises(StoreError, match=r"row.*again"):
         _ = open_dataset(stored).row_labels
 
 
-@pytest.mark.slow
 def test_one_missing_chunk_of_many_is_reported(tmp_path):
     ds = import_array(np.ones((40_000, 300), np.uint8), tmp_path / "d.zarr")
     assert ds.source.array.nchunks > 1
@@ -345,7 +332,6 @@ def test_one_missing_chunk_of_many_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 20, 40, -1])
-@pytest.mark.slow
 def test_damaged_chunk_is_named_by_the_read(stored, size):
     chunk = stored / "values" / "c" / "0" / "0"
     chunk.write_bytes(chunk.read_bytes()[:size])
@@ -360,7 +346,6 @@ def sparse(originals, tmp_path):
 
 @pytest.mark.parametrize("part", ["", "c", "c/1", "zarr.json"])
 @pytest.mark.parametrize("name", ["data", "indices", "indptr"])
-@pytest.mark.slow
 def test_missing_parts_of_csr_values_are_reported(sparse, name, part):
     lost = sparse / "values" / name / part
     shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
@@ -377,7 +362,6 @@ def test_missing_parts_of_csr_values_are_reported(sparse, name, part):
         (lambda a: a.pop("shape"), "the arrays of 'values' are inconsistent"),
     ],
 )
-@pytest.mark.slow
 def test_csr_values_with_foreign_attributes_are_refused(sparse, change, match):
     document = json.loads((sparse / "values" / "zarr.json").read_text())
     change(document["attributes"])
@@ -386,7 +370,6 @@ def test_csr_values_with_foreign_attributes_are_refused(sparse, change, match):
         open_dataset(sparse)
 
 
-@pytest.mark.slow
 def test_missing_metadata_of_csr_values_is_reported(sparse):
     (sparse / "values" / "zarr.json").unlink()
     with pytest.raises(StoreError, match=r"lacks its array 'values'"):
@@ -395,7 +378,6 @@ def test_missing_metadata_of_csr_values_is_reported(sparse):
 
 @pytest.mark.parametrize("size", [0, 20, -1])
 @pytest.mark.parametrize("name", ["data", "indices", "indptr"])
-@pytest.mark.slow
 def test_damaged_chunk_of_csr_values_is_named_by_the_read(sparse, name, size):
     chunk = sparse / "values" / name / "c" / "1"
     chunk.write_bytes(chunk.read_bytes()[:size])
@@ -405,7 +387,6 @@ def test_damaged_chunk_of_csr_values_is_named_by_the_read(sparse, name, size):
     assert source.read(0, 5).shape == (5, 6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "at", "value"),
     [("indices", 60, 6), ("indices", 60, -1), ("indptr", 60, -1), ("indptr", 60, 10**9), ("indptr", 60, 0)],
@@ -419,7 +400,6 @@ def test_invalid_csr_values_are_refused(sparse, name, at, value):
 
 
 @pytest.mark.parametrize("name", ["indices", "indptr"])
-@pytest.mark.slow
 def test_chunk_lost_after_opening(sparse, name):
     source = open_dataset(sparse).source
     (sparse / "values" / name / "c" / "1").unlink()
@@ -427,7 +407,6 @@ def test_chunk_lost_after_opening(sparse, name):
         source.read(0, 120)
 
 
-@pytest.mark.slow
 def test_arrays_of_different_lengths(sparse):
     group = zarr.open_group(sparse, mode="r+", use_consolidated=False)
     group["values/indices"].resize((100,))
@@ -479,6 +458,7 @@ def in_process(folder, function):
     return json.loads(in_forked_process("tests.data.forked", function, json.dumps([str(folder)])))
 
 
+@pytest.mark.further
 @pytest.mark.process
 @pytest.mark.faults
 def test_killed_import_is_reported_as_interrupted(tmp_path):
@@ -494,6 +474,7 @@ def test_killed_import_is_reported_as_interrupted(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.zarr", "t.csv"]
 
 
+@pytest.mark.further
 @pytest.mark.process
 @pytest.mark.faults
 def test_file_size_limit_is_reported(tmp_path):
@@ -514,6 +495,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(location)], check=True)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_full_disk(tmp_path, small_disk, overwrite):
     big = np.random.default_rng(0).normal(size=(4000, 300))
@@ -544,7 +526,6 @@ def write(path, error):
 
 
 @pytest.mark.parametrize("exchanges", [True, False])
-@pytest.mark.slow
 def test_failed_rename_restores_the_old_dataset(exchanges, tmp_path, monkeypatch):
     first = import_array(answers(0), tmp_path / "d.zarr")
     rename = type(tmp_path).rename
@@ -562,7 +543,6 @@ def test_failed_rename_restores_the_old_dataset(exchanges, tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["d.zarr"]
 
 
-@pytest.mark.slow
 def test_writer_accepts_rows_in_batches_of_any_size(tmp_path):
     array = answers(0)
     labels = np.array([f"Q{j}" for j in range(6)], dtype=object)
@@ -574,7 +554,6 @@ def test_writer_accepts_rows_in_batches_of_any_size(tmp_path):
     assert len(prints) == 1
 
 
-@pytest.mark.slow
 def test_metadata_can_be_read_without_the_values(stored):
     with create_group(stored.parent / "m.zarr", "dataset") as group:
         write_metadata(group, open_dataset(stored), numbered_rows=False)

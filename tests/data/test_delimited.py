@@ -313,9 +313,9 @@ def text_tables(draw: st.DrawFn) -> tuple[bytes, NDArray[np.float64], list[str]]
     return mark + content, np.array([[a, b] for a, _, b, _, _ in rows], np.float64), [text for _, text, *_ in rows]
 
 
+@pytest.mark.further
 @settings(max_examples=60)
 @given(table=text_tables(), encoding=st.sampled_from([None, "latin-1"]))
-@pytest.mark.slow
 def test_parts_give_the_rows_of_the_file(table: tuple[bytes, NDArray[np.float64], list[str]], encoding: str | None) -> None:
     content, numbers, texts = table
     if encoding and not content.startswith(codecs.BOM_UTF8):

@@ -35,6 +35,7 @@ def test_forgotten_codes_are_asked_about(tmp_path: Path, low: int, high: int, co
         dfact.import_table(table(tmp_path, low, high, codes), tmp_path / "d.zarr", items="Q*", default_missing=False, shift=shift)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("low", "high", "codes", "settings"),
     [

@@ -108,7 +108,6 @@ def test_import_is_that_of_the_matrix(seed: int, tmp_path: Path) -> None:
     assert expected.genotypes.variants is None
 
 
-@pytest.mark.slow
 def test_panels_and_threads_change_nothing_but_the_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "_PIECE_BYTES", 1000)
     G = draw(0, 333, 700)
@@ -132,7 +131,6 @@ def test_panels_and_threads_change_nothing_but_the_chunks(tmp_path: Path, monkey
 
 
 @pytest.mark.filterwarnings("ignore:only the subject")
-@pytest.mark.slow
 def test_fit_of_a_dataset_in_narrow_chunks_has_the_same_bits(tmp_path: Path) -> None:
     source, memberships = write_bed(tmp_path / "a.bed", draw(1, 333, 700, missing=0.0)), []
     for limit in ("1GiB", 2 * 300 * 84):
@@ -141,7 +139,6 @@ def test_fit_of_a_dataset_in_narrow_chunks_has_the_same_bits(tmp_path: Path) -> 
     assert np.array_equal(*memberships)
 
 
-@pytest.mark.slow
 def test_variants_without_genotypes_are_refused_or_dropped(tmp_path: Path) -> None:
     G = draw(0, 30, 20)
     G[:, [3, 11]] = 9
@@ -160,7 +157,6 @@ def test_variants_without_genotypes_are_refused_or_dropped(tmp_path: Path) -> No
         dfact.import_genotypes(source, tmp_path / "b.zarr", empty_variants="keep")  # type: ignore[arg-type]  # what is refused
 
 
-@pytest.mark.slow
 def test_labels_are_unique(tmp_path: Path) -> None:
     G = draw(0, 3, 4)
     fam = ["f1 p1 0 0 0 -9", "f2\tp1\t0\t0\t0\t-9", "f2 p2 0 0 0 -9"]
@@ -245,7 +241,6 @@ def test_every_format_gives_the_same_dataset(kind: str, seed: int, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["pgen", "vcf"])
-@pytest.mark.slow
 def test_variants_with_more_alleles_are_refused_or_dropped(kind: str, tmp_path: Path) -> None:
     G = draw(0, 12, 9, missing=0.0)
     calls = to_calls(G)
@@ -263,7 +258,6 @@ def test_variants_with_more_alleles_are_refused_or_dropped(kind: str, tmp_path: 
     assert dataset.genotypes.dropped_variants == 1
 
 
-@pytest.mark.slow
 def test_invalid_vcf_zarr_is_refused(tmp_path: Path) -> None:
     G, alleles = draw(0, 6, 5, missing=0.0), np.array([["T", "C"]] * 5)
     calls = to_calls(G)
@@ -314,7 +308,7 @@ def test_pickles_in_a_store_are_never_loaded(name: str, member: str, message: st
 # ---------------------------------------------------------------- populations
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_populations(tmp_path: Path) -> None:
     G = draw(0, 4, 6)
     fam = [f"f p{i} 0 0 0 {'red' if i < 3 else '-'}" for i in range(4)]
@@ -360,7 +354,6 @@ def test_populations(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the command
 
 
-@pytest.mark.slow
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     G = draw(0, 8, 20)
     G[:, 3] = 9
@@ -422,11 +415,11 @@ def unpack_files(folder: Path, stem: str, target: Path) -> Path:
     return target / f"{stem}.bed"
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("stem", "shape", "missing", "monomorphic"),
     [("hapmap3/hapmap3", (324, 13928), 0.00264, 169), ("scope/example_1k", (1000, 1000), 0, 4), ("demo/demo_data", (105, 8451), 0, 473)],
 )
-@pytest.mark.slow
 def test_public_files(stem: str, shape: tuple[int, int], missing: float, monomorphic: int, genotypes: Path, tmp_path: Path) -> None:
     folder, name = stem.split("/")
     dataset = dfact.import_genotypes(unpack_files(genotypes / folder, name, tmp_path), tmp_path / "a.zarr")
@@ -438,7 +431,6 @@ def test_public_files(stem: str, shape: tuple[int, int], missing: float, monomor
         assert dfact.import_genotypes(tmp_path / "demo_data.pgen", tmp_path / "b.zarr").fingerprint == dataset.fingerprint
 
 
-@pytest.mark.slow
 def test_public_files_that_are_damaged_are_refused(genotypes: Path, tmp_path: Path) -> None:
     edge = genotypes / "edge"
     for file in edge.iterdir():

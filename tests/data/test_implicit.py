@@ -60,7 +60,6 @@ def test_statistics_are_those_of_the_dense_array(seed: int, implicit: float) -> 
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
-@pytest.mark.slow
 def test_slices_pickles_and_loads_keep_the_implicit_value(tmp_path: Path, dtype: str) -> None:
     X, expected = partly_stored(3, dtype=dtype)
     stored = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing").source
@@ -77,7 +76,6 @@ def test_slices_pickles_and_loads_keep_the_implicit_value(tmp_path: Path, dtype:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_codes_are_decoded_among_implicit_entries(tmp_path: Path, seed: int) -> None:
     X, expected = partly_stored(seed, dtype="int16")
     expected[expected == 2] = np.nan
@@ -90,7 +88,6 @@ def test_codes_are_decoded_among_implicit_entries(tmp_path: Path, seed: int) -> 
     np.testing.assert_array_equal(np.concatenate([block.values for block in blocks]), decoded(dataset))
 
 
-@pytest.mark.slow
 def test_stored_zeros_may_be_the_missing_code(tmp_path: Path) -> None:
     X, expected = partly_stored(0, dtype="int16")
     expected[expected == 0] = np.nan
@@ -109,7 +106,6 @@ def test_import_keeps_the_implicit_value(tmp_path: Path, seed: int) -> None:
     assert zeros.fingerprint != missing.fingerprint == dfact.open_dataset(tmp_path / "missing").fingerprint
 
 
-@pytest.mark.slow
 def test_unknown_implicit_value_in_a_store_is_refused(tmp_path: Path) -> None:
     X, expected = partly_stored(0)
     before = dfact.import_array(X, tmp_path / "x.zarr")
@@ -146,7 +142,6 @@ def test_dense_data_stays_as_it_is() -> None:
     assert implicit_as_missing(dataset) is dataset
 
 
-@pytest.mark.slow
 def test_missing_implicit_entries_are_never_outside_the_valid_range(tmp_path: Path) -> None:
     X, _ = partly_stored(0)
     X.data += 1
@@ -164,7 +159,6 @@ def test_missing_implicit_entries_are_never_outside_the_valid_range(tmp_path: Pa
         dfact.import_array(X, tmp_path / "y.zarr", valid_range=(1, 7))
 
 
-@pytest.mark.slow
 def test_rows_and_columns_without_any_entry_are_refused(tmp_path: Path) -> None:
     X = sp.csr_array(np.array([[1.0, 0, 2], [0, 0, 0], [3, 0, 0]]))
     with pytest.raises(dfact.DataError, match="row 1 has no answer"):
@@ -194,7 +188,6 @@ def test_invalid_arguments_are_refused(tmp_path: Path, X: Any, options: dict[str
 
 @pytest.mark.parametrize("solver", ["admm", "mm"])
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_icqf_treats_implicit_entries_as_missing(tmp_path: Path, seed: int, solver: str) -> None:
     X, expected = partly_stored(seed)
     imported = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
@@ -210,7 +203,6 @@ def test_icqf_treats_implicit_entries_as_missing(tmp_path: Path, seed: int, solv
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_other_models_treat_implicit_entries_as_missing(tmp_path: Path, seed: int) -> None:
     X, expected = partly_stored(seed, (300, 9), stored=0.9)
     X.data += 1
@@ -221,7 +213,6 @@ def test_other_models_treat_implicit_entries_as_missing(tmp_path: Path, seed: in
         np.testing.assert_allclose(found.components_, dense.components_, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.slow
 def test_memberships_of_shifted_answers(tmp_path: Path) -> None:
     X, expected = partly_stored(0, (300, 9), stored=0.9)
     shifted = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
@@ -230,6 +221,7 @@ def test_memberships_of_shifted_answers(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.components_, dense.components_, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.further
 def test_selection_treats_implicit_entries_as_missing(tmp_path: Path, client: Client, cut_rows: CutRows) -> None:
     X, expected = partly_stored(1, (400, 12))
     data = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")

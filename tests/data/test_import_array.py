@@ -48,7 +48,7 @@ def kinds_of(array, tmp_path, seed):
         yield "pandas", pd.DataFrame(array)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("seed", "shape", "dtype"), [(0, (57, 7), "uint8"), (1, (57, 7), "float64"), (2, (23, 5, 4), "uint8"), (3, (11, 3, 4, 2), "float64")]
 )
@@ -64,7 +64,7 @@ def test_all_kinds_of_arrays_give_the_same_dataset(tmp_path, seed, shape, dtype)
         assert len({prints[name] for name in kinds & prints.keys()}) <= 1, prints
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("seed", SEEDS)
 def test_many_chunks(tmp_path, seed):
     """More rows than a chunk holds, fed in batches that fit none of its borders."""
@@ -81,7 +81,6 @@ def test_many_chunks(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_statistics(tmp_path, seed):
     rng = np.random.default_rng(seed)
     array = rng.normal(size=(500, 8)).astype(np.float32)
@@ -100,13 +99,11 @@ def test_statistics(tmp_path, seed):
 # ---------------------------------------------------------------- labels
 
 
-@pytest.mark.slow
 def test_lists_and_names(tmp_path):
     ds = import_array([[1, 2], [3, 4]], tmp_path / "d.zarr")
     assert (ds.dtype, ds.source.read(1, 2).tolist()) == (np.int32, [[3, 4]])
 
 
-@pytest.mark.slow
 def test_labels(tmp_path):
     array = np.arange(6).reshape(3, 2)
     frame = pd.DataFrame(array, index=["a", "b", "c"], columns=["x", "y"])
@@ -157,7 +154,6 @@ def test_missing_codes(tmp_path, seed, missing, dtypes):
     assert ds.missing_rate == pytest.approx(np.isnan(expected).mean())
 
 
-@pytest.mark.slow
 def test_codes_beyond_32_bits(tmp_path):
     array = np.array([[1, -(2**40)], [2, 3]])
     ds = import_array(array, tmp_path / "d.zarr", missing=-(2**40))
@@ -196,7 +192,6 @@ def test_stored_types(tmp_path, dtype, stored):
         ({"a": "int64", "b": "Float64"}, "float64"),
     ],
 )
-@pytest.mark.slow
 def test_tables_of_mixed_types(tmp_path, columns, stored):
     frame = pd.DataFrame({name: pd.Series([1, 0, 1]).astype(kind) for name, kind in columns.items()})
     assert import_array(frame, tmp_path / "d.zarr").dtype == stored
@@ -208,7 +203,6 @@ def test_tables_of_mixed_types(tmp_path, columns, stored):
 # ---------------------------------------------------------------- ranges, empty rows, confounders
 
 
-@pytest.mark.slow
 def test_valid_range(tmp_path):
     array = np.array([[1, 2], [3, 4]], np.uint8)
     ds = import_array(array, tmp_path / "d.zarr", valid_range=(0, 4))
@@ -233,7 +227,6 @@ def test_valid_range_of_a_tensor(tmp_path):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_empty_rows(tmp_path, seed):
     rng = np.random.default_rng(seed)
     array = rng.integers(1, 5, (50, 4))
@@ -251,7 +244,6 @@ def test_empty_rows(tmp_path, seed):
     assert ds.missing_rate == 0
 
 
-@pytest.mark.slow
 def test_first_chunk_of_rows_all_dropped(tmp_path):
     array = np.zeros((9000, 500), np.uint8)
     array[8999] = 3
@@ -284,7 +276,6 @@ def test_invalid_arrays_are_refused(tmp_path, X, options, match):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 def test_overwrite(tmp_path):
     first = import_array(np.ones((3, 2)), tmp_path / "d.zarr")
     with pytest.raises(StoreError, match="exists already"):
@@ -378,9 +369,9 @@ def test_a_column_without_zeros_or_answers():
     assert found.maximum.tolist() == [-np.inf, 5, -2]
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_sparse_dataset_is_independent_of_the_batches(tmp_path, seed, monkeypatch):
     """Small reads and chunks give the same matrix."""
     X, done = sparse(seed, (500, 13)), []
@@ -413,7 +404,6 @@ def test_unsorted_matrix_with_duplicates_is_sorted_and_summed(tmp_path):
     assert as_dataset(X).statistics.maximum.tolist() == [2, 4, 4]
 
 
-@pytest.mark.slow
 def test_matrix_without_entries(tmp_path):
     ds = import_array(sp.csr_array((4, 3), dtype=np.float32), tmp_path / "d.zarr")
     np.testing.assert_array_equal(ds.source.read(1, 4), np.zeros((3, 3)))
@@ -421,7 +411,6 @@ def test_matrix_without_entries(tmp_path):
     assert list(ds.source.read_ranges()) == [slice(0, 4)]
 
 
-@pytest.mark.slow
 def test_empty_rows_of_sparse_matrices(tmp_path):
     """Zeros that are not stored are answers; only a row of stored missing entries has none."""
     X = sp.csr_array(np.array([[9, 9, 9], [0, 0, 0], [0, 9, 9], [9, 9, 9], [1, 2, 3]], np.uint8))
@@ -454,14 +443,13 @@ def test_invalid_sparse_arrays_are_refused(tmp_path, array, options, match):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 def test_implicit_zeros_may_be_outside_the_range_of_other_columns(tmp_path):
     X = sp.csr_array(np.array([[4, 0], [5, 1]]))
     ds = import_array(X, tmp_path / "d.zarr", valid_range=[(4, 5), (0, 1)])
     np.testing.assert_array_equal(ds.valid_range, [[4, 5], [0, 1]])
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_wide_sparse_data_costs_its_entries(tmp_path):
     """The dense array would take 13 GB."""
     rng = np.random.default_rng(0)
@@ -477,9 +465,9 @@ def test_wide_sparse_data_costs_its_entries(tmp_path):
     assert_same_matrix(ds.source.read_native(20_000, 20_100), X[20_000:20_100])
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_fit_of_sparse_data_gives_the_bits_of_dense_data(tmp_path, seed, cut_rows):
     cut_rows(partition_entries=1 << 11, block_entries=1 << 9)
     X = sparse(seed, (600, 12))
@@ -495,7 +483,6 @@ def test_fit_of_sparse_data_gives_the_bits_of_dense_data(tmp_path, seed, cut_row
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_fit_of_stored_sparse_data_gives_the_bits_of_the_matrix_in_memory(tmp_path, seed):
     X = sparse(seed, (300, 12), "float32")
     stored = import_array(X, tmp_path / "s.zarr")

@@ -43,7 +43,6 @@ def redcap(tmp_path: Path) -> Path:
     return tmp_path / "fields.csv"
 
 
-@pytest.mark.slow
 def test_a_redcap_export_needs_no_other_statement(redcap: Path, tmp_path: Path) -> None:
     header = ["record_id", "email", "mood", "sex", "smoker", "height", "pain", "meds___1", "meds____9", "drugs_complete"]
     rows = [
@@ -76,7 +75,6 @@ def test_a_redcap_export_needs_no_other_statement(redcap: Path, tmp_path: Path) 
     assert set(everything.column_labels) == {"mood", "sex", "smoker", "pain", "meds___1", "meds____9"}
 
 
-@pytest.mark.slow
 def test_missing_data_codes_may_be_texts_among_numbers(redcap: Path, tmp_path: Path) -> None:
     (tmp_path / "project.csv").write_text('project_id,missing_data_codes\n7,"-99, Refused | NASK, Not asked"\n')
     data = write(tmp_path / "e.csv", [["record_id", "mood", "sex"], ["a", "NASK", 1], ["b", -99, 0], ["c", 1, "NASK"]])
@@ -101,7 +99,6 @@ def events(folder: Path) -> Path:
     return write(folder / "long.csv", [["record_id", "redcap_event_name", "age", "mood", "sex"], *EVENTS])
 
 
-@pytest.mark.slow
 def test_events_become_a_mode(redcap: Path, tmp_path: Path) -> None:
     data = events(tmp_path)
     said: dict[str, Any] = {"dictionary": redcap, "items": ["mood", "sex"], "third_mode": "events"}
@@ -126,7 +123,6 @@ def test_events_become_a_mode(redcap: Path, tmp_path: Path) -> None:
         import_table(write(tmp_path / "twice.csv", [header, ["a", "v1", 1, "v2"]]), tmp_path / "q.zarr", items="mood")
 
 
-@pytest.mark.slow
 def test_one_event_becomes_a_table(redcap: Path, tmp_path: Path) -> None:
     data = events(tmp_path)
     dataset = import_table(data, tmp_path / "o.zarr", dictionary=redcap, items="mood", event="v1")
@@ -139,7 +135,6 @@ def test_one_event_becomes_a_table(redcap: Path, tmp_path: Path) -> None:
         import_table(write(tmp_path / "export.csv", [["record_id", "mood"], ["a", 1]]), tmp_path / "p.zarr", items="mood", event="v1")
 
 
-@pytest.mark.slow
 def test_errors_in_events_name_the_record_and_the_event(redcap: Path, tmp_path: Path) -> None:
     header = ["record_id", "redcap_event_name", "mood"]
     data = write(tmp_path / "long.csv", [header, ["a", "v1", 1], ["b", "v1", 0], ["a", "v2", 7]])
@@ -154,7 +149,6 @@ def test_errors_in_events_name_the_record_and_the_event(redcap: Path, tmp_path: 
 
 @pytest.mark.parametrize("by_event", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.slow
 def test_the_order_of_rows_does_not_matter_but_for_that_of_records(seed: int, by_event: bool, redcap: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     answers = rng.integers(0, 3, (9, 2, 3))
@@ -180,7 +174,6 @@ BIOBANK = [
 ]
 
 
-@pytest.mark.slow
 def test_instances_become_a_mode(tmp_path: Path) -> None:
     data = write(tmp_path / "ukb.tsv", BIOBANK)
     notes: list[str] = []
@@ -200,7 +193,6 @@ def test_instances_become_a_mode(tmp_path: Path) -> None:
     assert notes[1:] == ["ukb.tsv: negative codes that are answers: 21059 (-602 'Bothered a lot', -600 'Not bothered at all')"]
 
 
-@pytest.mark.slow
 def test_one_instance_becomes_a_table_of_fields(tmp_path: Path) -> None:
     data = write(tmp_path / "ukb.tsv", BIOBANK)
     dataset = import_table(data, tmp_path / "o.zarr", items=["20510", "21059"], instance=1, **biobank(tmp_path))
@@ -215,7 +207,6 @@ def test_one_instance_becomes_a_table_of_fields(tmp_path: Path) -> None:
         import_table(write(tmp_path / "a.csv", [["q"], [1]]), tmp_path / "p.zarr", items="q", third_mode="instances")
 
 
-@pytest.mark.slow
 def test_negative_codes_are_asked_for_without_a_coding(tmp_path: Path) -> None:
     data = write(tmp_path / "ukb.tsv", BIOBANK)
     asked = r"6142-0.0: 1 answer\(s\) are -3; 6142-0.0: 1 answer\(s\) are -7, which nothing declares as missing; say missing="
@@ -227,7 +218,6 @@ def test_negative_codes_are_asked_for_without_a_coding(tmp_path: Path) -> None:
     np.testing.assert_array_equal(values(dataset), [[-7], [1]])
 
 
-@pytest.mark.slow
 def test_a_codebook_gives_levels_missing_codes_and_keying(tmp_path: Path) -> None:
     book = tmp_path / "book.csv"
     book.write_text("item,text,levels,missing,keying\nq1,I worry,1=no|2=some|3=yes,9=refused,1\nq2,I rest,1=no|2=some|3=yes,9,-1\n")
@@ -245,7 +235,6 @@ def test_a_codebook_gives_levels_missing_codes_and_keying(tmp_path: Path) -> Non
         import_table(data, tmp_path / "p.zarr", items="q*", dictionary=book)
 
 
-@pytest.mark.slow
 def test_events_and_instances_from_the_command_line(redcap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = ["import", str(events(tmp_path)), str(tmp_path / "o.zarr"), "--items", "mood,sex", "--dictionary", str(redcap)]
     assert main(said) != 0
@@ -261,7 +250,6 @@ def test_events_and_instances_from_the_command_line(redcap: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.slow
 def test_columns_without_answers_are_left_out_unless_they_are_named(stacked: bool, redcap: Path, tmp_path: Path) -> None:
     header = ["record_id", "redcap_event_name", "mood", "sex", "smoker", "pain"]
     data = write(tmp_path / "long.csv", [header, ["a", "v1", 2, "", "", 5], ["b", "v1", 0, "", "", ""], ["a", "v2", "", "", 1, ""]])
@@ -282,7 +270,6 @@ def test_columns_without_answers_are_left_out_unless_they_are_named(stacked: boo
 
 
 @needs_inputs
-@pytest.mark.slow
 def test_the_shared_projects(tmp_path: Path) -> None:
     folder = INPUTS / "redcap"
     trial = {"source": folder / "clinical-trial-1/data.csv", "dictionary": folder / "clinical-trial-1/dictionary.csv"}
@@ -302,8 +289,8 @@ def test_the_shared_projects(tmp_path: Path) -> None:
     np.testing.assert_allclose(values(dataset), [[1.54, 22.1], [1.84, 27.3], [1.95, 32.5], [1.61, 17.7]], rtol=1e-6)
 
 
+@pytest.mark.further
 @needs_inputs
-@pytest.mark.slow
 def test_the_dictionary_of_the_bfi_gives_wordings_and_keys(tmp_path: Path) -> None:
     said: dict[str, Any] = {"object": "bfi", "dictionary": INPUTS / "r/bfi.dictionary.rda", "valid_range": (1, 6)}
     dataset = import_table(INPUTS / "r/bfi.rda", tmp_path / "o.zarr", items="[ACENO][1-5]", reverse="@Keying", **said)

@@ -68,8 +68,8 @@ def imported(frame: pd.DataFrame, name: str, folder: Path) -> dfact.Dataset:
     return dfact.import_table(folder / name, folder / f"{name}.zarr", items="q*", **options)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow
 def test_values_levels_and_wordings_are_those_of_every_format(seed: int, tmp_path: Path) -> None:
     frame = answers(seed)
     datasets = {name: imported(frame, name, tmp_path) for name in DESCRIBED | BARE}

@@ -34,7 +34,7 @@ def alpha(X: np.ndarray) -> float:
     return k / (k - 1) * (1 - X.var(axis=0, ddof=1).sum() / X.sum(axis=1).var(ddof=1))
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_the_same_answers_in_all_formats(tmp_path: Path) -> None:
     datasets = {name: imported(name, tmp_path, **options) for name, options in HOTEL.items()}
     assert len({dataset.fingerprint for dataset in datasets.values()}) == 1
@@ -51,13 +51,11 @@ def test_the_same_answers_in_all_formats(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("reverse", "expected"), [((), -1.112798), (("v3",), 0.635319)])
-@pytest.mark.slow
 def test_reversed_items_give_the_alpha_of_pspp(reverse: tuple[str, ...], expected: float, tmp_path: Path) -> None:
     dataset = imported("spss/hotel.sav", tmp_path, items=["v1", "v3", "v4"], reverse=reverse)
     assert alpha(answers_of(dataset)) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.slow
 def test_declared_missing_codes_of_the_health_survey(tmp_path: Path) -> None:
     counts = {
         "SMKNOW": (17934, {"7": 16, "8": 3, "9": 5}),
@@ -81,7 +79,6 @@ def test_declared_missing_codes_of_the_health_survey(tmp_path: Path) -> None:
     assert {name: found[name] for name in means} == pytest.approx(means, abs=1e-6)
 
 
-@pytest.mark.slow
 def test_recoding_restores_a_code_that_the_file_declares_missing(tmp_path: Path) -> None:
     notes: list[str] = []
     imported("spss/nhis2000_subset.sav", tmp_path, items="VIGFREQW", empty_rows="drop", note=notes.append)
@@ -99,14 +96,12 @@ def test_items_are_asked_where_the_file_describes_several_groups(tmp_path: Path)
             imported(name, tmp_path)
 
 
-@pytest.mark.slow
 def test_labels_without_answers_of_the_poll(tmp_path: Path) -> None:
     dataset = imported("spss/poll_cs_sample.zsav", tmp_path, items="opinion_gastax")
     values, counts = np.unique(answers_of(dataset), return_counts=True)
     assert dict(zip(values, counts, strict=True)) == {1: 1975, 2: 2554, 3: 2374, 4: 2546}
 
 
-@pytest.mark.slow
 def test_the_personality_inventory_of_r(tmp_path: Path) -> None:
     options = {"items": [f"{trait}{j}" for trait in "ACENO" for j in range(1, 6)], "object": "bfi"}
     dataset = imported("r/bfi.rda", tmp_path, **options)
@@ -123,7 +118,6 @@ def test_the_personality_inventory_of_r(tmp_path: Path) -> None:
     assert keyed.codebook["A1"].wording == "Am indifferent to the feelings of others."
 
 
-@pytest.mark.slow
 def test_factors_of_r(tmp_path: Path) -> None:
     mass = imported("r/mass.rda", tmp_path, items="*")
     assert mass.shape == (20, 15)
@@ -150,7 +144,6 @@ def test_implausible_values_stay(tmp_path: Path) -> None:
     np.testing.assert_allclose([values.min(axis=0), values.max(axis=0)], [[179, -55.6], [1903, 92.07137]], rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_folder_of_parts_equals_one_file(tmp_path: Path) -> None:
     folder = INPUTS / "parquet" / "spark_hive"
     dataset = imported("parquet/spark_hive", tmp_path, items=["num", "catnum"], confounders=["cat"])
@@ -169,7 +162,6 @@ def test_a_folder_of_parts_equals_one_file(tmp_path: Path) -> None:
     assert dataset.confounders["cat"].value_counts().to_dict() == {"fred": 1000, "freda": 1000}
 
 
-@pytest.mark.slow
 def test_two_header_lines_and_another_encoding(tmp_path: Path) -> None:
     with pytest.raises(dfact.DataError, match="0x8c at 641"):
         imported("text/star_wars.csv", tmp_path, items="*")

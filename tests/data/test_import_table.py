@@ -78,7 +78,7 @@ def refused(tmp_path, text, match, kind=DataError, name="t.csv", items="Q*", **o
 # ---------------------------------------------------------------- formats
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_format_gives_the_same_dataset(tmp_path, seed):
     frame = survey(seed)
@@ -95,8 +95,8 @@ def test_every_format_gives_the_same_dataset(tmp_path, seed):
     assert len(prints) == 1
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("kind", ["int8", "uint16", "int64", "float16", "float32", "Int32", "bool", "str", "category", "decimal"])
-@pytest.mark.slow
 def test_parquet_types(tmp_path, kind):
     values = np.array([[0, 1, 1], [1, 0, 1]])
     columns = {f"Q{j}": values[:, j] for j in range(3)}
@@ -112,7 +112,6 @@ def test_parquet_types(tmp_path, kind):
     assert ds.dtype == np.uint8
 
 
-@pytest.mark.slow
 def test_parquet_with_mixed_types_nulls_and_dotted_names(tmp_path):
     table = pa.table({"a": [1, None, 3], "a.b": [True, False, None], "c": ["2", "NA", " 4"], "d": pa.array([None, 5, 1], pa.uint64())})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=2)
@@ -138,13 +137,12 @@ def test_ways_to_write_the_same_text(tmp_path, text):
 
 
 @pytest.mark.parametrize(("name", "delimiter"), [("t.csv", ";"), ("t.dat", "|"), ("t.txt", " ")])
-@pytest.mark.slow
 def test_delimiter(tmp_path, name, delimiter):
     ds = imported(tmp_path, "Q1,Q2\n1,2\n3,4\n".replace(",", delimiter), name, delimiter=delimiter)
     np.testing.assert_array_equal(answers_of(ds), [[1, 2], [3, 4]])
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_many_blocks_of_text(tmp_path, monkeypatch):
     monkeypatch.setattr(delimited, "_BLOCK_BYTES", 1 << 18)
     rng = np.random.default_rng(3)
@@ -160,7 +158,7 @@ def test_many_blocks_of_text(tmp_path, monkeypatch):
     assert written[-1] == (2000, 2000)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_row_longer_than_a_block(tmp_path, monkeypatch):
     monkeypatch.setattr(delimited, "_BLOCK_BYTES", 1 << 10)
     values = np.random.default_rng(0).random((3, 3000))
@@ -171,6 +169,7 @@ def test_row_longer_than_a_block(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- columns
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("items", "expected"),
     [
@@ -184,7 +183,6 @@ def test_row_longer_than_a_block(tmp_path, monkeypatch):
         ("[b]*", ["[b]*"]),
     ],
 )
-@pytest.mark.slow
 def test_items(tmp_path, items, expected):
     text = "id,Q2,x,Q1,[b]*,age,Q10\nu,2,7,1,3,30,0\nv,3,6,1,3,31,9\n"
     ds = imported(tmp_path, text, items=items, id_column="id", confounders={"age": "continuous"})
@@ -228,7 +226,6 @@ def test_wrong_argument(tmp_path, options):
     refused(tmp_path, "Q1,age\n1,2\n", "", ParameterError, **options)
 
 
-@pytest.mark.slow
 def test_duplicate_column_name_is_refused(tmp_path):
     text = "Q1,Q2,Q1,c,c\n1,2,3,4,5\n"
     refused(tmp_path, text, ["t.csv", "2 columns named 'Q1'"])
@@ -239,6 +236,7 @@ def test_duplicate_column_name_is_refused(tmp_path):
 # ---------------------------------------------------------------- codes, types, ranges
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("missing", "expected"),
     [
@@ -249,7 +247,6 @@ def test_duplicate_column_name_is_refused(tmp_path):
     ],
 )
 @pytest.mark.filterwarnings("ignore:answers to 'Q1'")  # -9 and 9 are asked about
-@pytest.mark.slow
 def test_missing_codes(tmp_path, missing, expected):
     text = 'Q1,Q2,Q3\n0,1,7\n-9,NA,7\n"refused",9,7\n5,0.0,7\n'
     if expected is None:
@@ -260,11 +257,11 @@ def test_missing_codes(tmp_path, missing, expected):
 
 
 @pytest.mark.parametrize("missing", [0, "0", "0.0", (0,)])
-@pytest.mark.slow
 def test_a_single_code(tmp_path, missing):
     np.testing.assert_array_equal(answers_of(imported(tmp_path, "Q1\n0\n2\n", missing=missing, empty_rows="drop")), [[2]])
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("low", "high", "shift", "dtype"),
     [
@@ -283,7 +280,6 @@ def test_a_single_code(tmp_path, missing):
         (0.5, 1e300, True, "float64"),
     ],
 )
-@pytest.mark.slow
 def test_smallest_type_that_holds_the_answers(tmp_path, low, high, shift, dtype):
     ds = imported(tmp_path, f"Q1,Q2\n{low},{high}\n,{low}\n", shift=shift)
     assert ds.dtype == dtype
@@ -293,6 +289,7 @@ def test_smallest_type_that_holds_the_answers(tmp_path, low, high, shift, dtype)
     assert ds.valid_range[0, 0] == (0 if shift else low)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("valid_range", "limits"),
     [
@@ -304,7 +301,6 @@ def test_smallest_type_that_holds_the_answers(tmp_path, low, high, shift, dtype)
     ],
 )
 @pytest.mark.parametrize("shift", [True, False])
-@pytest.mark.slow
 def test_valid_range(tmp_path, valid_range, limits, shift):
     text = "Q1,Q2,R\n1,2,3\n4,5,7\n"
     ds = imported(tmp_path, text, items="*", valid_range=valid_range, shift=shift)
@@ -314,7 +310,6 @@ def test_valid_range(tmp_path, valid_range, limits, shift):
     np.testing.assert_array_equal(answers_of(ds), [[1, 2, 3], [4, 5, 7]])
 
 
-@pytest.mark.slow
 def test_range_of_fractions_holds_after_rounding(tmp_path):
     ds = imported(tmp_path, "Q1,Q2\n0.1,0.7\n0.30000001,0.2\n", valid_range=(0.1, 0.7))
     values = ds.source.read(0, 2)
@@ -324,14 +319,12 @@ def test_range_of_fractions_holds_after_rounding(tmp_path):
 
 
 @pytest.mark.parametrize("lowest", [-16_385, -999_999_999])
-@pytest.mark.slow
 def test_a_far_negative_answer_leaves_the_others_their_digits(tmp_path, lowest):
     text = f"Q1,Q2\n0.125,1.5\n{lowest},3.25\n2.75,4\n"
     dataset = imported(tmp_path, text)
     np.testing.assert_allclose(answers_of(dataset), [[0.125, 1.5], [lowest, 3.25], [2.75, 4]], atol=1e-6)
 
 
-@pytest.mark.slow
 def test_a_range_that_leaves_the_answers_no_digits_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"t\.csv: the lowest valid answer is -1\.5e\+39 with answers up to 2\.5, expected a range"):
         imported(tmp_path, "Q1\n0.5\n2.5\n", valid_range=(-1.5e39, 4))
@@ -343,7 +336,6 @@ def test_a_range_that_leaves_the_answers_no_digits_is_refused(tmp_path):
         shutil.rmtree(tmp_path / "d.zarr")
 
 
-@pytest.mark.slow
 def test_range_with_a_fraction_keeps_fractions(tmp_path):
     ds = imported(tmp_path, "Q1\n1\n2\n", valid_range=(0.5, 3))
     assert ds.dtype == np.float32
@@ -360,7 +352,6 @@ def test_wrong_range(tmp_path, valid_range):
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("row", [0, 5, 299])
-@pytest.mark.slow
 def test_every_error_names_column_and_line(tmp_path, name, row):
     position = f"row {row} " if name == "t.parquet" else f"line {row + 2}"
     good = survey(row)
@@ -396,8 +387,8 @@ def _saved_as_text(frame, path):
     return path
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
-@pytest.mark.slow
 def test_error_after_cells_of_several_lines_names_the_line(tmp_path, name):
     rows = ['1,"a\nb",2'] * 100_000
     text = "Q1,note,Q2\n" + "\n".join([*rows, "", '3,x,"no"', *rows[:9]])
@@ -431,7 +422,6 @@ def test_file_without_a_table_is_refused(tmp_path, name, data, match):
     refused(tmp_path, data, [name, match], name=name)
 
 
-@pytest.mark.slow
 def test_text_that_is_not_utf8(tmp_path):
     text = "Q1,note,sex\n1,é,m\n2,o,é\n".encode("latin-1")
     refused(tmp_path, text, ["t.csv: byte 0xe9 at 14 is not UTF-8", "say --encoding cp1252, latin-1 or mac-roman"], confounders=["sex"])
@@ -446,7 +436,6 @@ def test_missing_file_is_reported(tmp_path):
     refused(tmp_path, "Q1\n1\n", ["'.doc'", ".parquet"], ParameterError, name="t.doc")
 
 
-@pytest.mark.slow
 def test_damaged_file(tmp_path):
     refused(tmp_path, b"no parquet", ["t.parquet", "parquet", "begins with"], DataError, name="t.parquet")
     (tmp_path / "t.parquet").unlink()
@@ -456,7 +445,6 @@ def test_damaged_file(tmp_path):
         import_table(source, tmp_path / "d.zarr", items="*")
 
 
-@pytest.mark.slow
 def test_parquet_with_dates(tmp_path):
     pd.DataFrame({"Q1": [1], "day": [pd.Timestamp("2026-01-01")]}).to_parquet(tmp_path / "t.parquet")
     with pytest.raises(DataError, match=r"column 'day' is a date"):
@@ -469,7 +457,6 @@ def test_parquet_with_dates(tmp_path):
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("seed", SEEDS[:1])
-@pytest.mark.slow
 def test_empty_rows(tmp_path, name, seed):
     frame = survey(seed)
     empty = [4, 17, 299]
@@ -486,7 +473,6 @@ def test_empty_rows(tmp_path, name, seed):
     assert ds.confounders["sex"].tolist() == kept["sex"].tolist()
 
 
-@pytest.mark.slow
 def test_rows_keep_their_numbers_where_some_are_dropped(tmp_path):
     ds = imported(tmp_path, "Q1,Q2\n1,2\n,\n3,4\n", empty_rows="drop")
     assert ds.row_labels.tolist() == ["0", "2"]
@@ -497,7 +483,6 @@ def test_empty_column(tmp_path, empty_rows):
     refused(tmp_path, "Q1,Q2\n1,\n2,9\n", ["t.csv", "'Q2'", "no answer"], missing=9, empty_rows=empty_rows)
 
 
-@pytest.mark.slow
 def test_ids_stay_as_written(tmp_path):
     ds = imported(tmp_path, "id,Q1\n007,1\n7,2\nNA,3\n", id_column="id", missing="NA")
     assert ds.row_labels.tolist() == ["007", "7", "NA"]
@@ -515,7 +500,6 @@ def test_kinds_of_confounders(tmp_path):
     assert ds.confounders["age"].tolist()[:2] == ["20", "21"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4, 1 << 20])
 def test_missing_confounders_are_recognized(tmp_path, monkeypatch, rows):
     monkeypatch.setattr(participants, "_PARSED_ROWS", rows)
@@ -525,7 +509,6 @@ def test_missing_confounders_are_recognized(tmp_path, monkeypatch, rows):
     assert ds.confounders["b"].astype(object).where(ds.confounders["b"].notna(), None).tolist() == ["x", None, None, None, None]
 
 
-@pytest.mark.slow
 def test_bool_confounder_of_parquet_is_written_as_in_csv(tmp_path):
     frame = pd.DataFrame({"Q1": [1, 2], "smoker": [True, False]})
     ds = import_table(save(frame, tmp_path / "t.parquet"), tmp_path / "d.zarr", items="Q1", confounders="smoker")
@@ -536,7 +519,6 @@ def test_confounder_without_any_value(tmp_path):
     refused(tmp_path, "Q1,a\n1,\n2,-9\n", ["'a'", "no value"], confounders=["a"], confounder_missing=-9)
 
 
-@pytest.mark.slow
 def test_text_confounder_with_numbers_among_it_is_categorical(tmp_path):
     ds = imported(tmp_path, "Q1,a\n1,1\n2,2\n3,other\n", confounders=["a"])
     assert ds.confounders["a"].tolist() == ["1", "2", "other"]
@@ -545,7 +527,6 @@ def test_text_confounder_with_numbers_among_it_is_categorical(tmp_path):
 # ---------------------------------------------------------------- all or nothing
 
 
-@pytest.mark.slow
 def test_existing_path(tmp_path):
     first = imported(tmp_path, "Q1\n1\n2\n")
     # Refused before the table is read: there is none.
@@ -558,7 +539,6 @@ def test_existing_path(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.zarr", "t.csv"]
 
 
-@pytest.mark.slow
 def test_interrupt_leaves_no_partial_store_and_keeps_an_old_dataset(tmp_path):
     first = imported(tmp_path, "Q1\n1\n2\n")
 
@@ -582,7 +562,6 @@ def test_file_changed_during_import_is_refused(tmp_path):
 # ---------------------------------------------------------------- real data, memory
 
 
-@pytest.mark.slow
 def test_ipip(tmp_path):
     items = ["AS*", "SC*", "AD*", "DO*"]
     options = {"items": items, "confounders": ["age", "gender"], "missing": [0]}
@@ -603,7 +582,6 @@ def test_ipip(tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.process
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
     m, repeats = 400, 10
     values = np.random.default_rng(0).integers(1, 6, (5000, m), np.uint8)

@@ -88,7 +88,7 @@ USER = {"row": "user", "column": "film", "value": "stars"}
 # ---------------------------------------------------------------- round trips
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(("seed", "kind", "small"), [(0, "tenths", False), (1, "whole", False), (2, "tenths", True), (0, "whole", True)])
 def test_numbers_in_every_format(tmp_path: Path, seed: int, kind: str, small: bool, request: pytest.FixtureRequest) -> None:
     if small:
@@ -109,7 +109,6 @@ def test_numbers_in_every_format(tmp_path: Path, seed: int, kind: str, small: bo
     assert len(prints) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize(("seed", "name"), list(zip([0, 1, 0, 1, 0], FORMATS, strict=True)))
 def test_labels_as_they_first_appear(tmp_path: Path, seed: int, name: str, small: bool, request: pytest.FixtureRequest) -> None:
@@ -123,7 +122,6 @@ def test_labels_as_they_first_appear(tmp_path: Path, seed: int, name: str, small
     np.testing.assert_array_equal(dense(dataset), expected.to_numpy(np.float32))
 
 
-@pytest.mark.slow
 def test_labels_may_be_numbers(tmp_path: Path) -> None:
     frame = pd.DataFrame({"row": [30, 7, 30], "column": [1.5, 1.5, -2], "value": [1, 2, 3]})
     for name in ("t.csv", "t.parquet"):
@@ -133,7 +131,6 @@ def test_labels_may_be_numbers(tmp_path: Path) -> None:
         np.testing.assert_array_equal(dense(dataset), [[1, 3], [2, np.nan]])
 
 
-@pytest.mark.slow
 def test_labels_of_missing_values_are_kept(tmp_path: Path) -> None:
     text = "row,column,value\na,x,\nb,y,2\nc,x,NA\nb,z,-9\na,y,nan\nb,x,4\nd,y,NA\n"
     dataset = import_triplets(written(tmp_path / "t.csv", text), tmp_path / "d.zarr", missing=["NA", -9])
@@ -146,7 +143,6 @@ def test_labels_of_missing_values_are_kept(tmp_path: Path) -> None:
     assert dataset.valid_range.tolist() == [[2, 4]] * 3
 
 
-@pytest.mark.slow
 def test_rows_and_columns_without_any_entry(tmp_path: Path) -> None:
     frame = pd.DataFrame({"row": [3, 3], "column": [1, 4], "value": [0.5, 2]})
     dataset = import_triplets(save(frame, tmp_path / "t.csv"), tmp_path / "d.zarr", shape=(6, 5))
@@ -161,6 +157,7 @@ def test_rows_and_columns_without_any_entry(tmp_path: Path) -> None:
         dfact.ICQF(1).fit(data)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("values", "dtype"),
     [
@@ -180,7 +177,6 @@ def test_stored_types(tmp_path: Path, values: list[float], dtype: str) -> None:
     np.testing.assert_array_equal(dense(dataset), [[np.nan, values[0]], [values[1], np.nan]])
 
 
-@pytest.mark.slow
 def test_xarray_opens_it_and_a_fit_is_that_of_the_array(tmp_path: Path) -> None:
     frame, values = ratings(0, n=200, share=0.6, kind="whole")
     frame["value"] += 5
@@ -193,7 +189,6 @@ def test_xarray_opens_it_and_a_fit_is_that_of_the_array(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_runs")
-@pytest.mark.slow
 def test_progress_and_overwrite(tmp_path: Path) -> None:
     frame, values = ratings(0)
     source = save(frame, tmp_path / "t.csv")
@@ -211,7 +206,6 @@ def test_progress_and_overwrite(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("seed", "small"), [(0, False), (1, True)])
 @pytest.mark.parametrize("rule", ["mean", "first", "last", "sum"])
-@pytest.mark.slow
 def test_duplicates(tmp_path: Path, seed: int, rule: str, small: bool, request: pytest.FixtureRequest) -> None:
     if small:
         request.getfixturevalue("small_runs")
@@ -229,7 +223,6 @@ def test_infinite_sum_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, "row,column,value\na,x,1.5e308\na,x,1.5e308\n", "row 0, column 'x' is infinite", duplicates="sum")
 
 
-@pytest.mark.slow
 def test_missing_value_is_no_duplicate(tmp_path: Path) -> None:
     dataset = import_triplets(written(tmp_path / "t.csv", "row,column,value\na,x,1\na,x,\n"), tmp_path / "d.zarr")
     np.testing.assert_array_equal(dense(dataset), [[1]])
@@ -359,7 +352,6 @@ def test_source_changed_during_import_is_refused(tmp_path: Path, when: int, monk
 
 
 @pytest.mark.parametrize("where", ["add", "read", "replace"])
-@pytest.mark.slow
 def test_interrupt_leaves_no_partial_store(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     old = import_triplets(written(tmp_path / "t.csv", HEAD + "a,x,1\n"), tmp_path / "d.zarr").fingerprint
 
@@ -413,8 +405,8 @@ def test_buckets_hold_their_records_in_order(seed: int, shape: tuple[int, ...]) 
 # ---------------------------------------------------------------- memory
 
 
+@pytest.mark.further
 @pytest.mark.process
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "by"), [("t.csv", "numbers"), ("t.parquet", "labels")])
 def test_memory_does_not_grow_with_the_triplets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, by: str) -> None:
     sources = []
@@ -435,7 +427,6 @@ def test_memory_does_not_grow_with_the_triplets(tmp_path: Path, monkeypatch: pyt
 # ---------------------------------------------------------------- the command
 
 
-@pytest.mark.slow
 def test_command_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "user;film;stars\nanna;alien;4\nbert;brazil;NA\nanna;brazil;2\nanna;alien;5\n"
     source = written(tmp_path / "t.data", text)
@@ -457,8 +448,8 @@ def test_command_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main([*arguments, "--duplicates", "last", "--overwrite"]) == 0
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("shape", ["3x4", "3X4", "3 × 4"])
-@pytest.mark.slow
 def test_command_with_a_shape(tmp_path: Path, shape: str) -> None:
     source = written(tmp_path / "t.csv", HEAD + "0,3,1.5\n2,0,2\n")
     assert main(["import-triplets", str(source), str(tmp_path / "d.zarr"), "--shape", shape]) == 0

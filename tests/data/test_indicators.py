@@ -123,6 +123,7 @@ def test_invalid_items_are_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "new.zarr").exists()
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("n_readers", [1, 2])
 def test_rows_of_zeros_are_counted_at_import(n_readers: int, tmp_path: Path) -> None:
     """The import reports them, and a fit of classes warns of them unless 0 is a category."""

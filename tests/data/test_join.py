@@ -74,7 +74,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("case", CASES)
 def test_a_join_is_the_merge_of_the_tables(tmp_path, case):
     frames = [answers(ids, [f"{name}{j}" for j in range(4 + d)], d) for d, (name, ids) in enumerate(zip("abc", CASES[case], strict=True))]
@@ -94,7 +94,7 @@ def test_a_join_is_the_merge_of_the_tables(tmp_path, case):
         assert joined.fingerprint == in_store(tmp_path, "merged", expected, valid_range=(0, 3)).fingerprint
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_rows_keep_the_order_of_the_first_then_of_the_new(tmp_path):
     parts = [labelled(tmp_path, name, np.ones((len(ids), 1)), list(ids)) for name, ids in {"a": "zbq", "b": "cqa", "d": "acyb"}.items()]
     assert list(join_datasets(parts, tmp_path / "j.zarr").row_labels) == list("zbqcay")
@@ -102,7 +102,7 @@ def test_rows_keep_the_order_of_the_first_then_of_the_new(tmp_path):
     assert list(join_datasets(parts, tmp_path / "i.zarr", how="inner").row_labels) == list("bqa")
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_paths_names_and_memory(tmp_path):
     """A mapping or a sequence, paths or datasets: the same result."""
     a, b = (in_store(tmp_path, name, answers(people(9, first=i), [name], i)) for i, name in enumerate("ab"))
@@ -115,7 +115,6 @@ def test_paths_names_and_memory(tmp_path):
     assert join_datasets([a, b], a.path, overwrite=True).fingerprint in prints
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_column_keeps_its_range_and_offset(tmp_path, seed, capsys):
     rng = np.random.default_rng(seed)
@@ -138,7 +137,7 @@ def test_each_column_keeps_its_range_and_offset(tmp_path, seed, capsys):
     assert f"answers {min(low.min(), 0)} to 10 (differs between items), stored as 0 to {expected.max()}" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("first", "second", "dtype", "code"),
     [
@@ -168,7 +167,6 @@ def test_types_are_unified_without_loss(tmp_path, first, second, dtype, code):
         assert dict(column) == dict(table(part).iloc[:, 0].dropna())
 
 
-@pytest.mark.slow
 def test_missing_codes_are_unified(tmp_path):
     a = labelled(tmp_path, "a", np.array([[1, 9], [2, 3]], np.uint8), ["p", "q"], missing=9)
     b = labelled(tmp_path, "b", np.array([[-9, 5], [9, -9]], np.int16), ["q", "r"], missing=-9)
@@ -177,7 +175,6 @@ def test_missing_codes_are_unified(tmp_path):
     np.testing.assert_array_equal(joined.source.read(0, 3), [[1, 255, 255, 255], [2, 3, 255, 5], [255, 255, 9, 255]])
 
 
-@pytest.mark.slow
 def test_colliding_columns_are_prefixed(tmp_path):
     a = in_store(tmp_path, "a", answers(people(5), ["Q1", "Q2"], 0))
     b = in_store(tmp_path, "b", answers(people(5), ["Q2", "Q3"], 1))
@@ -193,7 +190,6 @@ def with_confounders(frame, **columns):
     return frame.assign(**{name: pd.Series(values, index=frame.index, dtype=object) for name, values in columns.items()})
 
 
-@pytest.mark.slow
 def test_confounders_are_joined_by_participant(tmp_path):
     ages = np.arange(20.5, 50.5)
     a = with_confounders(answers(people(20), ["a"], 0), age=[*ages[:15], *[None] * 5], sex=["f", "m"] * 10)
@@ -207,6 +203,7 @@ def test_confounders_are_joined_by_participant(tmp_path):
     assert list(inner.confounders["sex"]) == ["m", "f"] * 5
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("of_a", "of_b", "message"),
     [
@@ -223,7 +220,6 @@ def test_confounders_are_joined_by_participant(tmp_path):
         ),
     ],
 )
-@pytest.mark.slow
 def test_confounders_that_disagree_are_refused(tmp_path, of_a, of_b, message):
     a = in_store(tmp_path, "a", with_confounders(answers(people(3), ["a"], 0), **of_a))
     b = in_store(tmp_path, "b", with_confounders(answers(people(3, first=1), ["b"], 1), **of_b))
@@ -232,7 +228,6 @@ def test_confounders_that_disagree_are_refused(tmp_path, of_a, of_b, message):
     assert not (tmp_path / "j.zarr").exists()
 
 
-@pytest.mark.slow
 def test_conflict_message_names_the_dataset_of_each_value(tmp_path):
     frames = {"a": [None, "f"], "b": ["m", None], "c": ["f", "f"]}
     parts = [in_store(tmp_path, n, with_confounders(answers(people(2), [n], i), sex=s)) for i, (n, s) in enumerate(frames.items())]
@@ -240,7 +235,6 @@ def test_conflict_message_names_the_dataset_of_each_value(tmp_path):
         join_datasets(parts, tmp_path / "j.zarr")
 
 
-@pytest.mark.slow
 def test_unmatched_or_duplicate_labels_are_refused(tmp_path):
     a = labelled(tmp_path, "a", np.ones((6, 1)), list("pqrqrp"))
     b = labelled(tmp_path, "b", np.ones((2, 1)), list("pq"))
@@ -256,7 +250,6 @@ def test_unmatched_or_duplicate_labels_are_refused(tmp_path):
     assert not (tmp_path / "j.zarr").exists()
 
 
-@pytest.mark.slow
 def test_invalid_inputs_of_a_join_are_refused(tmp_path):
     ids = list("pq")
     a = labelled(tmp_path, "a", np.ones((2, 1)), ids)
@@ -307,7 +300,7 @@ def reads_per_chunk(counts, dataset):
     return sum(mine) / n_chunks, max(mine)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize(("seed", "how"), [(0, "outer"), (1, "inner")])
 def test_chunks_are_read_at_most_twice_on_average(tmp_path, reads_of, seed, how):
@@ -327,7 +320,7 @@ def test_chunks_are_read_at_most_twice_on_average(tmp_path, reads_of, seed, how)
     assert reverse <= 2, "from the end"
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_direct_and_sorted_reading_give_the_same_result(tmp_path, monkeypatch, seed):
@@ -345,7 +338,7 @@ def test_direct_and_sorted_reading_give_the_same_result(tmp_path, monkeypatch, s
     assert len(prints) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("order", exhaustive_after(1, ["shuffled", "sorted"]))
 def test_memory_does_not_hold_the_answers(tmp_path, cut_rows, order):
     cut_rows(chunk_entries=1 << 16, partition_entries=1 << 16, block_entries=1 << 14)
@@ -367,7 +360,6 @@ def test_memory_does_not_hold_the_answers(tmp_path, cut_rows, order):
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.slow
 def test_interrupted_join_leaves_no_partial_store(tmp_path, monkeypatch):
     ids = people(500, seed=0)
     parts = [in_store(tmp_path, name, answers(order, [name], 0)) for name, order in {"a": people(500), "b": ids}.items()]
@@ -393,7 +385,6 @@ def test_interrupted_join_leaves_no_partial_store(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.slow
 def test_progress_counts_rows(tmp_path):
     parts = [in_store(tmp_path, name, answers(people(30, first=i), [name], 0)) for i, name in enumerate("ab")]
     seen = []
@@ -401,7 +392,6 @@ def test_progress_counts_rows(tmp_path):
     assert seen[-1] == (31, 31)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fit_of_a_join_gives_the_bits_of_the_merged_table(tmp_path, seed):
     """All is bit-identical, confounders included."""
@@ -426,7 +416,6 @@ def test_fit_of_a_join_gives_the_bits_of_the_merged_table(tmp_path, seed):
         np.testing.assert_array_equal(*(np.asarray(getattr(fit, name)) for fit in fits))
 
 
-@pytest.mark.slow
 def test_command_line(tmp_path, capsys):
     a = in_store(tmp_path, "phq", answers(people(12), ["Q1", "Q2"], 0))
     b = in_store(tmp_path, "gad", answers(people(12, first=6), ["Q1", "R"], 1))

@@ -155,7 +155,6 @@ def executor(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("seed", "n_parts"), [(0, 2), (1, 9)])
-@pytest.mark.slow
 def test_every_division_into_parts_gives_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int, n_parts: int
 ) -> None:
@@ -176,8 +175,8 @@ def test_every_division_into_parts_gives_the_same_bytes(
     np.testing.assert_array_equal(serial.statistics.observed, (~np.isnan(stored)).sum(axis=0))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("executor", ["inline", "threads", "pool", "cluster"], indirect=True)
-@pytest.mark.slow
 def test_every_executor_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: Any) -> None:
     values = values_of("mixed", 0)
     values[[3, 700, 701]] = np.nan
@@ -189,8 +188,8 @@ def test_every_executor_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.zarr", "serial.zarr", "t.csv"]
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
 def test_dropped_rows_leave_no_trace_in_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng, values = np.random.default_rng(seed), values_of("answers", seed)
     empty = rng.random(N) < rng.choice([0.01, 0.5])
@@ -205,6 +204,7 @@ def test_dropped_rows_leave_no_trace_in_the_fingerprint(tmp_path: Path, monkeypa
     assert content(tmp_path / "d.zarr" / "values") == content(tmp_path / "e.zarr" / "values")
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("damage", "match"),
     [
@@ -235,7 +235,6 @@ def test_first_invalid_row_counts_not_the_kind_of_its_error(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("stage", ["reading", "writing"])
-@pytest.mark.slow
 def test_interrupt_ends_all_tasks_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     parts = cut(values_of("answers", 0), 6, np.random.default_rng(0))
     for part in parts:
@@ -251,7 +250,6 @@ def test_interrupt_ends_all_tasks_and_leaves_nothing(tmp_path: Path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
-@pytest.mark.slow
 def test_progress_counts_bytes_then_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = cut(values_of("answers", 0), 4, np.random.default_rng(0))
     for part in parts:
@@ -262,8 +260,8 @@ def test_progress_counts_bytes_then_rows(tmp_path: Path, monkeypatch: pytest.Mon
     assert calls[4:] == [(min(N, done), N, "rows written") for done in range(512, N + 512, 512)]
 
 
+@pytest.mark.further
 @pytest.mark.cluster
-@pytest.mark.slow
 def test_lost_worker_is_replaced_and_lost_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = values_of("answers", 0)
     serial = imported(monkeypatch, tmp_path / "serial.zarr", [Part(values, ids_of(N), [N])])
@@ -293,7 +291,6 @@ def test_invalid_executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opti
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
-@pytest.mark.slow
 def test_difference_beyond_double_precision_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = values_of("answers", 0)
     values[:2, 1] = [-1.5e308, 1.5e308]
@@ -302,7 +299,6 @@ def test_difference_beyond_double_precision_is_an_error(tmp_path: Path, monkeypa
     assert imported(monkeypatch, tmp_path / "d.zarr", [Part(values, ids_of(N), [N])], shift=False).dtype == np.float64
 
 
-@pytest.mark.slow
 def test_remains_of_a_killed_import_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / "d.zarr.scratch"
     scratch.mkdir()

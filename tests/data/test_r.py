@@ -201,6 +201,7 @@ def test_arrays_have_labels_and_nan(tmp_path: Path) -> None:
     assert [None if labels is None else list(labels) for labels in array.labels] == [["a", "b"], None, ["x", "y"]]
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_files_are_refused(seed: int, tmp_path: Path) -> None:
     rng, refused, path = np.random.default_rng(seed), 0, tmp_path / "t.rds"
@@ -239,7 +240,6 @@ def test_foreign_content_is_named(tmp_path: Path) -> None:
         open_table(tmp_path / "t.rds")
 
 
-@pytest.mark.slow
 def test_forged_lengths_take_no_memory(tmp_path: Path) -> None:
     """A sequence of R may stand for any number of values, and objects may nest to any depth."""
     head = b"X\n" + b"".join(int(each).to_bytes(4, "big") for each in (2, 0x30402, 0x20300))
@@ -306,6 +306,7 @@ def test_shared_file_of_haven() -> None:
     assert strings["o"] == ["low", "high", None, "low"]
 
 
+@pytest.mark.further
 @real
 @pytest.mark.parametrize("path", sorted(FILES.glob("*")), ids=lambda path: path.name)
 def test_shared_files_open_or_are_refused_with_their_objects(path: Path) -> None:

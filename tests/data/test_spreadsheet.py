@@ -192,6 +192,7 @@ def test_header_rows_are_joined(tmp_path: Path) -> None:
         open_table(tmp_path / "t.xlsx", ReadOptions(header_rows=0))
 
 
+@pytest.mark.further
 def test_several_sheets_are_asked_with_their_names(tmp_path: Path) -> None:
     rows = [["a", "b"], [1, 2]]
     write_xlsx(tmp_path / "t.xlsx", {"Empty": [], "Old": rows, "Answers": [["a", "b"], [5, 6]], "More": rows}, hidden=["Old"])
@@ -236,6 +237,7 @@ def test_formats_of_empty_cells_claim_no_memory(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(open_table(tmp_path / "t.ods"), ["a", "b"])[0], [[1, 2]])
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["t.xlsx", "t.ods"])
 def test_damaged_files_are_refused(name: str, seed: int, tmp_path: Path) -> None:
@@ -266,6 +268,7 @@ def test_foreign_content_is_named(tmp_path: Path) -> None:
         open_table(tmp_path / "t.xlsx")
 
 
+@pytest.mark.further
 @real
 def test_shared_workbooks() -> None:
     hotel = open_table(FILES / "hotel.xlsx")

@@ -45,6 +45,7 @@ class StatisticalSuite(ReaderSuite):
     def read_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(readstat, "_BATCH_ENTRIES", 300)
 
+    @pytest.mark.further
     def test_parts_hold_the_rows_in_order(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(readstat, "_PART_ENTRIES", 20)
         table = self.open({"q": range(23), "id": [f"p{i}" for i in range(23)]}, tmp_path)
@@ -55,6 +56,7 @@ class StatisticalSuite(ReaderSuite):
         assert [cell for batch in batches for cell in batch.texts["id"].to_pylist()] == [f"p{i}" for i in range(23)]
         assert 0 < sum(part.n_bytes for part in parts) <= (tmp_path / self.name).stat().st_size
 
+    @pytest.mark.further
     def test_truncated_files_are_refused(self, tmp_path: Path) -> None:
         self.write({"q": range(50), "id": [f"person {i}" for i in range(50)]}, tmp_path / self.name)
         data = (tmp_path / self.name).read_bytes()
@@ -202,6 +204,7 @@ READ = [name for name, oracle in ORACLES.items() if name.split("/")[0] in ("spss
 
 @shared
 class TestFilesOfUsers:
+    @pytest.mark.further
     @pytest.mark.parametrize("name", READ)
     def test_values_are_those_of_independent_readers(self, name: str) -> None:
         table, oracle = opened(name), ORACLES[name]
@@ -213,6 +216,7 @@ class TestFilesOfUsers:
         if "rows" in oracle:
             assert (len(raw(table, next(iter(oracle["values"])))), len(table.columns)) == (oracle["rows"], oracle["columns"])
 
+    @pytest.mark.further
     @pytest.mark.parametrize("name", READ)
     def test_wordings_and_labels_are_those_of_independent_readers(self, name: str) -> None:
         variables, oracle = opened(name).variables, ORACLES[name]
@@ -226,6 +230,7 @@ class TestFilesOfUsers:
             untagged = {float(code): label for code, label in codes.items() if int(code) < 2**31 - 30}
             assert untagged in labels
 
+    @pytest.mark.further
     @pytest.mark.parametrize("name", [name for name in READ if "missing_by_kind" in ORACLES[name]])
     def test_kinds_of_missing_answers_are_counted(self, name: str) -> None:
         table = opened(name)
@@ -364,7 +369,7 @@ class TestFilesOfUsers:
         with pytest.raises(DataError, match=r"^idl_save_file\.sav does not have the format SPSS: its content is an IDL save file"):
             opened("spss/idl_save_file.sav")
 
-    @pytest.mark.slow
+    @pytest.mark.further
     def test_all_other_files_open(self) -> None:
         files = [path for room in ("spss", "stata", "sas") for path in (INPUTS / room).iterdir() if path.suffix != ".sas7bcat"]
         for path in files:
@@ -460,6 +465,7 @@ class TestWrittenHere:
         with pytest.raises(DataError, match="its encoding is not utf-17: pass another"):
             read_cells(open_table(tmp_path / "t.xpt", ReadOptions(encoding="utf-17")), [], ["t"], [])
 
+    @pytest.mark.further
     @pytest.mark.parametrize("version", [5, 8])
     def test_one_of_several_data_sets_is_chosen(self, version: int, tmp_path: Path) -> None:
         paths = [tmp_path / f"{name}.xpt" for name in ("first", "second")]

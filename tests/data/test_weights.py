@@ -27,8 +27,8 @@ def table(folder: Path, lines: str, **settings: Any) -> dfact.Dataset:
     return dfact.import_table(folder / "t.csv", folder / "t.zarr", items="Q*", weight="w", overwrite=True, **settings)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.slow
 def test_a_column_of_weights_is_imported_from_every_format(tmp_path: Path, name: str) -> None:
     frame = weighted_survey(1)
     settings: dict[str, Any] = {"items": "Q*", "id_column": "id", "confounders": ["age", "sex"]}
@@ -47,8 +47,8 @@ def test_a_column_of_weights_is_imported_from_every_format(tmp_path: Path, name:
 STATISTICAL = {"t.sav": pyreadstat.write_sav, "t.dta": pyreadstat.write_dta, "t.xpt": pyreadstat.write_xport}
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", STATISTICAL)
-@pytest.mark.slow
 def test_a_column_of_weights_is_imported_from_statistical_files(tmp_path: Path, name: str) -> None:
     frame = weighted_survey(3).drop(columns=["age", "sex"])
     STATISTICAL[name](frame, tmp_path / name)
@@ -62,7 +62,6 @@ def test_a_column_of_weights_is_imported_from_statistical_files(tmp_path: Path, 
         dfact.import_table(tmp_path / name, tmp_path / "e.zarr", items="Q*", id_column="id", weight="weight")
 
 
-@pytest.mark.slow
 def test_parallel_and_inline_imports_give_the_same_weights(tmp_path: Path) -> None:
     save(weighted_survey(2), tmp_path / "t.csv")
     first, second = (
@@ -95,7 +94,6 @@ def test_several_invalid_weights_are_counted(tmp_path: Path) -> None:
         table(tmp_path, "Q1,Q2,w\n1,2,0\n2,1,0\n1,1,0\n")
 
 
-@pytest.mark.slow
 def test_a_dropped_row_needs_no_weight(tmp_path: Path) -> None:
     dataset = table(tmp_path, "Q1,Q2,w\n1,2,0.5\n,,\n1,1,0\n", empty_rows="drop")
     assert list(dataset.weights) == [0.5, 0]  # type: ignore[arg-type]  # it has weights
@@ -111,7 +109,6 @@ def test_a_dropped_row_needs_no_weight(tmp_path: Path) -> None:
     assert not (tmp_path / "b.zarr").exists()
 
 
-@pytest.mark.slow
 def test_a_weight_is_neither_item_nor_confounder(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("Q1,Q2,Qw\n1,2,1\n2,1,0.5\n")
     path, items = tmp_path / "t.csv", "Q*"
@@ -122,7 +119,6 @@ def test_a_weight_is_neither_item_nor_confounder(tmp_path: Path) -> None:
         dfact.import_table(path, tmp_path / "e.zarr", items=items, weight="nowhere")
 
 
-@pytest.mark.slow
 def test_damaged_weights_are_refused(tmp_path: Path) -> None:
     dfact.import_array(np.eye(3) + 1, tmp_path / "d.zarr", weights=[1, 2, 3])
     stored = zarr.open_group(tmp_path / "d.zarr", mode="r+")
@@ -171,14 +167,12 @@ def joined(tmp_path: Path, weights: dict[str, Any], **settings: Any) -> dfact.Da
     return dfact.join_datasets(datasets, tmp_path / "joined.zarr", prefix=True, **settings)
 
 
-@pytest.mark.slow
 def test_a_join_has_the_weights_of_all_datasets(tmp_path: Path) -> None:
     dataset = joined(tmp_path, {"a": pd.Series([1, 0.5], name="design"), "b": pd.Series([0.5, 4], name="design")})
     assert dataset.weights is not None
     assert (dataset.weights.name, list(dataset.weights)) == ("design", [1, 0.5, 4])
 
 
-@pytest.mark.slow
 def test_a_join_keeps_the_weights_of_one_dataset_if_they_suffice(tmp_path: Path) -> None:
     assert list(joined(tmp_path, {"a": [1, 0.5]}, how="inner").weights) == [0.5]  # type: ignore[arg-type]  # it has weights
 
@@ -190,7 +184,6 @@ def test_a_join_keeps_the_weights_of_one_dataset_if_they_suffice(tmp_path: Path)
         ({"a": [1, 0.5]}, "participant 'Eve' has no weight .*--how inner"),
     ],
 )
-@pytest.mark.slow
 def test_participants_with_two_weights_or_none_are_refused(tmp_path: Path, weights: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         joined(tmp_path, weights)

@@ -16,6 +16,7 @@ from tests.suites.array_file import draw, expected
 SHAPE = (30, 6, 5)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("zarr_format", "dtype"), [(2, np.float64), (3, np.int16)])
 def test_array_without_a_name_gives_the_same_dataset(
     zarr_format: int, dtype: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]

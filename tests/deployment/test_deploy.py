@@ -66,7 +66,6 @@ def rendered() -> dict[str, list[Manifest]]:
 # Manifests
 
 
-@pytest.mark.slow
 @needs_kubectl
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.parametrize("version", VERSIONS)
@@ -197,7 +196,6 @@ def test_scheduler_with_credentials_is_reported(rendered: dict[str, list[Manifes
     assert problems(manifests) == ["DaskJob scheduler: has credentials of a store that it does not use"]
 
 
-@pytest.mark.slow
 @needs_kubectl
 @pytest.mark.parametrize(
     ("folder", "kind", "change", "message"),
@@ -310,6 +308,7 @@ def test_deploy_writes_the_manifests_of_a_job(job: Path) -> None:
     assert next(m for m in manifests if "job.toml" in m.get("data", {}))["data"]["job.toml"] == job.read_text()
 
 
+@pytest.mark.further
 @pytest.mark.process
 @needs_kubectl
 def test_two_jobs_in_a_namespace_are_separate(job: Path) -> None:
@@ -370,7 +369,6 @@ CHOSEN: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.process
-@pytest.mark.slow
 @needs_kubectl
 @pytest.mark.parametrize("apart", [(), ("--driver-cpu", "8", "--driver-memory", "12GiB")])
 def test_choices_reach_all_pods(apart: tuple[str, ...], job: Path) -> None:
@@ -683,6 +681,7 @@ exit 137
 """
 
 
+@pytest.mark.further
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("driver", "restarts", "requeued"),
@@ -841,6 +840,7 @@ def test_driver_that_is_not_restarted_dismisses_its_workers(
     assert not (tmp_path / "dismissal").exists(), "workers of the same Job end with it"
 
 
+@pytest.mark.further
 @pytest.mark.process
 @pytest.mark.faults
 def test_workers_without_a_scheduler_end_with_a_code_that_counts_as_no_try() -> None:

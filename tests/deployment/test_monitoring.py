@@ -133,6 +133,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
         job.kill()
 
 
+@pytest.mark.further
 @pytest.mark.process
 @pytest.mark.faults
 @pytest.mark.timeout(4 * PATIENCE)
@@ -186,6 +187,7 @@ def test_all_processes_log_lines_of_json_with_the_run_id(observed: Observed) -> 
     assert f'"run": "{RUN_ID}"' in observed.record
 
 
+@pytest.mark.further
 @pytest.mark.process
 def test_an_uncaught_error_is_a_line_of_json(tmp_path: Path) -> None:
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
@@ -207,7 +209,6 @@ def board_queries() -> list[str]:
     return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
 
 
-@pytest.mark.slow
 def test_the_board_shows_metrics_that_exist() -> None:
     with serve_metrics(0) as url:
         assert url is not None

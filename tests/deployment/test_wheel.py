@@ -31,8 +31,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "installed"
 
 
+@pytest.mark.further
 @pytest.mark.process
-@pytest.mark.slow
 def test_wheel_has_all_manifests(wheel: Path) -> None:
     def files(folder: Path) -> set[str]:
         return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -40,8 +40,8 @@ def test_wheel_has_all_manifests(wheel: Path) -> None:
     assert files(wheel / "dfact" / "jobs" / "manifests") == files(MANIFESTS)
 
 
+@pytest.mark.further
 @pytest.mark.process
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_deploy_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     step = '[[step]]\nrun = "fit icqf"\ndata = "s3://studies/a.zarr"\nmodel = "s3://studies/icqf.model"\n'

@@ -195,7 +195,6 @@ def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, req
     assert "Traceback" not in printed
 
 
-@pytest.mark.slow
 def test_tables_for_papers_are_those_of_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """README has the same answers in another format."""
     monkeypatch.chdir(tmp_path)
@@ -277,6 +276,7 @@ def test_the_script_of_the_cluster_is_that_of_its_guide() -> None:
     assert f"```python\n{FEDERATED_SCRIPT}```" in TEXTS["federated"]
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     "kind", exhaustive_after(1, ["federated", *(kind for kind in KINDS if kind not in ("questionnaire", "federated"))])
 )

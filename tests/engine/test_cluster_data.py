@@ -70,8 +70,8 @@ def test_fits_of_dask_arrays_have_the_bits_of_those_in_memory(
     assert not sizes, "no chunk came to the driver"
 
 
+@pytest.mark.further
 @pytest.mark.cluster
-@pytest.mark.slow
 def test_a_dask_array_survives_the_loss_of_its_worker() -> None:
     X = planted_answers(3000, 40, 4, 0, 0.1).astype(np.float32)
     expected = bits(dfact.ICQF(3, max_iter=8, tol=0, executor="inline").fit(X))
@@ -86,6 +86,7 @@ def test_a_dask_array_survives_the_loss_of_its_worker() -> None:
         assert bits(dfact.ICQF(3, max_iter=8, tol=0, executor=client, callbacks=[kill]).fit(lazy(X, 500))) == expected
 
 
+@pytest.mark.further
 def test_workers_write_their_rows(client: Client, tmp_path: Path, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_rows(block_entries=1 << 10, partition_entries=1 << 10, chunk_entries=1 << 10)  # chunks of factors that two workers share
     X = planted_answers(3001, 40, 4, 1, 0.1)
@@ -105,6 +106,7 @@ def test_workers_write_their_rows(client: Client, tmp_path: Path, cut_rows: CutR
     assert not [path for path in (tmp_path / "w.zarr").iterdir() if path.name.startswith("reached")]
 
 
+@pytest.mark.further
 def test_the_driver_writes_what_workers_do_not_reach(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X = planted_answers(3001, 40, 4, 2, 0.1)
     stored = dfact.import_array(X, tmp_path / "x.zarr")
@@ -124,8 +126,8 @@ def test_the_marker_is_found_by_processes_that_reach_the_same_store(tmp_path: Pa
     assert [path.name for path in (tmp_path / "a.zarr").iterdir()] == ["zarr.json"]
 
 
+@pytest.mark.further
 @pytest.mark.cluster
-@pytest.mark.slow
 def test_an_adaptive_cluster_grows_for_a_fit_and_shrinks_after_it() -> None:
     X = planted_answers(3000, 40, 4, 3, 0.1)
     expected = bits(dfact.ICQF(3, max_iter=100, tol=0, executor="inline").fit(X))
@@ -147,6 +149,7 @@ def test_an_adaptive_cluster_grows_for_a_fit_and_shrinks_after_it() -> None:
         assert not client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.unrunnable)
 
 
+@pytest.mark.further
 def test_the_dashboard_shows_what_workers_do(client: Client) -> None:
     def metrics(dask_worker: Any) -> dict[str, float]:
         # Not by get_metrics: the worker's next heartbeat would miss what that takes away, and close the worker.

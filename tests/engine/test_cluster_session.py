@@ -442,21 +442,18 @@ def test_a_full_disk_of_the_journal_is_reported(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("n_workers", "threads"), exhaustive_after(1, [(3, 2), (2, 1), (1, 1), (5, 1)]))
 @pytest.mark.parametrize("plan", [{}, {"resident_states": 1, "resident_values": 1}], ids=["in memory", "spilled"])
-@pytest.mark.slow
 def test_any_number_of_workers_gives_the_bits_of_one_thread(n_workers: int, threads: int, plan: dict[str, int]) -> None:
     with inside(n_workers, threads) as client:
         assert course(on(client, **plan), Walk(), 4) == inline(4)
         assert course(on(client, **plan), Wide(), 5) == inline(5, pass_=Wide())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n_partitions", [1, 2])
 def test_more_workers_than_partitions(n_partitions: int) -> None:
     with inside(5) as client:
         assert course(on(client, n_partitions), Walk(), 3) == inline(3, n_partitions)
 
 
-@pytest.mark.slow
 def test_models_have_the_bits_of_one_thread() -> None:
     X = answers(0)
     expected = bits(long_fit(executor="inline").fit(X))
@@ -465,7 +462,7 @@ def test_models_have_the_bits_of_one_thread() -> None:
             assert bits(long_fit(executor=client).fit(X)) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_shared_reads_of_a_selection() -> None:
     select = SELECTIONS["block_cross_validate, shared reads"]
     with inside(3) as client:
@@ -476,7 +473,7 @@ class StopHereError(Exception):
     pass
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(("before", "after"), exhaustive_after(1, [(3, 2), (1, 5), (2, 0), (0, 3)]))
 def test_a_checkpoint_resumes_with_another_number_of_workers(before: int, after: int, tmp_path: Path) -> None:
     def stop(iteration: Any) -> None:
@@ -509,7 +506,6 @@ def sessions_in_turn(executors: Sequence[Executor], path: Path) -> tuple[list[by
     return sums, rows
 
 
-@pytest.mark.slow
 def test_state_is_restored_on_other_executors(tmp_path: Path) -> None:
     with inside(3) as three, inside(5, 2) as five:
         of_three, of_five = DistributedExecutor(three), DistributedExecutor(five)
@@ -536,6 +532,7 @@ class TestLosses:
             assert course_of(session, Walk(str(tmp_path)), 3) == inline(3)
             assert not again(tmp_path)
 
+    @pytest.mark.further
     def test_between_passes_and_during_one(self, processes: Processes, tmp_path: Path) -> None:
         pass_ = Walk(str(tmp_path), (Kill(4, 23),))
         with workers(processes, 4) as client, on(client) as session:
@@ -552,6 +549,7 @@ class TestLosses:
             assert kills_done(tmp_path) == 1
             assert again(tmp_path) == first | last
 
+    @pytest.mark.further
     def test_a_leaf_an_inner_node_and_the_root(self, processes: Processes, tmp_path: Path) -> None:
         # Six workers of four partitions each: the first calls all but the last, the fifth calls that.
         pass_ = Walk(str(tmp_path), (Kill(2, 23), Kill(4, 17), Kill(6, 0)))
@@ -598,6 +596,7 @@ class TestLosses:
             assert len(session._workers.owners) == 1
             assert lost < again(tmp_path)
 
+    @pytest.mark.further
     def test_all_and_new_ones_join(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 2) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
@@ -617,6 +616,7 @@ class TestLosses:
             with pytest.raises(ClusterError, match="for 1 s the Dask cluster has had no worker"):
                 take(session, Walk(), [2])
 
+    @pytest.mark.further
     def test_one_during_a_checkpoint_and_one_while_rows_are_read(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 3) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
@@ -632,6 +632,7 @@ class TestLosses:
             assert counts[1, 0] == counts[2, 0] == 1  # from the checkpoint
             assert counts[3, 0] == 2
 
+    @pytest.mark.further
     def test_after_a_pass_without_state(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 2) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2]) + take(session, Look(), [3])
@@ -651,6 +652,7 @@ class TestLosses:
                 take(session, Walk(str(tmp_path), poison=11), [1, 2, 3])
             assert len(alive(processes)) == 2
 
+    @pytest.mark.further
     def test_one_that_transfers_its_state(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 2) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
@@ -661,6 +663,7 @@ class TestLosses:
             assert (sums, rows_of(session)) == inline(4)
             assert again(tmp_path) == doomed
 
+    @pytest.mark.further
     def test_another_worker_at_the_same_address(self, tmp_path: Path) -> None:
         with fixed_port(tmp_path) as (client, restart), on(client) as session:
             sums = take(session, Walk(), [1, 2])
@@ -743,6 +746,7 @@ def work_at(folder: str, settings: dict[str, Any], address: str, port: int) -> N
 
 @pytest.mark.faults
 class TestMoves:
+    @pytest.mark.further
     def test_a_worker_that_joins_takes_state_with_it(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 2) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
@@ -880,7 +884,6 @@ def test_a_shard_that_closes_during_a_pass(tmp_path: Path) -> None:
         assert (tmp_path / "closed").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("call", exhaustive_after(1, ["run", "give"]))
 def test_a_worker_that_is_closed_while_it_calls_others(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     call_shard, closing = WorkerShard.call_shard, list[Any]()
@@ -905,7 +908,6 @@ def test_a_worker_that_is_closed_while_it_calls_others(call: str, monkeypatch: p
         assert (sums, rows_of(session)) == inline(3)
 
 
-@pytest.mark.slow
 def test_a_second_loss_while_partitions_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     call_shard, call_each, given = WorkerShard.call_shard, SessionWorkers.call_each, list[str]()
 
@@ -935,7 +937,6 @@ def test_a_second_loss_while_partitions_are_taken_over(monkeypatch: pytest.Monke
         assert (sums, rows_of(session)) == inline(3)
 
 
-@pytest.mark.slow
 def test_partitions_of_a_lost_worker_are_divided_among_old_and_new_workers() -> None:
     with inside(3) as client, on(client) as session:
         take(session, Walk(), [1, 2])
@@ -1180,7 +1181,6 @@ def slow(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Slo
     return step
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("slow", [True, False], indirect=True)
 @pytest.mark.parametrize("kind", exhaustive_after(1, ["save", "restore", "write"]))
 def test_long_saves_are_no_hangs(kind: str, slow: SlowStep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1269,6 +1269,7 @@ def test_a_shard_reports_partitions_that_it_lacks_and_receives_them(tmp_path: Pa
 # Errors, and what is left behind
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("plan", [{}, {"resident_states": 0}], ids=["in memory", "spilled"])
 def test_an_error_reaches_the_caller_and_all_shards_close(plan: dict[str, int], client: Client, tmp_path: Path) -> None:
     def scratch() -> list[str]:
@@ -1376,7 +1377,6 @@ def test_slow_workers_join_later(monkeypatch: pytest.MonkeyPatch) -> None:
 # Beside others
 
 
-@pytest.mark.slow
 def test_fits_at_the_same_time() -> None:
     found: dict[int, Any] = {}
 
@@ -1408,7 +1408,6 @@ def wait_for(name: str, _: int) -> bool:
     return Event(name).wait(WAIT)
 
 
-@pytest.mark.slow
 def test_a_client_that_is_closed_in_a_session() -> None:
     with inside(2) as client:
         for look in (0.0, float("inf")):
@@ -1428,6 +1427,7 @@ def all_held(dask_worker: Any) -> bool:
     return all(held_ones)
 
 
+@pytest.mark.further
 @pytest.mark.process
 @pytest.mark.faults
 def test_shards_end_with_a_lost_driver(processes: Processes) -> None:
@@ -1481,6 +1481,7 @@ def local_processes(n_workers: int) -> Iterator[tuple[LocalCluster, Client]]:
         yield cluster, client
 
 
+@pytest.mark.further
 @pytest.mark.faults
 @pytest.mark.cluster
 def test_clusters_that_adapt_and_shrink() -> None:

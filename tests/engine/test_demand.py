@@ -57,6 +57,7 @@ def workers_of(client: Client) -> int:
     return len(worker_infos(client))
 
 
+@pytest.mark.further
 @pytest.mark.process
 @pytest.mark.cluster
 def test_cluster_scaled_by_another_process_grows() -> None:

@@ -324,7 +324,6 @@ def plan_for(limit: str, n: int = 500_000, m: int = 1000) -> Plan:
     return make_plan(source, np.dtype(np.float32), footprint, two_threads(limit))
 
 
-@pytest.mark.slow
 def test_sparse_data_is_planned_by_its_stored_entries(tmp_path: Path) -> None:
     """Dense, a read of these rows would be gigabytes."""
     rng = np.random.default_rng(0)

@@ -255,6 +255,7 @@ def mixed_cluster() -> Iterator[tuple[Client, str]]:
             worker.wait()
 
 
+@pytest.mark.further
 @pytest.mark.cluster
 @pytest.mark.process
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="OpenBLAS has kernels of other processors of this kind on x86-64 alone")
@@ -310,7 +311,6 @@ def stopped_fit(checkpoint: Path) -> None:
         fit("inline", callbacks=[stop], checkpoint=checkpoint, checkpoint_every=1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"numpy": "2.2.0"}, {"blas_kernels": "Zen"}], ids=["version", "processor"])
 def test_a_resume_elsewhere_is_stated(
     change: dict[str, str], inline: dfact.ICQF, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -329,7 +329,6 @@ def test_a_resume_elsewhere_is_stated(
     assert next(iter(change.values())) in record.getMessage()
 
 
-@pytest.mark.slow
 def test_a_checkpoint_without_environments_resumes(inline: dfact.ICQF, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints had none before they were recorded."""
     finish = RecordWriter.finish
@@ -369,7 +368,6 @@ def test_results_of_a_selection_from_elsewhere_are_stated(
     assert ["C library musl 1.2" in record.getMessage() for record in caplog.records] == [True]
 
 
-@pytest.mark.slow
 def test_a_resume_in_the_same_environment_says_nothing(inline: dfact.ICQF, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stopped_fit(tmp_path / "checkpoint")
     assert bits(fit("inline", checkpoint=tmp_path / "checkpoint")) == bits(inline)

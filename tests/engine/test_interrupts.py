@@ -134,6 +134,7 @@ def test_a_fit_that_is_stopped_after_saving_its_model_is_complete(at: str, tmp_p
     assert not checkpoint.exists()
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("plotted", [False, True])
 def test_a_fit_that_is_killed_after_saving_its_model_is_ended_by_the_same_command(
     plotted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

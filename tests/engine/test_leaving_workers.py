@@ -136,6 +136,7 @@ def test_sums_of_segments_that_were_handed_over_are_discarded_with_lost_partitio
 @pytest.mark.faults
 @pytest.mark.cluster
 class TestNotices:
+    @pytest.mark.further
     @pytest.mark.parametrize("partition", [0, 12])
     def test_sigterm_during_a_pass_moves_partitions(self, partition: int, commands: Processes, tmp_path: Path) -> None:
         pass_ = Walk(str(tmp_path), pause=PAUSE)
@@ -152,6 +153,7 @@ class TestNotices:
             assert (sums, rows_of(session)) == inline(4)
         assert not again(tmp_path)
 
+    @pytest.mark.further
     def test_retirement_moves_partitions(self, commands: Processes, tmp_path: Path) -> None:
         pass_ = Walk(str(tmp_path), pause=PAUSE)
         with workers(commands, 3) as client, on(client) as session, Client(commands.address, set_as_default=False) as other:
@@ -182,6 +184,7 @@ class TestNotices:
             assert (sums, rows_of(session)) == inline(3)
         assert again(tmp_path) >= set(range(17, 23))
 
+    @pytest.mark.further
     def test_notice_to_all_workers_writes_a_checkpoint(self, commands: Processes, tmp_path: Path) -> None:
         pass_, checkpoint = Walk(str(tmp_path), pause=PAUSE), tmp_path / "checkpoint"
         with workers(commands, 2) as client, CheckpointedSession(on(client), checkpoint, 1000, {}) as session:
@@ -204,6 +207,7 @@ class TestNotices:
             assert (sums, rows_of(session)) == inline(5)
         assert not again(tmp_path)
 
+    @pytest.mark.further
     def test_workers_stay_for_a_stopped_driver(self, commands: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pass_ = Walk(str(tmp_path), pause=PAUSE)
         with workers(commands, 2) as client:
@@ -221,6 +225,7 @@ class TestNotices:
         assert not again(tmp_path)
 
 
+@pytest.mark.further
 @pytest.mark.faults
 @pytest.mark.cluster
 def test_scaling_down_moves_partitions(tmp_path: Path) -> None:

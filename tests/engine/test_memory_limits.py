@@ -160,6 +160,7 @@ def check_kept(client: Client, before: Any, plan: Plan) -> None:
     assert peak <= plan.peak
 
 
+@pytest.mark.further
 def test_below_the_plan_nothing_is_started(stored: Callable[[str], dfact.Dataset]) -> None:
     limits = {name: least_limit(name, stored(name)) for name in MODELS}
     with cluster(min(limits.values()) - 2) as client:
@@ -169,6 +170,7 @@ def test_below_the_plan_nothing_is_started(stored: Callable[[str], dfact.Dataset
         assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter) == 0
 
 
+@pytest.mark.further
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is Linux's to tell")
 @pytest.mark.parametrize("name", exhaustive_unless({"ICQF admm", "GradeOfMembership", "ElasticCP stochastic"}.__contains__, MODELS))
 def test_at_the_planned_minimum(name: str, stored: Callable[[str], dfact.Dataset], tmp_path: Path) -> None:
@@ -185,6 +187,7 @@ def test_at_the_planned_minimum(name: str, stored: Callable[[str], dfact.Dataset
         check_kept(client, before, plan)
 
 
+@pytest.mark.further
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is Linux's to tell")
 @pytest.mark.parametrize("name", ["ICQF admm", "ExpectileMF surrogate"])
 def test_at_the_minimum_that_keeps_everything_in_memory(name: str, stored: Callable[[str], dfact.Dataset]) -> None:

@@ -105,7 +105,6 @@ def test_an_unknown_metric_is_a_mistake() -> None:
 # The server
 
 
-@pytest.mark.slow
 def test_two_fits_share_a_server_that_closes_after_the_last() -> None:
     before = metrics.values()
     with serve_metrics(0) as url:
@@ -130,7 +129,6 @@ def test_without_a_port_nothing_is_served() -> None:
         assert url is None
 
 
-@pytest.mark.slow
 def test_a_port_in_use_is_refused() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -161,7 +159,6 @@ def test_without_the_client_the_error_names_the_extra(monkeypatch: pytest.Monkey
         pass
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("given", ["option", "setting"])
 def test_a_command_serves_metrics(
     given: str,
@@ -194,7 +191,6 @@ def test_a_command_serves_metrics(
 # The id of a run
 
 
-@pytest.mark.slow
 def test_the_id_of_a_run_is_given_configured_or_new() -> None:
     with use_run_id() as new, serve_metrics(0) as url:
         assert re.fullmatch("[0-9a-f]{12}", new)

@@ -40,6 +40,7 @@ alone = dfact.ICQF(2, random_state=0, max_iter=8).fit(data)
 )
 
 
+@pytest.mark.further
 @pytest.mark.cluster
 @pytest.mark.process
 def test_a_notebook_from_cluster_to_report_survives_an_interrupted_cell(tmp_path: Path) -> None:

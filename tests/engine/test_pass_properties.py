@@ -184,6 +184,7 @@ def same(found: Any, expected: Any) -> bool:
     return bool(found == expected) or (found != found and expected != expected)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", PASSES)
 def test_a_step_has_the_same_bits_again_and_elsewhere_and_changes_nothing_else(name: str, calls: dict[str, list[Call]]) -> None:
     assert calls.get(name), "expected a fit in run_everything that uses the pass"
@@ -225,6 +226,7 @@ def as_codes(block: Block) -> NDArray[np.uint8] | None:
     return read_only(values.astype(np.uint8)) if np.isin(values, np.arange(256)).all() else None
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", PASSES)
 def test_missing_entries_are_the_same_by_code_and_as_nan(name: str, calls: dict[str, list[Call]]) -> None:
     for call in calls[name]:

@@ -77,7 +77,7 @@ SKEWED: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", SKEWED)
 def test_a_stopped_expectile_factorization_is_near_its_limit(name: str, seed: int) -> None:
@@ -90,7 +90,6 @@ def test_a_stopped_expectile_factorization_is_near_its_limit(name: str, seed: in
     assert least <= found.n_iter_ <= most
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_measurements_are_fitted_close_to_convergence(seed: int) -> None:
     rng = np.random.default_rng(seed)

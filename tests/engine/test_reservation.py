@@ -43,6 +43,7 @@ def held(client: Client) -> list[int]:
     return [reservation.size for found in reservations(client).values() for reservation in found]
 
 
+@pytest.mark.further
 @pytest.mark.faults
 @pytest.mark.cluster
 def test_a_second_fit_sees_what_the_first_reserves(processes: Processes) -> None:

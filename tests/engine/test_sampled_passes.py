@@ -194,7 +194,6 @@ def test_a_pass_processes_its_partitions_and_adds_them_up_by_position(executor: 
     assert processed_partitions(tmp_path) == Counter((number, i) for number, sample in enumerate(samples, 1) for i in sample)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))  # each has every second plan
 def test_mixed_passes_give_the_same_bits_everywhere(executor: Executor, seed: int, sources: Sources) -> None:
     plans = [(128, 0, 99), (512, 5, 99), (512, 0, 0), (50, 99, 99), (300, 0, 3), (0, 0, 99), (0, 99, 3), (1, 0, 2)]
@@ -203,7 +202,6 @@ def test_mixed_passes_give_the_same_bits_everywhere(executor: Executor, seed: in
         assert course(opened(executor, sources[rows], resident_values=resident, resident_states=states), passes) == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("resident", [0, 99])
 def test_dask_arrays_give_the_bits_of_those_in_memory(resident: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(dask_rows, "_CHUNK_BYTES", (1 << 10, 1 << 13))
@@ -254,7 +252,6 @@ def test_partitions_outside_the_sample_keep_their_state(executor: Executor, resi
     assert changed == [set(first), set(), set(EVERYTHING), set(third), set()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_states_of_some_partitions_are_restored_on_other_executors(seed: int, tmp_path: Path) -> None:
     passes, sums, states = mixed(seed, n=12), list[bytes](), list[Any]()
@@ -295,7 +292,6 @@ def repeated(passes: Sequence[RunPass[Sums]], lost: set[int]) -> Counter[tuple[i
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.slow
 def test_passes_that_change_no_state_are_not_repeated(seed: int, tmp_path: Path) -> None:
     """And a checkpoint in the middle saves what comes before it."""
     rng, passes, sums, saved = np.random.default_rng(seed), mixed(seed, Walk(str(tmp_path)), 10), list[bytes](), 0

@@ -80,10 +80,10 @@ def test_a_fit_by_tiles_is_that_of_numpy(seed: int) -> None:
     assert {row[3] for row in history} == {0.0 + 1 + 2}, "a step on each of three tiles"
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize("resident", [0, 1, 9])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.slow
 def test_threads_and_spilled_sums_give_the_bits_of_one_thread(threads: int, resident: int, tmp_path: Path) -> None:
     X = values(2)
     array = zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(300, 7))
@@ -200,7 +200,7 @@ class StoppingPass(WeightedPass):
         return super().accumulate(block, state, broadcast, total)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize("every", [1, 2, 4, 5])
 def test_an_interrupted_fit_resumes_with_the_same_bits(every: int, tmp_path: Path) -> None:
@@ -218,7 +218,6 @@ def test_an_interrupted_fit_resumes_with_the_same_bits(every: int, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("_small")
-@pytest.mark.slow
 def test_a_restored_fit_continues_from_the_tiles_of_its_last_version(tmp_path: Path) -> None:
     """A memo after a pass waits with the version until the step has used the sums."""
     source, path = ArraySource(values(4)), tmp_path / "checkpoint.zarr"
@@ -285,7 +284,7 @@ def large() -> NDArray[np.uint8]:
     return values(5, 2000, 4500)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_two_processes_give_the_bits_of_one_thread(client: Client) -> None:
     source = ArraySource(large())
     assert n_groups(Layout.of(source.shape)) == 16
@@ -315,7 +314,6 @@ class CountPass(Pass[BlockState, None, ColumnSums]):
         return state, ColumnSums(block.values.sum(axis=0)[None], np.ones(1), np.zeros(()))
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize(("n_workers", "threads"), [(1, 2), (3, 1), (7, 1)])
 def test_any_number_of_workers_gives_the_bits_of_one_thread(n_workers: int, threads: int) -> None:

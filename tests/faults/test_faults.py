@@ -150,6 +150,7 @@ def test_a_paused_worker(tmp_path: Path) -> None:
         assert bits(model) == bits(make(executor="inline").fit(X))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("stored", "seed"), exhaustive_after(1, [(StoredFit, 0), (StoredFit, 1), (StoredAdmixture, 0)]))
 def test_a_killed_driver(stored: type[Stored], seed: int, tmp_path: Path) -> None:
     fit, rng = stored(tmp_path, PAUSE / 2, "--executor", "threads"), np.random.default_rng(seed)
@@ -188,6 +189,7 @@ def test_a_killed_bootstrap(tmp_path: Path) -> None:
     assert stored.lost() == 0
 
 
+@pytest.mark.further
 def test_a_driver_that_is_asked_to_stop(tmp_path: Path) -> None:
     fit = StoredFit(tmp_path, PAUSE / 2, "--executor", "threads")
     done = [0]

@@ -42,6 +42,7 @@ def workers() -> Iterator[list[runner.Worker]]:
     worker.close()
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("target", exhaustive_unless(REPRESENTATIVE.__contains__, runner.TARGETS))
 def test_damaged_inputs_are_read_or_refused(target: str, workers: list[runner.Worker]) -> None:
     count = USED if target.startswith(("forged", "checkpoint", "command", "job")) else EACH
@@ -51,7 +52,7 @@ def test_damaged_inputs_are_read_or_refused(target: str, workers: list[runner.Wo
     assert len(outcomes) == count
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("name", exhaustive_after(2, models.FORGED))
 def test_forged_model_is_loaded_or_refused(name: str, tmp_path: Path) -> None:
     models.forged_target(name).make(tmp_path)
@@ -83,7 +84,6 @@ def test_failures_are_reported() -> None:
     assert runner._outcome(lambda: next(iter([])))[0] == "failed"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("waits", "limits", "words"),
     [(False, {"SECONDS": 0.1}, "no end after 0.1 s of processor time"), (True, {"WAITING": 0.0}, "no end after 0 s")],

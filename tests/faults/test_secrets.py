@@ -82,8 +82,8 @@ def test_public_urls() -> None:
     assert public_url("a@b/c?d") == "a@b/c?d"
 
 
+@pytest.mark.further
 @pytest.mark.faults
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
 @pytest.mark.parametrize("status", [200, 403, 404, 500, 0])
 def test_a_signature_in_a_url_is_not_told(
@@ -116,7 +116,7 @@ def test_a_signature_in_a_url_is_not_told(
     assert files_with_canary(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
 def test_credentials_of_a_store_are_not_written(
     bucket: str,  # noqa: F811
@@ -164,8 +164,8 @@ def test_credentials_of_a_store_are_not_written(
     assert files_with_canary(tmp_path) == []
 
 
+@pytest.mark.further
 @pytest.mark.process
-@pytest.mark.slow
 def test_credentials_are_not_in_the_logs_of_a_cluster(
     bucket: str,  # noqa: F811
     tmp_path: Path,

@@ -64,7 +64,7 @@ def test_code_that_runs_data_is_recognized(code: str) -> None:
     assert any(map(runs_data, ast.walk(ast.parse(code))))
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_no_data_is_run_as_code() -> None:
     assert len(SOURCES) > 100
     nodes = ((path, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text())))
@@ -140,6 +140,7 @@ def test_labels_that_are_no_unicode_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", ["confounder_arrays", "row_labels", "shape", "dtype", "empty_rows", "n_empty_rows"])
 def test_missing_attributes_of_a_dataset_are_refused(tmp_path: Path, name: str) -> None:
     frame = pd.DataFrame({"age": np.arange(N) + 0.5, "sex": ["f", "m"] * (N // 2)})
@@ -153,7 +154,7 @@ def test_missing_attributes_of_a_dataset_are_refused(tmp_path: Path, name: str) 
         dfact.open_dataset(tmp_path / "d.zarr")
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("outside", ["../other", "../d.zarr/values", "/etc", "x/../../d.zarr/values", "..\\d.zarr\\values"])
 def test_model_with_arrays_outside_its_store_is_refused(outside: str, tmp_path: Path) -> None:
     dataset = planted_dataset(tmp_path / "d.zarr")
@@ -202,6 +203,7 @@ def test_false_sizes_are_not_allocated(array: str, shape: list[int], tmp_path: P
         dfact.open_dataset(tmp_path / "d.zarr")
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     "change",
     [
@@ -231,7 +233,6 @@ def test_deeply_nested_metadata_is_refused(tmp_path: Path) -> None:
         dfact.open_dataset(tmp_path / "d.zarr")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["column", "row"])
 def test_damaged_labels_are_refused(name: str, tmp_path: Path) -> None:
     dataset = planted_dataset(tmp_path / "d.zarr")
@@ -348,7 +349,6 @@ def test_links_to_a_store_and_within_it_are_followed(tmp_path: Path) -> None:
     assert list(dfact.open_dataset(tmp_path / "link.zarr").row_labels)[:2] == ["p0", "p1"]
 
 
-@pytest.mark.slow
 def test_a_result_is_not_written_through_a_link(tmp_path: Path) -> None:
     dataset = planted_dataset(tmp_path / "d.zarr")
     model = dfact.ICQF(2, max_iter=2).fit(dataset)
@@ -373,7 +373,7 @@ CONTROLS = ["\x1b]0;title\x07", "\x1b[2J", "a\rb", "\x9b31m", "two\nlines", "\u2
 """Labels that would control a terminal, forge a line of a log or be shown in another order."""
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
 @pytest.mark.filterwarnings("always:the anchor of F")  # printed, with the labels of the groups
 def test_control_characters_of_labels_are_not_printed(

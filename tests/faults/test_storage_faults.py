@@ -85,6 +85,7 @@ def swap(chunk: Path) -> None:
 DAMAGES = [lose, cut, cut_to_nothing, flip, swap]
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 def test_chunk_damaged_after_opening_is_named(dense: Path, damage: Callable[[Path], None], executor: str) -> None:
@@ -95,6 +96,7 @@ def test_chunk_damaged_after_opening_is_named(dense: Path, damage: Callable[[Pat
         icqf(executor=executor).fit(dataset)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("array", "damage"),
     exhaustive_unless(lambda case: case[0] == "data" or case[1] is flip, itertools.product(["data", "indices", "indptr"], DAMAGES)),
@@ -120,6 +122,7 @@ def test_chunk_missing_on_a_cluster_is_named(dense: Path, client: Client) -> Non
         icqf(executor=client).fit(dataset)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_factors_damaged_after_loading_are_named(X: NDArray[np.float64], tmp_path: Path, damage: Callable[[Path], None]) -> None:
     model = icqf().fit(dfact.import_array(X, tmp_path / "x.zarr"))

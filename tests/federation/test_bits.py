@@ -62,6 +62,7 @@ def test_a_fit_has_the_bits_of_the_concatenated_data(name: str, tmp_path: Path) 
     np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
 
 
+@pytest.mark.further
 def test_models_name_the_sites_and_share_a_digest(tmp_path: Path) -> None:
     data = stored_sites(tmp_path)
     with InProcessSites(data, policy=OPEN) as sites:
@@ -76,6 +77,7 @@ def test_models_name_the_sites_and_share_a_digest(tmp_path: Path) -> None:
     assert not hasattr(north, "sites_")
 
 
+@pytest.mark.further
 def test_selections_and_descriptions_have_the_same_bits(tmp_path: Path) -> None:
     data = stored_sites(tmp_path)
     whole, model = dfact.concatenate(list(data.values())), dfact.ICQF(max_iter=5, random_state=0, executor="inline")
@@ -88,6 +90,7 @@ def test_selections_and_descriptions_have_the_same_bits(tmp_path: Path) -> None:
     assert described.items.equals(dfact.describe(whole, executor="inline").items)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", ["icqf", "nmf", "kl", "fa"])
 def test_weighted_rows_have_the_bits_of_the_concatenated_data(name: str) -> None:
     rng = np.random.default_rng(4)
@@ -119,6 +122,7 @@ def test_weights_that_no_site_has_are_missed() -> None:
         sites.fit(dfact.NMF(2), weights=True)
 
 
+@pytest.mark.further
 def test_twenty_sites() -> None:
     rng = np.random.default_rng(1)
     parts = {f"site{number:02d}": rng.integers(0, 4, (60 + number, 12)).astype(np.float32) for number in range(20)}
@@ -128,6 +132,7 @@ def test_twenty_sites() -> None:
     np.testing.assert_array_equal(found.components_, pooled.components_)
 
 
+@pytest.mark.further
 def test_ranges_of_the_contract_take_the_place_of_lowest_and_highest_answers(tmp_path: Path) -> None:
     """By default a site does not state them."""
     data = {name: each.with_confounders(None) for name, each in stored_sites(tmp_path).items()}

@@ -61,6 +61,7 @@ def assert_pooled(found: Any, results: dict[str, Any], pooled: Any) -> None:
     np.testing.assert_array_equal(rows, np.asarray(pooled.row_factors()))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in EXHAUSTIVE)) for name in MODELS])
 def test_a_fit_has_the_bits_of_the_concatenated_data(name: str, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sampled partitions and random starts depend on the numbers of partitions, blocks and rows in the data of all sites."""

@@ -54,6 +54,7 @@ def pooled(folder: Path, **parameters: Any) -> Any:
     return dfact.ICQF(3, executor="inline", **parameters).fit(dfact.concatenate([folder / f"{name}.zarr" for name in NAMES]))
 
 
+@pytest.mark.further
 def test_a_fit_survives_the_loss_of_a_site_and_of_the_coordinator(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit = ["fit", "icqf", "--sites", folder / "sites.toml", folder / "out.model", "-k", "3", "--max-iter", "150", "--tol", "0"]
     fit += ["--checkpoint", folder / "progress"]
@@ -87,6 +88,7 @@ def test_a_fit_survives_the_loss_of_a_site_and_of_the_coordinator(folder: Path, 
     assert main(["transform", str(folder / "out.model"), str(folder / "north.zarr"), str(folder / "north.csv")]) == 0
 
 
+@pytest.mark.further
 def test_a_selection_and_a_description(folder: Path, cluster: LocalCluster) -> None:
     """One of the sites has a cluster."""
     own = {"north": ["--scheduler", cluster.scheduler_address]}
@@ -105,6 +107,7 @@ def test_a_selection_and_a_description(folder: Path, cluster: LocalCluster) -> N
     assert len((folder / "items.csv").read_text().splitlines()) == 41
 
 
+@pytest.mark.further
 def test_a_policy_ends_the_fit_with_the_words_of_the_site(folder: Path) -> None:
     (folder / "policy.toml").write_text(POLICY + 'models = ["NMF"]\n')
     coordinator = started(folder, "coordinator", "fit", "icqf", "--sites", folder / "sites.toml", folder / "out.model", "-k", "3")

@@ -242,6 +242,7 @@ def test_texts_with_backslashes_pass() -> None:
     assert Message.decode(message.encode()).fields == message.fields
 
 
+@pytest.mark.further
 def test_mutated_messages_are_answered_or_refused() -> None:
     bench = Bench()
     outcomes = [bench.try_one(17, number) for number in range(40)]

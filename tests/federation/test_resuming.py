@@ -127,6 +127,7 @@ def pooled(data: dict[str, Dataset]) -> Any:
     return model().set_params(executor="inline").fit(dfact.concatenate(list(data.values())))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("checkpointed", [True, False])
 def test_a_site_that_is_started_again_catches_up(checkpointed: bool, data: dict[str, Dataset], pooled: Any, tmp_path: Path) -> None:
     hub = Hub(NAMES, wait=60, contract=None)
@@ -169,6 +170,7 @@ def test_a_site_with_a_cluster_resumes(then: str, client: Client, data: dict[str
     np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("behind", ["sites", "coordinator"])
 def test_a_coordinator_that_is_started_again_resumes(behind: str, data: dict[str, Dataset], pooled: Any, tmp_path: Path) -> None:
     """The checkpoints of the sites, or that of the coordinator, may be missing: the totals come from the others."""
@@ -238,6 +240,7 @@ def lose_coordinator(patch: pytest.MonkeyPatch, hub: Hub, name: str, ahead: str)
     return lambda answer: ahead == "coordinator" and bool(lost) and answer.fields.get("kind") == "sums"
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("name", "ahead"), [("pca", "sites"), ("pca", "coordinator"), ("admixture", "sites"), ("two passes", "coordinator")]
 )
@@ -271,6 +274,7 @@ def test_checkpoints_that_are_several_tiled_passes_apart_are_reported(
         sites.fit(make(), checkpoint)
 
 
+@pytest.mark.further
 def test_idle_sites_join_a_restarted_coordinator_and_carry_out_its_next_run(
     data: dict[str, Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,7 +121,6 @@ class Forwarder:
             end.close()
 
 
-@pytest.mark.slow
 def test_a_fit_over_tls_has_the_bits_of_the_pooled_fit(files: dict[str, Security]) -> None:
     sites = Sites(NAMES, LOCAL, security=files["coordinator"], wait=60)
     assert_bits_of_the_pooled_fit(fit_over(sites.address, sites, lambda name: {"security": files[name]}))

@@ -120,7 +120,7 @@ def steps_done(error: str) -> list[int]:
     return [int(number) for number in re.findall(r"step (\d+) \([\w ]+\) finished in", error)]
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_finished_job_does_not_run_again(finished: tuple[Path, str, str], finished_job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out, error = finished
     assert out == ""
@@ -151,7 +151,7 @@ def test_large_sources_are_identified_by_size_and_time(tmp_path: Path, monkeypat
     assert record._identity(source) == (8, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("change", "again"),
     [
@@ -299,7 +299,6 @@ def test_dry_run_estimates_memory_and_time(job: Path, capsys: pytest.CaptureFixt
     assert ", 8 fits one after the other, from a trial on the first rows" in printed
 
 
-@pytest.mark.slow
 def test_dry_run_reports_a_failing_step_and_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     dfact.import_array(rng.random((30, 6, 4)), tmp_path / "tensor.zarr")
@@ -317,7 +316,7 @@ def test_dry_run_reports_a_failing_step_and_continues(tmp_path: Path, capsys: py
     assert "step 1 (fit icqf) failed: X has 3 modes, expected rows (participants) and columns (items)" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("seed", ["", "seed = 0\n"], ids=["another each time", "the same"])
 def test_steps_run_again_if_the_model_they_read_has_changed(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
@@ -344,7 +343,6 @@ def test_steps_run_again_if_the_model_they_read_has_changed(seed: str, tmp_path:
     assert steps_done(capsys.readouterr().err) == []
 
 
-@pytest.mark.slow
 def test_log_lines_as_json(finished_job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finished_job.write_text(JOB.replace("max-iter = 30", "max-iter = 31").replace("[job]", "[job]\nmetrics-port = 0"))
     assert main(["run", str(finished_job), "--log", "json", "--run-id", "mine"]) == 0
@@ -389,7 +387,7 @@ def test_messages_of_libraries_have_their_level_and_step(log_format: str, capsys
         assert [line.split(" ", 1)[1] for line in lines] == said
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_failed_step_ends_the_job(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings, steps = (parts := JOB.split("[[step]]"))[0], dict(zip(STEPS.values(), parts[1:], strict=True))
     text = "[[step]]".join([settings, *(steps[name] for name in ("import", "fit icqf", "transform"))])
@@ -406,6 +404,7 @@ def test_failed_step_ends_the_job(job: Path, capsys: pytest.CaptureFixture[str])
     assert steps_done(capsys.readouterr().err) == [2, 3]
 
 
+@pytest.mark.further
 @pytest.mark.faults
 def test_job_killed_at_every_step_and_within_a_fit_has_the_same_results(
     job: Path, undisturbed: list[bytes], tmp_path_factory: pytest.TempPathFactory
@@ -449,7 +448,6 @@ def test_sigterm_within_a_fit_leaves_a_checkpoint(finished_job: Path, tmp_path_f
 FIT = '[[step]]\nrun = "fit icqf"\ndata = "answers.zarr"\nmodel = "m.model"\ncomponents = 2\nmax-iter = 3\n'
 
 
-@pytest.mark.slow
 def test_job_settings_apply_to_all_steps_and_path_spellings_are_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
     job = tmp_path / "job.toml"
@@ -545,8 +543,8 @@ def killed(folder: Path, job: Path, last_words: str) -> None:
     assert command.ended() == -signal.SIGKILL, command.said
 
 
+@pytest.mark.further
 @pytest.mark.process
-@pytest.mark.slow
 def test_output_to_overwrite_does_not_count_as_done_and_stability_is_refitted_with_its_model(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -575,6 +573,7 @@ def test_output_to_overwrite_does_not_count_as_done_and_stability_is_refitted_wi
     assert (tmp_path / "m.model" / "mine").exists()
 
 
+@pytest.mark.further
 @pytest.mark.faults
 def test_job_claimed_by_another_process_stops_at_its_next_step(
     finished_job: Path, undisturbed: list[bytes], tmp_path_factory: pytest.TempPathFactory

@@ -109,7 +109,6 @@ def test_rows_with_fewer_entries_than_components_and_with_none() -> None:
 
 
 @pytest.mark.parametrize("scale", [1, 1e6, 1e12])
-@pytest.mark.slow
 def test_rows_never_rise_where_the_ridge_is_below_rounding(scale: float) -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -196,7 +195,6 @@ def test_observed_entries_of_a_block() -> None:
 
 
 @pytest.mark.parametrize("k", [3, 10])
-@pytest.mark.slow
 def test_bits_do_not_depend_on_the_state_of_the_heap(k: int) -> None:
     A, Y = problem(0, n=60, m=30, k=k, observed=0.3)
     X, rng = np.random.default_rng(1).random((k, 60)), np.random.default_rng(2)

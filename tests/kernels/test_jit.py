@@ -87,7 +87,7 @@ def test_processes_that_need_a_kernel_at_the_same_time_compile_it_once(tmp_path:
 def test_a_process_that_fails_to_compile_keeps_no_turn_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_cache._Turn, "SECONDS", 0.05)
     failed = new_process(tmp_path)
-    with pytest.raises(Exception, match="(?i)typing"):
+    with pytest.raises(Exception, match=r"(?i)typing"):
         failed("text")
     assert new_process(tmp_path)(np.arange(5)) == 10
     failed._cache._cache_file._turn.end()  # as the end of the process does

@@ -91,7 +91,6 @@ FITS = {name: (case.make, case.data) for name, case in CASES.items() if name not
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FITS)
 def test_bits_do_not_depend_on_the_addresses_of_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for found in pkgutil.walk_packages(dfact.models.__path__, "dfact.models."):

@@ -286,7 +286,6 @@ def test_box_lasso_stops_at_the_tolerance(dtype):
 
 
 @every(seed=SEEDS, rho=[0.5, 3.0], change=[1.0, 1.02])
-@pytest.mark.slow
 def test_admm_equals_the_two_array_form(seed, rho, change):
     """Steps 3 and 4 with Z and A as two arrays, 20% missing, on models that leave the bounds."""
     lower, upper = np.full(17, 0.5), np.linspace(2, 2.9, 17)
@@ -463,7 +462,6 @@ def test_many_rows_meet_the_optimality_conditions(seed, case, dtype):
 
 
 @every(seed=SEEDS)
-@pytest.mark.slow
 def test_rows_to_a_small_tolerance(seed):
     rows = Rows(seed, n=10, m=30, k=4, upper=1.8, missing=0.1)
     X, unfinished = rows.solve(tolerance=1e-8)
@@ -581,7 +579,6 @@ def test_rows_with_collinear_loadings(kind, penalty, upper, dtype):
 
 
 @every(seed=range(20))
-@pytest.mark.slow
 def test_fewer_answers_than_components(seed):
     rows = Rows(seed, n=30, m=20, k=12, upper=2.0, missing=0.8, penalty=0.05)
     X, unfinished = rows.solve()

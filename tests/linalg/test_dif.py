@@ -65,7 +65,6 @@ def test_planted_effects_leave_the_anchor_and_the_impact_is_that_of_the_factors(
     assert_allclose(test.sd, within, rtol=1e-10)
 
 
-@pytest.mark.slow
 def test_standard_errors_are_the_spread_of_samples() -> None:
     effects, errors, impacts, impact_errors = [], [], [], []
     _, group, loadings = planted(0, 300)
@@ -166,7 +165,6 @@ def test_anchors_of_few_items_or_of_a_minority_are_weak() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow
 def test_unequal_variances_of_binary_answers_do_not_flag_items(seed: int) -> None:
     X, group, loadings = planted(seed, 4000, dif=0.0, spread=1.5)
     binary = (np.linspace(1.8, 4.6, 16) < X).astype(float)

@@ -65,7 +65,6 @@ def test_undefined_indices_are_nan() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.slow
 def test_score_reliability_is_the_squared_correlation_of_scores_and_factors(seed: int) -> None:
     rng = np.random.default_rng(seed)
     loadings, R = one_factor(8)

@@ -82,7 +82,6 @@ def test_right_singular_vectors_are_those_of_numpy(m: int, seed: int) -> None:
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow
 def test_right_singular_vectors_of_many_columns_are_those_of_numpy(seed: int, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(svd, "_BASIS_ENTRIES", 0)
     monkeypatch.setattr(tiles, "_TILE_COLUMNS", 60)
@@ -126,7 +125,6 @@ def test_many_columns_and_a_rank_below_the_number_of_vectors(monkeypatch: pytest
     assert sigma[3] < 1e-6 * sigma[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("m", [40, 150])
 def test_sparse_rows_give_the_singular_vectors_of_the_dense_ones(m: int) -> None:
     X = low_rank(300, m, 3, 0.0, 0) * (np.random.default_rng(1).random((300, m)) < 0.2)
@@ -192,7 +190,6 @@ def squared_distances(X: NDArray[np.float64], centers: NDArray[np.float64]) -> N
     return np.square(X[:, None] - centers).sum(axis=2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sample", [300, 5000])
 @pytest.mark.parametrize("seed", range(2))
 def test_kmeans_by_passes_reaches_scikit_learns(seed: int, sample: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +210,6 @@ def test_kmeans_by_passes_reaches_scikit_learns(seed: int, sample: int, monkeypa
             assert nearest.tolist() == np.flatnonzero(Y[:, :k].any(axis=1))[distances.argmin(axis=0)].tolist()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_search_finds_as_good_clusters_as_many_starts(seed: int) -> None:
     k = 8
@@ -266,7 +262,6 @@ def test_rows_on_all_sides_are_no_cone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.slow
 def test_the_cones_corners_are_its_pure_rows(seed: int) -> None:
     rng = np.random.default_rng(seed)
     corners = np.abs(np.eye(3) + 0.2 * rng.random((3, 3)))

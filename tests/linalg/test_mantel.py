@@ -61,6 +61,7 @@ def test_strata_without_both_groups_count_nothing() -> None:
     assert np.isnan(rest).all()
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", range(3))
 def test_planted_item_leaves_the_total_and_others_are_not_flagged(seed: int) -> None:
     X, g = graded(seed)
@@ -92,7 +93,6 @@ def test_several_groups_each_with_the_reference_and_rows_of_none_left_out() -> N
 
 
 @pytest.mark.parametrize("executor", ["threads"])
-@pytest.mark.slow
 def test_bits_depend_neither_on_executor_nor_on_storage(executor: str, tmp_path: Path) -> None:
     X, g = graded(2, 9000)
     stored = dfact.import_array(X, tmp_path / "x.zarr")

@@ -67,7 +67,6 @@ def test_published_tetrachoric_correlations() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.slow
 def test_neither_tiles_nor_threads_nor_blocks_change_a_bit(
     seed: int, weighted: bool, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +158,6 @@ def test_tiles_cover_all_items() -> None:
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, -0.5, 0.9, 0.99])
-@pytest.mark.slow
 def test_planted_correlations_are_recovered_within_their_standard_errors(rho: float) -> None:
     z, cuts = [], np.array([[-0.9, 0.1, 0.8], [-0.6, 0.2, 1.1]])
     for seed in range(40):

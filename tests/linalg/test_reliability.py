@@ -69,7 +69,6 @@ def test_adequacy_is_that_of_residuals(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.slow
 def test_intervals_and_tests_have_their_levels(seed: int) -> None:
     """Of parallel items with a known alpha, the interval covers it as often as it says; unrelated items are rejected in 5%."""
     rng = np.random.default_rng(seed)

@@ -93,7 +93,6 @@ def test_the_common_part_is_kept_at_a_minimum(seed: int) -> None:
         assert quartimin(np.linalg.solve(near, loadings.T).T) >= found.criterion - 1e-12
 
 
-@pytest.mark.slow
 def test_the_minimum_does_not_depend_on_the_starts() -> None:
     loadings = mixed(3)[0] + 0.1 * np.random.default_rng(3).normal(size=(15, 3))
     values = [oblimin(loadings @ ortho_group.rvs(3, random_state=seed), seed=seed).criterion for seed in range(4)]
@@ -112,7 +111,6 @@ def test_one_factor_and_items_without_communality_are_kept() -> None:
 
 @psychometrics
 @pytest.mark.parametrize(("correlation", "criteria"), [("pearson", (0.206568, 1.419051)), ("polychoric", (0.273952, 1.404549))])
-@pytest.mark.slow
 def test_factors_of_gparotation(correlation: str, criteria: tuple[float, float]) -> None:
     R = bfi().corr().to_numpy() if correlation == "pearson" else oracle("polychoric_bfi.csv")
     extraction = minres(R, 5, tol=1e-9)

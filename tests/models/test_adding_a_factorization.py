@@ -140,7 +140,6 @@ def counts(seed: int, n: int = 400, m: int = 30, k: int = 3) -> NDArray[np.float
     return V
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_the_objective_falls_to_a_fixed_point(seed: int) -> None:
     V = counts(seed)
@@ -161,7 +160,6 @@ class TestEstimator(EstimatorSuite):
         return np.vstack([counts(0)] * 4).astype(np.float32)
 
 
-@pytest.mark.slow
 def test_a_new_model_inherits_the_shared_functions(tmp_path: Path) -> None:
     V, seen = counts(1), []
     model = clone(PoissonMF(2, max_iter=5, tol=0)).set_params(callbacks=[seen.append]).fit(V)
@@ -188,7 +186,7 @@ def test_a_new_model_inherits_the_shared_functions(tmp_path: Path) -> None:
     assert any("row 5 has no observed entry" in str(warning.message) for warning in caught)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_a_new_model_has_commands_a_report_and_a_bootstrap(tmp_path: Path) -> None:
     dfact.import_array(counts(0), tmp_path / "counts.zarr")
     data, fitted, chosen = (str(tmp_path / name) for name in ("counts.zarr", "fitted.model", "chosen.model"))

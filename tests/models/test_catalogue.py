@@ -45,7 +45,6 @@ def test_commands_of_the_catalogue_are_those_that_fit_models() -> None:
     assert set(cli.commands["fit"].commands) == set(BY_COMMAND)  # type: ignore[attr-defined]  # click types groups as commands
 
 
-@pytest.mark.slow
 def test_the_catalogue_imports_no_model() -> None:
     code = "import sys, dfact; print(*(name for name in sys.modules if name.split('.')[0] in ('numba', 'sklearn', 'numpy')))"
     assert not subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

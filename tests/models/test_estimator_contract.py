@@ -81,6 +81,5 @@ def cases() -> Iterator[Any]:
     "ignore:row .* has no observed entry",
 )
 @pytest.mark.parametrize(("estimator", "check"), list(cases()))
-@pytest.mark.slow
 def test_scikit_learn_contract(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)

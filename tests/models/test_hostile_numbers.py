@@ -224,7 +224,6 @@ def outcome(solver: Solver, case: str, seed: int, dtype: str) -> str:
 
 @pytest.mark.parametrize("dtype", exhaustive_after(1, ["float32", "float64"]))
 @pytest.mark.parametrize("name", exhaustive_unless(lambda name: "," not in name, SOLVERS))
-@pytest.mark.slow
 def test_hostile_data_are_fitted_or_refused(name: str, dtype: str) -> None:
     solver, failed = SOLVERS[name], []
     for seed, case in enumerate((*DATA, "more components")):
@@ -251,7 +250,7 @@ def test_entries_beyond_the_range_of_the_precision_are_refused(dtype: str) -> No
         fitted.transform(X * highest)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("name", ["ICQF", "ICQF, ADMM", "L1NMF", "ExpectileMF", "ElasticCP", "GradeOfMembership"])
 def test_parameters_of_any_size_are_fitted_or_refused(name: str) -> None:
     solver = SOLVERS[name]
@@ -331,7 +330,6 @@ def test_an_integer_weight_equals_copies_of_the_row() -> None:
     np.testing.assert_allclose(weighted.components_, copied.components_, atol=1e-7)
 
 
-@pytest.mark.slow
 def test_items_of_weight_0_alone_are_described_without_dividing_by_0() -> None:
     X, w = with_an_entry_per_column(1), np.ones(N)
     w[0] = 0

@@ -114,7 +114,6 @@ def test_round_trip_of_a_table_in_memory(tmp_path: Path) -> None:
         loaded.transform(X[X.columns[::-1]])
 
 
-@pytest.mark.slow
 def test_parameters_of_every_kind_are_restored(tmp_path: Path) -> None:
     X = planted_answers(N, M, K, 4)
     start = np.random.default_rng(0).random((K, M))
@@ -138,7 +137,6 @@ def test_parameters_of_every_kind_are_restored(tmp_path: Path) -> None:
     loaded.fit(X)
 
 
-@pytest.mark.slow
 def test_large_arrays_are_copied_by_chunks(tmp_path: Path, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_rows(block_rows=(8, 64), chunk_entries=1 << 10, partition_entries=1 << 10)
     monkeypatch.setattr(persistence, "_LABEL_ROWS", 100)
@@ -152,14 +150,12 @@ def test_large_arrays_are_copied_by_chunks(tmp_path: Path, cut_rows: CutRows, mo
             np.testing.assert_array_equal(np.asarray(persistence._read_array(group, name, digest, lazy=lazy)), values)
 
 
-@pytest.mark.slow
 def test_versions_of_the_writer_are_saved(saved: Path) -> None:
     versions = saved_versions(saved)
     assert versions["numpy"] == np.__version__
     assert versions["dfact"] == dfact.__version__
 
 
-@pytest.mark.slow
 def test_an_existing_model_is_replaced_only_with_overwrite(
     model: dfact.ICQF, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +292,6 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-@pytest.mark.slow
 def test_a_damaged_model_is_refused(saved: Path, case: str) -> None:
     damage, message = REFUSALS[case]
     damage(saved)
@@ -304,7 +299,6 @@ def test_a_damaged_model_is_refused(saved: Path, case: str) -> None:
         dfact.load_model(saved)
 
 
-@pytest.mark.slow
 def test_a_fill_value_that_its_type_cannot_hold_is_refused(saved: Path) -> None:
     document = saved / "components_" / "zarr.json"
     metadata = json.loads(document.read_text())
@@ -348,7 +342,6 @@ def test_paths_without_a_model_are_refused(tmp_path: Path, dataset: dfact.Datase
 
 
 @pytest.mark.parametrize("bits", exhaustive_after(1, [2, 32]))
-@pytest.mark.slow
 def test_any_flipped_bit_is_detected(bits: int, model: dfact.ICQF, saved: Path) -> None:
     """For any bit of any file the model is refused, or equal (the bit has no meaning, such as one of a space)."""
     rng = np.random.default_rng(7)
@@ -365,7 +358,6 @@ def test_any_flipped_bit_is_detected(bits: int, model: dfact.ICQF, saved: Path) 
 
 
 @pytest.mark.process
-@pytest.mark.slow
 def test_a_new_process_loads_models_by_the_names_of_their_classes(tmp_path: Path) -> None:
     """No class is imported beforehand: the name of the class in the document is enough to find it."""
     rng = np.random.default_rng(0)
@@ -401,7 +393,6 @@ def test_effects_that_the_model_does_not_have_are_refused(model: dfact.ICQF, sav
         store_and_load()
 
 
-@pytest.mark.slow
 def test_annotations_are_added_and_replaced(model: dfact.ICQF, saved: Path) -> None:
     annotated = copy(model)
     for value in (1.0, 2.0, 3.0):
@@ -416,7 +407,6 @@ def test_annotations_are_added_and_replaced(model: dfact.ICQF, saved: Path) -> N
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.slow
 def test_an_interrupted_annotation_leaves_the_earlier_or_the_new_one(
     seed: int, model: dfact.ICQF, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,6 @@ def test_the_number_of_factors_takes_the_effective_number() -> None:
 
 # Weights of datasets.
 @pytest.mark.parametrize("name", models())
-@pytest.mark.slow
 def test_weights_of_a_dataset_are_used_unless_left_out(name: str, tmp_path: Path) -> None:
     M, w = survey(8)
     dataset = dfact.import_array(M, tmp_path / "d.zarr", weights=w)
@@ -202,7 +201,6 @@ def partitioned(cut_rows: CutRows) -> None:
     ("name", "executor"),
     exhaustive_after(2, [("fa", "threads"), ("l1nmf", "distributed"), ("fa", "distributed"), ("l1nmf", "threads")]),
 )
-@pytest.mark.slow
 def test_every_executor_gives_the_same_bits(name: str, executor: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     M, w = survey(10, n=800)
     dataset = dfact.import_array(M, tmp_path / "d.zarr", weights=w)

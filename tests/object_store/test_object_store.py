@@ -305,6 +305,7 @@ def test_object_store_gives_the_bits_of_a_folder(
         loaded.transform(dataset, out=f"{bucket}/a/factors.zarr")
 
 
+@pytest.mark.further
 def test_sparse_and_joined_datasets_in_an_object_store(X: NDArray[np.float64], bucket: str) -> None:
     import scipy.sparse as sp
 
@@ -318,6 +319,7 @@ def test_sparse_and_joined_datasets_in_an_object_store(X: NDArray[np.float64], b
     assert joined.column_labels[0] == "one.0"
 
 
+@pytest.mark.further
 def test_command_line(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "x.npy", planted_answers(200, 10, 2, seed=2))
     data, model, out = f"{bucket}/x.zarr", f"{bucket}/x.model", f"{bucket}/factors.zarr"
@@ -371,6 +373,7 @@ def test_a_folder_is_listed_once_and_its_files_are_read_by_ranges(bucket: str, p
         open_input("s3://nobody-has-this/none")
 
 
+@pytest.mark.further
 @pytest.mark.faults
 def test_transient_errors_of_reading_a_file_are_retried(bucket: str, proxy: Proxy) -> None:
     content = np.random.default_rng(1).bytes(30_000_000)
@@ -384,6 +387,7 @@ def test_transient_errors_of_reading_a_file_are_retried(bucket: str, proxy: Prox
         open_input_file(f"{bucket}/a b/x+1.bin")
 
 
+@pytest.mark.further
 def test_imports_from_a_bucket(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answers = planted_answers(50, 6, 2, seed=3)
     lines = ["id," + ",".join(f"q{j}" for j in range(6)), *(f"p{i}," + ",".join(f"{x:g}" for x in row) for i, row in enumerate(answers))]
@@ -412,6 +416,7 @@ def test_imports_from_a_bucket(bucket: str, tmp_path: Path, capsys: pytest.Captu
     assert dfact.open_dataset(tmp_path / "y.zarr").shape == (51, 6)
 
 
+@pytest.mark.further
 def test_arrays_and_statistical_files_are_read_from_a_bucket(bucket: str, tmp_path: Path) -> None:
     """Each file gives the dataset that its copy on this machine gives."""
     pyreadstat = pytest.importorskip("pyreadstat")
@@ -469,6 +474,7 @@ class TestObjectStore(ZarrStoreSuite):
     def reach(self, client: Client) -> None:
         client.run(os.environ.update, settings(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])))
 
+    @pytest.mark.further
     def test_what_is_still_to_be_read_is_not_replaced(self, X: NDArray[np.float64], location: str) -> None:
         labels = np.arange(100).astype(str).astype(object)
         one, two = (dfact.import_array(X[:100], f"{location}/{name}.zarr", row_labels=labels) for name in ("one", "two"))
@@ -482,6 +488,7 @@ class TestObjectStore(ZarrStoreSuite):
         assert dfact.open_dataset(f"{location}/one.zarr").shape == dfact.open_dataset(f"{location}/two.zarr").shape == (100, M)
 
 
+@pytest.mark.further
 def test_what_is_replaced_is_refused_meanwhile(X: NDArray[np.float64], bucket: str) -> None:
     address = f"{bucket}/x.zarr"
     dfact.import_array(X[:100], address)
@@ -506,6 +513,7 @@ def test_chunk_missing_after_opening_is_named(X: NDArray[np.float64], bucket: st
 # a server that errs
 
 
+@pytest.mark.further
 @pytest.mark.faults
 def test_transient_errors_of_the_server_are_retried(X: NDArray[np.float64], local: dfact.Dataset, bucket: str, proxy: Proxy) -> None:
     proxy.every = 12
@@ -526,6 +534,7 @@ def test_many_errors_within_the_time_for_retries_are_survived(bucket: str, proxy
     assert next(left, None) is None
 
 
+@pytest.mark.further
 @pytest.mark.faults
 def test_permanent_errors_of_the_server_are_reported(X: NDArray[np.float64], bucket: str, proxy: Proxy) -> None:
     dataset = dfact.import_array(X, f"{bucket}/x.zarr")
@@ -550,6 +559,7 @@ def fail_while_writing(address: str, proxy: Proxy) -> None:
         group.create_group("values")
 
 
+@pytest.mark.further
 @pytest.mark.faults
 def test_fit_resumes_from_a_checkpoint_in_the_store(X: NDArray[np.float64], local: dfact.Dataset, bucket: str, proxy: Proxy) -> None:
     """With transient errors of the server; also a selection."""
@@ -580,6 +590,7 @@ def test_fit_resumes_from_a_checkpoint_in_the_store(X: NDArray[np.float64], loca
     assert selections[0].table.equals(selections[1].table)  # the seconds, too: nothing was computed again
 
 
+@pytest.mark.further
 def test_job_record_in_an_object_store(X: NDArray[np.float64], bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.import_array(X, f"{bucket}/job.zarr")
     job = f"""

@@ -12,7 +12,6 @@ from tests.suites.hostile_data import DATA, N, refusal
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of items that correlate negatively with the rest
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", exhaustive_after(1, ["float64", "float32"]))
 @pytest.mark.parametrize("missing", ["pairwise", "listwise"])
 @pytest.mark.parametrize("correlation", ["pearson", "polychoric"])

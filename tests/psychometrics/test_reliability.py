@@ -97,7 +97,6 @@ def assert_as_in_r(description: dfact.Description, data: pd.DataFrame, rows: str
 
 
 @pytest.mark.parametrize("kind", ["array", "dataset"])
-@pytest.mark.slow
 def test_bfi_is_as_in_r(bfi: pd.DataFrame, kind: str, tmp_path: Path) -> None:
     data: Any = bfi if kind == "array" else dfact.import_array(bfi, tmp_path / "bfi.zarr")
     description = dfact.describe(data, scales=BFI_ITEMS)
@@ -110,7 +109,6 @@ def test_bfi_is_as_in_r(bfi: pd.DataFrame, kind: str, tmp_path: Path) -> None:
         assert_same(description, dfact.describe(bfi, scales=BFI_ITEMS))
 
 
-@pytest.mark.slow
 def test_complete_rows_of_bfi_are_as_in_r(bfi: pd.DataFrame) -> None:
     complete = dfact.describe(bfi.dropna(), scales=BFI_ITEMS, interval="feldt")
     assert_as_in_r(complete, bfi.dropna(), "listwise")
@@ -248,7 +246,6 @@ def test_equal_weights_change_nothing(missing: str) -> None:
     np.testing.assert_allclose(equal.scales[list(FIGURES)], plain.scales[list(FIGURES)], atol=1e-8)
 
 
-@pytest.mark.slow
 def test_polychoric_figures_are_those_of_the_published_correlations(bfi: pd.DataFrame) -> None:
     R = pd.read_csv(REAL_DATA / "psychometrics" / "oracles" / "polychoric_bfi.csv", index_col=0).to_numpy()
     description = dfact.describe(bfi, scales=BFI_ITEMS, correlation="polychoric")
@@ -269,7 +266,6 @@ def test_polychoric_figures_are_those_of_the_published_correlations(bfi: pd.Data
 
 
 @pytest.mark.parametrize("missing", ["pairwise", "listwise"])
-@pytest.mark.slow
 def test_polychoric_figures_exclude_constant_items_and_are_the_same_on_threads(missing: str) -> None:
     X = questionnaire(15_000, 8, 0)
     X[:, 2] = 3
@@ -298,7 +294,6 @@ def stored(X: NDArray[np.float64], path: Path) -> dfact.Dataset:
         [(*shape, missing) for shape in ((200, 8), (20_000, 8), (15_000, 40)) for missing in ("pairwise", "listwise")],
     ),
 )
-@pytest.mark.slow
 def test_bits_do_not_depend_on_storage_or_threads(n: int, m: int, missing: str, tmp_path: Path) -> None:
     """For 1, 2 and many partitions."""
     X = questionnaire(n, m, 0)
@@ -333,7 +328,6 @@ def test_weighted_bits_are_those_of_a_cluster(client: Client, correlation: str, 
 
 
 @pytest.mark.parametrize("missing", ["pairwise", "listwise"])
-@pytest.mark.slow
 def test_weighted_polychoric_figures_are_those_of_the_factor_analysis(missing: str) -> None:
     X, w = questionnaire(500, 6, 1, missing=0.02), np.random.default_rng(1).gamma(2, 1, 500)
     model = dfact.FactorAnalysis(1, correlation="polychoric", missing=missing).fit(X, sample_weight=w)
@@ -395,7 +389,6 @@ def test_what_has_no_figure_has_a_reason() -> None:
     assert 0 < description.kmo < 1
 
 
-@pytest.mark.slow
 def test_items_that_determine_one_another_have_no_inverse() -> None:
     X = questionnaire(300, 6, 0, missing=0)
     X[:, 5] = X[:, 4]
@@ -485,7 +478,6 @@ def survey(tmp_path: Path) -> Path:
     return tmp_path / "survey.zarr"
 
 
-@pytest.mark.slow
 def test_codebooks_give_scales_keys_and_wordings(survey: Path) -> None:
     description = dfact.describe(survey)
     assert list(description.scales.index) == ["calm", "open"]
@@ -498,7 +490,6 @@ def test_codebooks_give_scales_keys_and_wordings(survey: Path) -> None:
         assert list(dfact.describe(survey, keys={}).items["key"]) == [1] * 6
 
 
-@pytest.mark.slow
 def test_command_prints_and_writes_the_tables(survey: Path, capsys: pytest.CaptureFixture[str]) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     folder = survey.parent
@@ -535,7 +526,6 @@ def test_command_prints_and_writes_the_tables(survey: Path, capsys: pytest.Captu
     assert "\na  " in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_command_uses_the_weights_of_the_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X, w = questionnaire(200, 4, 0), np.random.default_rng(0).gamma(2, 1, 200)
     dataset, table = dfact.import_array(X, tmp_path / "d.zarr", weights=w), str(tmp_path / "t.csv")
@@ -552,7 +542,6 @@ def test_command_uses_the_weights_of_the_dataset(tmp_path: Path, capsys: pytest.
     assert not np.allclose(weighted.items["msa"], dfact.describe(X, correlation="polychoric").items["msa"], atol=1e-4)
 
 
-@pytest.mark.slow
 def test_command_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.import_array(questionnaire(200, 4, 0), tmp_path / "d.zarr")
     assert main(["describe", str(tmp_path / "d.zarr"), "--plan", "--memory-limit", "2GiB"]) == 0

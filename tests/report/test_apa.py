@@ -162,7 +162,6 @@ def test_numbers(given: float, decimals: int, bounded: bool, expected: str) -> N
     assert number(given, decimals, bounded=bounded) == expected
 
 
-@pytest.mark.slow
 def test_commands_write_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X = answers(0)
     dfact.import_array(X.to_numpy(), tmp_path / "d.zarr", column_labels=list(X))

@@ -93,7 +93,7 @@ def test_stored_factors_and_their_labels(tmp_path: Path) -> None:
     assert_allclose(table, np.asarray(model.memberships_), atol=1e-7)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     M = planted_answers(60, 8, 2, 1)
     model = dfact.ICQF(2).fit(M, confounders={"age": np.arange(60) % 17 + 0.5})
@@ -144,7 +144,6 @@ def test_effects_and_impact_have_their_intervals(tmp_path: Path) -> None:
         write_confounder_effects(dfact.ICQF(2).fit(M), tmp_path / "n.csv")
 
 
-@pytest.mark.slow
 def test_transform_writes_in_the_same_order(tmp_path: Path) -> None:
     stored = dfact.import_array(planted_answers(60, 8, 3, 2), tmp_path / "d.zarr")
     dfact.save_model(dfact.ICQF(3).fit(stored), tmp_path / "m")
@@ -157,7 +156,6 @@ NAMES = ["=1+1", "+Q2", "-Q3", "@SUM(A1)", "\tQ5", "-7", "+1.5e3", "Q8"]
 """Labels of which a spreadsheet would interpret the first five."""
 
 
-@pytest.mark.slow
 def test_cells_are_no_formulas(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     model: Any = dfact.ICQF(2).fit(pd.DataFrame(planted_answers(100, 8, 2, 0), columns=NAMES), confounders={"=age": np.arange(100) % 7})
@@ -185,7 +183,7 @@ def test_cells_are_no_formulas(tmp_path: Path) -> None:
     assert_allclose(loadings, table.iloc[:, 3:], rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_texts_and_scales_come_from_the_codebook_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     items = tuple(dfact.Item(f"Q{j}", f"Statement {j}", scale="calm" if j < 3 else "") for j in range(6))
     labels = [item.name for item in items]

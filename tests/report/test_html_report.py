@@ -370,7 +370,6 @@ def hostile_pages(folder: Path) -> Iterator[Path]:
     yield folder / "several.html"
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # few iterations; glyphs that the font lacks
 def test_nothing_in_hostile_labels_runs(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
     for path in hostile_pages(tmp_path):
@@ -519,7 +518,7 @@ def fits() -> dict[str, tuple[Any, Any]]:
     return {type(model).__name__: (model.fit(X), X) for model, X in models}
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_the_codebook_of_the_data_is_replaced_by_given_texts(tmp_path: Path) -> None:
     model = dfact.GradeOfMembership(2, method="srsc", random_state=0).fit(described(tmp_path, [f"Question {j}" for j in range(12)]))
     dfact.write_report(model, tmp_path / "r.html")
@@ -535,7 +534,7 @@ def test_the_codebook_of_the_data_is_replaced_by_given_texts(tmp_path: Path) -> 
         dfact.write_report(model, tmp_path / "t.html", texts={"R1": "Other words"})
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_the_codebook_of_a_tensor_describes_its_second_mode(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = np.einsum("ir,jr,kr->ijk", *(rng.random((n, 2)) for n in (30, 5, 3)))
@@ -555,8 +554,8 @@ def test_the_codebook_of_a_tensor_describes_its_second_mode(tmp_path: Path) -> N
     assert found[5:8] == ["mode 3: intake", "mode 3: week &lt;6&gt;", "mode 3: week &lt;6&gt;"]
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("m", [8, 20])
-@pytest.mark.slow
 def test_plots_name_items_with_the_beginning_of_their_wording(tmp_path: Path, m: int) -> None:
     dataset = described(tmp_path, ["Costs of $x^{$ per year, " + "very " * 20 + "long"] * m)
     for model in (dfact.ICQF(2, max_iter=3).fit(dataset), dfact.GradeOfMembership(2, method="srsc", random_state=0).fit(dataset)):
@@ -573,7 +572,6 @@ def without_codebook(model: Any) -> Any:
     return plain
 
 
-@pytest.mark.slow
 def test_every_model_has_a_report(tmp_path: Path) -> None:
     known = fits()
     assert {name for name, model in MODELS.items() if model.__module__.startswith("dfact.")} <= {*known, "CPModel"}
@@ -586,7 +584,6 @@ def test_every_model_has_a_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ICQF", "L1NMF", "FactorAnalysis", "GradeOfMembership", "ExpectileMF", "ElasticCP"])
-@pytest.mark.slow
 def test_errors_by_item(name: str) -> None:
     model, X = fits()[name]
     table = item_errors(model, fitted_dataset(model, X))
@@ -598,6 +595,7 @@ def test_errors_by_item(name: str) -> None:
     assert_allclose(table["mean"], np.nanmean(X, axis=others), atol=1e-9)
 
 
+@pytest.mark.further
 def test_errors_of_stored_answers_are_in_their_units(tmp_path: Path) -> None:
     M = planted_answers(300, 8, 2, 1, 0.1)
     frame = pd.DataFrame(np.where(np.isnan(M), 0, M + 1).astype(int), columns=[f"q{j}" for j in range(8)])
@@ -662,7 +660,7 @@ def test_similar_items_are_adjacent_within_their_groups() -> None:
         assert (np.diff(kinds[part]) != 0).sum() <= 2
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_a_report_of_a_thousand_items_is_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     M = pd.DataFrame(rng.integers(0, 4, (120, 1000)).astype(float), columns=[f"questionnaire{j % 7}_item{j}" for j in range(1000)])
@@ -679,7 +677,7 @@ def test_styles_that_marks_share_are_written_once() -> None:
     assert _share_styles(f"<svg>{mark * 3}{label}</svg>") == f"<svg><style>.s0{{fill: red}}</style>{shared}{label}</svg>"
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_equal_models_give_equal_files(tmp_path: Path) -> None:
     model = dfact.ICQF(2).fit(planted_answers(40, 6, 2, 0))
     for name in "ab":
@@ -687,7 +685,6 @@ def test_equal_models_give_equal_files(tmp_path: Path) -> None:
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
-@pytest.mark.slow
 def test_selected_model_records_its_selection(tmp_path: Path) -> None:
     M = planted_answers(60, 10, 2, 0)
     select = dfact.selection
@@ -711,7 +708,6 @@ def test_selected_model_records_its_selection(tmp_path: Path) -> None:
     assert_allclose(chosen[0].model.selection_.errors, chosen[0].table["se"])  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
 def test_invalid_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     M = planted_answers(40, 6, 2, 0)
     stored = dfact.import_array(M, tmp_path / "d.zarr")
@@ -737,7 +733,6 @@ def test_invalid_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
         dfact.write_report(model, path)
 
 
-@pytest.mark.slow
 def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dataset = dfact.import_array(planted_answers(40, 3, 2, 0), tmp_path / "d.zarr", column_labels=["a", "b", "c"])
     dfact.save_model(dfact.ICQF(2, max_iter=3).fit(dataset), tmp_path / "m")
@@ -760,7 +755,7 @@ def luminance(color: str) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_images_have_contrast_on_light_and_dark_pages(tmp_path: Path) -> None:
     pages = {"light": luminance("#ffffff"), "dark": luminance("#16181d")}
     for color in COLORS:
@@ -795,7 +790,6 @@ def test_infinite_values_are_shown_without_a_shade() -> None:
     assert [row[1].style for row in table.rows] == ["", finite.rows[0][1].style, ""]
 
 
-@pytest.mark.slow
 def test_greys_have_contrast_on_the_dark_page(tmp_path: Path) -> None:
     """Greys of plots that the command line shares are recoloured, text above all."""
     Pi = np.random.default_rng(0).dirichlet([0.3] * 3, 200)

@@ -111,9 +111,9 @@ def test_explained_share() -> None:
     assert model.explained_share_ == pytest.approx(1 - residual / np.nansum((X - np.nanmean(X, axis=0)) ** 2), rel=1e-6)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("ending", ["csv", "parquet", "zarr"])
 @pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.slow
 def test_factors_are_read_back_from_each_format(tmp_path: Path, ending: str, stored: bool, cut_rows: CutRows) -> None:
     cut_rows(chunk_entries=1 << 12, partition_entries=1 << 12)  # several chunks
     n = 5000
@@ -174,7 +174,6 @@ def test_invalid_destinations_are_refused(tmp_path: Path) -> None:
         write_factors(tmp_path / "file" / "folder" / "w.csv", np.zeros((2, 1)), ["a"])
 
 
-@pytest.mark.slow
 def test_heatmap_groups_items_by_factor(model: dfact.ICQF, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # pyplot must not be needed, even if another test imported it
     figure = loadings_heatmap(model)

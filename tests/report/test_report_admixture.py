@@ -75,7 +75,7 @@ def test_files_are_written_by_blocks(model: dfact.Admixture, tmp_path: Path, mon
         assert (tmp_path / f"x.{ending}").read_bytes() == (tmp_path / f"y.{ending}").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_commands_write_and_refuse_files(model: dfact.Admixture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.save_model(model, tmp_path / "m")
     fitted = str(tmp_path / "m")
@@ -100,7 +100,7 @@ def test_commands_write_and_refuse_files(model: dfact.Admixture, tmp_path: Path,
         assert not (tmp_path / name).exists()
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.filterwarnings("default:.*no genotype")
 def test_projected_memberships_are_written(model: dfact.Admixture, tmp_path: Path) -> None:
     store(tmp_path, genotypes(40, 150, 3, 5))
@@ -138,7 +138,7 @@ def test_files_that_are_missing_or_compressed(tmp_path: Path) -> None:
         dfact.report.read_frequencies(tmp_path / "y.P.gz")
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_log_likelihood_of_the_files_of_admixture() -> None:
     folder = REAL_DATA / "genotypes" / "hapmap3"
     if not folder.is_dir():
@@ -216,7 +216,7 @@ def test_plot_of_a_model(model: dfact.Admixture, tmp_path: Path) -> None:
     save_figure(figure, tmp_path / "structure.png")
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_report_shows_populations_of_the_data(model: dfact.Admixture, tmp_path: Path) -> None:
     k = len(model.allele_frequencies_)
     G = genotypes(90, 150, k, k)
@@ -232,7 +232,6 @@ def test_report_shows_populations_of_the_data(model: dfact.Admixture, tmp_path: 
     assert "convergence" in [found.name for found in make_document(model).sections]
 
 
-@pytest.mark.slow
 def test_a_model_keeps_the_populations_and_their_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["north", "south", "-"]
     G, _ = planted_genotypes(60, 150, 2, 4)

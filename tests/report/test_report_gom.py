@@ -184,7 +184,6 @@ def test_text_of_other_models_and_of_none() -> None:
         model_text({})
 
 
-@pytest.mark.slow
 def test_selection_text(data: dfact.Dataset) -> None:
     selection = dfact.selection.select_by_modularity(dfact.GradeOfMembership(random_state=0), data, [3, 2])
     assert selection_text(selection) == "  n_components  modularity\n             3  0.004439\n             2  0.006695    best"
@@ -215,8 +214,8 @@ def labels(axes: Any) -> list[str]:
     return [tick.get_text() for tick in axes.get_xticklabels()]
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("most", [2000, 10])
-@pytest.mark.slow
 def test_two_classes_on_a_line(two: dfact.GradeOfMembership, most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("dfact.report.presenters.gom.plots._MAX_POINTS", most)
     figure = membership_plot(two)
@@ -248,7 +247,6 @@ def test_three_classes_in_a_triangle(three: dfact.GradeOfMembership) -> None:
     assert len(figure.legends[0].get_texts()) == len(LEVELS)
 
 
-@pytest.mark.slow
 def test_many_subjects_as_a_density(three: dfact.GradeOfMembership, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.report.presenters.gom.plots._MAX_POINTS", 10)
     rng = np.random.default_rng(0)
@@ -279,7 +277,6 @@ def test_plot_of_four_classes_is_refused(data: dfact.Dataset) -> None:
         membership_plot(model)
 
 
-@pytest.mark.slow
 def test_heat_maps(two: dfact.GradeOfMembership, small: Any) -> None:
     figure = item_heatmap(two)
     axes, bar = figure.axes
@@ -304,7 +301,7 @@ def test_heat_maps(two: dfact.GradeOfMembership, small: Any) -> None:
             memberships_heatmap(small, rows)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_failed_figure_leaves_the_old_file(two: dfact.GradeOfMembership, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figure, path = item_heatmap(two), tmp_path / "items.pdf"
     save_figure(figure, path)

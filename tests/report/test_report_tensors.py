@@ -48,7 +48,7 @@ def test_tables_have_the_labels_and_unit_vectors(model: Any) -> None:
         np.testing.assert_allclose(table.iloc[:, 0] * np.linalg.norm(model.factors_[n][:, 0]), np.asarray(model.factors_[n])[:, 0])
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_ordered_modes_are_lines_and_others_bars(model: Any, tmp_path: Path) -> None:
     figure = modes_plot(model)
     samples, wavelengths, times = figure.axes
@@ -74,7 +74,7 @@ def test_long_modes_are_left_out_and_an_empty_model_has_panels() -> None:
     assert len(modes_plot(nothing).axes) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(("criterion", "panels"), [("held_out", 3), ("bic", 4), ("split_half", 4)])
 def test_path_plot_shows_rank_and_score_over_lambda(criterion: str, panels: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
@@ -95,7 +95,6 @@ def test_path_plot_shows_rank_and_score_over_lambda(criterion: str, panels: int,
 
 
 @pytest.mark.parametrize("lambdas", [[0.0], [0.0, 1.0, 10.0]])
-@pytest.mark.slow
 def test_path_plot_shows_lambda_0(lambdas: list[float], tmp_path: Path) -> None:
     Z = np.random.default_rng(1).standard_normal((12, 6, 5))
     figure = path_plot(select_penalty(dfact.ElasticCP(2, random_state=0), Z, lambdas=lambdas, random_state=0))
@@ -111,6 +110,7 @@ def test_path_plot_refuses_other_selections() -> None:
         path_plot(Selection(table, {"n_components": 2}, dfact.ICQF()))
 
 
+@pytest.mark.further
 def test_a_report_with_the_data_has_the_core_consistency(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (20, 7, 5))) + 0.1 * rng.standard_normal((20, 7, 5))

@@ -62,6 +62,7 @@ def test_all_models_of_the_catalogue_are_tried() -> None:
     assert {entry.name for entry in CATALOGUE} == set(FITS)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", FITS)
 @pytest.mark.filterwarnings("ignore:components . and . cancel", "ignore:.*converge")
 def test_models_of_all_kinds_are_compared(name: str, tmp_path: Path) -> None:
@@ -172,6 +173,7 @@ def test_models_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     dfact.write_report([PoissonMF(2).fit(counts(0)), PoissonMF(3).fit(counts(0))], tmp_path / "r.html")  # a model of another package
 
 
+@pytest.mark.further
 def test_report_command_takes_several_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     stored = dfact.import_array(ANSWERS, tmp_path / "d.zarr")

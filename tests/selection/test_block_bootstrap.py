@@ -59,7 +59,6 @@ def maximum_of(X: Array, start: Admixture, columns: Array, weights: ColumnWeight
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.slow
 def test_weights_are_repeated_columns(seed: int) -> None:
     X, _ = planted(seed)
     start = Admixture(3, dtype="float64").fit(X)
@@ -92,7 +91,6 @@ def test_blocks_do_not_cross_chromosomes(seed: int) -> None:
     assert block_edges(borders, int(sizes.sum())).tolist() == list(range(sizes.sum() + 1))
 
 
-@pytest.mark.slow
 def test_more_chromosomes_than_blocks_are_refused(tmp_path: Path) -> None:
     X, _ = planted(0, 30, 60)
     write_bed(tmp_path / "a.bed", np.where(np.isnan(X), 9, X).astype(np.uint8))
@@ -103,7 +101,7 @@ def test_more_chromosomes_than_blocks_are_refused(tmp_path: Path) -> None:
         block_bootstrap(model, dataset, 2, n_blocks=2)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_errors_are_the_spread_over_new_snps() -> None:
     """People of known ancestries, with SNPs drawn anew: the standard deviation of their memberships."""
     rng, k, n, m = np.random.default_rng(5), 2, 80, 300
@@ -120,7 +118,7 @@ def test_errors_are_the_spread_over_new_snps() -> None:
     assert np.sqrt(np.square(se).mean() / np.square(spread).mean()) == pytest.approx(1, abs=0.2)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_number_of_shared_fits_partitions_and_executor_do_not_matter(
     tmp_path: Path, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +175,6 @@ def test_invalid_arguments_are_refused() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 @pytest.mark.skipif(not GENOTYPES.exists(), reason="the folder of real data is not here")
 def test_errors_are_those_of_admixture() -> None:
     X, expected = hapmap3(), np.loadtxt(GENOTYPES / "hapmap3" / "admixture.3.Q_se")
@@ -188,7 +185,7 @@ def test_errors_are_those_of_admixture() -> None:
     assert np.median(se[mixed] / expected[mixed]) == pytest.approx(1, abs=0.2)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_a_cluster_gives_the_same_bits(client: Any, tmp_path: Path, cut_rows: CutRows) -> None:
     cut_rows(block_entries=1 << 11, chunk_entries=1 << 12, partition_entries=1 << 13)
     X, _ = planted(1, 200, 120)

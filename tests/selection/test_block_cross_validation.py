@@ -46,7 +46,6 @@ def answers() -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow
 def test_the_planted_number_is_found(seed: int) -> None:
     selection = block_cross_validate(
         dfact.ICQF(bounds=(0, 100)), icqf_simulation(0.1, seed).M, {"n_components": [8, 9, 10, 11, 12]}, random_state=seed
@@ -161,7 +160,7 @@ def memory_and_shared(answers: NDArray[np.float64], tmp_path: Path) -> tuple[Sel
     return select(data, None, model, in_memory=True, **settings), select(data, None, model, in_memory=False, **settings)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_fits_in_memory_and_on_shared_reads_agree(memory_and_shared: tuple[Selection, Selection]) -> None:
     loaded, shared = memory_and_shared
     assert loaded.folds is not None
@@ -173,7 +172,6 @@ def test_fits_in_memory_and_on_shared_reads_agree(memory_and_shared: tuple[Selec
     assert loaded.model.confounder_components_.shape == (5, 20)
 
 
-@pytest.mark.slow
 def test_short_memory_runs_fewer_fits_at_once(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = select(answers, in_memory=False)
     largest_batch = scheduler.largest_batch
@@ -188,6 +186,7 @@ def test_short_memory_runs_fewer_fits_at_once(answers: NDArray[np.float64], monk
     assert counts == [4, 1, 1], "two batches of folds, and the fit with the best parameters"
 
 
+@pytest.mark.further
 def test_executors_agree_and_seeds_differ(answers: NDArray[np.float64], client: Client) -> None:
     def scores(**parameters: Any) -> Any:
         return select(answers, None, dfact.ICQF(**parameters)).folds
@@ -200,6 +199,7 @@ def test_executors_agree_and_seeds_differ(answers: NDArray[np.float64], client: 
     assert not np.allclose(inline, other)
 
 
+@pytest.mark.further
 def test_shared_reads_on_a_cluster(answers: NDArray[np.float64], tmp_path: Path, client: Client) -> None:
     data = dfact.import_array(answers, tmp_path / "data.zarr")
     grid = {"n_components": [2, 3]}
@@ -208,7 +208,6 @@ def test_shared_reads_on_a_cluster(answers: NDArray[np.float64], tmp_path: Path,
     pd.testing.assert_frame_equal(on_cluster.folds, inline.folds, rtol=0, atol=0)
 
 
-@pytest.mark.slow
 def test_errors_agree_with_cold_starts(answers: NDArray[np.float64]) -> None:
     """The errors of a fold equal the errors of ``fit`` on the masked data, up to the stopping tolerance."""
     selection = select(answers, {"n_components": [3]}, dfact.ICQF(tol=1e-7, max_iter=2000))
@@ -221,7 +220,6 @@ def test_errors_agree_with_cold_starts(answers: NDArray[np.float64]) -> None:
         assert selection.folds.loc[3, (0, fold)] == pytest.approx(np.nanmean(errors**2), rel=1e-2)
 
 
-@pytest.mark.slow
 def test_columns_and_rows_without_answers_are_modelled_as_zero(answers: NDArray[np.float64]) -> None:
     """With one block of rows a fold holds out complete columns, whose loadings are 0."""
     with warnings.catch_warnings():
@@ -233,7 +231,6 @@ def test_columns_and_rows_without_answers_are_modelled_as_zero(answers: NDArray[
     np.testing.assert_allclose(rows.table["error"], everything, rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_restarts_lower_the_objective(answers: NDArray[np.float64]) -> None:
     plain, restarted = (select(answers, {"n_components": [4]}, n_restarts=restarts) for restarts in (0, 3))
     assert restarted.table["passes"].sum() > plain.table["passes"].sum()
@@ -285,14 +282,12 @@ def test_warnings_about_held_out_rows_are_ignored_in_every_thread(answers: NDArr
         select(answers, {"power": [1.0]}, Overlapping(), n_folds=2, callbacks=[lambda _: Overlapping.first_is_done.set()])
 
 
-@pytest.mark.slow
 def test_l1nmf() -> None:
     M = icqf_simulation(0.1, 0).M
     selection = block_cross_validate(dfact.L1NMF(), M, {"n_components": [8, 10, 12]}, random_state=0)
     assert selection.best_params == {"n_components": 10}
 
 
-@pytest.mark.slow
 def test_any_kind_of_data(answers: NDArray[np.float64]) -> None:
     grid = {"n_components": [2]}
     frame = pd.DataFrame(answers, columns=[f"Q{j}" for j in range(20)])
@@ -306,7 +301,6 @@ def test_any_kind_of_data(answers: NDArray[np.float64]) -> None:
     assert select(answers, grid, dfact.L1NMF(), confounders=confounders).best_params == {"n_components": 2}
 
 
-@pytest.mark.slow
 def test_grid_over_other_parameters(answers: NDArray[np.float64]) -> None:
     selection = select(answers, {"w_max": [0.2, 1.0], "n_components": [2, 3]})
     assert list(selection.table.index) == [(0.2, 2), (0.2, 3), (1.0, 2), (1.0, 3)]
@@ -346,7 +340,7 @@ def test_remaining_work_is_reported(answers: NDArray[np.float64], monkeypatch: p
     assert left[-1] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_resumed_selection_equals_an_uninterrupted_one(answers: NDArray[np.float64], tmp_path: Path, in_memory: bool) -> None:
     expected = select(answers, in_memory=in_memory)
@@ -458,7 +452,6 @@ def test_the_text_says_if_the_largest_number_was_chosen(columns: dict[str, list[
     assert ("The choice, 4, is the largest" in selection_text(selection)) == (largest == 4)
 
 
-@pytest.mark.slow
 def test_text_and_plot(answers: NDArray[np.float64]) -> None:
     selection = select(answers, {"n_components": [2, 3], "beta": [0.1, 0.5]})
     lines = selection_text(selection).splitlines()
@@ -471,7 +464,6 @@ def test_text_and_plot(answers: NDArray[np.float64]) -> None:
         error_plot(select(answers, {"beta": [0.1]}))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("criterion", ["bic1", "dispersion"])
 def test_criteria_find_the_planted_number(criterion: str) -> None:
     model, M = dfact.ICQF(bounds=(0, 100)), icqf_simulation(0.1, 0).M

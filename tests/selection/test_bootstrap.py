@@ -137,6 +137,7 @@ def test_loadings_at_a_bound_have_no_interval(seed: int) -> None:
     assert np.isnan(factor_intervals(estimate, samples, other, 0.95, Variance(), nonnegative=True)[1]).all()
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", range(2))
 def test_false_selections_have_the_published_bound(seed: int) -> None:
     M = answers(300, 12, seed)
@@ -165,11 +166,11 @@ def test_percentiles_of_earlier_versions_at_a_bound_are_not_determined() -> None
 
 
 # Refits.
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("n", "name"),
     exhaustive_unless(lambda case: case in {(2049, "icqf"), (300, case[1])}, itertools.product((300, 2049), models())),
 )
-@pytest.mark.slow
 def test_refit_equals_a_fit_to_the_drawn_rows(name: str, n: int) -> None:
     M = answers(n, 12, n)
     model = models()[name].set_params(dtype="float64", executor="inline")
@@ -181,7 +182,6 @@ def test_refit_equals_a_fit_to_the_drawn_rows(name: str, n: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*carry the anchor")  # of few items
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* items of icqf. carry the anchor")  # the groups differ in each answer
 def test_confounders_are_resampled_with_their_rows() -> None:
     rng = np.random.default_rng(0)
@@ -202,7 +202,6 @@ def test_confounders_are_resampled_with_their_rows() -> None:
     assert np.median(bootstrap(model, M, 10, confounders=groups, random_state=0).similarity) > 0.95
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed"), [("icqf", 0), ("l1nmf", 1), ("gom", 2), ("fa", 3)])
 def test_planted_factors_are_found_again(name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -221,7 +220,7 @@ def test_planted_factors_are_found_again(name: str, seed: int) -> None:
     assert not (fewer.similarity == other.similarity).any()
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_factor_of_noise_is_unstable() -> None:
     medians = []
     for seed in range(3):
@@ -234,7 +233,7 @@ def test_factor_of_noise_is_unstable() -> None:
     assert min(planted) > 0.98
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_intervals_of_factor_analysis_have_their_coverage() -> None:
     truth = np.kron(np.eye(2), np.linspace(0.4, 0.8, 6))
     inside = []
@@ -248,7 +247,7 @@ def test_intervals_of_factor_analysis_have_their_coverage() -> None:
     assert 0.8 < np.mean(inside) < 0.97
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_intervals_of_warm_started_refits_cover_large_sample_loadings() -> None:
     rng = np.random.default_rng(1)
     Q = np.kron(np.eye(2), rng.uniform(1, 2.5, 6)) + 0.3
@@ -312,6 +311,7 @@ def test_classes_are_compared_by_differences_from_their_mean() -> None:
 
 
 # Executors.
+@pytest.mark.further
 @pytest.mark.parametrize("name", exhaustive_after(2, ["icqf", "gom", "emf"]))
 def test_executors_and_stores_give_the_same_bits(
     name: str, tmp_path: Path, client: Client, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch
@@ -335,7 +335,7 @@ def test_executors_and_stores_give_the_same_bits(
         assert same(cold, bootstrap(model.set_params(executor=executor), dataset, 3, random_state=0, warm_start=False))
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_csr_data_is_resampled(tmp_path: Path) -> None:
     import scipy.sparse as sp
 
@@ -346,7 +346,6 @@ def test_csr_data_is_resampled(tmp_path: Path) -> None:
     assert same(found, bootstrap(model, dfact.import_array(X, tmp_path / "d.zarr"), 3, random_state=0))
 
 
-@pytest.mark.slow
 def test_any_factorization_can_be_refitted() -> None:
     model = PoissonMF(2, max_iter=20)
     X = counts(200, 10, 2, 0)
@@ -377,7 +376,6 @@ def test_interrupted_bootstrap_resumes(tmp_path: Path) -> None:
         bootstrap(model, M, 6, random_state=0, warm_start=False, checkpoint=tmp_path / "c")
 
 
-@pytest.mark.slow
 def test_failed_resamples_cause_a_warning() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 1)) + rng.standard_normal((40, 8))
@@ -390,7 +388,6 @@ def test_failed_resamples_cause_a_warning() -> None:
     assert np.isfinite(found.summary(["f"])).all(axis=None)
 
 
-@pytest.mark.slow
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     M = planted_answers(60, 8, 2, 0)
     model = dfact.ICQF(2).fit(M)
@@ -433,7 +430,7 @@ def test_stability_is_stored_with_the_model(tmp_path: Path) -> None:
     assert same(dfact.load_model(tmp_path / "m").stability_, model.stability_)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_command_stores_the_stability(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     M = planted_answers(150, 8, 2, 0)

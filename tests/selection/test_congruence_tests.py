@@ -52,6 +52,7 @@ def test_equal_loadings_are_rejected_at_the_level(seed: int) -> None:
     assert np.median([test.population[0] for test in found]) > 0.985
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("angle", [0.3, 0.6])
 def test_intervals_cover_the_congruence_of_the_populations(angle: float) -> None:
     rng = np.random.default_rng(round(10 * angle))

@@ -39,8 +39,8 @@ def separate_errors() -> list[float]:
     return [separate_error(genotypes(1), k, 3, seed) for k in (2, 3)]
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
-@pytest.mark.slow
 def test_errors_are_those_of_separate_fits(dtype: Any, separate_errors: list[float], cut_rows: CutRows) -> None:
     cut_rows(block_entries=1 << 12)
     selection = cross_validate_entries(Admixture(), genotypes(1).astype(dtype), [2, 3], n_folds=3, random_state=0)
@@ -49,7 +49,6 @@ def test_errors_are_those_of_separate_fits(dtype: Any, separate_errors: list[flo
     assert selection.model.selection_.criterion == "deviance"
 
 
-@pytest.mark.slow
 def test_a_selection_resumes_from_its_results(tmp_path: Any) -> None:
     X = genotypes(2, 90, 80)
     expected = cross_validate_entries(Admixture(), X, [1, 2], n_folds=2, random_state=0)

@@ -100,7 +100,7 @@ def congruences_of(model: Any, M: Any, groups: Any, draws: int, frame: pd.DataFr
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(
     "model",
     exhaustive_after(1, [dfact.FactorAnalysis(2), dfact.ICQF(2), dfact.L1NMF(2, max_iter=20)]),
@@ -121,7 +121,7 @@ def test_moved_items_are_found_and_other_means_and_missing_answers_are_not(model
         assert (result.centred is None) or ((result.centred.min() < 0.7) == moved)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_confounders_and_weights_go_with_the_simulated_rows() -> None:
     M, groups = questionnaire(6)
     frame = pd.DataFrame({"group": groups, "age": np.linspace(20, 60, len(M))})
@@ -132,7 +132,6 @@ def test_confounders_and_weights_go_with_the_simulated_rows() -> None:
     assert (result.p > 0.05).all()
 
 
-@pytest.mark.slow
 def test_simulated_draws_do_not_depend_on_shared_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     M, groups = questionnaire(7)
     model = dfact.ICQF(2, executor="inline").fit(M)
@@ -153,7 +152,6 @@ def test_a_test_gets_enough_draws_or_none() -> None:
         resolve_draws(239, 12, test=True)
 
 
-@pytest.mark.slow
 def test_polychoric_loadings_are_not_tested_with_the_reason() -> None:
     M, groups = questionnaire(8)
     model = dfact.FactorAnalysis(2, correlation="polychoric", executor="inline").fit(M)

@@ -57,8 +57,8 @@ def traits(seed: int, n: int = 300, moved: bool = False) -> tuple[NDArray[np.flo
 MODELS = {"icqf": dfact.ICQF(2, beta=0.01, tol=1e-8), "l1nmf": dfact.L1NMF(2), "fa": dfact.FactorAnalysis(2)}
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", list(MODELS))
-@pytest.mark.slow
 def test_fit_to_a_group_is_that_of_its_rows_alone(name: str) -> None:
     M, groups = traits(0)
     model = clone(MODELS[name]).set_params(dtype="float64", executor="inline")
@@ -87,7 +87,6 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     allow_few_resamples(monkeypatch)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("few_resamples")
 def test_congruence_is_that_of_separate_fits() -> None:
     M, groups = traits(1)
@@ -132,7 +131,7 @@ def expected(data: dfact.Dataset, model: dfact.ICQF) -> Comparison:
         return compare_groups(model, data, "group", **SETTINGS)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize("executor", ["threads", "distributed"])
 def test_every_executor_gives_the_same_bits(
@@ -143,7 +142,7 @@ def test_every_executor_gives_the_same_bits(
     assert_same(compare_groups(model, data, "group", **SETTINGS), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.usefixtures("few_resamples")
 def test_an_interrupted_comparison_resumes_with_the_same_bits(
     data: dfact.Dataset, model: dfact.ICQF, expected: Comparison, tmp_path: Path
@@ -165,7 +164,6 @@ def test_an_interrupted_comparison_resumes_with_the_same_bits(
     assert len(resumed) < len(complete)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("few_resamples")
 def test_shared_reads_give_the_same_comparison(
     data: dfact.Dataset, model: dfact.ICQF, expected: Comparison, monkeypatch: pytest.MonkeyPatch
@@ -211,7 +209,7 @@ def test_comparisons_of_earlier_versions_lose_their_p_values_with_a_word() -> No
 
 
 # Items with differential functioning.
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize(("seed", "dif"), [(0, 0.5), (3, 0.0)])
 def test_command_finds_planted_items_and_nothing_else(seed: int, dif: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,7 +242,6 @@ def small(n: int = 240) -> tuple[Any, NDArray[np.float64], pd.DataFrame]:
     return dfact.ICQF(2, tol=1e-3, executor="inline").fit(M, confounders=frame), M, frame
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("few_resamples")
 def test_three_groups_are_compared_with_the_first_and_kept_with_the_model(tmp_path: Path) -> None:
     model, M, frame = small()
@@ -267,7 +264,6 @@ def test_three_groups_are_compared_with_the_first_and_kept_with_the_model(tmp_pa
     assert not hasattr(model.fit(M, confounders=frame), "comparison_")  # of the earlier fit
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("few_resamples")
 def test_scales_of_items_are_the_given_ones_or_of_the_largest_loading() -> None:
     M, groups = traits(5)
@@ -283,7 +279,7 @@ def test_scales_of_items_are_the_given_ones_or_of_the_largest_loading() -> None:
         compare_groups(model, M, groups, scales={"0": "one"}, **settings)  # type: ignore[dict-item]
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.usefixtures("few_resamples")
 def test_command_reads_scales_and_keys_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     M, groups = traits(5)
@@ -306,7 +302,6 @@ def test_command_reads_scales_and_keys_from_a_file(tmp_path: Path, capsys: pytes
     assert "absent" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize("seed", range(2))
 def test_weights_of_two_are_rows_twice(seed: int) -> None:
@@ -327,7 +322,6 @@ def test_weights_of_two_are_rows_twice(seed: int) -> None:
     assert "Mantel's test was not possible, because it takes no survey weights" in describe_dif(weighted)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("few_resamples")
 def test_fractions_leave_out_mantels_test() -> None:
     M, groups = traits(6)
@@ -351,7 +345,6 @@ def test_resamples_that_cannot_be_fitted_are_refused_by_name() -> None:
         compare_groups(model, M, groups, n_resamples=30, test=False, random_state=0)
 
 
-@pytest.mark.slow
 def test_groups_that_cannot_be_compared_are_refused_by_name() -> None:
     M, groups = traits(7)
     model = dfact.FactorAnalysis(2).fit(M)

@@ -121,7 +121,6 @@ def test_bins_include_their_lower_edges() -> None:
     assert measure.count(b, b + 1).counts.sum(axis=1).tolist() == [1, 3, 2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("observed", [0.2, 0.3])
 def test_the_planted_number_is_found(seed: int, observed: float) -> None:
@@ -133,7 +132,6 @@ def test_the_planted_number_is_found(seed: int, observed: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow
 def test_with_many_entries_too_many_components_cost_little(seed: int) -> None:
     median = select(planted(seed, 400, 120, observed=0.8), {"n_components": [1, 2, 3, 4, 6]}, random_state=seed, n_repeats=2).table[
         "median"
@@ -142,7 +140,7 @@ def test_with_many_entries_too_many_components_cost_little(seed: int) -> None:
     assert median[3] < 1.02 * median.min()
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_each_tau_gets_its_ridge() -> None:
     X = planted(0, 120, 60, observed=0.15, noise=0.3)
     model, grid, taus = dfact.ExpectileMF(5, ridge=0.1), {"ridge": [1e-8, 0.1, 100.0]}, [0.9, 0.1]
@@ -188,7 +186,6 @@ def test_coverage_is_that_of_the_definition(seed: int, tau: float) -> None:
     assert np.isnan(errors(1e9).coverage(tau)["below_expected"])
 
 
-@pytest.mark.slow
 def test_errors_are_those_of_fits_to_the_remaining_entries() -> None:
     """The selection is reproduced from a mask, a fit, its prediction and NumPy's quantiles."""
     X = planted(2)
@@ -240,7 +237,6 @@ def test_held_out_entries_do_not_affect_the_fit(solver: str) -> None:
     assert np.abs(fitted[0][1] - fitted[1][1]).sum() == 2
 
 
-@pytest.mark.slow
 def test_errors_of_repeats_are_pooled() -> None:
     X = planted(4)
     one, three = (select(X, n_repeats=repeats) for repeats in (1, 3))
@@ -249,6 +245,7 @@ def test_errors_of_repeats_are_pooled() -> None:
     pd.testing.assert_frame_equal(select(X).table, one.table)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("sparse", [False, True])
 def test_executors_and_stores_agree(sparse: bool, tmp_path: Path, client: Client, cut_rows: CutRows) -> None:
     cut_rows(partition_entries=1 << 12)
@@ -263,7 +260,6 @@ def test_executors_and_stores_agree(sparse: bool, tmp_path: Path, client: Client
         pd.testing.assert_frame_equal(table, tables[0], rtol=0, atol=0)
 
 
-@pytest.mark.slow
 def test_sparse_and_dense_data_agree() -> None:
     X = planted(6, observed=0.2)
     model = dfact.ExpectileMF(ridge=0.1, tol=1e-9, dtype="float64")
@@ -272,7 +268,6 @@ def test_sparse_and_dense_data_agree() -> None:
     pd.testing.assert_frame_equal(dense, sparse, rtol=1e-3)
 
 
-@pytest.mark.slow
 def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = dfact.import_array(planted(7), tmp_path / "x.zarr")
     reads: list[int] = []
@@ -300,7 +295,6 @@ def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.Monk
     assert count({"ridge": [0.1, 1]}, n_repeats=2) == one
 
 
-@pytest.mark.slow
 def test_short_memory_runs_fewer_fits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
     X, largest_batch = planted(8), scheduler.largest_batch
@@ -315,7 +309,6 @@ def test_short_memory_runs_fewer_fits_at_once(monkeypatch: pytest.MonkeyPatch) -
     assert counts == [1, 6, 2]
 
 
-@pytest.mark.slow
 def test_as_many_components_as_rows_or_columns() -> None:
     X = planted(9, 30, 12)
     assert len(select(X, {"n_components": [3, 12]}).table) == 2

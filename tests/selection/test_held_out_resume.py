@@ -90,7 +90,7 @@ def limit_batches(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
 limit_batches.largest_batch = scheduler.largest_batch  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("kind", "every", "size"), exhaustive_after(1, [("stored", 3, 3), ("dense", 1, 8), ("sparse", 3, 8), ("threads", 3, 5)])
 )
@@ -114,7 +114,7 @@ def test_selection_interrupted_anywhere_resumes_with_the_same_bits(
     assert rest < every, "passes of the last fit alone, after its last version"
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_selection_interrupted_repeatedly_completes(tmp_path: Path, passes: PassCounter, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_batches(3, monkeypatch)
     X = planted(0, 150, 30)
@@ -130,7 +130,7 @@ def test_selection_interrupted_repeatedly_completes(tmp_path: Path, passes: Pass
     assert names == ["model", *results, "zarr.json"], "no batch remains"
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(("before", "then"), exhaustive_after(2, [(4, 8), (8, 3), (3, 2)]))
 def test_resuming_with_other_memory_changes_nothing(
     before: int, then: int, undisturbed: Selection, tmp_path: Path, passes: PassCounter, monkeypatch: pytest.MonkeyPatch
@@ -159,7 +159,6 @@ def test_resuming_with_other_memory_changes_nothing(
     assert steps >= 3
 
 
-@pytest.mark.slow
 def test_partly_removed_checkpoint_counts_as_incomplete(
     undisturbed: Selection, tmp_path: Path, passes: PassCounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +178,6 @@ def test_partly_removed_checkpoint_counts_as_incomplete(
     same(select(DENSE, checkpoint=tmp_path / "results"), undisturbed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", ["add", "remove_batches"])
 def test_selection_resumes_at_the_end_of_a_batch(
     step: str, undisturbed: Selection, tmp_path: Path, passes: PassCounter, monkeypatch: pytest.MonkeyPatch
@@ -194,7 +192,6 @@ def test_selection_resumes_at_the_end_of_a_batch(
     same(select(DENSE, checkpoint=tmp_path / "results"), undisturbed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("after", exhaustive_after(2, [0, 5, 1, 2]))
 def test_selection_resumes_within_a_write(
     after: int, undisturbed: Selection, tmp_path: Path, passes: PassCounter, monkeypatch: pytest.MonkeyPatch
@@ -214,6 +211,7 @@ def test_selection_resumes_within_a_write(
     same(select(DENSE, checkpoint=tmp_path / "results"), undisturbed)
 
 
+@pytest.mark.further
 def test_selection_resumes_on_another_executor(tmp_path: Path, client: Client, passes: PassCounter, cut_rows: CutRows) -> None:
     cut_rows(partition_entries=1 << 11)
     X = dfact.import_array(planted(5, 150, 30), tmp_path / "x.zarr")
@@ -230,7 +228,6 @@ def test_selection_resumes_on_another_executor(tmp_path: Path, client: Client, p
     same(select(X, checkpoint=path, model={"executor": "threads"}), undisturbed)
 
 
-@pytest.mark.slow
 def test_random_seeds_are_recorded(tmp_path: Path, passes: PassCounter) -> None:
     X = planted(6, 150, 30)
     random: dict[str, Any] = {"model": {"init": "random", "random_state": None}, "random_state": None}
@@ -254,7 +251,6 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.slow
 def test_checkpoint_of_another_selection_is_refused(tmp_path: Path, passes: PassCounter) -> None:
     settings: dict[str, Any] = {"X": planted(7, 150, 30), "checkpoint": tmp_path / "results"}
     assert passes.run(lambda: select(**settings), 5)[1] is None
@@ -264,7 +260,6 @@ def test_checkpoint_of_another_selection_is_refused(tmp_path: Path, passes: Pass
     select(**settings, model={"memory_limit": "9GiB", "checkpoint_every": 1})  # parameters that do not change results
 
 
-@pytest.mark.slow
 def test_damaged_results_are_refused(tmp_path: Path) -> None:
     X, path = planted(7, 150, 30), tmp_path / "results"
     select(X, checkpoint=path)

@@ -49,6 +49,7 @@ def test_a_block_is_predicted_from_other_rows_and_columns(counts: NDArray[np.flo
     assert found.best_params == {"n_components": 3}
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("loss", ["frobenius", "kullback-leibler"])
 def test_sparse_data_has_the_errors_of_the_same_dense_data(counts: NDArray[np.float64], loss: str) -> None:
     model = dfact.NMF(loss=loss, max_iter=20, dtype="float64")
@@ -90,6 +91,7 @@ def test_entries_are_those_of_cross_validate_entries(counts: NDArray[np.float64]
     assert first.model.selection_.rule == "1se"
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("hold_out", "score"), [("gabriel", "error"), ("entries", "deviance")])
 def test_command(counts: NDArray[np.float64], hold_out: str, score: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, model, plot = (tmp_path / name for name in ("counts.zarr", "a.model", "errors.svg"))

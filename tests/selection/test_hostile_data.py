@@ -71,6 +71,7 @@ VARYING = ("plain", "duplicate rows", "columns of all sizes", "rows of all sizes
 """Data that groups can be compared in; a fit of each group refuses the others."""
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("dtype", exhaustive_after(1, ["float32", "float64"]))
 @pytest.mark.parametrize("name", CALLS)
 def test_hostile_data_give_a_result_or_a_refusal(name: str, dtype: str) -> None:

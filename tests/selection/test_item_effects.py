@@ -138,7 +138,7 @@ def test_sums_by_tiles_within_a_memory_limit_give_the_same_tests(monkeypatch: py
     assert_allclose(tiled.se, whole.se, atol=1e-10)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_a_comparison_does_not_depend_on_the_seed_in_its_items() -> None:
     answers, group = continuous(3, 300)
     model = dfact.FactorAnalysis(1, executor="inline").fit(answers)

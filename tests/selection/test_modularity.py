@@ -25,7 +25,6 @@ def select(X: Any, **settings: Any) -> Any:
     return select_by_modularity(model, X, [2, 3, 4], **{"n_resamples": 10, "random_state": 0} | settings)
 
 
-@pytest.mark.slow
 def test_table_has_the_range_of_the_resamples() -> None:
     R = classes(0)
     found, without = select(R), select(R, n_resamples=0)
@@ -43,7 +42,7 @@ def test_table_has_the_range_of_the_resamples() -> None:
     assert_allclose(found.model.selection_.table.set_index("n_components")["low"], table["low"])
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_scores_are_those_of_fits_to_the_resampled_rows(tmp_path: Path) -> None:
     """The resamples are multinomial draws of the rows, on every executor and in memory or stored; the seed decides."""
     R = classes(1)
@@ -57,13 +56,13 @@ def test_scores_are_those_of_fits_to_the_resampled_rows(tmp_path: Path) -> None:
     assert_allclose(refined["low"], table["low"])
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_executors_agree(client: Client) -> None:
     R = classes(2)
     pd.testing.assert_frame_equal(select(R, executor=client).table, select(R, executor="inline").table, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_resamples_resume_from_a_checkpoint(tmp_path: Path) -> None:
     R, reports = classes(3), list[Any]()
 

@@ -34,6 +34,7 @@ def test_columns_of_different_variance_are_compared_with_such_columns() -> None:
     np.testing.assert_allclose(table["eigenvalue"], dfact.PCA(4).fit(planted(0)).explained_variance_)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("n", "m"), [(300, 60), (60, 300)])
 def test_random_eigenvalues_of_many_columns_are_those_of_few(n: int, m: int) -> None:
     few, many = parallel_analysis(np.eye(m), n, repeats=60), parallel_analysis_of_many(np.ones(5), n, m, float(m), repeats=60)
@@ -88,6 +89,7 @@ def test_arguments_are_checked() -> None:
         select_number_of_components(dfact.ICQF(), X)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("criterion", ["PA", "held_out"])
 def test_the_command_prints_plots_and_writes(criterion: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, model, plot = tmp_path / "d.zarr", tmp_path / "x.model", tmp_path / "p.png"

@@ -29,7 +29,6 @@ def answers(n: int, k: int, seed: int) -> Array:
 
 @pytest.mark.parametrize("correlation", ["pearson", "polychoric"])
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.slow
 def test_the_number_of_planted_factors_is_chosen(seed: int, correlation: str) -> None:
     X = answers(800, 3, seed)
     model = dfact.FactorAnalysis(correlation=correlation, rotation="oblimin")
@@ -47,7 +46,7 @@ def test_the_number_of_planted_factors_is_chosen(seed: int, correlation: str) ->
     assert not hasattr(model, "components_")
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_random_eigenvalues_are_those_of_permuted_answers() -> None:
     """The corrected Wishart draws against polychoric correlations of permuted columns."""
     X, rng = answers(600, 3, 0), np.random.default_rng(1)
@@ -73,7 +72,7 @@ def test_a_number_outside_the_candidates_is_reported() -> None:
         select_number_of_factors(dfact.FactorAnalysis(), answers(100, 3, 0), [0])
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, fitted, plot = (str(tmp_path / name) for name in ("d.zarr", "m.model", "scree.svg"))
     dfact.import_array(answers(500, 2, 0), data)
@@ -92,6 +91,7 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert model.fit_.df == 26
 
 
+@pytest.mark.further
 @psychometrics
 @pytest.mark.parametrize("correlation", ["pearson", "polychoric"])
 def test_factors_and_components_of_bfi_are_as_many_as_in_psych(correlation: str) -> None:

@@ -27,7 +27,7 @@ def elastic(**settings: Any) -> Any:
     return dfact.ElasticCP(**({"lam": 1e-8, "max_iter": 300, "n_init": 1} | settings))
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(("rank", "missing", "seed"), [(2, 0.0, 0), (3, 0.2, 1), (4, 0.1, 2)])
 def test_the_score_falls_after_the_planted_number(rank: int, missing: float, seed: int) -> None:
     Z = planted((24, 9, 8), rank, seed, missing=missing, noise=0.5)
@@ -44,7 +44,7 @@ def test_the_score_falls_after_the_planted_number(rank: int, missing: float, see
     assert found.folds.shape == (3, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_tensorlys_fits_choose_alike_and_all_executors_the_same(client: Client, tmp_path: Path) -> None:
     Z = planted((20, 7, 6), 2, 0, noise=0.4)
 
@@ -58,8 +58,8 @@ def test_tensorlys_fits_choose_alike_and_all_executors_the_same(client: Client, 
     assert expected.equals(choose(elastic(executor=client, max_iter=15), stored, [2]).table)
 
 
+@pytest.mark.further
 @needs_tensors
-@pytest.mark.slow
 def test_amino_acids_are_three() -> None:
     X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]
     found = replicability(elastic(max_iter=200), X, [2, 3, 4], n_starts=2, random_state=0)
@@ -76,7 +76,7 @@ def test_the_largest_replicable_number_is_chosen(scores: list[float], best: int)
     assert _largest_replicable(np.array(scores), 0.9) == best
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_lost_components_count_0() -> None:
     Z = planted((24, 9, 8), 2, 0, noise=0.3)
     table = replicability(elastic(lam=1e6), Z, [1, 2], n_folds=3, n_starts=1, random_state=0).table  # nothing is left
@@ -88,6 +88,7 @@ def test_lost_components_count_0() -> None:
     assert table.at[3, "fms"] == pytest.approx(2 / 3, abs=0.01)
 
 
+@pytest.mark.further
 @pytest.mark.faults
 def test_interrupted_selection_resumes(tmp_path: Path) -> None:
     Z, counted = planted((12, 5, 4), 1, 0), list[int]()
@@ -112,7 +113,6 @@ def test_interrupted_selection_resumes(tmp_path: Path) -> None:
         choose([1, 2], stop, n_folds=4)
 
 
-@pytest.mark.slow
 def test_result_is_saved_plotted_and_reported(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     Z = planted((20, 7, 6), 2, 0, noise=0.4)
@@ -165,7 +165,6 @@ def test_functions_for_matrices_name_those_for_tensors() -> None:
 
 
 # The ℓ1 ratio along the path.
-@pytest.mark.slow
 @pytest.mark.parametrize("criterion", exhaustive_after(1, ["bic", "held_out", "split_half"]))
 def test_joint_choice_is_the_best_of_the_paths_of_all_ratios(criterion: str, tmp_path: Path) -> None:
     Z, lambdas = planted((24, 9, 8), 2, 0, noise=0.5), [1.0, 10.0, 30.0, 60.0]

@@ -77,6 +77,7 @@ def test_each_resample_chooses_its_own_number_of_factors(seed: int) -> None:
     assert stability_table(model).shape == (12, 15)
 
 
+@pytest.mark.further
 @pytest.mark.filterwarnings("ignore:the uniqueness")
 def test_factor_that_few_resamples_have_has_no_interval() -> None:
     X = factors(300, 2, 0)
@@ -90,7 +91,6 @@ def test_factor_that_few_resamples_have_has_no_interval() -> None:
     assert_array_equal(np.isnan(found.low).all(axis=1), few)
 
 
-@pytest.mark.slow
 def test_cross_validation_is_repeated_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     M = planted_answers(150, 12, 2, 0)
     dataset = dfact.import_array(M, tmp_path / "d.zarr")

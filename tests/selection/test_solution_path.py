@@ -50,7 +50,6 @@ def select(Z: Any, criterion: str = "held_out", *, lambdas: Any = LAMBDAS, rank:
 @pytest.mark.parametrize(
     ("shape", "missing", "seed"), [((40, 15, 12), 0.0, 0), ((40, 15, 12), 0.2, 1), ((30, 10, 8, 6), 0.3, 2), ((40, 15, 12), 0.0, 3)]
 )
-@pytest.mark.slow
 def test_the_planted_rank_is_found(criterion: str, shape: tuple[int, ...], missing: float, seed: int) -> None:
     selection = select(planted(shape, 3, seed, missing=missing), criterion, random_state=seed)
     model: Any = selection.model
@@ -65,7 +64,6 @@ def test_the_planted_rank_is_found(criterion: str, shape: tuple[int, ...], missi
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.slow
 def test_score_is_the_error_on_held_out_entries(seed: int) -> None:
     """The score is reproduced from a path of the remaining entries and its refined models on the held-out ones."""
     Z = planted((30, 12, 9), 3, seed, missing=0.1)
@@ -82,7 +80,6 @@ def test_score_is_the_error_on_held_out_entries(seed: int) -> None:
         assert score == pytest.approx(error, rel=1e-9)
 
 
-@pytest.mark.slow
 def test_bic_agrees_with_its_formula() -> None:
     Z = planted((25, 12, 9), 2, 0, missing=0.1)
     selection = select(Z, "bic", rank=4)
@@ -113,6 +110,7 @@ def test_split_half_similarity_ignores_order_and_signs(seed: int) -> None:
     assert split_half_similarity(step(factors), step(others)) == 0
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("criterion", exhaustive_after(1, CRITERIA))
 def test_stores_and_executors_choose_the_same(criterion: str, tmp_path: Path, client: Client) -> None:
     Z = planted((300, 12, 9), 2, 0, missing=0.1)
@@ -130,7 +128,6 @@ def test_stores_and_executors_choose_the_same(criterion: str, tmp_path: Path, cl
 
 
 @pytest.mark.parametrize("n", [100, 6000])
-@pytest.mark.slow
 def test_row_subsets_and_masks_read_the_same_entries(n: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     Z = rng.integers(0, 5, (n, 30, 4)).astype(np.int16)
@@ -150,7 +147,6 @@ def test_row_subsets_and_masks_read_the_same_entries(n: int, tmp_path: Path) -> 
     np.testing.assert_array_equal(source.slice(slice(step, n)).read(3, 9) if n > step else complete[:0], complete[step + 3 : step + 9])
 
 
-@pytest.mark.slow
 def test_priors_and_starts_are_restricted_to_the_rows_of_a_half() -> None:
     Z = planted((40, 12, 9), 2, 0)
     rng = np.random.default_rng(1)
@@ -160,6 +156,7 @@ def test_priors_and_starts_are_restricted_to_the_rows_of_a_half() -> None:
     assert select_penalty(model, Z, "split_half", LAMBDAS, random_state=0).model.rank_ == 2
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("shape", "missing"), [((12, 9, 7), 0.0), ((12, 9, 7), 0.2), ((8, 7, 6, 5), 0.1), ((20, 8), 0.0)])
 def test_core_consistency_is_that_of_the_pseudo_inverses(shape: tuple[int, ...], missing: float) -> None:
     Z = planted(shape, 2, 1, missing=missing)
@@ -198,7 +195,6 @@ def test_core_consistency_falls_where_a_component_is_split(seed: int) -> None:
     assert core_consistency(start, Z) < 80 < core_consistency(model, Z)
 
 
-@pytest.mark.slow
 @needs_tensors
 @pytest.mark.parametrize(("criterion", "start"), exhaustive_after(1, [("bic", 8), ("held_out", 6), ("split_half", 8)]))
 def test_amino_acids_are_three(criterion: str, start: int) -> None:
@@ -219,7 +215,7 @@ def test_amino_acids_are_three(criterion: str, start: int) -> None:
     assert model.explained_share_ == pytest.approx(0.9994, abs=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @needs_tensors
 def test_real_tensors_with_missing_entries() -> None:
     for name, limit in (("il2", 0.45), ("kinetic", 0.2)):

@@ -72,7 +72,7 @@ def steps_of(work: Callable[[], Any]) -> int:
     return requested
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(("kind", "every"), exhaustive_after(1, [("stochastic", 4), ("stochastic", 1), ("fill", 1), ("exact", 4)]))
 def test_path_interrupted_anywhere_resumes_with_the_same_bits(kind: str, every: int, tmp_path: Path) -> None:
     X, settings = tensor(every, 0.3), KINDS[kind] | {"random_state": every, "checkpoint_every": every}
@@ -92,6 +92,7 @@ def test_path_interrupted_anywhere_resumes_with_the_same_bits(kind: str, every: 
     same(cp(**settings, checkpoint=tmp_path / "lost.zarr").path(X, LAMBDAS), undisturbed)  # nothing remains to be computed
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("many_partitions")
 def test_path_of_stored_data_resumes_on_another_executor(client: Client, tmp_path: Path) -> None:
     dataset = dfact.import_array(answers(4000, 5), tmp_path / "data.zarr")
@@ -104,7 +105,7 @@ def test_path_of_stored_data_resumes_on_another_executor(client: Client, tmp_pat
     same(cp(**settings, executor="inline").path(dataset, [1.0, 30.0], checkpoint=tmp_path / "path.zarr"), undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("kind", KINDS)
 def test_resumed_path_uses_the_recorded_seed(kind: str, tmp_path: Path) -> None:
     X, settings = tensor(0), KINDS[kind] | {"random_state": None, "checkpoint_every": 3, "checkpoint": tmp_path / "path.zarr"}
@@ -114,7 +115,6 @@ def test_resumed_path_uses_the_recorded_seed(kind: str, tmp_path: Path) -> None:
     same(cp(**settings).path(X, LAMBDAS), resumed)
 
 
-@pytest.mark.slow
 def test_checkpoint_of_another_path_is_refused(tmp_path: Path) -> None:
     path, X = tmp_path / "path.zarr", tensor(0)
     cp(checkpoint=path).path(X, LAMBDAS)
@@ -142,7 +142,6 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("how", ["lost", "flipped", "metadata", "record"])
-@pytest.mark.slow
 def test_incomplete_checkpoint_is_refused(how: str, interrupted: Path, tmp_path: Path) -> None:
     path = shutil.copytree(interrupted, tmp_path / "path.zarr")
     record = sorted(path.glob("steps-*"))[8]
@@ -167,7 +166,7 @@ def assert_same_choice(first: Selection, second: Selection) -> None:
     assert_same(first.model, second.model)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("criterion", exhaustive_after(1, CRITERIA))
 def test_selection_interrupted_anywhere_resumes(criterion: str, tmp_path: Path) -> None:
     X = tensor(1, 0.2)
@@ -184,7 +183,7 @@ def test_selection_interrupted_anywhere_resumes(criterion: str, tmp_path: Path) 
     assert_same_choice(choose(X, criterion, tmp_path / "lost.zarr"), undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_another_rule_reuses_the_path_of_all_data(tmp_path: Path) -> None:
     X = tensor(0, 0.2)
     undisturbed, knee = choose(X, "bic", tmp_path / "results.zarr"), choose(X, "bic", rule="knee")
@@ -202,7 +201,7 @@ def test_another_rule_reuses_the_path_of_all_data(tmp_path: Path) -> None:
     assert_same_choice(choose(X, "held_out", tmp_path / "results.zarr"), choose(X, "held_out"))
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("criterion", exhaustive_after(1, ["held_out", "split_half"]))
 def test_resumed_selection_uses_the_recorded_seeds(criterion: str, tmp_path: Path) -> None:
     X, path = tensor(0, 0.2), tmp_path / "results.zarr"
@@ -214,7 +213,6 @@ def test_resumed_selection_uses_the_recorded_seeds(criterion: str, tmp_path: Pat
     assert_same_choice(choose(X, criterion, path, **by_chance), resumed)
 
 
-@pytest.mark.slow
 def test_each_path_draws_from_the_generator_in_turn(tmp_path: Path) -> None:
     X = tensor(0, 0.2)
 
@@ -226,7 +224,6 @@ def test_each_path_draws_from_the_generator_in_turn(tmp_path: Path) -> None:
     assert_same_choice(drawing(tmp_path / "results.zarr"), drawing(None))
 
 
-@pytest.mark.slow
 def test_checkpoint_of_another_selection_is_refused(tmp_path: Path) -> None:
     path, X = tmp_path / "results.zarr", tensor(0)
     for wrong, message in ((cp(n_components=0), "n_components is 0"), (cp(init="best"), "init is 'best'")):

@@ -64,7 +64,6 @@ def test_score_is_the_mean_product_of_cosines_and_a_lost_component_counts_0() ->
 
 
 # Refits.
-@pytest.mark.slow
 @pytest.mark.parametrize(("missing", "seed"), [(0.0, 0), (0.2, 1)])
 @pytest.mark.parametrize("name", ["als", "elastic"])
 def test_a_refit_is_the_fit_to_the_drawn_rows(name: str, missing: float, seed: int) -> None:
@@ -96,7 +95,7 @@ def seed_of(random_state: int) -> int:
     return int(np.random.RandomState(random_state).randint(2**31))
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("name", exhaustive_after(1, ["elastic", "als"]))
 def test_executors_and_stores_give_the_same_bits(name: str, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     Z = planted((90, 7, 6), 2, 0, missing=0.1)
@@ -112,7 +111,6 @@ def test_executors_and_stores_give_the_same_bits(name: str, tmp_path: Path, clie
         assert same(expected, bootstrap(model.set_params(executor=executor), stored, 4, random_state=0))
 
 
-@pytest.mark.slow
 def test_rows_of_several_blocks_are_drawn_alike_on_threads() -> None:
     rng = np.random.default_rng(0)
     F = [rng.standard_normal((size, 2)) for size in (5000, 4, 3)]
@@ -124,7 +122,7 @@ def test_rows_of_several_blocks_are_drawn_alike_on_threads() -> None:
     assert first.similarity.min() > 0.999
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_cold_starts_find_the_same_components_of_a_determined_tensor() -> None:
     Z = planted((60, 8, 6), 2, 0)
     for name in ("als", "elastic"):
@@ -135,7 +133,7 @@ def test_cold_starts_find_the_same_components_of_a_determined_tensor() -> None:
 
 
 # Intervals.
-@pytest.mark.slow
+@pytest.mark.further
 def test_intervals_are_of_unit_vectors_in_the_models_signs_and_narrow_with_more_rows() -> None:
     widths = []
     for n in (50, 450):
@@ -156,7 +154,7 @@ def test_intervals_are_of_unit_vectors_in_the_models_signs_and_narrow_with_more_
     assert 2 < widths[0] / widths[1] < 4.5  # √9 = 3
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_a_penalty_gives_selection_frequencies_and_lost_components_nothing() -> None:
     rng = np.random.default_rng(0)
     B, C = np.kron(np.eye(2), np.ones((5, 1))), np.kron(np.eye(2), np.ones((3, 1)))
@@ -211,7 +209,6 @@ def test_interrupted_bootstrap_resumes(tmp_path: Path) -> None:
     assert same(found, bootstrap(model, Z, 5, random_state=0))
 
 
-@pytest.mark.slow
 def test_commands_store_print_export_and_report_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     import pandas as pd

@@ -49,8 +49,8 @@ def test_a_weighted_refit_is_a_fit_to_the_drawn_rows_with_their_weights(name: st
     assert not np.allclose(refit, plain, atol=5e-3)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", models())
-@pytest.mark.slow
 def test_shared_reads_give_the_same_stability_of_a_weighted_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     M, w = survey(2)
     model = models()[name].fit(M, sample_weight=w)
@@ -82,7 +82,6 @@ def test_strata_keep_their_sizes(n: int) -> None:
     assert_array_equal(draws[2], drawn_rows((n, 4), 1, 2, strata))
 
 
-@pytest.mark.slow
 def test_a_stratified_bootstrap_fits_every_level() -> None:
     M, _ = survey(4)
     group = np.where(np.arange(len(M)) < 3, "rare", "common")  # 3 of 400 rows: absent from one resample in 20 without strata
@@ -113,8 +112,8 @@ def planted_effect(seed: int) -> tuple[np.ndarray, pd.DataFrame]:
     return M, groups
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.slow
 def test_effects_of_confounders_have_intervals(seed: int, tmp_path: Path) -> None:
     M, groups = planted_effect(seed)
     model = dfact.ICQF(2, bounds=(0, 4), q_max=4).fit(M, confounders=groups)
@@ -184,7 +183,6 @@ def test_effects_of_earlier_versions_are_left_out() -> None:
     assert Stability.upgrade(today) == today
 
 
-@pytest.mark.slow
 def test_models_without_confounders_have_no_effects(tmp_path: Path) -> None:
     M, _ = survey(6)
     model = dfact.ICQF(2, bounds=(0, 4), q_max=4).fit(M)
@@ -205,8 +203,8 @@ def test_held_out_errors_are_weighted_by_row() -> None:
     assert count == pytest.approx((w[:, None] * ~np.isnan(M)).sum())
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", models())
-@pytest.mark.slow
 def test_cross_validation_weights_fits_and_errors(name: str) -> None:
     M, w = survey(7)
     settings: dict[str, Any] = {"grid": {"n_components": [1, 2]}, "n_blocks": (5, 5), "n_folds": 5, "random_state": 0}
@@ -223,7 +221,6 @@ def test_cross_validation_weights_fits_and_errors(name: str) -> None:
         assert_allclose(shared.table["error"], found.table["error"], rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_weights_of_a_dataset_are_ignored_by_models_without_weights() -> None:
     M, w = survey(8)
     model, settings = dfact.ExpectileMF(2, max_iter=20), {"grid": {"n_components": [1, 2]}, "n_blocks": (4, 4), "n_folds": 4}

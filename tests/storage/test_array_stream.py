@@ -17,7 +17,6 @@ from dfact.storage import array_stream
 KINDS = st.sampled_from([np.dtype(name) for name in ("?", "i1", "<i8", ">i4", "<f4", "<f8", "<U3")])
 
 
-@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     arrays=st.lists(arrays(KINDS, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)), max_size=4),

@@ -111,7 +111,6 @@ def test_a_version_of_a_checkpoint_is_on_the_disk_before_the_earlier_one_goes(
 
 
 @pytest.mark.process
-@pytest.mark.slow
 @pytest.mark.parametrize("supported", [True, False])
 @pytest.mark.parametrize("kill_at", range(4))
 def test_a_killed_replacement_leaves_a_complete_group(supported: bool, kill_at: int, tmp_path: Path) -> None:

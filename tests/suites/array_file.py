@@ -85,7 +85,7 @@ class _ArrayFiles:
         found = dfact.import_array(self.open(X, tmp_path), tmp_path / "found.zarr")
         assert found.fingerprint == expected(X, tmp_path)
 
-    @pytest.mark.slow
+    @pytest.mark.further
     def test_labels_are_those_of_the_file(self, tmp_path: Path) -> None:
         if not self.holds_labels:
             pytest.skip(f"{self.name} holds no labels")
@@ -97,13 +97,13 @@ class _ArrayFiles:
         plain = expected(X, tmp_path, row_labels=labels[0], column_labels=labels[1])
         assert (plain == found.fingerprint) == (len(labels) == 2)
 
-    @pytest.mark.slow
+    @pytest.mark.further
     def test_transposed_array(self, tmp_path: Path) -> None:
         X = self.example(0)
         found = dfact.import_array(self.open(X, tmp_path).transpose(), tmp_path / "found.zarr", empty_rows="drop")
         assert found.fingerprint == expected(X.T, tmp_path, empty_rows="drop")
 
-    @pytest.mark.slow
+    @pytest.mark.further
     def test_one_of_several_arrays_is_named(self, tmp_path: Path) -> None:
         if not self.holds_several:
             pytest.skip(f"{self.name} holds one array")
@@ -125,6 +125,7 @@ class _ArrayFiles:
             with pytest.raises(dfact.DfactError, match=self.name):
                 open_array(tmp_path / self.name)
 
+    @pytest.mark.further
     @pytest.mark.faults
     @pytest.mark.parametrize("seed", range(2))
     def test_damaged_files_give_errors_of_dfact(self, seed: int, tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ class SparseFileSuite(_ArrayFiles):
     def example(self, seed: int) -> Any:
         return draw_sparse(np.random.default_rng(seed), 40, 9)
 
-    @pytest.mark.slow
+    @pytest.mark.further
     def test_entries_that_are_not_stored_are_zero_or_missing(self, tmp_path: Path) -> None:
         X = self.example(0)
         for implicit in ("zero", "missing"):

@@ -122,7 +122,6 @@ class EstimatorSuite:
         found = getattr(model, self.rows)
         return found[0] if isinstance(found, list) else found
 
-    @pytest.mark.slow
     @pytest.mark.usefixtures("partitioned")
     @pytest.mark.parametrize("executor", ["threads", "distributed"])
     def test_every_executor_gives_the_same_bits(
@@ -143,7 +142,6 @@ class EstimatorSuite:
         assert isinstance(self.row_factors(in_memory), np.ndarray)
         assert_same_fit(in_memory, expected)
 
-    @pytest.mark.slow
     @pytest.mark.usefixtures("partitioned")
     def test_chunks_of_the_store_change_nothing(
         self, variant: dict[str, Any], reference: tuple[dfact.Dataset, Any], tmp_path: Path
@@ -153,7 +151,7 @@ class EstimatorSuite:
         chunked[:] = X
         assert_same_fit(self.fit(variant, chunked), reference[1])
 
-    @pytest.mark.slow
+    @pytest.mark.further
     @pytest.mark.usefixtures("partitioned")
     @pytest.mark.parametrize("executor", ["local", "distributed"])
     def test_state_on_disk_gives_the_same_bits(
@@ -182,7 +180,6 @@ class EstimatorSuite:
                 assert written, where
 
     @pytest.mark.parametrize("in_store", [False, True], ids=["in memory", "stored"])
-    @pytest.mark.slow
     def test_a_saved_model_is_the_same(self, in_store: bool, variant: dict[str, Any], tmp_path: Path) -> None:
         X = self.data()[:300]
         data = self.stored(X, tmp_path / "d.zarr") if in_store else X
@@ -198,6 +195,7 @@ class EstimatorSuite:
         for name in self.derived:
             pd.testing.assert_frame_equal(pd.DataFrame(getattr(loaded, name)), pd.DataFrame(getattr(model, name)))
 
+    @pytest.mark.further
     def test_a_plan_that_does_not_hold_is_refused(self, variant: dict[str, Any], tmp_path: Path) -> None:
         dataset = self.stored(self.data()[:300], tmp_path / "d.zarr")
         assert dfact.plan(self.make(variant), dataset).fits

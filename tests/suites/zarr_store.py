@@ -42,6 +42,7 @@ class ZarrStoreSuite:
             dfact.import_array(bad, f"{location}/x.zarr")
         assert self.keys(f"{location}/x.zarr") == []
 
+    @pytest.mark.further
     def test_what_is_there_is_replaced_only_when_asked(self, location: str) -> None:
         X = answers()
         dfact.import_array(X[:100], f"{location}/x.zarr")
@@ -57,6 +58,7 @@ class ZarrStoreSuite:
             dfact.import_array(np.ones((5, 2)), f"{location}/x.zarr", overwrite=True)
         assert self.keys(f"{location}/x.zarr") == ["notes.txt"]
 
+    @pytest.mark.further
     @pytest.mark.faults
     @pytest.mark.parametrize("executor", ["inline", "threads", "distributed"])
     def test_a_chunk_lost_after_opening(self, executor: str, location: str, request: pytest.FixtureRequest) -> None:

@@ -37,7 +37,6 @@ def checking(unchecked: None) -> None:
     assert checks_names()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("checking")
 def test_strangers_are_refused_at_both_ends(member: Security, refused: dict[str, Path]) -> None:
     reasons = {"foreign": "verify failed", "expired": "has expired", "not yet valid": "not yet valid"}

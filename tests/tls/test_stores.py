@@ -43,7 +43,6 @@ def serving(folder: Path) -> Iterator[str]:
         yield f"https://127.0.0.1:{server.server_address[1]}"
 
 
-@pytest.mark.slow
 @pytest.mark.object_store
 def test_certificates_of_servers_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'dfact[test]'")

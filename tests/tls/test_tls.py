@@ -181,8 +181,8 @@ def test_other_certificates_are_refused(secured: Secured, tmp_path: Path, capfd:
         assert "Traceback" not in error
 
 
+@pytest.mark.further
 @pytest.mark.process
-@pytest.mark.slow
 def test_every_process_refuses_strangers_at_both_ends(secured: Secured, tmp_path: Path) -> None:
     kinds = strangers(Authority.load(secured.folder), NAME, tmp_path / "kinds")
     own = dasks_security(secured.folder)
@@ -202,7 +202,6 @@ def test_every_process_refuses_strangers_at_both_ends(secured: Secured, tmp_path
 
 
 @pytest.mark.process
-@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_a_cluster_that_does_not_check_names_is_refused(secured: Secured, capfd: pytest.CaptureFixture[str]) -> None:
     own = dasks_security(secured.folder)
@@ -232,6 +231,7 @@ def test_a_cluster_without_tls_is_refused(cluster: LocalCluster, secured: Secure
         assert words in capfd.readouterr().err
 
 
+@pytest.mark.further
 def test_our_own_clusters_listen_to_this_machine_alone(cluster: LocalCluster) -> None:
     assert all(ip_address(ip).is_loopback for ip in listening(os.getpid()))
     assert cluster.workers

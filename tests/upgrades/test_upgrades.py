@@ -101,8 +101,8 @@ def assert_equal(found: Arrays, wanted: Arrays) -> None:
         np.testing.assert_allclose(values, wanted[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("stores", "name"), cases(".zarr", read=True))
-@pytest.mark.slow
 def test_datasets_have_their_values(folders: dict[Stores, Path], stores: Stores, name: str) -> None:
     dataset, wanted = dfact.open_dataset(folders[stores] / name), expected(folders[stores], name)
     rows = dataset.source.read(0, dataset.shape[0])
@@ -118,8 +118,8 @@ def test_datasets_have_their_values(folders: dict[Stores, Path], stores: Stores,
     assert dataset.fingerprint in dataset_text(dataset)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("stores", "name"), cases(".model", read=True))
-@pytest.mark.slow
 def test_models_have_their_factors(folders: dict[Stores, Path], tmp_path: Path, stores: Stores, name: str) -> None:
     model = dfact.load_model(folders[stores] / name)
     data = folders[stores] / FITS[name.removesuffix(".model")].dataset
@@ -152,7 +152,6 @@ def test_models_that_kept_no_sums_do_not_grow(folders: dict[Stores, Path], name:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_the_first_models_and_data_of_a_format_are_reported_and_described(folders: dict[Stores, Path], tmp_path: Path) -> None:
     first = next(stores for stores in ALL if stores.about["format"] >= OLDEST_READ)
     for name in ("icqf", "cp"):
@@ -162,6 +161,7 @@ def test_the_first_models_and_data_of_a_format_are_reported_and_described(folder
     assert ours.items.equals(theirs.items)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("stores", "name"), cases(".zarr", ".model", ".checkpoint", ".toml", read=False))
 def test_earlier_formats_are_refused(folders: dict[Stores, Path], stores: Stores, name: str) -> None:
     message = use(folders[stores], name, folders[TODAY])
@@ -216,8 +216,8 @@ def test_selections_resume_with_the_same_result(folders: dict[Stores, Path], nam
     assert_equal(found, {figure: wanted[figure] for figure in found})  # the first stores also have ends of intervals, since replaced
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", exhaustive_unless({"icqf", "gom", "expectile", "cp"}.__contains__, FITS))
-@pytest.mark.slow
 def test_fits_resume_with_the_same_result_and_store_what_they_did(folders: dict[Stores, Path], tmp_path: Path, name: str) -> None:
     """A change of what is stored needs stores of its own here, or a format version of its own: write them, and keep the earlier ones."""
     fit, folder, checkpoint = FITS[name], folders[TODAY], folders[TODAY] / f"{name}.checkpoint"
@@ -228,6 +228,7 @@ def test_fits_resume_with_the_same_result_and_store_what_they_did(folders: dict[
     assert layout(tmp_path / "model") == layout(folder / f"{name}.model"), "the layout of models has changed"
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.endswith(".zarr")])
 def test_datasets_store_what_they_did(folders: dict[Stores, Path], tmp_path: Path, name: str) -> None:
     RECIPES[name](tmp_path)
@@ -248,7 +249,6 @@ def names(value: Any) -> Any:
     return {key: names(inner) for key, inner in value.items()} if isinstance(value, dict) else None
 
 
-@pytest.mark.slow
 def test_an_interrupted_job_is_finished(folders: dict[Stores, Path], capsys: pytest.CaptureFixture[str]) -> None:
     folder = folders[TODAY]
     written = (folder / "two.model" / "zarr.json").stat().st_mtime_ns
@@ -269,7 +269,7 @@ def as_version(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "version", lambda _: number)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_steps_of_another_patch_version_stay_done_and_an_interrupted_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -83,7 +83,6 @@ def scope() -> tuple[Array, Array]:
 
 @real
 @pytest.mark.parametrize(("k", "expected"), exhaustive_after(2, [(1, -4_169_323.01), (3, -3_799_887.17), (2, -3_835_365.43)]))
-@pytest.mark.slow
 def test_log_likelihoods_are_those_of_admixture(k: int, expected: float) -> None:
     X = hapmap3()
     model = Admixture(k).fit(X)
@@ -98,7 +97,6 @@ def test_log_likelihoods_are_those_of_admixture(k: int, expected: float) -> None
 
 @real
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-@pytest.mark.slow
 def test_ancestries_of_the_scope_example(missing: float) -> None:
     X, truth = scope()
     if missing:
@@ -110,14 +108,12 @@ def test_ancestries_of_the_scope_example(missing: float) -> None:
 
 @pytest.mark.exhaustive
 @real
-@pytest.mark.slow
 def test_cross_validation_errors_are_those_of_admixture() -> None:
     table = dfact.selection.cross_validate_entries(Admixture(), hapmap3(), [1, 2, 3], random_state=0).table
     np.testing.assert_allclose(table["deviance"], [0.55248, 0.48190, 0.47835], atol=5e-4)
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.slow
 def test_accepted_merits_never_fall_and_the_last_is_that_of_the_model(seed: int) -> None:
     Q, _, X = planted(seed)
     model = Admixture(3, tol=1e-10, dtype="float64").fit(X)
@@ -158,7 +154,6 @@ def test_one_population_has_the_column_means() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.slow
 def test_ancestries_are_recovered(seed: int) -> None:
     Q, P, X = planted(seed, 300, 1500)
     model = Admixture(3).fit(X)
@@ -209,7 +204,7 @@ def test_invalid_data_is_refused() -> None:
         Admixture(31).fit(X)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_codes_of_any_type_give_the_same_fit(tmp_path: Path) -> None:
     _, _, X = planted(2, 100, 80, missing=0.1)
     expected = Admixture(3).fit(X)
@@ -267,7 +262,6 @@ def test_no_step_of_a_projection_makes_a_row_less_likely(seed: int, monkeypatch:
         last = reached
 
 
-@pytest.mark.slow
 def test_projection_matches_snps_by_their_labels(tmp_path: Path) -> None:
     _, _, X = planted(0, 100, 60)
     names = [f"rs{j}" for j in range(60)]
@@ -290,7 +284,6 @@ def test_projection_matches_snps_by_their_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow
 def test_labelled_people_keep_their_population(seed: int) -> None:
     Q, _, X = planted(seed, 200, 400)
     labels = np.array(["", "-", None], dtype=object)[np.arange(200) % 3]
@@ -373,7 +366,6 @@ class TestEstimator(EstimatorSuite):
         return planted(8, 600, 150, missing=0.1)[2]
 
 
-@pytest.mark.slow
 def test_a_maximum_does_not_depend_on_the_blocks(cut_rows: CutRows) -> None:
 
     _, _, X = planted(3, 600, 100)
@@ -398,8 +390,8 @@ def stored_genotypes(folder: Path, X: Array, names: list[str], alleles: list[str
     return dfact.import_genotypes(bed, folder / f"{kind}.zarr")
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow
 def test_projection_matches_snps_by_their_alleles(seed: int, tmp_path: Path) -> None:
     _, _, X = planted(seed, 100, 60)
     rng, names, alleles = np.random.default_rng(seed), [f"rs{j}" for j in range(60)], ["A G"] * 60
@@ -429,8 +421,8 @@ def test_projection_matches_snps_by_their_alleles(seed: int, tmp_path: Path) -> 
         model.transform(none)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow
 def test_projection_matches_snps_without_names_by_position(seed: int, tmp_path: Path) -> None:
     _, _, X = planted(seed, 100, 60)
     rng, pairs = np.random.default_rng(seed), np.array(["A G", "C T", "A T"], dtype=object)[np.arange(60) % 3]
@@ -467,7 +459,6 @@ def test_projection_matches_snps_without_names_by_position(seed: int, tmp_path: 
     assert len(match_columns(names, ["."] * 60, ours, Variants.of(table)).ours) == 60
 
 
-@pytest.mark.slow
 def test_a_projection_reads_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, X = planted(0, 50, 40)
     dataset = stored_genotypes(tmp_path, X, [f"rs{j}" for j in range(40)], ["A G"] * 40, "a")

@@ -57,7 +57,6 @@ def packaged() -> Array:
     return np.asarray(M[~np.isnan(M).all(axis=1)])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("solver", exhaustive_unless(lambda solver: solver == "mm", ["admm", "mm"]))
 # The paper's own implementation, run to 1e-8 or 1500 iterations (the empty rows add nothing).
 @pytest.mark.parametrize(("name", "k", "top", "reference", "enough"), [("big5", 5, 4, 457998.0, 400), ("eqsq", 8, 3, 450401.0, 600)])
@@ -71,7 +70,7 @@ def test_objective_of_the_papers_implementation(
     assert objective(model, M) == pytest.approx(model.objective_history_[-1], rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("solver", "dtype"), exhaustive_after(2, [("mm", "float32"), ("admm", "float64"), ("mm", "float64"), ("admm", "float32")])
 )
@@ -93,7 +92,6 @@ def test_objective_on_the_packaged_questionnaire(dtype: str, solver: str) -> Non
     ("seed", "rho", "missing"),
     [(i % 3, rho, missing) for i, (missing, rho) in enumerate(product([0.0, 0.2], [np.sqrt(2), 2.0, 3.0, 10.0]))],
 )
-@pytest.mark.slow
 def test_proposition_1_the_lagrangian_never_increases(rho: float, missing: float, seed: int) -> None:
     M = icqf_simulation(0.2, seed).M
     M[np.random.default_rng(seed).random(M.shape) < missing] = np.nan
@@ -123,7 +121,6 @@ def test_proposition_2_factors_are_far_off_with_another_number_of_them(seed: int
     assert errors[10] < errors[13] < errors[20]
 
 
-@pytest.mark.slow
 @both_solvers
 def test_planted_factors_are_recovered(solver: str) -> None:
     """One dataset may fail: about five of two hundred end in a local optimum, with either solver."""
@@ -157,7 +154,6 @@ def test_the_solution_is_stationary(missing: float, solver: str) -> None:
         assert gradient[top - 1e-6 <= X].max(initial=0) <= 2e-3 * scale
 
 
-@pytest.mark.slow
 def test_splitless_reaches_the_objective_of_the_admm_in_fewer_passes_with_little_state(monkeypatch: pytest.MonkeyPatch) -> None:
     M = packaged()
     admm = dfact.ICQF(4, solver="admm", max_iter=1500, tol=1e-8).fit(M)
@@ -197,7 +193,6 @@ def test_without_penalty_and_bounds_it_is_non_negative_factorization(seed: int, 
 
 @both_solvers
 @pytest.mark.parametrize("inner", ["cd", "fista"])
-@pytest.mark.slow
 def test_the_l2_penalty_is_minimised(solver: str, inner: str) -> None:
     M = planted_answers(300, 20, 3, seed=6, missing=0.1)
     settings: dict[str, Any] = {"penalty": "l2", "beta": 2.0, "bounds": (0, 100), "q_max": 3, "max_iter": 5000, "tol": 1e-13}
@@ -214,7 +209,6 @@ def test_the_l2_penalty_is_minimised(solver: str, inner: str) -> None:
         assert gradient[X <= 1e-6].min(initial=0) >= -2e-3 * scale
 
 
-@pytest.mark.slow
 @both_solvers
 @pytest.mark.parametrize("penalty", ["l1", "l2"])
 def test_both_inner_solvers_reach_the_same_solution(solver: str, penalty: str) -> None:
@@ -246,7 +240,6 @@ def test_integer_weights_equal_repeated_rows(solver: str) -> None:
 
 
 @both_solvers
-@pytest.mark.slow
 def test_each_item_stays_within_its_range(solver: str, tmp_path: Path) -> None:
     M = planted_answers(400, 12, 3, seed=4, missing=0.1)
     M[:, :6] = np.minimum(M[:, :6], 1)
@@ -268,7 +261,6 @@ def test_each_item_stays_within_its_range(solver: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.slow
 def test_an_adaptive_rho_stays_above_its_bound_and_converges(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     M = icqf_simulation(0.1, seed).M
     seen: list[float] = []
@@ -301,7 +293,6 @@ def test_transform_of_the_training_rows_returns_their_factors(with_confounders: 
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.slow
 def test_missing_entries_never_influence_the_result(seed: int, tmp_path: Path) -> None:
     M = planted_answers(400, 25, 3, seed=seed, missing=0.2)
     fitted = []
@@ -319,7 +310,6 @@ def assert_same_bits(a: dfact.ICQF, b: dfact.ICQF) -> None:
         np.testing.assert_array_equal(np.asarray(getattr(a, name)), np.asarray(getattr(b, name)), err_msg=name)
 
 
-@pytest.mark.slow
 def test_every_kind_of_input_gives_the_same_model(tmp_path: Path) -> None:
     M = planted_answers(3000, 20, 3, seed=2, missing=0.1).astype(np.float32)
     frame = pd.DataFrame(M, columns=[f"Q{j}" for j in range(20)])
@@ -366,7 +356,6 @@ class TestEstimator(EstimatorSuite):
 
 @both_solvers
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.slow
 def test_single_precision_agrees_with_double(seed: int, solver: str) -> None:
     M = planted_answers(2000, 40, 4, seed=seed, missing=0.05)
     single, double = (dfact.ICQF(4, solver=solver, dtype=dtype, max_iter=100, tol=0).fit(M) for dtype in ("float32", "float64"))
@@ -411,7 +400,6 @@ def test_the_random_start_depends_on_the_seed() -> None:
     assert not np.array_equal(a.components_, c.components_)
 
 
-@pytest.mark.slow
 def test_many_columns_start_from_the_block_iteration() -> None:
     M = planted_answers(400, 700, 3, seed=10).astype(np.float32)
     model = dfact.ICQF(3, max_iter=150).fit(M)
@@ -523,7 +511,6 @@ def test_a_failed_fit_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_temporary_factors_are_removed_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = dfact.import_array(GOOD, tmp_path / "d.zarr")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

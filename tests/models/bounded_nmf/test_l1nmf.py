@@ -118,7 +118,6 @@ def test_the_objective_descends_and_a_penalty_makes_sparse() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.slow
 def test_missing_answers_never_influence_the_result(seed: int, tmp_path: Path) -> None:
     M = planted_answers(200, 12, 3, seed, missing=0.2)
     models = []
@@ -162,7 +161,6 @@ def test_implicit_zeros_of_sparse_answers_are_answers() -> None:
     assert_same_bits(dfact.L1NMF(3).fit(M), dfact.L1NMF(3).fit(sp.csr_array(M)))
 
 
-@pytest.mark.slow
 def test_single_precision_agrees_with_double() -> None:
     M = planted_answers(500, 20, 3, 0, missing=0.1)
     single, double = (dfact.L1NMF(3, dtype=dtype, tol=1e-6).fit(M) for dtype in ("float32", "float64"))
@@ -170,7 +168,6 @@ def test_single_precision_agrees_with_double() -> None:
     assert single.objective_history_[-1] == pytest.approx(double.objective_history_[-1], rel=1e-4)
 
 
-@pytest.mark.slow
 def test_all_starts_reach_a_solution() -> None:
     M = planted_answers(200, 12, 3, 0)
     first, second, other = (dfact.L1NMF(3, init="random", random_state=seed).fit(M) for seed in (1, 1, 2))
@@ -182,7 +179,6 @@ def test_all_starts_reach_a_solution() -> None:
     assert first.objective_history_[-1] <= 1.2 * best.objective_history_[-1]
 
 
-@pytest.mark.slow
 def test_confounders_of_a_dataset_are_not_used(tmp_path: Path) -> None:
     M = planted_answers(200, 12, 3, 0).astype(np.uint8)
     ages = pd.DataFrame({"age": np.random.default_rng(0).normal(40, 9, 200)})
@@ -190,7 +186,6 @@ def test_confounders_of_a_dataset_are_not_used(tmp_path: Path) -> None:
     assert_same_bits(dfact.L1NMF(3).fit(with_ages), dfact.L1NMF(3).fit(dfact.import_array(M, tmp_path / "b.zarr")))
 
 
-@pytest.mark.slow
 def test_report_of_a_model() -> None:
     M = planted_answers(200, 12, 3, 0)
     model = dfact.L1NMF(3).fit(pd.DataFrame(M, columns=[f"Q{j}" for j in range(12)]))
@@ -222,7 +217,6 @@ def test_a_row_without_answers_has_no_factors() -> None:
     assert (model.factors_[4] == 0).all()
 
 
-@pytest.mark.slow
 def test_commands_fit_and_transform(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     M = planted_answers(300, 12, 3, 0, missing=0.1)
     data, fitted, factors = (str(tmp_path / name) for name in ("d.zarr", "m.model", "w.csv"))

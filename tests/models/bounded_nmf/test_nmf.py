@@ -72,6 +72,7 @@ DATA = {
 }
 
 
+@pytest.mark.further
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(
     ("name", "loss"), exhaustive_unless({("digits", "frobenius"), ("counts", "kullback-leibler")}.__contains__, product(DATA, LOSSES))
@@ -127,6 +128,7 @@ def test_planted_components_are_recovered(loss: str) -> None:
     assert similarity[linear_sum_assignment(-similarity)].min() >= 0.98
 
 
+@pytest.mark.further
 def test_topics_of_documents_are_found() -> None:
     """Words of 5 topics, 12 each, in documents of one or two topics."""
     rng = np.random.default_rng(0)
@@ -148,6 +150,7 @@ def test_sparse_data_has_the_fit_of_the_same_dense_data(loss: str) -> None:
     np.testing.assert_allclose(sparse.transform(M), sparse.factors_, atol=1e-3)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("loss", LOSSES)
 def test_sparse_data_has_the_same_bits_from_memory_and_from_a_store_on_any_executor(
     loss: str, tmp_path: Path, client: Client, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch
@@ -261,6 +264,7 @@ def test_text_of_a_model_names_the_deviance() -> None:
     assert "of the deviance of the answers" in model_text(dfact.NMF(2, loss="kullback-leibler").fit(M), 2)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("loss", LOSSES)
 def test_held_out_entries_choose_the_planted_number_of_components(loss: str) -> None:
     M = planted_counts(200, 40, 3, 2, mean=4.0)[0]

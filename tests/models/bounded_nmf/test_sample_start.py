@@ -38,7 +38,7 @@ def test_the_sample_is_a_tenth_of_the_partitions_at_equal_distances(n: int, coun
         assert distances.max() - distances.min() <= run + 1
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_sample_start_is_nearer_after_few_passes_and_reaches_the_same_objective(
@@ -55,6 +55,7 @@ def test_a_sample_start_is_nearer_after_few_passes_and_reaches_the_same_objectiv
     assert end < 1.0005 * end_of_all
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
 def test_every_executor_gives_the_same_bits(name: str, client: Client) -> None:
     M = planted_answers(4000, 40, 4, 0, 0.1)
@@ -63,7 +64,7 @@ def test_every_executor_gives_the_same_bits(name: str, client: Client) -> None:
         assert bits(model(name, max_iter=6, executor=executor).fit(M)) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_fits_with_confounders_and_weights_start_on_the_sample() -> None:
     M, rng = planted_answers(4000, 40, 4, 1, 0.1), np.random.default_rng(0)
     known = {"confounders": {"age": rng.normal(40, 10, 4000)}, "sample_weight": rng.uniform(0.5, 2, 4000)}
@@ -71,7 +72,6 @@ def test_fits_with_confounders_and_weights_start_on_the_sample() -> None:
     assert history[0] < 1.1 * history[-1]
 
 
-@pytest.mark.slow
 def test_given_loadings_replace_the_sample_start(monkeypatch: pytest.MonkeyPatch) -> None:
     M = planted_answers(4000, 40, 4, 2)
     loadings = model("ICQF", max_iter=3).fit(M).components_
@@ -80,7 +80,6 @@ def test_given_loadings_replace_the_sample_start(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
-@pytest.mark.slow
 def test_callbacks_receive_the_sample_before_the_first_iteration(name: str) -> None:
     heard: list[Iteration] = []
     fitted = model(name, max_iter=3, tol=0, callbacks=[heard.append]).fit(planted_answers(4000, 40, 4, 3))

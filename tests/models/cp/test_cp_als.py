@@ -65,7 +65,6 @@ def test_a_fit_stops_near_its_limit(seed: int, slow: bool) -> None:
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow
 def test_planted_factors_are_found(seed: int, missing: float) -> None:
     rng = np.random.default_rng(seed)
     factors = [rng.standard_normal((size, 3)) for size in (30, 20, 10)]
@@ -77,7 +76,6 @@ def test_planted_factors_are_found(seed: int, missing: float) -> None:
     assert core_consistency(model, Z) > 99
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not (REAL_DATA / "tensors" / "amino.npz").exists(), reason="the real tensors are not next to the project")
 def test_amino_acids() -> None:
     X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]
@@ -129,7 +127,6 @@ def test_products_of_loadings_lie_by_rows_however_the_factors_do() -> None:
             np.testing.assert_allclose(H, expected)
 
 
-@pytest.mark.slow
 def test_model_is_saved_and_reported(tmp_path: Path) -> None:
     Z = planted((20, 8, 5), 2, seed=1)
     heard: list[Any] = []

@@ -84,7 +84,6 @@ def score(truth: list[Array], found: list[Array]) -> float:
         lambda case: case[0] == SHAPES[0] or case[1:] == ("exact", 0.3), itertools.product(SHAPES, ("fill", "exact"), (0.0, 0.3))
     ),
 )
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the penalty sets all")
 def test_the_objective_is_the_documented_one_and_never_increases(shape: tuple[int, ...], update: str, missing: float) -> None:
     Z = planted(shape, 3, seed=len(shape), missing=missing)
@@ -117,7 +116,6 @@ def test_extrapolation_saves_iterations(seed: int, missing: float, monkeypatch: 
     assert fast.n_iter_ < 0.7 * plain.n_iter_
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["fast", "collinear", "slow"])
 def test_a_fit_stops_near_its_limit(kind: str, seed: int) -> None:
@@ -136,7 +134,7 @@ def test_a_fit_stops_near_its_limit(kind: str, seed: int) -> None:
         assert kind != "slow" or found.n_iter_ > 50
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(("seed", "missing"), [(0, 0.3), (1, 0.0)])
 def test_by_default_a_fit_reaches_the_objective_of_many_iterations(seed: int, missing: float) -> None:
     Z = planted_answers(1500, 200, 5, seed, missing).reshape(1500, 50, 4)
@@ -187,6 +185,7 @@ def test_a_pass_returns_to_the_point_before_the_extrapolation(nonnegative: bool,
     assert not extrapolated[moved["previous"] == 0].any()
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(70, 30, 7), (40, 90, 70)])
@@ -270,7 +269,6 @@ def test_a_fixed_support_keeps_its_zeros_and_descends(seed: int, update: str) ->
 
 @pytest.mark.skipif(not (REAL_DATA / "tensors" / "amino.npz").exists(), reason="the real tensors are not next to the project")
 @pytest.mark.parametrize("update", ["fill", "exact"])
-@pytest.mark.slow
 def test_amino_acids(update: str) -> None:
     """Three amino acids explain 99.94%; samples 1-3 hold one each."""
     X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]
@@ -313,7 +311,6 @@ def test_the_path_of_table_1(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.slow
 def test_the_path_falls_in_rank_and_rises_in_error(seed: int) -> None:
     sim = elastic_cp_simulation(6, 2, seed)
     table = dfact.ElasticCP(3, l1_ratio=0.2, random_state=seed).path(sim.Z).table
@@ -323,7 +320,7 @@ def test_the_path_falls_in_rank_and_rises_in_error(seed: int) -> None:
     assert (late["relative_error"].diff().dropna() > -1e-6).all()
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(("size", "rank", "start", "missing", "alpha"), [(20, 10, 10, 0.0, 0.2), (30, 5, 6, 0.25, 0.8)])
 def test_the_refined_path_recovers_planted_factors(size: int, rank: int, start: int, missing: float, alpha: float) -> None:
     """Tables 2 and 3, the step chosen as there (section 7.1.2)."""
@@ -441,6 +438,7 @@ class TestEstimator(EstimatorSuite):
         return answers(2_500, 3).astype(np.float32)
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("many_partitions")
 def test_a_path_is_the_same_on_every_executor(client: Client, tmp_path: Path) -> None:
     X = answers(2000, 5)
@@ -477,7 +475,6 @@ def test_single_precision_agrees_with_double() -> None:
     assert dfact.ElasticCP(2, max_iter=2).fit(Z.astype(np.float32)).factors_[0].dtype == np.float32
 
 
-@pytest.mark.slow
 def test_the_plan_reports_the_memory_of_a_fit_and_refuses(tmp_path: Path) -> None:
     dataset = dfact.import_array(answers(20_000, 0), tmp_path / "d.zarr")
     assert dfact.plan(dfact.ElasticCP(3), dataset).fits
@@ -492,7 +489,7 @@ def test_the_plan_reports_the_memory_of_a_fit_and_refuses(tmp_path: Path) -> Non
     assert svd.peak > random.peak
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_saved_model_is_the_same(stored: bool, tmp_path: Path) -> None:
     X = answers(300, 2)
@@ -508,7 +505,6 @@ def test_a_saved_model_is_the_same(stored: bool, tmp_path: Path) -> None:
         np.testing.assert_array_equal(loaded.components_, model.components_)
 
 
-@pytest.mark.slow
 def test_report_of_a_model() -> None:
     model = dfact.ElasticCP(4, lam=2.0, random_state=0).fit(planted((20, 5, 4), 2, seed=2))
     assert model.rank_ == 2
@@ -522,8 +518,8 @@ def test_report_of_a_model() -> None:
     assert [axes.get_title() for axes in items_plot(model).axes] == ["mode 1", "mode 2", "mode 3"]
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.slow
 def test_a_model_keeps_the_labels_of_further_modes(stored: bool, tmp_path: Path) -> None:
     Z, visits = planted((20, 5, 4, 2), 2, seed=2), ["baseline", "week 6", "week 12", "end"]
     if stored:
@@ -559,7 +555,6 @@ def test_a_slice_without_an_entry_is_reported_by_its_label() -> None:
         dfact.ElasticCP(2, max_iter=2, random_state=0).fit(data)
 
 
-@pytest.mark.slow
 def test_callbacks_receive_iterations_and_steps() -> None:
     Z, heard = planted((20, 10, 6), 2, seed=1), []
     model = dfact.ElasticCP(2, max_iter=5, tol=0, random_state=0, callbacks=[heard.append])
@@ -719,6 +714,7 @@ def test_a_penalty_that_sets_all_components_to_0_is_reported() -> None:
     assert dfact.ElasticCP(3, lam=1e-4, random_state=0).fit(0.01 * Z).rank_ == 3
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("slice_variances", "l1_ratio", "power"), [("estimate", 0, 2), (None, 0, 2 - 2 / 3), ("estimate", 1, 2 - 1 / 3), (None, 1, 2 - 1 / 3)]
 )

@@ -35,6 +35,7 @@ def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_sample, "_OBSERVATIONS", 16)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("number", exhaustive_after(2, [2, 10, 62, 189]))
 def test_the_default_keeps_the_components_that_single_starts_may_lose(number: int) -> None:
     """The same fits lost a component with the penalties in force from the first iteration."""
@@ -46,6 +47,7 @@ def test_the_default_keeps_the_components_that_single_starts_may_lose(number: in
         assert dfact.ElasticCP(rank, random_state=seed, **settings).fit(Z).objective_history_[-1] < 1.01 * best
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("init", ["random", "svd", "auto"])
 def test_more_starts_end_no_higher(init: Any) -> None:
     Z = planted((20, 9, 6, 5), 3, seed=3)
@@ -130,6 +132,7 @@ def test_samples_grow() -> None:
     assert growing_samples(small, 2, 0.0, row_sample(small, 2, 0.0, 70, None), Layout.of(small)) == []
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("many_partitions", "small_samples")
 @pytest.mark.filterwarnings("ignore:components 1 and 2 cancel")
 @pytest.mark.parametrize("solver", exhaustive_after(1, ["bcd", "stochastic"]))
@@ -149,6 +152,7 @@ class InterruptionError(Exception):
     """Raised by a callback."""
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("many_partitions", "small_samples")
 def test_a_fit_that_began_on_samples_is_resumed(tmp_path: Path) -> None:
     X = answers(15_000, 3).astype(np.float32)
@@ -164,6 +168,7 @@ def test_a_fit_that_began_on_samples_is_resumed(tmp_path: Path) -> None:
     assert_same(resumed, dfact.ElasticCP(3, **settings).fit(X))
 
 
+@pytest.mark.further
 def test_growing_samples_reach_the_objective_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     X = answers(15_000, 3)
     ends = []

@@ -158,7 +158,6 @@ def test_subproblems_are_those_of_the_slices_of_each_mode(shape: tuple[int, ...]
         np.testing.assert_allclose(G, expected, rtol=1e-4, atol=1e-5 * np.abs(G).max())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_a_step_on_all_slices_is_the_exact_update(missing: float, exact: bool) -> None:
@@ -189,7 +188,6 @@ def test_a_step_on_all_slices_is_the_exact_update(missing: float, exact: bool) -
     np.testing.assert_allclose(reached.factors, np.hstack(factors[1:]), atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True])
 def test_samples_of_columns_are_unbiased(exact: bool) -> None:
     """Averaged over all draws, the linear terms and the shares are those of all columns."""
@@ -252,7 +250,6 @@ def test_the_end_of_a_noisy_history_is_seen(seed: int) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.slow
 def test_it_approaches_block_coordinate_descent(shape: tuple[int, ...], seed: int) -> None:
     Z = planted((6 * shape[0], *shape[1:]), 3, seed, missing=0.2)
     settings: dict[str, Any] = {"lam": 2.0, "init": "svd", "random_state": seed}
@@ -266,7 +263,7 @@ def test_it_approaches_block_coordinate_descent(shape: tuple[int, ...], seed: in
     np.testing.assert_allclose(model.transform(Z), model.factors_[0], atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_nonnegative_given_priors_and_precision() -> None:
     rng = np.random.default_rng(0)
     factors = [rng.random((size, 3)) * (rng.random((size, 3)) < 0.7) for size in (200, 20, 8)]
@@ -285,7 +282,6 @@ def test_nonnegative_given_priors_and_precision() -> None:
         assert single.objective_history_[-1] == pytest.approx(model.objective_history_[-1], rel=1e-2)
 
 
-@pytest.mark.slow
 def test_csr_data_equals_its_dense_form() -> None:
     Z = np.random.default_rng(0).poisson(0.3, (300, 20)).astype(float)
     dense, sparse = (dfact.ElasticCP(3, solver="stochastic", max_iter=5, random_state=0).fit(X) for X in (Z, sp.csr_array(Z)))
@@ -300,6 +296,7 @@ def eight() -> Iterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("many_partitions")
 @pytest.mark.filterwarnings("ignore:components 1 and 2 cancel")
 @pytest.mark.parametrize(("missing", "workers"), exhaustive_after(1, [("fill", 2), ("fill", 8), ("exact", 8)]))
@@ -333,7 +330,6 @@ def test_the_result_depends_on_the_seed_alone(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 @pytest.mark.usefixtures("many_partitions")
 def test_it_reads_less_than_block_coordinate_descent(tmp_path: Path) -> None:
     X = answers(15_000, 3)
@@ -358,8 +354,8 @@ def test_n_epochs_counts_the_rows_of_decoded_chunks(tmp_path: Path) -> None:
     assert ArraySource(np.empty((105, 2))).rows_decoded([slice(3, 5), slice(8, 9)]) == 3
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("share", [0.5, 0.85])
-@pytest.mark.slow
 def test_any_share_may_be_missing(share: float) -> None:
     rng = np.random.default_rng(2)
     Z = planted((300, 20, 15), 3, seed=2, noise=0.1)
@@ -371,7 +367,7 @@ def test_any_share_may_be_missing(share: float) -> None:
     assert model.rank_ == exact.rank_ == 3
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_component_vanishes_before_it_has_been_fitted(seed: int) -> None:
     """Rows at their optimum would not use a component that has not formed yet, and it would never form."""
@@ -382,7 +378,6 @@ def test_no_component_vanishes_before_it_has_been_fitted(seed: int) -> None:
     assert model.objective_history_[-1] <= 1.01 * exact.objective_history_[-1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_path_finds_the_rank_and_the_factors(seed: int) -> None:
     """Table 3's setting, smaller."""
@@ -396,7 +391,6 @@ def test_the_path_finds_the_rank_and_the_factors(seed: int) -> None:
     assert path.at(0).solver == "stochastic"
 
 
-@pytest.mark.slow
 def test_callbacks_history_and_plan(tmp_path: Path) -> None:
     Z, heard = planted((300, 10, 6), 2, seed=1), []
     model = dfact.ElasticCP(2, solver="stochastic", max_iter=5, tol=0, random_state=0, callbacks=[heard.append]).fit(Z)

@@ -62,7 +62,6 @@ def test_noiseless_measurements_are_recovered(tau: float) -> None:
     np.testing.assert_allclose(model.predict_entries([3, 0], 5), M[[3, 0], 5], atol=1e-5)
 
 
-@pytest.mark.slow
 def test_measurements_of_single_entries_equal_completion() -> None:
     """Completion by fit and by fit_measurements has one minimum; sparse matrices A_i give results bit-identical to dense ones."""
     _, V = planted(3, 20, 16, 2, 0.7, 0.2)
@@ -79,7 +78,6 @@ def test_measurements_of_single_entries_equal_completion() -> None:
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
 @pytest.mark.parametrize("tau", [0.05, 0.5, 0.9])
 @pytest.mark.parametrize("orthogonalize", [True, False])
-@pytest.mark.slow
 def test_the_objective_never_rises_and_is_what_is_reported(solver: str, tau: float, orthogonalize: bool) -> None:
     for seed in range(3):
         _, V = planted(seed, noise=0.5)
@@ -92,7 +90,7 @@ def test_the_objective_never_rises_and_is_what_is_reported(solver: str, tau: flo
         np.testing.assert_allclose(history[-1], expected, rtol=1e-10)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(("seed", "orthogonalize"), [(0, True), (1, False)])
 def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """They descend as without momentum, and come as near to the limit in fewer than half of the iterations."""
@@ -114,7 +112,6 @@ def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monke
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.9])
-@pytest.mark.slow
 def test_rejected_steps_are_not_repeated(tau: float) -> None:
     """Columns for which the shared curvature is inaccurate begin with shorter steps in the next pass."""
     _, V = planted(2, noise=0.5)
@@ -123,7 +120,6 @@ def test_rejected_steps_are_not_repeated(tau: float) -> None:
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.5, 0.9])
-@pytest.mark.slow
 def test_both_solvers_reach_the_same_objective(tau: float) -> None:
     for seed in range(3):
         _, V = planted(seed, 300, 80, 2, 0.75, 0.1)
@@ -200,6 +196,7 @@ class TestEstimator(EstimatorSuite):
         return V
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_executors_and_chunks_give_the_same_result(
     kind: str, client: Client, tmp_path: Path, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch
@@ -223,7 +220,6 @@ def test_executors_and_chunks_give_the_same_result(
         np.testing.assert_array_equal(model.column_factors_, inline.column_factors_)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the model.s entries have a root mean square:UserWarning")  # noise without a ridge
 def test_dense_and_sparse_data_and_missing_codes_are_equivalent(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -240,7 +236,6 @@ def test_dense_and_sparse_data_and_missing_codes_are_equivalent(tmp_path: Path) 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_entries_are_in_original_units(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     table = tmp_path / "table.csv"
@@ -252,7 +247,6 @@ def test_entries_are_in_original_units(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.predict_entries(5, np.arange(8)), direct.predict_entries(5, np.arange(8)), rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_several_taus_share_the_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One read of each block serves all fits; each model has the bits of a separate fit."""
     from dfact.engine import partitions as partition
@@ -290,7 +284,6 @@ def test_columns_and_rows_without_entries_have_factors_0() -> None:
 
 
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
-@pytest.mark.slow
 def test_more_components_than_the_rank(solver: str) -> None:
     """Superfluous components, and rows with fewer entries than components: the ridge determines their factors."""
     _, V = planted(6, 60, 30, 2, 0.6)
@@ -311,7 +304,6 @@ def test_precision(dtype: str, solver: str) -> None:
     np.testing.assert_allclose(model.objective_history_[-1], other.objective_history_[-1], rtol=1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_entries_that_run_away_are_warned_of(seed: int, tmp_path: Path) -> None:
     """Noise in few entries needs a ridge; the same fit has no warning with one, or without noise."""
@@ -348,7 +340,6 @@ def test_crossings_of_several_expectiles_are_recorded(seed: int, tmp_path: Path,
     assert stored[0].crossed_ == pytest.approx([expected], abs=1e-3)
 
 
-@pytest.mark.slow
 def test_predict_accepts_indices_of_any_shape(tmp_path: Path) -> None:
     _, V = planted(0)
     model = dfact.ExpectileMF(2, max_iter=5).fit(dfact.import_array(V, tmp_path / "v.zarr"))

@@ -42,7 +42,7 @@ def without_sample(model: dfact.ExpectileMF, V: NDArray[np.float64]) -> dfact.Ex
         return model.fit(V)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("tau", "solver", "ridge", "orthogonalize"),
     exhaustive_unless(
@@ -66,7 +66,7 @@ def test_the_minimum_is_that_of_all_rows(tau: float, solver: str, ridge: float, 
     assert (np.diff(model.objective_history_) <= 1e-12 * model.objective_history_[0]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("tau", exhaustive_after(1, [0.1, 0.5]))
 def test_the_first_pass_over_all_rows_nearly_reaches_the_minimum(tau: float) -> None:
     for seed in range(2):
@@ -76,7 +76,6 @@ def test_the_first_pass_over_all_rows_nearly_reaches_the_minimum(tau: float) -> 
         assert model.n_iter_ <= without_sample(dfact.ExpectileMF(3, tau=tau, tol=1e-5), V).n_iter_
 
 
-@pytest.mark.slow
 def test_a_start_at_the_minimum_is_not_resampled() -> None:
     """The SVD of complete data at τ = ½."""
     V = np.nan_to_num(skewed(4))
@@ -85,7 +84,6 @@ def test_a_start_at_the_minimum_is_not_resampled() -> None:
     np.testing.assert_allclose(model.objective_history_[-1], whole.objective_history_[-1], rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_rows_sorted_by_their_sums_reach_the_same_minimum() -> None:
     V = skewed(0)
     V = V[np.argsort(np.nan_to_num(V).sum(axis=1))]
@@ -93,6 +91,7 @@ def test_rows_sorted_by_their_sums_reach_the_same_minimum() -> None:
     assert model.objective_history_[-1] <= (1 + 5e-4) * whole.objective_history_[-1]
 
 
+@pytest.mark.further
 @pytest.mark.filterwarnings("ignore:the model.s entries have a root mean square:UserWarning")  # noise without a ridge
 @pytest.mark.parametrize("observed", [0.8, 0.3])
 def test_every_executor_gives_the_same_bits(observed: float, client: Client, tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_every_executor_gives_the_same_bits(observed: float, client: Client, tmp
         np.testing.assert_array_equal(np.asarray(model.row_factors_), inline.row_factors_)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_several_taus_equal_single_fits() -> None:
     """Their samples take different numbers of passes."""
     V = skewed(2)
@@ -119,8 +118,8 @@ def test_several_taus_equal_single_fits() -> None:
         np.testing.assert_array_equal(model.row_factors_, single.row_factors_)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("solver", "after"), exhaustive_after(2, [("exact", 1), ("surrogate", 3), ("exact", 3), ("surrogate", 1)]))
-@pytest.mark.slow
 def test_an_interrupted_fit_ends_with_the_same_bits(after: int, solver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", 1)
 

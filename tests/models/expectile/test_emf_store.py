@@ -20,7 +20,6 @@ def skewed(seed: int, n: int = 90, m: int = 30, k: int = 2) -> np.ndarray:
     return np.where(rng.random((n, m)) < 0.5, M, np.nan)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stored", [False, True])
 def test_round_trip(stored: bool, tmp_path: Path) -> None:
     M = skewed(0)

@@ -327,13 +327,11 @@ def test_the_number_of_planted_factors_is_found(seed: int, missing: float) -> No
     assert (mean.reference <= found.parallel_analysis.reference).all()
 
 
-@pytest.mark.slow
 def test_the_papers_simulation() -> None:
     R = np.corrcoef(icqf_simulation(0.1, 0).M, rowvar=False)
     assert parallel_analysis(R, 200).n_factors == minimum_average_partial(R).n_factors == 10
 
 
-@pytest.mark.slow
 def test_random_eigenvalues_are_those_of_random_data() -> None:
     """The Wishart draws against correlations of normal data, and a fixed seed."""
     rng = np.random.default_rng(5)
@@ -389,7 +387,6 @@ def assert_same_bits(first: dfact.FactorAnalysis, second: dfact.FactorAnalysis) 
         np.testing.assert_array_equal(np.asarray(getattr(first, name)), np.asarray(getattr(second, name)), err_msg=name)
 
 
-@pytest.mark.slow
 def test_report_of_a_model() -> None:
     X = planted(400, 0)[0]
     model = dfact.FactorAnalysis(3).fit(pd.DataFrame(X, columns=[f"Q{j}" for j in range(X.shape[1])]))
@@ -415,7 +412,7 @@ def test_callbacks_receive_every_step() -> None:
     assert [s.number for s in seen] == [1, 2, 3]
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_commands_fit_and_transform(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, fitted, scores = (str(tmp_path / name) for name in ("d.zarr", "m.model", "f.csv"))
     dataset = dfact.import_array(holed(planted(300, 0)[0], 0.1, 0), data)
@@ -490,7 +487,6 @@ def test_scores_of_another_shape_are_refused() -> None:
         model.transform(zarr.array(np.where(np.arange(8) == 2, np.inf, GOOD[:4])))
 
 
-@pytest.mark.slow
 def test_confounders_of_a_dataset_are_not_used(tmp_path: Path) -> None:
     X = np.clip(np.rint(planted(200, 0)[0]), 0, 9).astype(np.uint8)
     ages = pd.DataFrame({"age": np.random.default_rng(0).normal(40, 9, 200)})

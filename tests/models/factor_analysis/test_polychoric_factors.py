@@ -31,7 +31,6 @@ def polychoric(k: int = 2, **parameters: Any) -> dfact.FactorAnalysis:
 
 
 @pytest.mark.parametrize("limit", [None, "tiles"])
-@pytest.mark.slow
 def test_stored_and_tiled_answers_give_the_same_bits(limit: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X = answers(700, 0)
     X[np.random.default_rng(1).random(X.shape) < 0.05] = np.nan
@@ -47,6 +46,7 @@ def test_stored_and_tiled_answers_give_the_same_bits(limit: str | None, tmp_path
         assert found.thresholds_ == expected.thresholds_
 
 
+@pytest.mark.further
 @pytest.mark.cluster
 @pytest.mark.parametrize("weighted", [False, True])
 def test_neither_executors_nor_partitions_change_a_bit(weighted: bool, client: Any, tmp_path: Path, cut_rows: CutRows) -> None:
@@ -68,6 +68,7 @@ def test_neither_executors_nor_partitions_change_a_bit(weighted: bool, client: A
     assert max(counts) > 8
 
 
+@pytest.mark.further
 def test_weights_of_people_count_in_all_figures() -> None:
     X, w = answers(3000, 6), np.random.default_rng(6).gamma(1, 1, 3000)
     w[:1000] = 0

@@ -57,7 +57,7 @@ def test_expected_responses_recover_the_parameters(method: str, vertex_hunting: 
     assert (Pi[model.pure_subjects_].max(axis=1) == 1).all()
 
 
-@pytest.mark.slow
+@pytest.mark.further
 @pytest.mark.parametrize("method", METHODS)
 def test_expected_responses_of_many_items_and_in_single_precision(method: str) -> None:
     Pi, Theta, _ = planted(0, m=700)
@@ -146,7 +146,6 @@ def test_missing_answers_are_no_responses() -> None:
     np.testing.assert_array_equal(fit(zeros, max_response=4).memberships_, fit(nans, max_response=4).memberships_)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings(ALONE)
 def test_sparse_responses_give_the_result_of_dense_ones(method: str, tmp_path: Path) -> None:
@@ -161,7 +160,6 @@ def test_sparse_responses_give_the_result_of_dense_ones(method: str, tmp_path: P
         np.testing.assert_allclose(found.memberships_, expected.memberships_, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_no_block_of_sparse_responses_becomes_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(7)
     R = sp.random_array((300, 800), density=0.06, rng=rng, data_sampler=lambda size: rng.integers(1, 6, size).astype(float)).tocsr()
@@ -192,7 +190,6 @@ class TestEstimator(EstimatorSuite):
 
 
 @pytest.mark.filterwarnings(ALONE)
-@pytest.mark.slow
 def test_answers_of_a_shifted_import_are_in_original_units(tmp_path: Path) -> None:
     _, _, R = planted(10, n=200, m=12)
     R += 1
@@ -234,9 +231,9 @@ def test_selection_equals_single_fits_with_one_decomposition(method: str, monkey
     assert not hasattr(prototype, "memberships_")
 
 
+@pytest.mark.further
 @pytest.mark.filterwarnings(ALONE)
 @pytest.mark.parametrize("after", [2, 3, 4])
-@pytest.mark.slow
 def test_an_interrupted_selection_of_classes_resumes_to_the_same_bits(after: int, tmp_path: Path) -> None:
     _, _, R = planted(after, n=300, m=40)
 
@@ -284,7 +281,6 @@ TABLE_4: dict[str, dict[str, tuple[int, float]]] = {
 TABLE_5 = {"ipip_ascado": (0.6036, 0.2112, 0.002), "kims": (0.6040, 0.1947, 0.002), "npi": (0.6249, 0.1882, 0.003)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "name", "dtype"),
     exhaustive_unless(

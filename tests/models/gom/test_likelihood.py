@@ -48,7 +48,6 @@ def deviance(model: GradeOfMembership, X: Array, held_out: Array) -> float:
 @pytest.mark.filterwarnings(ALONE)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("method", ["crsc", "srsc"])
-@pytest.mark.slow
 def test_the_likelihood_rises_and_is_that_of_the_model(seed: int, method: str) -> None:
     _, _, X = planted(seed)
     model = fit(X, method=method, dtype="float64", tol=1e-9)
@@ -66,7 +65,6 @@ def test_the_likelihood_rises_and_is_that_of_the_model(seed: int, method: str) -
 
 @pytest.mark.filterwarnings(ALONE)
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.slow
 def test_held_out_answers_are_predicted_better_where_few_are_pure(seed: int) -> None:
     Pi, Theta, X = planted(seed, missing=0.0)
     held_out = np.random.default_rng(seed).random(X.shape) < 0.2
@@ -78,7 +76,6 @@ def test_held_out_answers_are_predicted_better_where_few_are_pure(seed: int) -> 
     assert refined < 1.2 * truth
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings(ALONE, "ignore:.*have no response")
 @pytest.mark.parametrize(
     ("name", "items", "k", "expected"),
@@ -102,7 +99,6 @@ def test_held_out_answers_of_questionnaires_are_predicted(name: str, items: int,
 
 
 @pytest.mark.filterwarnings("ignore:.*have no response")
-@pytest.mark.slow
 def test_missing_answers_are_left_out_and_zeros_are_answers() -> None:
     """Half of the subjects lack half of the answers: taken as 0, these would lower the classes' expected responses."""
     Pi, Theta, X = planted(4, n=600, missing=0.0)
@@ -121,7 +117,6 @@ def test_missing_answers_are_left_out_and_zeros_are_answers() -> None:
     assert error(complete) > 2 * error(model)
 
 
-@pytest.mark.slow
 def test_transform_is_that_of_the_likelihood() -> None:
     _, _, X = planted(2)
     model = fit(X, tol=1e-9)
@@ -140,7 +135,6 @@ def test_invalid_data_and_parameters_are_refused() -> None:
         fit(X, max_iter=0)
 
 
-@pytest.mark.slow
 def test_the_command_refines_a_shifted_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, _, X = planted(3, 200, 12, missing=0.1)
     X[0] = np.arange(12) % 5

@@ -116,6 +116,7 @@ def test_an_update_continues_after_saving_and_on_threads(tmp_path: Path) -> None
     assert not hasattr(model, "memberships_se_")
 
 
+@pytest.mark.further
 @pytest.mark.filterwarnings(SEEN)
 def test_snps_of_new_individuals_are_matched(tmp_path: Path) -> None:
     _, _, X = planted(6, 200, 60)
@@ -164,6 +165,7 @@ def test_fractional_genotypes_are_refused() -> None:
         model.partial_fit(X)
 
 
+@pytest.mark.further
 @pytest.mark.filterwarnings(SEEN)
 def test_drift_of_a_snp_is_found_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, P, X = planted(9, 700, 60)

@@ -105,6 +105,7 @@ def test_other_modes_are_brought_to_their_optimum(missing: float, nonnegative: b
     assert nonnegative or (gradient[A == 0] <= net.l1 + scale).all()
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("shape", "missing"), [((1500, 10, 6), 0.0), ((1500, 8, 5), 0.4), ((2000, 12), 0.1)])
 def test_ten_batches_end_near_the_complete_fit(shape: tuple[int, ...], missing: float) -> None:
     Z = planted(shape, 3, 3, missing=missing, noise=0.5)
@@ -149,6 +150,7 @@ def test_fits_by_other_solvers_grow() -> None:
         assert objective(grown.partial_fit(Z[400:]), Z) <= 1.002 * objective(complete, Z)
 
 
+@pytest.mark.further
 def test_executors_give_the_same_result(client: Client, tmp_path: Path, cut_rows: CutRows) -> None:
     cut_rows(block_entries=1 << 12, chunk_entries=1 << 14, partition_entries=1 << 14)
     Z = planted((1300, 8, 5), 2, 6, missing=0.2, noise=0.5).astype(np.float32)

@@ -77,6 +77,7 @@ def test_components_are_scaled_to_the_least_ridge(orthogonalize: bool) -> None:
     assert np.allclose(lengths[0][:2], lengths[1][:2]) == orthogonalize
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("tau", "ridge", "observed"), [(0.1, 1e-8, 0.6), (0.5, 0.3, 1.0), pytest.param(0.8, 0.1, 0.5, marks=pytest.mark.exhaustive)]
 )
@@ -108,6 +109,7 @@ def test_least_squares_descend_above_the_objective() -> None:
     assert objective(model, V) <= history[-1] * (1 + 1e-6)
 
 
+@pytest.mark.further
 def test_executors_give_the_same_result(client: Client, tmp_path: Path, cut_rows: CutRows) -> None:
     cut_rows(block_entries=1 << 12, chunk_entries=1 << 14, partition_entries=1 << 14)
     V = planted(5, 1400, 60, 2, 0.7, 0.3)[1].astype(np.float32)
@@ -164,6 +166,7 @@ def test_models_of_measurements_do_not_grow() -> None:
         model.partial_fit(rng.random((6, 5)))
 
 
+@pytest.mark.further
 def test_the_command_updates_and_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     V = planted(9, 500, 15, 2, 0.8, 0.2)[1]
     for name, part in (("new", V[300:]), ("moved", V[300:] + np.where(np.arange(15) == 4, 1.0, 0.0))):

@@ -257,6 +257,7 @@ def skewed_rows(n: int, rng: np.random.Generator, m: int = 40) -> Baseline:
     return Baseline(**compute_baseline(M, R, F))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("n_sets", exhaustive_unless(lambda n_sets: n_sets == 60, [60, 2000]))
 def test_false_alarms_of_drift_keep_to_their_rate(n_sets: int) -> None:
     """At most the level, by the margin of the simulation; the guide ``updates`` has the measured rates of fitted models."""
@@ -281,6 +282,7 @@ def test_planted_drift_is_found_and_named(make: Any) -> None:
     assert all(vars(model)[name] is value for name, value in before.items())
 
 
+@pytest.mark.further
 def test_commands_check_update_and_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     X = answers(400, 11)
     names = [f"p{i}" for i in range(len(X))]

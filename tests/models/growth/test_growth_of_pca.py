@@ -198,6 +198,7 @@ def test_what_cannot_grow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         dfact.PCA(2).fit(wide).partial_fit(wide)
 
 
+@pytest.mark.further
 def test_the_commands_check_and_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X = planted(13, 500)
     moved = X[300:] + np.where(np.arange(15) == 4, 2, 0)

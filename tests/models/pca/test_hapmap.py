@@ -26,6 +26,7 @@ def genotypes() -> Array:
     return read_bed(HAPMAP / "hapmap3.bed", 324, 13928)
 
 
+@pytest.mark.further
 def test_components_of_genotypes_are_those_of_their_relationship_matrix(genotypes: Array) -> None:
     G = genotypes[:, np.nanstd(genotypes, axis=0) > 0].astype(float)
     p = np.nanmean(G, axis=0) / 2

@@ -345,6 +345,7 @@ class TestManyColumns(EstimatorSuite):
 # Commands
 
 
+@pytest.mark.further
 def test_the_command_fits_and_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, model = tmp_path / "d.zarr", tmp_path / "x.model"
     dfact.import_array(planted(0, missing=0.1), data)
