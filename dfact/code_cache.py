@@ -74,7 +74,7 @@ class _CacheFile(_ReadableFile):
         base = numbered._index_name.removesuffix(".nbi")
         super().__init__(cache_path=str(folder), filename_base=base, source_stamp=version)
         self._compiled = _ReadableFile(cache_path=str(compiled), filename_base=base, source_stamp=version) if compiled else None
-        self._turn = _Turn(folder / f"{base}.lock")
+        self._folder, self._turn = folder, _Turn(folder / f"{base}.lock")
 
     def load(self, key: Any) -> Any:
         found = self._compiled.load(key) if self._compiled else None
@@ -95,13 +95,13 @@ class _CacheFile(_ReadableFile):
         try:
             found = self._load_index()
             if not found and Path(self._index_path).exists():  # of another version of the source, or damaged
-                for stale in Path(self._cache_path).glob(self._data_name_pattern.replace("{number:d}", "*")):
+                for stale in self._folder.glob(self._data_name_pattern.replace("{number:d}", "*")):
                     stale.unlink(missing_ok=True)
             name = self._data_name(int.from_bytes(sha256(repr((self._source_stamp, key)).encode()).digest()[:8]))
             self._save_data(name, data)
             self._save_index({**found, key: name})
         except OSError as error:
-            logger.warning("cannot store compiled code in %s: %s; every process will compile it", self._cache_path, error.strerror or error)
+            logger.warning("cannot store compiled code in %s: %s; every process will compile it", self._folder, error.strerror or error)
 
 
 class _Turn:

@@ -56,7 +56,7 @@ class Mutant(NamedTuple):
 
 
 def mutants(room: str, path: Path) -> Iterator[Mutant]:
-    """Yield all mutants of a module, but for annotations, docstrings, messages of errors and declarations."""
+    """Yield all mutants of a module, except for those of annotations, docstrings, messages of errors and declarations."""
     source = path.read_bytes()
     starts = [0]
     for line in source.splitlines(keepends=True):

@@ -28,6 +28,13 @@ def total(values):
 """
 
 
+@pytest.fixture(autouse=True)
+def _beside_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store compiled code where Numba does without NUMBA_CACHE_DIR."""
+    monkeypatch.setattr("numba.config.CACHE_DIR", "")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+
+
 def new_process(folder: Path) -> Any:
     """The kernel of the folder, which knows of its compiled code what is on disk, as in a new process."""
     path = folder / "totals.py"
