@@ -98,7 +98,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert dfact.__version__ in capsys.readouterr().out
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

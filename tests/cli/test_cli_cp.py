@@ -141,6 +141,7 @@ def test_job_killed_within_select_resumes(data: Path, tmp_path: Path, tmp_path_f
     np.testing.assert_array_equal(dfact.load_model(tmp_path / "m.model").components_, expected.model.components_)
 
 
+@pytest.mark.further
 def test_the_baseline_is_fitted(data: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorly")
     assert main(["fit", "cpals", str(data), str(tmp_path / "als.model"), "-k", "2", "--seed", "1"]) == 0

@@ -44,6 +44,7 @@ def test_fit_equals_the_library(data: Path, model: Path) -> None:
     np.testing.assert_array_equal(found.row_factors_[:], expected.row_factors_[:])
 
 
+@pytest.mark.further
 def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "items.png"
     options = "-k 3 --tau 0.7 --ridge 0.2 --solver exact --init random --max-iter 7 --tol 0 --seed 4 --dtype float32 --memory-limit 9GiB"
@@ -57,7 +58,6 @@ def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, cap
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.further
 def test_several_taus(data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["fit", "emf", str(data), str(tmp_path / "t.model"), "-k", "2", "--tau", "0.1,0.9", "--ridge", "0.1"]
     assert main([*arguments, "--plot", str(tmp_path / "p.svg")]) == 0
@@ -129,6 +129,7 @@ def test_select_for_several_taus(data: Path, tmp_path: Path, capsys: pytest.Capt
 SELECT = ["--ridge", "0.1,0.5", "--tau", "0.1", "--seed", "0", "--max-iter", "20", "--tol", "0"]
 
 
+@pytest.mark.further
 def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["select", "emf", str(data), "-k", "1,2", *SELECT, "--checkpoint", str(tmp_path / "kept")]
     assert main(arguments) == 0

@@ -80,6 +80,7 @@ def test_exit_codes(arguments: list[str], code: int, message: str, ended: Ended,
     ended([argument.format(data=data, model=model) for argument in arguments], code, message)
 
 
+@pytest.mark.further
 def test_select_reproduces_the_figures_of_the_paper(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "best.model"
     assert main(["select", "gom", str(data), str(path), "--components", "2-10", "--seed", "0"]) == 0
@@ -202,12 +203,14 @@ def test_transform(model: Path, data: Path, tmp_path: Path, capsys: pytest.Captu
     np.testing.assert_allclose(table.drop(columns="row").sum(axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.further
 def test_icqf_plots_its_loadings(tmp_path: Path) -> None:
     dfact.import_array(planted_answers(60, 8, 3, 0).astype(np.uint8), tmp_path / "a.zarr")
     assert main(["fit", "icqf", str(tmp_path / "a.zarr"), str(tmp_path / "a.model"), "-k", "2", "--plot", str(tmp_path / "a.svg")]) == 0
     assert "loading" in (tmp_path / "a.svg").read_text()
 
 
+@pytest.mark.further
 def test_on_a_cluster(
     cluster: LocalCluster, data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

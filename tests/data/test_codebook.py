@@ -190,6 +190,7 @@ def test_items_of_one_name_are_compared(other: Item, remedy: str | None) -> None
         assert difference is None or difference.first != difference.second
 
 
+@pytest.mark.further
 def test_new_data_with_other_answers_are_refused(tmp_path: Path) -> None:
     model = dfact.ICQF(1, max_iter=2).fit(stored(tmp_path / "d.zarr"))
     flipped = tuple((4 - code, label) for code, label in LEVELS[::-1])

@@ -186,6 +186,7 @@ def test_rows_for_messages_are_fetched_alone(client: Client, fetched: list[int])
     assert locate_outside(dataset, 0, np.inf) == "row 4711, column '3' holds -2"
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("many_partitions")
 def test_chunks_are_released_with_the_data(client: Client) -> None:
     dataset: Dataset | None = as_dataset(da.from_array(answers(), chunks=(1000, M)), client=client)
@@ -211,7 +212,6 @@ def test_persisted_arrays_are_taken_as_they_are(client: Client) -> None:
     assert dataset.source.keys == [(kept.name, i, 0) for i in range(4)]
 
 
-@pytest.mark.further
 @pytest.mark.usefixtures("many_partitions")
 def test_fingerprints_are_those_of_the_values(client: Client, fetched: list[int]) -> None:
     X = answers()
@@ -248,6 +248,7 @@ def broken(chunk: np.ndarray, block_info: Any = None) -> np.ndarray:
     return chunk
 
 
+@pytest.mark.further
 def test_errors_of_the_graph_are_raised_unchanged(client: Client) -> None:
     X = da.from_array(answers(), chunks=(1000, M)).map_blocks(broken, dtype=float, meta=np.empty((0, 0)))
     with pytest.raises(ZeroDivisionError, match="in the user's own function"):

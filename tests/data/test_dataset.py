@@ -158,6 +158,7 @@ def test_fingerprint_changes_with_values_and_metadata(originals, tmp_path, chang
     assert import_array(array, tmp_path / "e.zarr", **options).fingerprint != open_dataset(originals / "wide.zarr").fingerprint
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     "change",
     [
@@ -174,6 +175,7 @@ def test_fingerprint_of_sparse_data_changes_with_every_part(originals, tmp_path,
     assert import_array(X, tmp_path / "e.zarr").fingerprint != open_dataset(originals / "zero.zarr").fingerprint
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("seed", "sparse"), [(0, False), (1, True)])
 def test_fingerprint_is_independent_of_the_sizes_of_updates(seed, sparse):
     rng = np.random.default_rng(seed)
@@ -376,6 +378,7 @@ def test_missing_metadata_of_csr_values_is_reported(sparse):
         open_dataset(sparse)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("size", [0, 20, -1])
 @pytest.mark.parametrize("name", ["data", "indices", "indptr"])
 def test_damaged_chunk_of_csr_values_is_named_by_the_read(sparse, name, size):

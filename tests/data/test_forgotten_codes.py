@@ -21,6 +21,7 @@ def table(folder: Path, low: int, high: int, codes: list[Any], seed: int = 0) ->
     return path
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("shift", [True, False])
 @pytest.mark.parametrize(
     ("low", "high", "codes", "found"),

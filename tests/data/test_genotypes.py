@@ -130,6 +130,7 @@ def test_panels_and_threads_change_nothing_but_the_chunks(tmp_path: Path, monkey
         dfact.import_genotypes(source, tmp_path / "c.zarr", memory_limit=20000, **options)
 
 
+@pytest.mark.further
 @pytest.mark.filterwarnings("ignore:only the subject")
 def test_fit_of_a_dataset_in_narrow_chunks_has_the_same_bits(tmp_path: Path) -> None:
     source, memberships = write_bed(tmp_path / "a.bed", draw(1, 333, 700, missing=0.0)), []
@@ -221,6 +222,7 @@ def test_other_formats_are_refused_by_name(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- PLINK 2 and VCF Zarr
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["pgen", "vcf 2", "vcf 3"])
 def test_every_format_gives_the_same_dataset(kind: str, seed: int, tmp_path: Path) -> None:
@@ -308,7 +310,6 @@ def test_pickles_in_a_store_are_never_loaded(name: str, member: str, message: st
 # ---------------------------------------------------------------- populations
 
 
-@pytest.mark.further
 def test_populations(tmp_path: Path) -> None:
     G = draw(0, 4, 6)
     fam = [f"f p{i} 0 0 0 {'red' if i < 3 else '-'}" for i in range(4)]

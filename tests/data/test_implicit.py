@@ -59,6 +59,7 @@ def test_statistics_are_those_of_the_dense_array(seed: int, implicit: float) -> 
     assert found.n_empty_rows >= 20 * np.isnan(implicit)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
 def test_slices_pickles_and_loads_keep_the_implicit_value(tmp_path: Path, dtype: str) -> None:
     X, expected = partly_stored(3, dtype=dtype)
@@ -202,6 +203,7 @@ def test_icqf_treats_implicit_entries_as_missing(tmp_path: Path, seed: int, solv
     np.testing.assert_allclose(dense.transform(imported), dense.transform(expected), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", SEEDS)
 def test_other_models_treat_implicit_entries_as_missing(tmp_path: Path, seed: int) -> None:
     X, expected = partly_stored(seed, (300, 9), stored=0.9)

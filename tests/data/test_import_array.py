@@ -183,6 +183,7 @@ def test_stored_types(tmp_path, dtype, stored):
     np.testing.assert_array_equal(decoded(ds), array.astype(float))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     ("columns", "stored"),
     [

@@ -119,6 +119,7 @@ def test_parquet_with_mixed_types_nulls_and_dotted_names(tmp_path):
     np.testing.assert_array_equal(answers_of(ds), [[np.nan, 1, 2, 1], [5, 0, np.nan, np.nan], [1, np.nan, 4, 3]])
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     "text",
     [

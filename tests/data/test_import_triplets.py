@@ -122,6 +122,7 @@ def test_labels_as_they_first_appear(tmp_path: Path, seed: int, name: str, small
     np.testing.assert_array_equal(dense(dataset), expected.to_numpy(np.float32))
 
 
+@pytest.mark.further
 def test_labels_may_be_numbers(tmp_path: Path) -> None:
     frame = pd.DataFrame({"row": [30, 7, 30], "column": [1.5, 1.5, -2], "value": [1, 2, 3]})
     for name in ("t.csv", "t.parquet"):

@@ -392,6 +392,7 @@ def test_progress_counts_rows(tmp_path):
     assert seen[-1] == (31, 31)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fit_of_a_join_gives_the_bits_of_the_merged_table(tmp_path, seed):
     """All is bit-identical, confounders included."""

@@ -241,6 +241,7 @@ def test_row_ranges_do_not_exceed_the_limit_of_one_read(seed: int, most: int, mo
     assert list(CSRSource(X).read_ranges(Layout.of(X.shape))) == ranges
 
 
+@pytest.mark.further
 def test_a_part_of_a_source_is_pickled_without_the_rest(tmp_path: Path) -> None:
     X = sp.random_array((200_000, 40), density=0.1, rng=np.random.default_rng(0), format="csr")
     stored = dfact.import_array(X, tmp_path / "d.zarr").source

@@ -226,6 +226,7 @@ def test_cells_far_apart_are_refused(tmp_path: Path) -> None:
         open_table(tmp_path / "t.ods")
 
 
+@pytest.mark.further
 def test_formats_of_empty_cells_claim_no_memory(tmp_path: Path) -> None:
     styled = xlsx_rows([["a", "b"], [1, 2]]) + '<row r="1048576"><c r="XFD1048576" s="1"/></row>'
     write_xlsx(tmp_path / "t.xlsx", {"S": styled})

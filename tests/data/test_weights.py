@@ -47,7 +47,6 @@ def test_a_column_of_weights_is_imported_from_every_format(tmp_path: Path, name:
 STATISTICAL = {"t.sav": pyreadstat.write_sav, "t.dta": pyreadstat.write_dta, "t.xpt": pyreadstat.write_xport}
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("name", STATISTICAL)
 def test_a_column_of_weights_is_imported_from_statistical_files(tmp_path: Path, name: str) -> None:
     frame = weighted_survey(3).drop(columns=["age", "sex"])

@@ -177,6 +177,7 @@ BROKEN: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.further
 @needs_kubectl
 @pytest.mark.parametrize("what", BROKEN)
 def test_broken_manifest_is_reported(what: str, rendered: dict[str, list[Manifest]]) -> None:
@@ -823,6 +824,7 @@ def test_workers_do_not_decide_whether_the_job_has_failed(ending: Callable[..., 
     assert ending(0, DISMISSED="yes", **apart) == 0, "the driver is done, and with it the Job of the workers"
 
 
+@pytest.mark.further
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "failures", "told"), [(0, "0", True), (1, "0", False), (1, "6", True), (2, "0", True), (143, "6", False), (137, "5", False)]

@@ -56,6 +56,7 @@ def lazy(X: NDArray[Any], rows: int) -> da.Array:
     return da.from_array(X, chunks=(rows, *(max(1, size // 2) for size in X.shape[1:])))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("name", "rows"), list(zip(SOLVERS, [123, 700, 5000, 300, 451, 200, 333, 640, 70, 400], strict=True)))
 def test_fits_of_dask_arrays_have_the_bits_of_those_in_memory(
     name: str, rows: int, client: Client, monkeypatch: pytest.MonkeyPatch

@@ -506,6 +506,7 @@ def sessions_in_turn(executors: Sequence[Executor], path: Path) -> tuple[list[by
     return sums, rows
 
 
+@pytest.mark.further
 def test_state_is_restored_on_other_executors(tmp_path: Path) -> None:
     with inside(3) as three, inside(5, 2) as five:
         of_three, of_five = DistributedExecutor(three), DistributedExecutor(five)

@@ -115,6 +115,7 @@ def test_a_signal_within_a_shielded_section_stops_later_fits() -> None:
             send(signal.SIGTERM)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("at", ["replace_folder", "remove", "model_text"])
 def test_a_fit_that_is_stopped_after_saving_its_model_is_complete(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the same command would find the model there, and be refused."""

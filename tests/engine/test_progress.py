@@ -90,6 +90,7 @@ def test_a_stopped_expectile_factorization_is_near_its_limit(name: str, seed: in
     assert least <= found.n_iter_ <= most
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", range(3))
 def test_measurements_are_fitted_close_to_convergence(seed: int) -> None:
     rng = np.random.default_rng(seed)

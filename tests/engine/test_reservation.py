@@ -72,6 +72,7 @@ def test_a_second_fit_sees_what_the_first_reserves(processes: Processes) -> None
         assert DistributedExecutor(other).workers(None) == alone
 
 
+@pytest.mark.further
 @pytest.mark.faults
 @pytest.mark.cluster
 def test_reservations_end_with_a_lost_driver(processes: Processes) -> None:

@@ -233,6 +233,7 @@ def test_deeply_nested_metadata_is_refused(tmp_path: Path) -> None:
         dfact.open_dataset(tmp_path / "d.zarr")
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", ["column", "row"])
 def test_damaged_labels_are_refused(name: str, tmp_path: Path) -> None:
     dataset = planted_dataset(tmp_path / "d.zarr")

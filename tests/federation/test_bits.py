@@ -90,7 +90,6 @@ def test_selections_and_descriptions_have_the_same_bits(tmp_path: Path) -> None:
     assert described.items.equals(dfact.describe(whole, executor="inline").items)
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("name", ["icqf", "nmf", "kl", "fa"])
 def test_weighted_rows_have_the_bits_of_the_concatenated_data(name: str) -> None:
     rng = np.random.default_rng(4)
@@ -132,7 +131,6 @@ def test_twenty_sites() -> None:
     np.testing.assert_array_equal(found.components_, pooled.components_)
 
 
-@pytest.mark.further
 def test_ranges_of_the_contract_take_the_place_of_lowest_and_highest_answers(tmp_path: Path) -> None:
     """By default a site does not state them."""
     data = {name: each.with_confounders(None) for name, each in stored_sites(tmp_path).items()}

@@ -18,7 +18,7 @@ from dfact.federation.site_log import read_log
 from tests.federation.conftest import NAMES, stored_sites
 
 pytest.importorskip("grpc")
-pytestmark = [pytest.mark.process, pytest.mark.faults, pytest.mark.further]
+pytestmark = [pytest.mark.process, pytest.mark.faults]
 POLICY = "extremes = true\nmin_cell = 1\n"
 
 

@@ -343,6 +343,7 @@ def test_steps_run_again_if_the_model_they_read_has_changed(seed: str, tmp_path:
     assert steps_done(capsys.readouterr().err) == []
 
 
+@pytest.mark.further
 def test_log_lines_as_json(finished_job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finished_job.write_text(JOB.replace("max-iter = 30", "max-iter = 31").replace("[job]", "[job]\nmetrics-port = 0"))
     assert main(["run", str(finished_job), "--log", "json", "--run-id", "mine"]) == 0

@@ -140,6 +140,7 @@ def counts(seed: int, n: int = 400, m: int = 30, k: int = 3) -> NDArray[np.float
     return V
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("seed", range(2))
 def test_the_objective_falls_to_a_fixed_point(seed: int) -> None:
     V = counts(seed)

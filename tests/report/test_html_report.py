@@ -534,7 +534,6 @@ def test_the_codebook_of_the_data_is_replaced_by_given_texts(tmp_path: Path) -> 
         dfact.write_report(model, tmp_path / "t.html", texts={"R1": "Other words"})
 
 
-@pytest.mark.further
 def test_the_codebook_of_a_tensor_describes_its_second_mode(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = np.einsum("ir,jr,kr->ijk", *(rng.random((n, 2)) for n in (30, 5, 3)))
@@ -790,6 +789,7 @@ def test_infinite_values_are_shown_without_a_shade() -> None:
     assert [row[1].style for row in table.rows] == ["", finite.rows[0][1].style, ""]
 
 
+@pytest.mark.further
 def test_greys_have_contrast_on_the_dark_page(tmp_path: Path) -> None:
     """Greys of plots that the command line shares are recoloured, text above all."""
     Pi = np.random.default_rng(0).dirichlet([0.3] * 3, 200)

@@ -48,6 +48,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 # Files
 
 
+@pytest.mark.further
 def test_files_are_read_back(model: dfact.Admixture, tmp_path: Path) -> None:
     write_model_factors(model, tmp_path / "x.Q")
     write_loadings(model, tmp_path / "x.P")
@@ -75,7 +76,6 @@ def test_files_are_written_by_blocks(model: dfact.Admixture, tmp_path: Path, mon
         assert (tmp_path / f"x.{ending}").read_bytes() == (tmp_path / f"y.{ending}").read_bytes()
 
 
-@pytest.mark.further
 def test_commands_write_and_refuse_files(model: dfact.Admixture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.save_model(model, tmp_path / "m")
     fitted = str(tmp_path / "m")

@@ -186,6 +186,7 @@ def test_coverage_is_that_of_the_definition(seed: int, tau: float) -> None:
     assert np.isnan(errors(1e9).coverage(tau)["below_expected"])
 
 
+@pytest.mark.further
 def test_errors_are_those_of_fits_to_the_remaining_entries() -> None:
     """The selection is reproduced from a mask, a fit, its prediction and NumPy's quantiles."""
     X = planted(2)
@@ -237,6 +238,7 @@ def test_held_out_entries_do_not_affect_the_fit(solver: str) -> None:
     assert np.abs(fitted[0][1] - fitted[1][1]).sum() == 2
 
 
+@pytest.mark.further
 def test_errors_of_repeats_are_pooled() -> None:
     X = planted(4)
     one, three = (select(X, n_repeats=repeats) for repeats in (1, 3))
@@ -268,6 +270,7 @@ def test_sparse_and_dense_data_agree() -> None:
     pd.testing.assert_frame_equal(dense, sparse, rtol=1e-3)
 
 
+@pytest.mark.further
 def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = dfact.import_array(planted(7), tmp_path / "x.zarr")
     reads: list[int] = []

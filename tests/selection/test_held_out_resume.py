@@ -192,6 +192,7 @@ def test_selection_resumes_at_the_end_of_a_batch(
     same(select(DENSE, checkpoint=tmp_path / "results"), undisturbed)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("after", exhaustive_after(2, [0, 5, 1, 2]))
 def test_selection_resumes_within_a_write(
     after: int, undisturbed: Selection, tmp_path: Path, passes: PassCounter, monkeypatch: pytest.MonkeyPatch
@@ -228,6 +229,7 @@ def test_selection_resumes_on_another_executor(tmp_path: Path, client: Client, p
     same(select(X, checkpoint=path, model={"executor": "threads"}), undisturbed)
 
 
+@pytest.mark.further
 def test_random_seeds_are_recorded(tmp_path: Path, passes: PassCounter) -> None:
     X = planted(6, 150, 30)
     random: dict[str, Any] = {"model": {"init": "random", "random_state": None}, "random_state": None}
@@ -251,6 +253,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.further
 def test_checkpoint_of_another_selection_is_refused(tmp_path: Path, passes: PassCounter) -> None:
     settings: dict[str, Any] = {"X": planted(7, 150, 30), "checkpoint": tmp_path / "results"}
     assert passes.run(lambda: select(**settings), 5)[1] is None

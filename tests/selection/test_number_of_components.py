@@ -89,7 +89,6 @@ def test_arguments_are_checked() -> None:
         select_number_of_components(dfact.ICQF(), X)
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("criterion", ["PA", "held_out"])
 def test_the_command_prints_plots_and_writes(criterion: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, model, plot = tmp_path / "d.zarr", tmp_path / "x.model", tmp_path / "p.png"

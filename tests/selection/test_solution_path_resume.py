@@ -224,6 +224,7 @@ def test_each_path_draws_from_the_generator_in_turn(tmp_path: Path) -> None:
     assert_same_choice(drawing(tmp_path / "results.zarr"), drawing(None))
 
 
+@pytest.mark.further
 def test_checkpoint_of_another_selection_is_refused(tmp_path: Path) -> None:
     path, X = tmp_path / "results.zarr", tensor(0)
     for wrong, message in ((cp(n_components=0), "n_components is 0"), (cp(init="best"), "init is 'best'")):

@@ -111,6 +111,7 @@ def test_executors_and_stores_give_the_same_bits(name: str, tmp_path: Path, clie
         assert same(expected, bootstrap(model.set_params(executor=executor), stored, 4, random_state=0))
 
 
+@pytest.mark.further
 def test_rows_of_several_blocks_are_drawn_alike_on_threads() -> None:
     rng = np.random.default_rng(0)
     F = [rng.standard_normal((size, 2)) for size in (5000, 4, 3)]
@@ -188,6 +189,7 @@ def test_wrong_arguments_are_refused() -> None:
 
 
 # What shows them.
+@pytest.mark.further
 @pytest.mark.faults
 def test_interrupted_bootstrap_resumes(tmp_path: Path) -> None:
     Z = planted((30, 5, 4), 2, 0)

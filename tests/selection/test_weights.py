@@ -112,7 +112,6 @@ def planted_effect(seed: int) -> tuple[np.ndarray, pd.DataFrame]:
     return M, groups
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("seed", [0, 1])
 def test_effects_of_confounders_have_intervals(seed: int, tmp_path: Path) -> None:
     M, groups = planted_effect(seed)

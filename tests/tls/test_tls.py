@@ -141,6 +141,7 @@ def test_a_fit_with_certificates_is_the_fit_without_a_cluster(
         assert all(ip_address(ip).is_loopback for ip in listening(process.pid))
 
 
+@pytest.mark.further
 def test_the_documented_lines_of_python(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(secured.folder)
     names: dict[str, Any] = {}

@@ -210,6 +210,7 @@ def test_checkpoints_belong_to_the_version_that_wrote_them(folders: dict[Stores,
     assert f"was written by {found}, expected dfact {expected}; {TO_DO['.checkpoint']}" in message
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("name", [name for name in RECIPES if name.endswith(".checkpoint") and name.split(".")[0] in SELECTIONS])
 def test_selections_resume_with_the_same_result(folders: dict[Stores, Path], name: str) -> None:
     found, wanted = resume(folders[TODAY] / name, folders[TODAY]), expected(folders[TODAY], name)

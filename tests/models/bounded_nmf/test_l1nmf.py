@@ -217,6 +217,7 @@ def test_a_row_without_answers_has_no_factors() -> None:
     assert (model.factors_[4] == 0).all()
 
 
+@pytest.mark.further
 def test_commands_fit_and_transform(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     M = planted_answers(300, 12, 3, 0, missing=0.1)
     data, fitted, factors = (str(tmp_path / name) for name in ("d.zarr", "m.model", "w.csv"))

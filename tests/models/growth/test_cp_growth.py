@@ -40,6 +40,7 @@ def objective(model: Any, Z: Array) -> float:
     return 0.5 * residual_squares(Z, A, others) + net.penalty(norms)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("q", [1, 4])
 def test_figures_of_slices_are_means_over_their_entries(q: int) -> None:
     rng = np.random.default_rng(q)
@@ -53,6 +54,7 @@ def test_figures_of_slices_are_means_over_their_entries(q: int) -> None:
     np.testing.assert_allclose(out - 1, [share.sum(0), (share**2).sum(0), part.sum(0), squares.sum(0)], atol=1e-12)
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("shape", [(40, 6), (40, 5, 4), (40, 3, 4, 2)])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_a_surrogate_is_the_loss_with_the_factors_of_the_slices_fixed(shape: tuple[int, ...], missing: float) -> None:
@@ -141,6 +143,7 @@ def test_an_update_descends_above_the_objective_and_solves_the_new_slices() -> N
         assert (np.einsum("ir,ir->r", A, B) > 0.9 * np.linalg.norm(A, axis=0) * np.linalg.norm(B, axis=0)).all()
 
 
+@pytest.mark.further
 def test_fits_by_other_solvers_grow() -> None:
     pytest.importorskip("tensorly")
     Z = planted((800, 8, 6), 2, 5, noise=0.3)

@@ -120,6 +120,7 @@ def objective(model: Any, X: Array) -> float:
     return float(loss + model.beta * (W.sum() + (gamma * Q.sum(axis=0)).sum()))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("model", [dfact.ICQF(3, **BOUNDS), dfact.NMF(3, **NET), dfact.L1NMF(3)], ids=["icqf", "nmf", "l1nmf"])
 @pytest.mark.parametrize("missing", [0.0, 0.1])
 def test_a_surrogate_descends_above_the_objective(model: Any, missing: float) -> None:

@@ -167,6 +167,7 @@ def test_drift_is_found_and_named() -> None:
     assert model.drift(new).adjusted["residual"][11] <= 0.05
 
 
+@pytest.mark.further
 def test_an_update_continues_after_saving_on_threads_and_from_other_imports(tmp_path: Path) -> None:
     X = planted(9, 400)
     frames = [pd.DataFrame(rows, columns=[f"q{j}" for j in range(15)]) for rows in (X[:200], X[200:])]
