@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
@@ -43,7 +43,7 @@ def main() -> int:
             command = [sys.executable, "-m", "pytest", "-q", "-n", str(2 * (psutil.cpu_count() or 1)), "--dist", "load", "-m", MARKERS]
             command += ["-p", "benchmarks.suite.repeated", "--order", str(seed), f"--junitxml={report}"]
             output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
-            cases = [case for case in ElementTree.parse(report).iter("testcase") if case.find("skipped") is None]
+            cases = [case for case in ET.parse(report).iter("testcase") if case.find("skipped") is None]
         names = [f"{case.get('classname')}::{case.get('name')}" for case in cases if len(case) and case[0].tag in {"failure", "error"}]
         done += len(cases)
         failed.update(names)
