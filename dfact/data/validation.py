@@ -42,6 +42,15 @@ def locate_noninteger(dataset: Dataset) -> str:
     return locate(dataset, first_noninteger)
 
 
+def require_observed(dataset: Dataset) -> None:
+    """Raise DataError on data whose entries are all missing; an empty array is refused by its shape."""
+    if all(dataset.shape) and not dataset.statistics.observed.any():
+        raise DataError(
+            f"X ({'×'.join(map(str, dataset.shape))}) has no observed entry, expected at least one; "
+            "check what hides them: NaN, a mask, or declared codes of missing entries"
+        )
+
+
 def require_no_empty_columns(dataset: Dataset) -> None:
     """Raise DataError on columns without any observed entry."""
     empty = np.flatnonzero(dataset.statistics.observed == 0)

@@ -19,7 +19,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.sources.array import axis_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.frames import as_arrays, frame_codebook, is_dask_frame
-from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, warn_unobserved_rows
+from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, require_observed, warn_unobserved_rows
 from dfact.data.weights import WeightSummary
 from dfact.engine.driver import drive
 from dfact.engine.environment import Environment
@@ -224,6 +224,8 @@ class Factorization(ScoreInterface, TransformerInterface):
                 warn_implausible(dataset.confounders, (), remedy, stacklevel=5)
         else:
             self._check_columns(dataset, offset)
+        if reset:
+            require_observed(dataset)
         self._check_observed(dataset, reset=reset)
         require_finite(dataset)
         dtype = self._working_dtype(dataset)

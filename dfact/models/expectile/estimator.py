@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dfact.data.coerce import implicit_as_missing
 from dfact.data.dataset import Dataset
-from dfact.data.validation import warn_unobserved_columns, warn_unobserved_rows
+from dfact.data.validation import require_observed, warn_unobserved_columns, warn_unobserved_rows
 from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
@@ -475,8 +475,8 @@ class ExpectileMF(Growing):
     def _observed(self, X: Any, *, reset: bool) -> Dataset:
         """Return X with its implicit entries as missing. Warn of unobserved rows and columns."""
         dataset = implicit_as_missing(self._dataset(X, None, reset=reset))
-        if reset and not dataset.statistics.observed.any():
-            raise DataError("X has no observed entry, expected some")
+        if reset:
+            require_observed(dataset)
         warn_unobserved_rows(dataset)
         if reset:
             self._check_init(dataset.shape[1])
