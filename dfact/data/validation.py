@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
+from dfact.data.sources.entrance import as_numbers
 from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.errors import DataError, ParameterError
 from dfact.lazy import sp
@@ -135,7 +136,7 @@ def check_empty_rows(empty_rows: str) -> None:
 
 def column_limits(valid_range: Any, n_columns: int) -> NDArray[np.float64]:
     """Return the lowest and highest valid value of every column (m, 2), from one pair or one for each column."""
-    limits = np.asarray(valid_range, np.float64)
+    limits = as_numbers("valid_range", valid_range, "the lowest and the highest valid value")
     if limits.shape not in ((2,), (n_columns, 2)):
         raise DataError(f"valid_range has shape {limits.shape}, expected (2,) or ({n_columns}, 2)")
     limits = np.broadcast_to(limits, (n_columns, 2))
