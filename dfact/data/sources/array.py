@@ -84,7 +84,7 @@ def _canonical(X: Any) -> sp.csr_array:
 
 def frame_values(frame: pd.DataFrame) -> NDArray[Any]:
     """Return a table's values in their common type; pandas alone would convert columns of nullable types to objects."""
-    if not all(pd.api.types.is_numeric_dtype(dtype) for dtype in frame.dtypes):
+    if frame.empty or not all(pd.api.types.is_numeric_dtype(dtype) for dtype in frame.dtypes):
         return frame.to_numpy()
     dtype = np.result_type(*(getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", dtype)) for dtype in frame.dtypes))
     if not frame.isna().to_numpy().any():
