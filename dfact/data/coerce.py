@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset
 from dfact.data.memory_limit import free_memory
-from dfact.data.sources.array import array_source, axis_labels
+from dfact.data.sources.array import LabelledArray, array_source, axis_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import dask_array, persist_rows
 from dfact.data.sources.dense import ArraySource, LazySource
-from dfact.data.sources.frames import as_arrays, frame_codebook, is_dask_frame
+from dfact.data.sources.entrance import as_arrays
+from dfact.data.sources.frames import frame_codebook, is_dask_frame
+from dfact.data.sources.hidden import coded_source
 from dfact.data.sources.sparse import SparseSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
@@ -57,7 +59,7 @@ def _from_excerpt(rows: Excerpt) -> Dataset:
 
 def _from_array(X: Any, client: Client | None = None) -> Dataset:
     given, X = X, as_arrays(X)
-    source = array_source(X)
+    source = coded_source(array_source(X), X.missing) if isinstance(X, LabelledArray) else array_source(X)
     if source.dtype.kind not in "iufb":
         raise DataError(f"X holds {source.dtype}, expected numbers, NaN where missing; encode text first or use dfact.import_table")
     if len(source.shape) < 2:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.data.sources.entrance import as_column
 from dfact.data.sources.frames import as_pandas, require_unique
 from dfact.data.statistics import exact_sums
 from dfact.errors import DataError, ParameterError
@@ -303,16 +304,19 @@ def as_frame(confounders: Any, n_rows: int, continuous: Collection[str] = ()) ->
 
     The confounders that ``continuous`` names are so, the kinds of the others are inferred.
     """
-    confounders = as_pandas(confounders)
+    confounders = as_pandas(confounders.compute() if hasattr(confounders, "to_dask_array") else confounders)
     if isinstance(confounders, pd.Series):
-        confounders = confounders.to_frame(confounders.name or "confounder_0")
-    if not is_data_frame(confounders):
-        if isinstance(confounders, dict):
-            confounders = pd.DataFrame(confounders)
-        else:
-            array = np.asarray(confounders)
-            array = array[:, None] if array.ndim == 1 else array
-            confounders = pd.DataFrame(array, columns=[f"confounder_{j}" for j in range(array.shape[1])]).infer_objects()
+        confounders = as_column(confounders).to_frame(confounders.name or "confounder_0")
+    elif isinstance(confounders, dict):
+        confounders = pd.DataFrame({name: as_column(values, f"confounder {str(name)!r}") for name, values in confounders.items()})
+    elif is_data_frame(confounders):
+        objects: dict[Any, Any] = {name: as_column(values) for name, values in confounders.items() if values.dtype == object}
+        confounders = confounders.assign(**objects) if objects else confounders
+    else:
+        array = as_column(confounders, "the table of confounders")
+        array = array[:, None] if array.ndim == 1 else array
+        confounders = pd.DataFrame(array, columns=[f"confounder_{j}" for j in range(array.shape[1])])
+    confounders = confounders.infer_objects()  # numbers among objects are numbers, not levels
     require_unique([str(name) for name in confounders.columns], "the table of confounders")
     if len(confounders) != n_rows:
         raise DataError(f"confounders have {len(confounders)} rows, expected {n_rows} as in the data; pass one row for each row of X")

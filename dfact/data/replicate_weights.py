@@ -23,6 +23,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.sources.entrance import as_numbers
 from dfact.data.weights import check_weights
 from dfact.errors import DataError, ParameterError
 from dfact.lazy import is_data_frame, pd
@@ -96,7 +97,7 @@ class ReplicateWeights:
         """
         if names is None and is_data_frame(values):
             names = [str(name) for name in values]
-        array = values if isinstance(values, zarr.Array) else np.asarray(values, np.float64)
+        array = values if isinstance(values, zarr.Array) else as_numbers("the table of replicate weights", values, "weights of at least 0")
         if array.ndim != 2 or array.shape[0] != n or array.shape[1] < 2:
             found = "×".join(map(str, array.shape))
             raise DataError(f"the replicate weights are {found}, expected {n} rows, those of the dataset, and at least 2 columns")
@@ -211,7 +212,7 @@ def _scales(method: str | None, R: int, fay: float | None, scales: float | Seque
             "(--replicate-scales)"
         )
     if scales is not None:
-        factors = np.asarray(scales, np.float64)
+        factors = as_numbers("scales", scales, "numbers above 0")
         factors = np.full(R, factors) if factors.ndim == 0 or factors.shape == (1,) else factors
         if factors.shape != (R,) or not (np.isfinite(factors) & (factors > 0)).all():
             raise ParameterError(

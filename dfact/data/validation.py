@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
+from dfact.data.sources.entrance import as_numbers
 from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.errors import DataError, ParameterError
 from dfact.lazy import sp
@@ -40,6 +41,15 @@ def locate_outside(dataset: Dataset, lowest: Any, highest: Any, *, original_unit
 def locate_noninteger(dataset: Dataset) -> str:
     """Describe the first entry that is not a whole number."""
     return locate(dataset, first_noninteger)
+
+
+def require_observed(dataset: Dataset) -> None:
+    """Raise DataError on data whose entries are all missing; an empty array is refused by its shape."""
+    if all(dataset.shape) and not dataset.statistics.observed.any():
+        raise DataError(
+            f"X ({'×'.join(map(str, dataset.shape))}) has no observed entry, expected at least one; "
+            "check what hides them: NaN, a mask, or declared codes of missing entries"
+        )
 
 
 def require_no_empty_columns(dataset: Dataset) -> None:
@@ -126,7 +136,7 @@ def check_empty_rows(empty_rows: str) -> None:
 
 def column_limits(valid_range: Any, n_columns: int) -> NDArray[np.float64]:
     """Return the lowest and highest valid value of every column (m, 2), from one pair or one for each column."""
-    limits = np.asarray(valid_range, np.float64)
+    limits = as_numbers("valid_range", valid_range, "the lowest and the highest valid value")
     if limits.shape not in ((2,), (n_columns, 2)):
         raise DataError(f"valid_range has shape {limits.shape}, expected (2,) or ({n_columns}, 2)")
     limits = np.broadcast_to(limits, (n_columns, 2))

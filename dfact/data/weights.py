@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.data.sources.entrance import as_numbers, name_of
 from dfact.data.statistics import exact_sums
 from dfact.errors import DataError
 from dfact.lazy import pd
@@ -20,13 +21,8 @@ _COPIES = 2.0**53  # larger weights are not numbers of copies: all doubles above
 
 def weight_series(values: Any, n: int) -> pd.Series[float]:
     """Return one number for each of n rows as a series, named "sample_weight" unless the values have a name."""
-    own = getattr(values, "name", None)
-    name = "sample_weight" if own is None else str(own)
-    try:
-        array = np.asarray(values, np.float64)
-    except (TypeError, ValueError) as error:
-        message = f"{name} holds a value that is not a number ({error}), expected finite weights of at least 0; correct it"
-        raise DataError(message) from error
+    name = name_of(values) or "sample_weight"
+    array = as_numbers(name, values, "finite weights of at least 0")
     if array.shape != (n,):
         raise DataError(f"{name} has shape {array.shape}, expected one for each of {n} rows")
     return pd.Series(array, name=name)

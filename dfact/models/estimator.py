@@ -18,8 +18,9 @@ from dfact.data.confounders import ConfounderEncoding, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.sources.array import axis_labels
 from dfact.data.sources.base import RowSource
-from dfact.data.sources.frames import as_arrays, frame_codebook, is_dask_frame
-from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, warn_unobserved_rows
+from dfact.data.sources.entrance import as_arrays, as_column
+from dfact.data.sources.frames import frame_codebook, is_dask_frame
+from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, require_observed, warn_unobserved_rows
 from dfact.data.weights import WeightSummary
 from dfact.engine.driver import drive
 from dfact.engine.environment import Environment
@@ -224,6 +225,8 @@ class Factorization(ScoreInterface, TransformerInterface):
                 warn_implausible(dataset.confounders, (), remedy, stacklevel=5)
         else:
             self._check_columns(dataset, offset)
+        if reset:
+            require_observed(dataset)
         self._check_observed(dataset, reset=reset)
         require_finite(dataset)
         dtype = self._working_dtype(dataset)
@@ -361,7 +364,7 @@ class Factorization(ScoreInterface, TransformerInterface):
     def _as_factors(self, factors: Any) -> NDArray[Any]:
         """Return the argument of ``inverse_transform`` as an array (n, k)."""
         check_is_fitted(self)
-        array = np.asarray(factors)
+        array = np.asarray(as_column(factors, "factors"))
         if array.ndim != 2 or array.shape[1] != self._n_features_out:
             raise DataError(f"the factors have shape {array.shape}, expected (n, {self._n_features_out})")
         return array

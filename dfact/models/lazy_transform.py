@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from dfact.data.coerce import Excerpt, as_dataset
 from dfact.data.lazy_results import compute_chunks, map_rows
 from dfact.data.sources.array import axis_labels
-from dfact.data.sources.dask import dask_array
-from dfact.data.sources.frames import as_arrays, is_dask_frame
+from dfact.data.sources.entrance import lazy_array
 from dfact.lazy import pd
 from dfact.models.estimator import Factorization
 from dfact.models.row_factors import gather_rows
@@ -33,7 +32,7 @@ def lazy_of_dask(transform: Callable[Concatenate[M, Any, P], Any]) -> Callable[C
 
     @wraps(transform)
     def transformed(self: M, X: Any, *args: P.args, **inputs: P.kwargs) -> Any:
-        array = as_arrays(X) if is_dask_frame(X) else dask_array(X)
+        array = lazy_array(X)
         if array is None:
             return transform(self, X, *args, **inputs)
         arguments = signature(transform).bind(self, X, *args, **inputs).kwargs  # refuses arguments that the model does not accept

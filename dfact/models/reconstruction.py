@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from dfact.data.coerce import implicit_as_missing
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.data.sources.frames import as_arrays, is_dask_frame
+from dfact.data.sources.entrance import as_arrays
+from dfact.data.sources.frames import is_dask_frame
 from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.engine.threads import single_threaded

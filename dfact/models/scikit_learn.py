@@ -17,6 +17,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.sources.array import frame_values
+from dfact.lazy import is_data_frame
 from dfact.models.copies import is_client, picklable_state
 from dfact.models.method_docs import document_methods
 from dfact.renames import current
@@ -55,8 +57,11 @@ def checked_array(model: Any, X: Any, *, reset: bool, tensor: bool) -> Any:
             set_feature_count(model, X.shape[1])
         if not hasattr(model, "feature_names_in_") and X.shape[1] == getattr(model, "n_features_in_", None):
             return X
-    from sklearn.utils.validation import validate_data
+    from sklearn.utils.validation import check_array, validate_data
 
+    if is_data_frame(X):
+        validate_data(model, X, reset=reset, skip_check_array=True)
+        return check_array(frame_values(X), dtype="numeric", ensure_all_finite="allow-nan")
     return validate_data(model, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite="allow-nan", allow_nd=tensor)
 
 

@@ -13,6 +13,7 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import dask_array
 from dfact.data.sources.dense import ArraySource, LazySource, ZarrSource
 from dfact.data.sources.frames import index_texts, is_dask_frame
+from dfact.data.sources.hidden import visible, visible_chunks
 from dfact.data.sources.sparse import CSRSource
 from dfact.errors import DataError
 from dfact.lazy import is_data_frame, is_sparse, pd, sp
@@ -59,11 +60,11 @@ def array_source(X: Any) -> RowSource:
     if is_sparse(X):
         return CSRSource(_canonical(X))
     if is_data_frame(X):
-        return ArraySource(np.ascontiguousarray(_frame_values(X)))
+        return ArraySource(np.ascontiguousarray(frame_values(X)))
     if hasattr(X, "dask") or hasattr(X, "dims"):
         lazy = dask_array(X)
-        return LazySource(lazy if lazy is not None else X.data if hasattr(X, "dims") else X)
-    return ArraySource(np.ascontiguousarray(X))
+        return LazySource(visible_chunks(lazy) if lazy is not None else X.data if hasattr(X, "dims") else X)
+    return ArraySource(np.ascontiguousarray(visible(np.asanyarray(X))))
 
 
 def _canonical(X: Any) -> sp.csr_array:
@@ -81,9 +82,9 @@ def _canonical(X: Any) -> sp.csr_array:
     return matrix
 
 
-def _frame_values(frame: pd.DataFrame) -> NDArray[Any]:
+def frame_values(frame: pd.DataFrame) -> NDArray[Any]:
     """Return a table's values in their common type; pandas alone would convert columns of nullable types to objects."""
-    if not all(pd.api.types.is_numeric_dtype(dtype) for dtype in frame.dtypes):
+    if frame.empty or not all(pd.api.types.is_numeric_dtype(dtype) for dtype in frame.dtypes):
         return frame.to_numpy()
     dtype = np.result_type(*(getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", dtype)) for dtype in frame.dtypes))
     if not frame.isna().to_numpy().any():

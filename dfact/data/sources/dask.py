@@ -14,6 +14,7 @@ from dfact.data.layout import Layout
 from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.sources.base import RowSource, contiguous
 from dfact.data.sources.dense import ArraySource
+from dfact.data.sources.hidden import visible, visible_chunk
 from dfact.data.statistics import ColumnStatistics
 from dfact.errors import ClusterError, DataError
 
@@ -91,7 +92,7 @@ class DaskRows(RowSource):
 
     def loaded(self, chunks: Mapping[Any, NDArray[Any]]) -> ArraySource:
         """Return the rows in memory from the chunks by key: a view of a single chunk in C order, otherwise a copy."""
-        parts = [np.asarray(chunks[chunk.key])[_within(self, chunk)] for chunk in self.chunks]
+        parts = [visible_chunk(chunks[chunk.key], self.dtype)[_within(self, chunk)] for chunk in self.chunks]
         if len(parts) == 1:
             return ArraySource(contiguous(parts[0]))
         values = np.empty(self.shape, self.dtype)
@@ -255,7 +256,7 @@ def _identity(chunk: Any) -> Any:
 
 def check_chunk(chunk: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return a computed chunk as an array; raise DataError unless it has the declared shape and dtype."""
-    values = np.asarray(chunk)
+    values = visible_chunk(chunk, dtype)
     if values.shape != shape or values.dtype != dtype:
         raise DataError(
             f"a computed chunk of the dask array X is {values.shape} of {values.dtype}, expected {shape} of {dtype} as declared; "
@@ -288,11 +289,11 @@ def _merge(parts: list[ColumnStatistics]) -> ColumnStatistics:
 
 def _rows_of(chunks: Sequence[Any], rows: slice) -> Any:
     [chunk] = chunks
-    return chunk[rows]
+    return visible(chunk)[rows]
 
 
 def _digests(chunks: Sequence[Any], rows: Sequence[slice], tail: tuple[int, ...]) -> bytes:
     digests = RunDigests(tail)
     for chunk, part in zip(chunks, rows, strict=True):
-        digests.update(np.asarray(chunk)[part])
+        digests.update(visible(chunk)[part])
     return digests.finish()

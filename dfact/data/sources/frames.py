@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook, Item
+from dfact.data.sources.hidden import visible_objects
 from dfact.errors import DataError
 from dfact.lazy import is_data_frame, pd
 
@@ -16,32 +17,9 @@ ORDERED = "dfact.ordered"
 """Key in the attributes of a frame: the levels of its columns of ordered categories, by column."""
 _DOUBLE = 8
 """Bytes of a number in double precision; passes have no wider type."""
+_PROTOCOLS = ("__arrow_c_stream__", "__dataframe__")
+"""Methods by which a frame of another library gives its columns: Arrow's stream, and the older interchange of data frames."""
 _NULLABLE = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
-
-
-def as_arrays(X: Any) -> Any:
-    """Return X with data frames of any library as pandas frames of numbers, and Dask frames as Dask arrays; other values unchanged.
-
-    The columns keep their names. The levels of ordered categories become the numbers 1, 2, …; :func:`frame_codebook` returns their
-    labels. A lazy frame of polars is collected, and the lengths of a Dask frame's partitions are computed.
-
-    Raises
-    ------
-    DataError
-        The frame is none of rows and named columns: several levels of names, equal names, text, dates, categories without an order, an
-        xarray Dataset, a Zarr group.
-    """
-    if isinstance(X, np.ndarray):
-        if X.dtype.kind == "c":
-            raise DataError(f"Complex data not supported: X holds {X.dtype}, expected real numbers, NaN where missing; pass X.real")
-        return X.astype(np.float64) if X.dtype.kind == "f" and X.dtype.itemsize > _DOUBLE else X
-    X = as_pandas(X)
-    if is_data_frame(X):
-        return _numbers(X)
-    if is_dask_frame(X):
-        return _dask_array(X)
-    _refuse_containers(X)
-    return X
 
 
 def collected(X: Any) -> Any:
@@ -54,8 +32,14 @@ def as_pandas(X: Any) -> Any:
     """Return a frame of another library, or a lazy frame of polars, as one of pandas; anything else unchanged."""
     X = collected(X)
     # A series has a stream, too, and so has an array of xarray.
-    is_foreign = hasattr(X, "__arrow_c_stream__") and not hasattr(X, "dims") and len(getattr(X, "shape", ())) != 1
-    return _from_arrow(X) if is_foreign and not is_data_frame(X) else X
+    is_foreign = any(hasattr(X, name) for name in _PROTOCOLS) and not hasattr(X, "dims") and len(getattr(X, "shape", ())) != 1
+    return _from_arrow(X) if is_foreign and not (is_data_frame(X) or is_dask_frame(X) or _is_arrow_array(X)) else X
+
+
+def _is_arrow_array(X: Any) -> bool:
+    """Return whether X is a single column of Arrow."""
+    arrow = sys.modules.get("pyarrow")
+    return arrow is not None and isinstance(X, (arrow.Array, arrow.ChunkedArray))
 
 
 def is_dask_frame(X: Any) -> bool:
@@ -64,7 +48,7 @@ def is_dask_frame(X: Any) -> bool:
 
 
 def frame_codebook(X: Any) -> Codebook | None:
-    """Return the levels of a frame that :func:`as_arrays` returned; None without ordered categories of text."""
+    """Return the levels of a frame that :func:`frame_numbers` returned; None without ordered categories of text."""
     levels: dict[str, tuple[str, ...]] = X.attrs.get(ORDERED, {}) if is_data_frame(X) else {}
     if not levels:
         return None
@@ -83,9 +67,10 @@ def _from_arrow(X: Any) -> pd.DataFrame:
     """Convert a frame of another library; columns of integers with missing values keep their type, as a nullable one."""
     import pyarrow as pa
 
-    nullable = {getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")() for name in _NULLABLE}
+    nullable: dict[Any, Any] = {getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")() for name in _NULLABLE}
+    nullable[pa.bool_()] = pd.BooleanDtype()
     try:
-        table = pa.table(X)
+        table = pa.table(X) if hasattr(X, "__arrow_c_stream__") else _interchanged(X)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(f"X is a {type(X).__name__} that cannot be read as a table ({error}); pass a frame of rows and columns") from error
     require_unique([str(name) for name in table.column_names])
@@ -96,12 +81,19 @@ def _from_arrow(X: Any) -> pd.DataFrame:
     return frame
 
 
+def _interchanged(X: Any) -> Any:
+    """Return a frame that has the interchange of data frames alone as a table of Arrow."""
+    from pyarrow.interchange import from_dataframe
+
+    return from_dataframe(X)
+
+
 def _is_enum(field: Any) -> bool:
     """Return whether polars declares the categories of a column as fixed, in their order."""
     return any(key.startswith(b"_PL_ENUM") for key in field.metadata or {})
 
 
-def _numbers(frame: pd.DataFrame) -> pd.DataFrame:
+def frame_numbers(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with all its columns as numbers; the same one if they are."""
     if isinstance(frame.columns, pd.MultiIndex):
         raise DataError(
@@ -149,6 +141,7 @@ def _parse(name: str, values: pd.Series[Any]) -> pd.Series[Any]:
     """Return a column of another type as numbers, if its values are numbers."""
     kind = values.dtype
     if kind.kind in "OTU" or isinstance(kind, pd.StringDtype):
+        values = pd.Series(visible_objects(values.to_numpy()), values.index) if kind.kind == "O" and isinstance(kind, np.dtype) else values
         try:
             return pd.to_numeric(values).astype(np.float64)
         except (TypeError, ValueError):
@@ -172,16 +165,22 @@ def require_unique(names: list[str], name_of_frame: str = "X") -> None:
         known.add(name)
 
 
-def _dask_array(frame: Any) -> Any:
+def frame_array(frame: Any) -> Any:
     """Return a Dask frame as an array of known shape."""
     for name, kind in frame.dtypes.items():
         if not pd.api.types.is_numeric_dtype(kind):
             raise DataError(f"column {str(name)!r} of X holds {kind}, expected numbers, NaN where missing; leave it out or encode it")
-    dtype = np.result_type(*(getattr(kind, "numpy_dtype", kind) for kind in frame.dtypes))
+    dtype = np.result_type(*map(_column_type, frame.dtypes))
     return frame.astype(dtype).to_dask_array(lengths=True)
 
 
-def _refuse_containers(X: Any) -> None:
+def _column_type(kind: Any) -> np.dtype[Any]:
+    """Return the type of a column's numbers, with NaN for a nullable type, as its values are not known yet."""
+    dtype = np.dtype(getattr(kind, "numpy_dtype", kind))
+    return dtype if dtype == kind or dtype.kind == "f" else np.result_type(dtype, np.float32)
+
+
+def refuse_containers(X: Any) -> None:
     """Raise DataError for a collection of several arrays, with the line that passes one."""
     xarray, zarr = sys.modules.get("xarray"), sys.modules.get("zarr")
     if xarray is not None and isinstance(X, xarray.Dataset):

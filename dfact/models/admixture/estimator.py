@@ -9,10 +9,10 @@ from os import PathLike
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.sources.entrance import known_labels
 from dfact.data.validation import locate_noninteger
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
@@ -260,7 +260,7 @@ class Admixture(Growing):
         populations = dataset.genotypes.population if populations is None else populations
         if populations is None:
             return None
-        texts = ["" if pd.isna(name) else str(name).strip() for name in np.asarray(populations, dtype=object).ravel()]
+        texts = ["" if name is None else str(name).strip() for name in known_labels(populations)]
         n = dataset.shape[0]
         if len(texts) != n:
             raise DataError(f"populations has {len(texts)} names, expected one for each of {n} individuals")

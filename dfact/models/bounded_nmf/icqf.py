@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
 from dfact.data.dataset import Dataset
+from dfact.data.sources.entrance import as_numbers
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError, ParameterError
@@ -38,11 +39,14 @@ _ACTIVE_SHARE = 0.04  # of the entries: the bounds that the plan takes to be act
 
 
 def _is_range(value: Any) -> bool:
-    return len(value) == 2 and bool(np.all(np.asarray(value[0]) >= 0) and np.all(np.asarray(value[0]) < np.asarray(value[1])))
+    if len(value) != 2:
+        return False
+    low, high = (as_numbers("bounds", limit) for limit in value)
+    return bool(np.all(low >= 0) and np.all(low < high))
 
 
 _BOUND = Values(lambda value: value > 0, "a number above 0")
-_BOUNDS_OF_ITEMS = Values(lambda value: bool(np.all(np.asarray(value) > 0)), "numbers above 0").or_none()
+_BOUNDS_OF_ITEMS = Values(lambda value: bool(np.all(as_numbers("q_max", value) > 0)), "numbers above 0").or_none()
 _RANGE = Values(_is_range, "(low, high) with 0 ≤ low < high").or_none()
 
 

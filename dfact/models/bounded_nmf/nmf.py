@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.data.sources.sparse import SparseSource
+from dfact.data.statistics import as_float
 from dfact.data.validation import locate_outside
-from dfact.data.weights import WeightSummary
+from dfact.data.weights import WeightSummary, check_weights, weight_series
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
-from dfact.lazy import is_sparse
 from dfact.models.bounded_nmf.divergence import DivergenceDescent, DivergenceRowsPass, LossPass
 from dfact.models.bounded_nmf.growth import Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
@@ -325,7 +325,7 @@ class NMF(Growing):
 
         Parameters
         ----------
-        X : array or sparse matrix (n, m)
+        X : array of any kind, path or Dataset (n, m)
             Other columns of the rows of the fit, in their order.
         sample_weight : array (n,), optional
             Weights of the rows, of which only ratios matter; all are equal by default.
@@ -337,13 +337,14 @@ class NMF(Growing):
         """
         check_is_fitted(self)
         p, W = self.problem_, np.asarray(self.factors_, np.float64)
-        scale = np.ones(len(W))
+        scale: NDArray[np.floating] = np.ones(len(W))
         if sample_weight is not None:
-            weights = np.asarray(sample_weight, np.float64)
-            relative = weights / WeightSummary.of(weights).mean
+            check_weights(series := weight_series(sample_weight, len(W)))
+            relative = series.to_numpy() / WeightSummary.of(series).mean
             scale = relative if p.divergence else np.sqrt(relative)
-        columns: Any = X.T
-        dataset = as_dataset(columns.multiply(scale).tocsr() if is_sparse(X) else np.ascontiguousarray(columns * scale))
+        other = as_dataset(X)
+        columns: Any = as_float(other.source.read_native(0, other.shape[0]), other.missing_code, np.dtype(np.float64)).T
+        dataset = as_dataset(columns.multiply(scale).tocsr() if other.source.is_sparse else np.ascontiguousarray(columns * scale))
         problem = replace(p, beta=p.l1_q, ridge_w=p.ridge_q, weighted=False, masked=_has_missing(dataset))
         task = self._task(dataset, problem)
         transposed = np.ascontiguousarray((W * scale[:, None]).T, task.dtype)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.sources.entrance import as_numbers, require_complete
 from dfact.data.validation import largest_magnitude, locate_outside, magnitude_limits
 from dfact.data.weights import WeightSummary
 from dfact.engine.passes import Block
@@ -240,11 +241,13 @@ def check_size(k: int, init: Any, dataset: Dataset) -> None:
         raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
     if not isinstance(init, str) and np.shape(init) != (k, m):
         raise ParameterError(f"init has shape {np.shape(init)}, expected (n_components, n_features) = ({k}, {m})")
+    if not isinstance(init, str):
+        require_complete("init", as_numbers("init", init), "finite loadings", ParameterError)
 
 
 def _per_item(name: str, value: Any, m: int) -> Any:
     """Check a number, or one for each item. Return a number if all items have the same."""
-    numbers = np.asarray(np.nan if value is None else value, np.float64)
+    numbers = as_numbers(name, np.nan if value is None else value)
     if numbers.shape not in ((), (m,)):
         raise ParameterError(f"{name} has shape {numbers.shape}, expected one number or one for each of {m} items")
     return float(numbers.flat[0]) if (numbers == numbers.flat[0]).all() or numbers.ndim == 0 else numbers

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
+from dfact.data.sources.entrance import as_numbers
 from dfact.engine.block_state import StateArrays
 from dfact.engine.passes import BlockView, Pass
 from dfact.engine.requests import Solver, map_columns, run, state_rows
@@ -287,7 +288,7 @@ def initial_loadings(
         loadings, projection = yield from nndsvd(m, k, dtype, view=view, tolerance=tolerance, sample=sample)
         row_start = RowStart(projection)
     else:
-        loadings = np.asarray(init, np.float64)
+        loadings = as_numbers("init", init)
         row_start = RowStart.from_loadings(loadings)
     Q = np.zeros((k + n_covariates, m), dtype)
     Q[:k] = np.clip(loadings, 0, problem.q_max)

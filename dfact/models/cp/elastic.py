@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
+from dfact.data.sources.entrance import as_numbers
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
@@ -382,7 +383,9 @@ class ElasticCP(CPModel):
 
     def _row_inputs(self, n: int, slice_variances: Any = None) -> dict[str, Any]:
         if self.slice_variances_.rows.kind == "given":
-            given = np.full(n, np.mean(self.slice_variances[0])) if slice_variances is None else np.asarray(slice_variances, np.float64)
+            given = (
+                np.full(n, np.mean(self.slice_variances[0])) if slice_variances is None else as_numbers("slice_variances", slice_variances)
+            )
             return {"slice_variances": check_variances([given], [n])[0]}
         if slice_variances is not None:
             raise ParameterError("transform takes slice_variances only with a model whose variances were given as a list")

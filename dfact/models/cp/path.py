@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.data.sources.entrance import as_numbers
 from dfact.engine.requests import Solver
 from dfact.errors import ParameterError
 from dfact.models.cp.base import CPModel
@@ -33,7 +34,7 @@ def default_lambdas() -> NDArray[np.float64]:
 
 def checked_lambdas(lambdas: Sequence[float] | None) -> list[float]:
     """Return the λ of a path, by default those of :func:`default_lambdas`. Refuse invalid ones."""
-    grid = default_lambdas() if lambdas is None else np.asarray(lambdas, np.float64)
+    grid = default_lambdas() if lambdas is None else as_numbers("lambdas", lambdas)
     if grid.ndim != 1 or not grid.size or not (np.diff(grid) > 0).all() or grid[0] < 0 or not np.isfinite(grid).all():
         raise ParameterError(f"lambdas are {lambdas!r}, expected increasing numbers of at least 0")
     numbers: list[float] = grid.tolist()

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.sources.entrance import as_numbers
 from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import balance, observed_squares
@@ -164,7 +165,7 @@ def nonzero(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 def _as_arrays(name: str, given: Sequence[Any]) -> list[NDArray[np.float64]]:
     try:
-        return [np.asarray(values, np.float64) for values in given]
+        return [as_numbers(name, values) for values in given]
     except (TypeError, ValueError) as error:
         raise ParameterError(f"{name} is not a list of arrays ({error}), expected an array of numbers for each mode") from error
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from dfact.data.coerce import implicit_as_missing
 from dfact.data.dataset import Dataset
-from dfact.data.validation import warn_unobserved_columns, warn_unobserved_rows
+from dfact.data.sources.entrance import as_column, as_numbers
+from dfact.data.validation import require_observed, warn_unobserved_columns, warn_unobserved_rows
 from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
@@ -341,7 +342,7 @@ class ExpectileMF(Growing):
             largest = max(-statistics.minimum.min(), statistics.maximum.max())
             Y = np.random.default_rng(seed).standard_normal((m, k)) * np.sqrt(largest / k)
         else:
-            Y = np.asarray(self.init, np.float64).T.copy()
+            Y = as_numbers("init", self.init).T.copy()
         return RowStart(units, np.zeros((m, k))), Y
 
     def held_out_errors(self, task: FitTask[OriginalUnits], held_out: BlockView, measure: ErrorMeasure) -> Solver[ExpectileErrors]:
@@ -451,7 +452,7 @@ class ExpectileMF(Growing):
         check_is_fitted(self)
         indices = []
         for kind, argument, size in (("rows", rows, self.row_factors_.shape[0]), ("columns", columns, len(self.column_factors_))):
-            numbers = np.asarray(argument)
+            numbers = np.asarray(as_column(argument, kind))
             if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= size):
                 raise DataError(f"{kind} hold {numbers.ravel()[:5].tolist()}…, expected whole numbers from 0 to {size - 1}")
             indices.append(numbers.astype(np.intp))
@@ -475,8 +476,8 @@ class ExpectileMF(Growing):
     def _observed(self, X: Any, *, reset: bool) -> Dataset:
         """Return X with its implicit entries as missing. Warn of unobserved rows and columns."""
         dataset = implicit_as_missing(self._dataset(X, None, reset=reset))
-        if reset and not dataset.statistics.observed.any():
-            raise DataError("X has no observed entry, expected some")
+        if reset:
+            require_observed(dataset)
         warn_unobserved_rows(dataset)
         if reset:
             self._check_init(dataset.shape[1])
@@ -489,7 +490,7 @@ class ExpectileMF(Growing):
         k = self.n_components
         if np.shape(self.init) != (k, m):
             raise ParameterError(f"init has shape {np.shape(self.init)}, expected (n_components, n_features) = ({k}, {m})")
-        if not np.isfinite(np.asarray(self.init, np.float64)).all():
+        if not np.isfinite(as_numbers("init", self.init)).all():
             raise ParameterError("init holds NaN or infinity, expected finite factors")
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import svds
 
+from dfact.data.sources.entrance import as_numbers
 from dfact.errors import DataError, ParameterError
 from dfact.lazy import is_sparse, sp
 from dfact.models.expectile.alternation import balance
@@ -43,11 +44,13 @@ class Measurements:
             raise ParameterError(f"shape is {shape!r}, expected numbers of rows and of columns")
         n, m = shape
         argument: Any = A
-        matrices: Any = (sp.csr_array(argument) if is_sparse(A) else np.asarray(argument)).astype(np.float64)
+        matrices: Any = (
+            sp.csr_array(argument).astype(np.float64) if is_sparse(A) else as_numbers("A", argument, "a matrix for each measurement")
+        )
         dimensions = tuple(matrices.shape)
         if dimensions[1:] not in ((n, m), (n * m,)):
             raise DataError(f"A has shape {dimensions}, expected (p, {n}, {m}) or (p, {n * m}): a matrix for each measurement")
-        values = np.asarray(b, np.float64)
+        values = as_numbers("b", b, "a number for each measurement")
         if values.shape != dimensions[:1] or not len(values):
             raise DataError(f"b has shape {values.shape}, expected {dimensions[:1]}, at least one: a number for each matrix of A")
         if not np.isfinite(matrices.data if is_sparse(A) else matrices).all() or not np.isfinite(values).all():

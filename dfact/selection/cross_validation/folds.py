@@ -8,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.confounders import as_frame
+from dfact.data.sources.entrance import as_labels
 from dfact.errors import ParameterError
 
 _N_QUANTILES = 4  # strata of equal size for each continuous confounder
@@ -108,7 +109,7 @@ def resolve_groups(groups: Any, n_rows: int) -> NDArray[np.intp] | None:
     """Return the numbers of the groups of rows by their labels (n,), from 0 without gaps; None without labels."""
     if groups is None:
         return None
-    labels = np.asarray(groups)
+    labels = np.asarray(as_labels("groups", groups))
     if labels.shape != (n_rows,):
         raise ParameterError(f"groups has shape {labels.shape}, expected a label for each of {n_rows} rows")
     return np.asarray(np.unique(labels, return_inverse=True)[1], np.intp)

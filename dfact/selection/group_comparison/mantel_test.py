@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dfact.data.confounders import Confounder, as_frame, as_levels, level_name
 from dfact.data.dataset import Dataset
 from dfact.data.scales import as_item_table
+from dfact.data.sources.entrance import as_column, name_of
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.errors import DataError, ParameterError
@@ -43,8 +44,7 @@ class Groups:
             if by not in frame:
                 raise ParameterError(f"by is {by!r}, expected a confounder of the data, one of {list(frame)}; import it as a confounder")
         else:
-            name = getattr(by, "name", None)
-            frame = as_frame(pd.Series(np.asarray(by), name="group" if name is None else str(name)), dataset.shape[0])
+            frame = as_frame(pd.Series(np.asarray(as_column(by, "by")), name=name_of(by) or "group"), dataset.shape[0])
         values = frame[by] if named else frame.iloc[:, 0]
         if not isinstance(values.dtype, pd.CategoricalDtype):
             raise ParameterError(f"{str(values.name)!r} is continuous, expected groups; cut it into categories, and pass those as by")

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dfact.data.coerce import as_dataset, implicit_as_missing
 from dfact.data.dataset import Dataset
+from dfact.data.sources.entrance import as_numbers
 from dfact.errors import DataError, ParameterError
 
 _METHODS = ("fit", "inverse_transform", "get_params", "set_params")
@@ -68,7 +69,7 @@ def restrict_to_rows(model: Any, rows: NDArray[np.intp]) -> Any:
         if name in ("slice_variances", "init") and not isinstance(value, str)
     }
     arrays = {name: value for name, value in given.items() if value is not None}
-    return with_parameters(model, **{name: [np.asarray(value[0])[rows], *value[1:]] for name, value in arrays.items()})
+    return with_parameters(model, **{name: [as_numbers(name, value[0])[rows], *value[1:]] for name, value in arrays.items()})
 
 
 def fitted_dataset(model: Any, data: Any) -> Dataset:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dfact.data.sources.entrance import as_arrays
 from dfact.engine.driver import FusedSolver
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
@@ -43,6 +44,7 @@ def fit_starts(
     arguments = {} if confounders is None or not takes_confounders(model) else {"confounders": confounders}
     arguments |= {} if sample_weight is None else {"sample_weight": sample_weight}
     if not isinstance(model, Factorization):
+        X = as_arrays(X)  # estimators of other packages ignore masks
         return [start.fit(X, **arguments) for start in starts]
     task = starts[0].prepare(X, **arguments)
     run_on_shared_reads(StartFits(task), starts, lambda *_: None, task.executor, model.memory_limit)

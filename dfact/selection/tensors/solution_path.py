@@ -13,6 +13,7 @@ import pandas as pd
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
+from dfact.data.validation import require_observed
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
 from dfact.models.cp.elastic import ElasticCP
@@ -255,8 +256,7 @@ def _relative_errors(dataset: Dataset, steps: Sequence[PathStep]) -> list[float]
 
 def _bic(paths: _Paths, full: SolutionPath) -> list[float]:
     count = int(paths.dataset.statistics.observed.sum())
-    if not count:
-        raise DataError("X has no observed entry, expected some")
+    require_observed(paths.dataset)
     sizes = sum(paths.dataset.shape)
     modes = len(paths.dataset.shape)
     scores = []

@@ -17,7 +17,8 @@ from dfact.data.ingest.writing.writer import Participants, Progress, dataset_wri
 from dfact.data.layout import Layout
 from dfact.data.sources.array import LabelledArray, array_source, axis_labels
 from dfact.data.sources.base import RowSource
-from dfact.data.sources.frames import as_arrays, frame_codebook, is_dask_frame
+from dfact.data.sources.entrance import as_arrays, as_labels, as_numbers
+from dfact.data.sources.frames import frame_codebook, is_dask_frame
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, column_limits, stored_limits
 from dfact.data.weights import check_weights, weight_series
@@ -135,7 +136,7 @@ def import_array(
     name = X.name if isinstance(X, LabelledArray) else "X"
     if len(source.shape) < 2 or 0 in source.shape:
         raise DataError(f"{name} has shape {source.shape}, expected at least one row and one column (rows first, then columns)")
-    codes = [] if missing is None else [float(code) for code in np.atleast_1d(np.asarray(missing, float))]
+    codes = [] if missing is None else np.atleast_1d(as_numbers("missing", missing, "codes of missing entries")).tolist()
     codes += [code for code in X.missing if code not in codes] if isinstance(X, LabelledArray) else []
     check_empty_rows(empty_rows)
     _check_implicit(implicit, codes, sparse=source.is_sparse)
@@ -144,7 +145,7 @@ def import_array(
     people = _participants(X, source.shape[0], row_labels, confounders, confounder_ranges or {}, weights, drop=empty_rows == "drop")
     modes = _mode_labels(mode_labels, X, source.shape)
     limits = None if valid_range is None else stored_limits(column_limits(valid_range, source.shape[1]), dtype)
-    ensure_not_source(path, [location_of(getattr(X, "store", None))])
+    ensure_not_source(path, [location_of(getattr(X, "store", None)), source.location])
     with dataset_writer(
         parse_location(path),
         source.shape,
@@ -218,7 +219,7 @@ def _check_implicit(implicit: str, codes: Sequence[float], *, sparse: bool) -> N
 def _labels(explicit: Sequence[Any] | None, labels_of_X: NDArray[Any] | None, n: int, kind: str) -> NDArray[Any]:
     if explicit is None:
         return labels_of_X if labels_of_X is not None else np.arange(n).astype(str).astype(object)
-    labels = np.asarray([str(label) for label in explicit], dtype=object)
+    labels = np.asarray([str(label) for label in as_labels(f"{kind}_labels", explicit)], dtype=object)
     if len(labels) != n:
         raise DataError(f"{kind}_labels has {len(labels)} entries, expected {n}, one for each {kind} of X")
     return labels
@@ -229,7 +230,8 @@ def _mode_labels(explicit: Sequence[Sequence[Any] | None] | None, X: Any, shape:
     if explicit is None:
         found = [axis_labels(X, axis) for axis in range(2, len(shape))]
     else:
-        found = [None if each is None else np.asarray([str(label) for label in each], dtype=object) for each in explicit]
+        named = [None if each is None else as_labels(f"mode_labels of mode {mode}", each) for mode, each in enumerate(explicit, start=3)]
+        found = [None if each is None else np.asarray([str(label) for label in each], dtype=object) for each in named]
     sizes = [None if each is None else len(each) for each in found]
     if len(found) != len(shape) - 2 or any(size not in (None, expected) for size, expected in zip(sizes, shape[2:], strict=True)):
         raise DataError(

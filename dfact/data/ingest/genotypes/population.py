@@ -9,6 +9,7 @@ from dfact.data.readers.base import Table
 from dfact.data.readers.columnar.columns import read_texts
 from dfact.data.readers.formats import open_table
 from dfact.data.readers.genetics.genotypes import FAM_COLUMNS, GenotypeFile, read_fields, sibling
+from dfact.data.sources.entrance import known_labels
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, open_input_file
 
@@ -34,7 +35,7 @@ def read_population(
             raise ParameterError(f"population_column is {column!r} and population is None, expected the file with this column; pass both")
         return None if beside is None else _read_pop(file, beside)
     if not isinstance(population, (str, PathLike)):
-        return _to_categorical("population", [str(each) for each in population], len(file.labels))
+        return _to_categorical("population", ["" if each is None else str(each) for each in known_labels(population)], len(file.labels))
     found = open_input_file(population)
     if found.name.lower().endswith(".pop"):
         return _read_pop(file, found)

@@ -10,7 +10,6 @@ from dfact.data.readers.arrays.array_files import choose_array
 from dfact.data.readers.arrays.hdf5_arrays import (
     HDF5,
     SIGNATURE,
-    declared_missing,
     dense_source,
     dimension_labels,
     is_numeric,
@@ -20,6 +19,7 @@ from dfact.data.readers.arrays.hdf5_arrays import (
 )
 from dfact.data.readers.base import Format, ReadOptions
 from dfact.data.sources.array import LabelledArray
+from dfact.data.sources.hidden import declared_missing
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 

@@ -236,10 +236,3 @@ def dimension_labels(dataset: Any) -> tuple[NDArray[Any] | None, ...]:
         valid = scale is not None and scale.shape == (size,) and not bytes(scale.attrs.get("NAME", b"")).startswith(_NO_VARIABLE)
         labels.append(read_texts(scale) if valid else None)
     return tuple(labels)
-
-
-def declared_missing(attributes: Any) -> tuple[float, ...]:
-    """Return the codes that the attributes ``_FillValue`` and ``missing_value`` declare as missing."""
-    values = [np.ravel(attributes[name]) for name in ("_FillValue", "missing_value") if name in attributes]
-    codes = [value for found in values if found.dtype.kind in "iuf" for value in found.tolist()]
-    return tuple(dict.fromkeys(code for code in codes if code == code))  # NaN is missing in any case

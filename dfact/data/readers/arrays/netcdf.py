@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.readers.arrays.array_files import FileSource, choose_array, file_errors
-from dfact.data.readers.arrays.hdf5_arrays import SIGNATURE, declared_missing, dense_source, open_file
+from dfact.data.readers.arrays.hdf5_arrays import SIGNATURE, dense_source, open_file
 from dfact.data.readers.base import Format, ReadOptions
 from dfact.data.readers.isolation.parsers import Parser
 from dfact.data.sources.array import LabelledArray
+from dfact.data.sources.hidden import declared_missing
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from zarr.errors import ZarrUserWarning
 
 from dfact.data.readers.arrays.array_files import choose_array
-from dfact.data.readers.arrays.hdf5_arrays import declared_missing
 from dfact.data.readers.base import Format, ReadOptions
 from dfact.data.readers.zarr_input import check_codecs, invalid_chunks_as_errors, open_input_store
 from dfact.data.sources.array import LabelledArray
 from dfact.data.sources.dense import ZarrSource
+from dfact.data.sources.hidden import declared_missing
 from dfact.errors import DataError, ParameterError
 from dfact.storage.arrays import member, read_errors
 from dfact.storage.groups import ATTRIBUTE
