@@ -1,4 +1,4 @@
-"""Many cases of one claim as one test, and the cases that represent all in the default run."""
+"""Many cases of one claim as one test, and the tiers of the cases of a test."""
 
 import inspect
 import itertools
@@ -41,15 +41,20 @@ def every(**values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[.
 
 
 def exhaustive_after(kept: int, cases: Iterable[Any]) -> list[Any]:
-    """Return the cases for ``parametrize``: the first ones represent all in the default run, the others are marked ``exhaustive``."""
-    return [case if number < kept else _exhaustive(case) for number, case in enumerate(cases)]
+    """Return the cases for ``parametrize``: the first ones represent all, the others are marked ``exhaustive``."""
+    return [case if number < kept else _marked(case, pytest.mark.exhaustive) for number, case in enumerate(cases)]
 
 
 def exhaustive_unless(kept: Callable[[Any], bool], cases: Iterable[Any]) -> list[Any]:
-    """Return the cases for ``parametrize``: those with this property represent all in the default run."""
-    return [case if kept(case) else _exhaustive(case) for case in cases]
+    """Return the cases for ``parametrize``: those with this property represent all, the others are marked ``exhaustive``."""
+    return [case if kept(case) else _marked(case, pytest.mark.exhaustive) for case in cases]
 
 
-def _exhaustive(case: Any) -> Any:
+def further_unless(kept: Callable[[Any], bool], cases: Iterable[Any]) -> list[Any]:
+    """Return the cases for ``parametrize``: those with this property are default tests, the others are marked ``further``."""
+    return [case if kept(case) else _marked(case, pytest.mark.further) for case in cases]
+
+
+def _marked(case: Any, mark: pytest.MarkDecorator) -> Any:
     values, marks, name = (case.values, case.marks, case.id) if hasattr(case, "marks") else (case, (), None)
-    return pytest.param(*(values if isinstance(values, tuple) else (values,)), marks=[*marks, pytest.mark.exhaustive], id=name)
+    return pytest.param(*(values if isinstance(values, tuple) else (values,)), marks=[*marks, mark], id=name)

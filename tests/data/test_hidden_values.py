@@ -34,6 +34,7 @@ from dfact.data.statistics import as_float
 from dfact.models.cp.core_consistency import core_consistency
 from dfact.models.cp.path import checked_lambdas
 from dfact.selection.cross_validation.folds import resolve_groups, resolve_strata
+from tests.cases import further_unless
 from tests.data.test_frames import Stream
 
 N, M = 40, 6
@@ -259,7 +260,20 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 _expected: dict[Any, Any] = {}
 
 
-@pytest.mark.parametrize("kind", INPUTS)
+REPRESENTATIVE = {
+    "masked floats",
+    "masked short integers",
+    "objects with None",
+    "a frame of nullable integers",
+    "a table of Arrow",
+    "a frame with the interchange",
+    "a DataArray with _FillValue",
+    "masked blocks",
+}
+"""Inputs of the default tests: one of each kind of array."""
+
+
+@pytest.mark.parametrize("kind", further_unless(REPRESENTATIVE.__contains__, INPUTS))
 def test_hidden_answers_are_missing(kind: str) -> None:
     make, dtype = INPUTS[kind]
     for entrance, call in ENTRANCES.items():
@@ -505,6 +519,7 @@ def test_masked_blocks_stay_lazy() -> None:
     dfact.import_array(X, "lazy.zarr")
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(("stored_type", "dtype", "declared"), [(DOUBLE, DOUBLE, True), (np.int16, SINGLE, True), (DOUBLE, DOUBLE, False)])
 def test_masked_blocks_on_a_cluster(stored_type: Any, dtype: Any, declared: bool, client: Client) -> None:
     X = masked(stored_type)
