@@ -151,6 +151,7 @@ def test_the_objective_falls_to_a_fixed_point(seed: int) -> None:
     assert np.abs(gradient.T * H).max() <= 1e-2 * np.nansum(V) / 30
 
 
+@pytest.mark.further
 class TestEstimator(EstimatorSuite):
     model = PoissonMF
     parameters: ClassVar = {"n_components": 3, "max_iter": 3, "tol": 0}

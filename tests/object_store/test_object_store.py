@@ -46,6 +46,7 @@ from dfact.storage.input_files import InputFolder, open_input, open_input_file
 from dfact.storage.location import parse_location
 from dfact.storage.remote_files import stream_file
 from dfact.storage.zarr_stores import StrictObjectStore
+from tests.cases import further_unless
 from tests.conftest import free_port, planted_answers
 from tests.servers import serving
 from tests.suites.zarr_store import ZarrStoreSuite
@@ -279,7 +280,7 @@ def test_pickled_store_holds_no_credentials(bucket: str) -> None:
 # the way through
 
 
-@pytest.mark.parametrize("executor", ["inline", "threads", "cluster"])
+@pytest.mark.parametrize("executor", further_unless("cluster".__eq__, ["inline", "threads", "cluster"]))
 def test_object_store_gives_the_bits_of_a_folder(
     X: NDArray[np.float64], local: dfact.Dataset, bucket: str, server: int, request: pytest.FixtureRequest, executor: str
 ) -> None:

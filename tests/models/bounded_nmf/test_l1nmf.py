@@ -136,6 +136,7 @@ def test_without_a_penalty_it_is_non_negative_factorization() -> None:
     assert found == pytest.approx(objective(M, W, peer.components_, 0), rel=1e-4)
 
 
+@pytest.mark.further
 class TestEstimator(EstimatorSuite):
     model = dfact.L1NMF
     parameters: ClassVar = {"n_components": 3, "random_state": 4, "max_iter": 8}

@@ -105,6 +105,7 @@ def test_transform_and_tables(tmp_path: Path, client: Client) -> None:
     np.testing.assert_array_equal(stored.factors_[0], model.factors_[0])
 
 
+@pytest.mark.further
 class TestEstimator(EstimatorSuite):
     model = dfact.CPALS
     parameters: ClassVar = {"n_components": 2, "init": "random", "random_state": 0, "max_iter": 5}

@@ -149,6 +149,7 @@ def test_the_command_refines_a_shifted_import(tmp_path: Path, capsys: pytest.Cap
     assert loaded.log_likelihood_ == expected.log_likelihood_
 
 
+@pytest.mark.further
 class TestEstimator(EstimatorSuite):
     model = GradeOfMembership
     parameters: ClassVar = {"n_components": 3, "random_state": 0, "likelihood": "binomial", "max_iter": 20}

@@ -333,6 +333,7 @@ class TestEstimator(EstimatorSuite):
 
 
 @pytest.mark.filterwarnings("ignore:.*did not converge")
+@pytest.mark.further
 class TestManyColumns(EstimatorSuite):
     model = dfact.PCA
     parameters: ClassVar = {"n_components": 3, "max_iter": 4}
