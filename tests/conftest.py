@@ -56,6 +56,7 @@ CLUSTERS = {"cluster", "distributed"}
 """Values of parameters for which a test asks for a cluster."""
 FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
 """Parameters whose first value represents all, unless exhaustive cases are asked for."""
+TOUCHED = pytest.StashKey[tiers.Touched]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,6 +73,24 @@ def pytest_configure(config: pytest.Config) -> None:
     path, starts_workers = config.getoption("cpu_seconds"), getattr(config.option, "numprocesses", None)
     if path and (hasattr(config, "workerinput") or not starts_workers):
         config.pluginmanager.register(Recorder(path.resolve()))
+    if hasattr(config, "workerinput"):
+        config.stash[TOUCHED] = tiers.Touched(**config.workerinput["touched"])
+    else:
+        commit = config.getoption("touched")
+        config.stash[TOUCHED] = tiers.touched(commit) if commit else tiers.Touched()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say which files of further tests a change touches, and which of them do not fit in the time."""
+    found = config.stash[TOUCHED]
+    named = (("further tests that the change touches", found.chosen), ("left to .ci/full for time", found.left))
+    return [f"{title}: {' '.join(files)}" for title, files in named if files]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process of xdist what the change touches."""
+    node.workerinput["touched"] = node.config.stash[TOUCHED]._asdict()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -132,12 +151,8 @@ def tier(config: pytest.Config, items: list[pytest.Item]) -> list[pytest.Item]:
     items = [item for item in items if not item.get_closest_marker("exhaustive")]
     if options.further or config.args != config.getini("testpaths"):  # files or folders that someone named
         return items
-    touched: set[Path] = set()
-    if options.touched:
-        touched, left = tiers.touched(options.touched)
-        if left and not hasattr(config, "workerinput"):
-            print(f"further tests that the change touches, left to .ci/full for time: {', '.join(left)}")  # noqa: T201
-    return [item for item in items if item.path in touched or not item.get_closest_marker("further")]
+    touched = set(config.stash[TOUCHED].chosen)
+    return [item for item in items if item.location[0] in touched or not item.get_closest_marker("further")]
 
 
 def repeats_on_a_cluster(item: pytest.Item) -> bool:

@@ -10,9 +10,10 @@ import ast
 import json
 import subprocess
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKERS = ("further", "exhaustive", "cluster", "process", "faults", "object_store", "browser", "root")
@@ -96,20 +97,28 @@ def seconds() -> dict[str, tuple[float, float]]:
     return {name: (default, further) for name, (default, further) in json.loads(SECONDS.read_text()).items()}
 
 
-def touched(commit: str) -> tuple[set[Path], list[str]]:
-    """Return the files whose further tests the changes since a commit touch, nearest first within the budget, and those left out.
+class Touched(NamedTuple):
+    """Files whose further tests a change touches, by their paths from the top folder."""
 
-    All of them count as touched, equally near, if this clone does not have the commit.
+    chosen: Sequence[str] = ()
+    left: Sequence[str] = ()
+    """Those that do not fit in the budget."""
+
+
+def touched(commit: str) -> Touched:
+    """Return the files whose further tests the changes since a commit touch, the nearest first.
+
+    If this clone does not have the commit, all of them count as touched and equally near.
     """
     costs, files = seconds(), changed(commit)
-    reached = dict.fromkeys(modules().values(), 0) if files is None else distances(files)
+    reached = dict.fromkeys(modules().values(), 1) if files is None else distances(files)
     near = sorted((distance, str(path.relative_to(ROOT))) for path, distance in reached.items() if path.name.startswith("test_"))
-    chosen, left, spent = set(), [], 0.0
+    chosen, left, spent = [], [], 0.0
     for distance, name in near:
         _, cost = costs.get(name, (0.0, 0.0))
         if distance and spent + cost > BUDGET:  # a changed file of tests always runs
             left.append(name)
-            continue
-        spent += cost
-        chosen.add(ROOT / name)
-    return chosen, left
+        elif distance == 0 or cost:
+            spent += cost
+            chosen.append(name)
+    return Touched(chosen, left)

@@ -1,0 +1,77 @@
+"""The tiers of the tests: what the default ones cover, and which further ones a change touches."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import tiers
+
+REPRESENTATIVES = {
+    "a killed worker": "tests/faults/test_faults.py::test_a_killed_worker",
+    "a resumed checkpoint": "tests/engine/test_checkpoint.py::test_an_interrupted_fit_resumes_and_ends_with_the_same_bits",
+    "a server of objects": "tests/object_store/test_object_store.py::test_object_store_gives_the_bits_of_a_folder",
+    "TLS": "tests/tls/test_tls.py::test_a_fit_with_certificates_is_the_fit_without_a_cluster",
+    "manifests": "tests/deployment/test_deploy.py::test_rendered_manifests_are_valid",
+    "a page in a browser": "tests/report/test_html_report.py::test_policy_blocks_foreign_scripts_and_images",
+    "a fit across sites": "tests/federation/test_bits.py::test_a_fit_has_the_bits_of_the_concatenated_data",
+}
+
+OBLIMIN = tiers.ROOT / "dfact" / "kernels" / "oblimin.py"
+
+
+def decorators_of(path: Path) -> dict[str, str]:
+    """The decorators of each test of a file, as text."""
+    found = ast.walk(ast.parse(path.read_bytes()))
+    return {node.name: " ".join(map(ast.unparse, node.decorator_list)) for node in found if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("mechanism", REPRESENTATIVES)
+def test_a_default_test_represents_each_mechanism(mechanism: str) -> None:
+    file, _, name = REPRESENTATIVES[mechanism].partition("::")
+    decorators = decorators_of(tiers.ROOT / file)[name]
+    assert not re.search(r"mark\.(further|exhaustive)\b", decorators)
+
+
+def test_a_module_touches_the_tests_that_import_it_the_nearest_first() -> None:
+    distances = {str(path.relative_to(tiers.ROOT)): number for path, number in tiers.distances([OBLIMIN]).items()}
+    assert distances["tests/kernels/test_rotation_kernels.py"] == 1
+    assert distances["tests/linalg/test_rotation.py"] > 1
+
+
+@pytest.mark.parametrize(
+    ("file", "test"),
+    [
+        ("dfact/guides/pca.md", "tests/documentation/test_pages.py"),
+        ("dfact/jobs/manifests/kubernetes/base/disruptionbudget.yaml", "tests/deployment/test_deploy.py"),
+        ("tests/tls/conftest.py", "tests/tls/test_tls.py"),
+        ("tests/suites/estimator.py", "tests/models/pca/test_pca.py"),
+        ("dfact/cli/main.py", "tests/federation/test_commands.py"),  # which starts it as a program
+    ],
+)
+def test_a_file_touches_the_tests_that_read_or_start_it(file: str, test: str) -> None:
+    assert (tiers.ROOT / file).exists()
+    assert tiers.ROOT / test in tiers.distances([tiers.ROOT / file])
+
+
+def test_a_changed_file_of_tests_always_runs_and_others_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "changed", lambda _: {tiers.ROOT / "tests/faults/test_fuzz.py", tiers.ROOT / "dfact/errors.py"})
+    monkeypatch.setattr(tiers, "BUDGET", 50.0)
+    found, costs = tiers.touched("main"), tiers.seconds()
+    assert found.chosen[0] == "tests/faults/test_fuzz.py"
+    assert sum(costs[name][1] for name in found.chosen[1:]) <= 50
+    assert found.left
+    assert not set(found.chosen) & set(found.left)
+
+
+def test_all_further_tests_count_as_touched_without_the_commit() -> None:
+    if subprocess.run(["git", "-C", str(tiers.ROOT), "rev-parse"], capture_output=True, check=False).returncode:
+        pytest.skip("the sources are not a clone")
+    assert tiers.changed("0" * 40) is None
+    found = tiers.touched("0" * 40)
+    assert {name for name, (_, further) in tiers.seconds().items() if further and (tiers.ROOT / name).exists()} <= {
+        *found.chosen,
+        *found.left,
+    }
