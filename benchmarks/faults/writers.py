@@ -39,9 +39,11 @@ FIRST = 99
 """The version that is at the path before a round."""
 KILLED = "killed"
 LINES = 40
-STEPS = {"store": 90, "file": 25, "model": 350}
+STEPS = {"store": 90, "file": 15, "model": 570}
 """Steps among which a writer draws the one at which it kills itself; a writer of this kind takes about that many."""
 REMOTE_STEPS = {"store": 20, "file": 3, "model": 60}
+LAST_STEPS = 6
+"""Half of the writers that kill themselves do so within so many steps around the one that puts their version in place."""
 _OBSERVED = ("open", "os.", "shutil.", "ctypes.dlsym")
 _PATIENCE = 600.0  # seconds
 _ROWS, _ITEMS = 16, 6
@@ -122,14 +124,22 @@ def read(kind: str, path: Location) -> set[int]:
 
 
 def writer(
-    sender: Any, start: Any, kind: str, path: str, version: int, overwrite: bool, kill_at: int, pauses: list[float], env: Any
+    sender: Any,
+    start: Any,
+    kind: str,
+    path: str,
+    version: int,
+    overwrite: bool,
+    kill: tuple[int, bool],
+    pauses: list[float],
+    environment: dict[str, str],
 ) -> None:
     """Write a version in a process of its own, which says what came of it, and kills itself at a step."""
-    os.environ.update(env)
+    os.environ.update(environment)
     writers.WAIT_SECONDS = _PATIENCE
     location, said = parse_location(path), ""
     start.wait(_PATIENCE)
-    watch(location, kill_at, pauses)
+    watch(location, *kill, pauses)
     try:
         write(kind, location, version, overwrite=overwrite)
         said = "ok"
@@ -140,15 +150,19 @@ def writer(
     sender.send(said)
 
 
-def watch(location: Location, kill_at: int, pauses: list[float]) -> None:
-    """Count the steps of this process from here on: its calls of the system, or its requests. Pause at each, and kill it at one."""
-    steps = 0
+def watch(location: Location, kill_at: int, late: bool, pauses: list[float]) -> None:
+    """Count the steps of this process: its calls of the system, or its requests. Pause at each, and kill it at one.
 
-    def step() -> None:
-        nonlocal steps
-        if steps == kill_at:
+    If it is to be killed ``late``, the steps count from the one that puts its version in place.
+    """
+    steps, counts = 0, not late
+
+    def step(last: bool) -> None:
+        nonlocal steps, counts
+        counts |= last
+        if counts and steps == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        steps += 1
+        steps += counts
         if pause := pauses[steps % len(pauses)]:
             time.sleep(pause)
 
@@ -160,22 +174,22 @@ def watch(location: Location, kill_at: int, pauses: list[float]) -> None:
             named = event.startswith("ctypes") or any(isinstance(each, (str, os.PathLike)) and folder in str(each) for each in arguments)
             if event.startswith(_OBSERVED) and named and not inside:
                 inside = True
-                step()
+                step("renameat2" in arguments or (event in ("os.rename", "os.link") and ".incomplete-" in Path(arguments[0]).name))
                 inside = False
 
         sys.addaudithook(audit)
         return
     import obstore
 
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(function: Callable[..., Any], *, last: bool) -> Callable[..., Any]:
         def request(*given: Any, **settings: Any) -> Any:
-            step()
+            step(last)
             return function(*given, **settings)
 
         return request
 
     for name in ("put", "put_async", "delete", "get", "get_async"):
-        setattr(obstore, name, counted(getattr(obstore, name)))
+        setattr(obstore, name, counted(getattr(obstore, name), last=name == "put"))
 
 
 # a round
@@ -190,9 +204,10 @@ def attack(plan: Round, path: Location, environment: dict[str, str] | None = Non
     start, running = FORKSERVER.Barrier(plan.n_writers), []
     for version in range(1, plan.n_writers + 1):
         receiver, sender = FORKSERVER.Pipe(duplex=False)
-        kill_at = int(rng.integers(limit)) if plan.kills and rng.random() < 0.5 else -1
+        late = bool(rng.integers(2))
+        kill = (int(rng.integers(LAST_STEPS if late else limit)) if plan.kills and rng.random() < 0.5 else -1, late)
         pauses = [float(pause) if rng.random() < 0.3 else 0.0 for pause in rng.uniform(0, 0.004, 16)]
-        given = (sender, start, plan.kind, str(path), version, plan.overwrite, kill_at, pauses, environment or {})
+        given = (sender, start, plan.kind, str(path), version, plan.overwrite, kill, pauses, environment or {})
         process = FORKSERVER.Process(target=writer, args=given)
         process.start()
         sender.close()
