@@ -381,4 +381,4 @@ def model_output(model: Location | None, plot: Location | None, *, overwrite: bo
 
         yield write
     if plot is not None:  # after the model is complete, which a failing plot must not remove
-        save_figure(drawings[0](), plot)
+        save_figure(drawings[0](), plot, overwrite=overwrite)

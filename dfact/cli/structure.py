@@ -45,5 +45,5 @@ def structure(
     populations: Any = stated_populations(loaded) if population is None else read_populations(population)
     if data is not None:
         populations = dataset_populations(read_dataset(data))
-    save_figure(structure_figure(memberships, populations, means=means), out)
+    save_figure(structure_figure(memberships, populations, means=means), out, overwrite=overwrite)
     click.echo(f"{out}: {len(runs)} run{'s' * (len(runs) > 1)} of {len(memberships[0])} individuals")

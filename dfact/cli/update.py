@@ -18,7 +18,7 @@ from dfact.cli.options import (
     scheduler_option,
     wants_json,
 )
-from dfact.errors import ParameterError, StoreError
+from dfact.errors import ParameterError
 from dfact.jobs.declarations import InputLocation, OutputLocation, UpdatedLocation
 from dfact.storage.location import Location
 
@@ -31,7 +31,7 @@ DRIFT = 3
 @click.argument("data", type=InputLocation())
 @click.option("--check", is_flag=True, help="Compare the new rows with those that MODEL has seen, and change nothing.")
 @click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05, help="Familywise error rate of drift.")
-@click.option("--output", type=OutputLocation(), help="Location of the updated model, in place of MODEL; needed in an object store.")
+@click.option("--output", type=OutputLocation(), help="Location of the updated model, in place of MODEL.")
 @fitted_weights_option
 @memory_option
 @executor_option
@@ -55,8 +55,9 @@ def update(
     Adds the rows of the dataset DATA to MODEL, without the rows that it has seen. The rows are compared with those: each item by its
     mean residual and its missing share, each factor by its mean and variance. The table lists what differs.
 
-    The updated model replaces MODEL once it is complete; an update that is interrupted leaves MODEL as it was. The output
-    states how many rows were added since the last complete fit, and what a complete fit would gain.
+    The updated model replaces MODEL once it is complete; an update that is interrupted leaves MODEL as it was, and so does one that
+    ends after another one has changed MODEL. The output states how many rows were added since the last complete fit, and what a
+    complete fit would gain.
 
     With --check, nothing is changed, and the exit code is 3 if the new rows differ.
     """
@@ -67,8 +68,6 @@ def update(
     if check and (output is not None or overwrite):
         raise click.UsageError("--check changes nothing; remove --output and --overwrite, or --check.")
     target = model if output is None else output
-    if isinstance(target, str) and output is None and not check:
-        raise StoreError(f"{target} is in an object store, where a model cannot be replaced at once; write to another place with --output")
     estimator = load_model(model)
     if not isinstance(estimator, Growing):
         reason = estimator.traits.cannot_grow

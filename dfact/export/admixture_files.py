@@ -28,9 +28,9 @@ _MAX_ROWS = 1 << 16  # formatted at once
 
 
 @contextmanager
-def number_file(path: Location) -> Iterator[Callable[[NDArray[Any]], None]]:
+def number_file(path: Location, *, overwrite: bool) -> Iterator[Callable[[NDArray[Any]], None]]:
     """Open a file for rows of numbers with 6 decimals, separated by blanks; NaN is "NaN", which R and Python read."""
-    with atomic_file(path) as partial, partial.open("w", encoding="ascii", newline="\n") as stream:
+    with atomic_file(path, overwrite=overwrite) as partial, partial.open("w", encoding="ascii", newline="\n") as stream:
 
         def write(rows: NDArray[Any]) -> None:
             line = " ".join(["%.6f"] * rows.shape[1]) + "\n"
@@ -40,12 +40,12 @@ def number_file(path: Location) -> Iterator[Callable[[NDArray[Any]], None]]:
         yield write
 
 
-def write_frequencies(model: "Factorization", path: Location) -> None:
+def write_frequencies(model: "Factorization", path: Location, *, overwrite: bool) -> None:
     """Write the frequencies of an admixture (K, m) as a .P file, a line for each SNP."""
     if not hasattr(model, "allele_frequencies_"):
         raise ParameterError(f"{path} ends in {FREQUENCIES!r}, expected a model with frequencies; the model is a {type(model).__name__}")
     P = model.allele_frequencies_
-    with number_file(path) as write:
+    with number_file(path, overwrite=overwrite) as write:
         for start in range(0, P.shape[1], _MAX_ROWS):
             write(P[:, start : start + _MAX_ROWS].T)
 

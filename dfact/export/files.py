@@ -144,7 +144,7 @@ def write_loadings(
         given = f"below is {below!r}, expected 0" if below else "texts or scales are given, expected none"
         raise ParameterError(f"{given}, since {path} has all frequencies and nothing else; write a .csv, .parquet or .xlsx")
     check_destination(path, overwrite=overwrite, formats=ITEM_FORMATS)
-    write_frequencies(model, path)
+    write_frequencies(model, path, overwrite=overwrite)
 
 
 def write_confounder_loadings(
@@ -200,9 +200,9 @@ def write_confounder_impact(model: Factorization, path: str | PathLike[str], *, 
     path, table = parse_location(path), impact_table(model)
     check_destination(path, overwrite=overwrite, formats=LABELLED_FORMATS)
     if suffix(path) in WORKBOOKS:
-        write_workbook(path, {"impact": table})
+        write_workbook(path, {"impact": table}, overwrite=overwrite)
         return
-    with open_table(path, [str(column) for column in table], np.dtype(np.float64), ("factor",)) as write:
+    with open_table(path, [str(column) for column in table], np.dtype(np.float64), ("factor",), overwrite=overwrite) as write:
         write(0, table.index.to_numpy(dtype=object), table.to_numpy(np.float64))
 
 
@@ -237,9 +237,11 @@ def write_item_tests(model: Factorization, path: str | PathLike[str], *, texts: 
     values = table.to_numpy(np.float64)
     if suffix(path) in WORKBOOKS:
         described = pd.DataFrame(labels).set_index("groups")
-        write_workbook(path, {"items": pd.concat([described, pd.DataFrame(values, described.index, table.columns)], axis=1)})
+        write_workbook(
+            path, {"items": pd.concat([described, pd.DataFrame(values, described.index, table.columns)], axis=1)}, overwrite=overwrite
+        )
         return
-    with open_table(path, list(table), values.dtype, tuple(labels)) as write:
+    with open_table(path, list(table), values.dtype, tuple(labels), overwrite=overwrite) as write:
         write(0, np.array(list(labels.values()), dtype=object).T, values)
 
 
@@ -288,9 +290,9 @@ def _write_items(
     columns = [str(column) for column in table]
     if suffix(path) in WORKBOOKS:
         described = pd.DataFrame(labels).set_index("item")
-        write_workbook(path, {name: pd.concat([described, pd.DataFrame(values, described.index, columns)], axis=1)})
+        write_workbook(path, {name: pd.concat([described, pd.DataFrame(values, described.index, columns)], axis=1)}, overwrite=overwrite)
         return
-    with open_table(path, columns, values.dtype, tuple(labels)) as write:
+    with open_table(path, columns, values.dtype, tuple(labels), overwrite=overwrite) as write:
         write(0, np.array(list(labels.values()), dtype=object).T, values)
 
 
@@ -328,19 +330,21 @@ def _open_rows(
     if suffix(path) == ".zarr":
         return _group(path, n, columns, dtype, step, overwrite, errors)
     if suffix(path) in (MEMBERSHIPS, STANDARD_ERRORS):
-        return _numbers(path)
-    return open_table(path, [*columns, *(f"{name}_se" for name in columns if errors)], dtype)
+        return _numbers(path, overwrite=overwrite)
+    return open_table(path, [*columns, *(f"{name}_se" for name in columns if errors)], dtype, overwrite=overwrite)
 
 
 @contextmanager
-def _numbers(path: Location) -> Iterator[Write]:
+def _numbers(path: Location, *, overwrite: bool) -> Iterator[Write]:
     """Open a .Q or .Q_se file for writing; it has no labels."""
-    with number_file(path) as write:
+    with number_file(path, overwrite=overwrite) as write:
         yield lambda _, __, factors: write(factors)
 
 
 @contextmanager
-def open_table(path: Location, columns: Sequence[str], dtype: Any, label_names: Sequence[str] = ("row",)) -> Iterator[Write]:
+def open_table(
+    path: Location, columns: Sequence[str], dtype: Any, label_names: Sequence[str] = ("row",), *, overwrite: bool
+) -> Iterator[Write]:
     """Open a csv or parquet file for writing; its first columns hold the labels."""
     is_csv = suffix(path) == ".csv"
     if is_csv:
@@ -352,7 +356,7 @@ def open_table(path: Location, columns: Sequence[str], dtype: Any, label_names: 
         from pyarrow import parquet  # takes long to import
 
         open_writer = parquet.ParquetWriter
-    with atomic_file(path) as partial, open_writer(str(partial), schema) as writer:
+    with atomic_file(path, overwrite=overwrite) as partial, open_writer(str(partial), schema) as writer:
 
         def write(_: int, labels: NDArray[Any], factors: NDArray[Any]) -> None:  # rows arrive in order
             cells = labels.reshape(len(labels), -1).T

@@ -33,7 +33,7 @@ def require_openpyxl() -> Any:
     return openpyxl
 
 
-def write_workbook(path: Location, tables: Mapping[str, pd.DataFrame]) -> None:
+def write_workbook(path: Location, tables: Mapping[str, pd.DataFrame], *, overwrite: bool) -> None:
     """Write a sheet for each table, with its index as the first column. Text is never a formula, and NaN is an empty cell.
 
     Raises ParameterError for a table with more rows than a sheet has, and DfactError if openpyxl is not installed.
@@ -51,7 +51,7 @@ def write_workbook(path: Location, tables: Mapping[str, pd.DataFrame]) -> None:
         _fill(sheet, 1, list(full))
         for position, row in enumerate(full.itertuples(index=False, name=None), start=2):
             _fill(sheet, position, row)
-    with atomic_file(path) as partial, partial.open("wb") as file:
+    with atomic_file(path, overwrite=overwrite) as partial, partial.open("wb") as file:
         workbook.save(file)
 
 

@@ -90,9 +90,11 @@ def write_statistics(model: Factorization, path: str | PathLike[str], table: str
     values = frame.to_numpy(np.float64)
     if path.suffix in WORKBOOKS:
         described = pd.DataFrame(labels).set_index(next(iter(labels)))
-        write_workbook(path, {table: pd.concat([described, pd.DataFrame(values, described.index, frame.columns)], axis=1)})
+        write_workbook(
+            path, {table: pd.concat([described, pd.DataFrame(values, described.index, frame.columns)], axis=1)}, overwrite=overwrite
+        )
         return
-    with open_table(path, list(map(str, frame)), values.dtype, tuple(labels)) as write:
+    with open_table(path, list(map(str, frame)), values.dtype, tuple(labels), overwrite=overwrite) as write:
         write(0, np.array(list(labels.values()), dtype=object).T, values)
 
 

@@ -13,6 +13,7 @@ from dfact.data.weights import WeightSummary
 from dfact.errors import FederationError, StoreError
 from dfact.federation.description import Description
 from dfact.federation.messages import Message
+from dfact.storage.files import atomic_file
 
 
 def contract_of(dataset: Dataset) -> Description:
@@ -42,11 +43,10 @@ def _without_counts(each: ConfounderSummary, dataset: Dataset) -> ConfounderSumm
 def write_contract(dataset: Dataset, path: str | PathLike[str], *, overwrite: bool = False) -> None:
     """Write the contract that a dataset keeps as JSON; raise StoreError if the file exists, unless ``overwrite``."""
     target = Path(path)
-    if target.exists() and not overwrite:
-        raise StoreError(f"{target} exists; choose another path, or replace it (--overwrite)")
     message = contract_of(dataset).message("contract")
     text = json.dumps({"fields": message.fields, "arrays": [array.tolist() for array in message.arrays]}, ensure_ascii=False, indent=1)
-    target.write_text(text + "\n", encoding="utf-8")
+    with atomic_file(target, overwrite=overwrite) as partial:
+        partial.write_text(text + "\n", encoding="utf-8")
 
 
 def read_contract(path: str | PathLike[str]) -> Description:

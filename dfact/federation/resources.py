@@ -50,4 +50,4 @@ class Resources:
 
     def planned(self) -> WorkerResources:
         """Return what every process of a run plans with, so that all form the same passes."""
-        return WorkerResources("sites", 1, self.threads, self.memory, 0, "the site with the least free memory", self.workers)
+        return WorkerResources("sites", 1, self.threads, self.memory, 0, "site with the least free memory", self.workers)

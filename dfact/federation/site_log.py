@@ -59,9 +59,9 @@ class SiteLog:
             return
         line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "run": self.run, **entry}, ensure_ascii=False)
         try:
-            with self._lock, self._path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-                file.flush()
+            # Without a buffer the line is one call of the system, so that those of several processes do not mix.
+            with self._lock, self._path.open("ab", buffering=0) as file:
+                file.write(f"{line}\n".encode())
         except OSError as error:
             raise StoreError(f"the log {self._path} cannot be written ({error}), so nothing leaves") from error
 

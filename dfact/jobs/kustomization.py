@@ -248,7 +248,7 @@ def write_manifests(folder: Path, job: Path, components: Sequence[str], manifest
             shutil.copytree(MANIFESTS / "kubernetes" / part, folder / part)
         (folder / "job.toml").write_bytes(job.read_bytes())
         for name in sorted(manifests, key=lambda name: name == _KUSTOMIZATION):
-            with atomic_file(folder / name) as path:
+            with atomic_file(folder / name, overwrite=True) as path:
                 path.write_text(yaml.safe_dump(manifests[name], sort_keys=False))
     except OSError as error:
         raise DfactError(f"cannot write the manifests to {folder}: {error}") from error

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -64,9 +65,12 @@ class Record:
     def __init__(self, location: Location) -> None:
         from dfact.storage.groups import attributes, exists, open_group
         from dfact.storage.records import WRITER, check_writer
+        from dfact.storage.versions import read_metadata
 
         self.location = location
         stored: dict[str, Any] = {"steps": {}}
+        self._metadata = read_metadata(location)
+        """The metadata that this process has read or written last."""
         if exists(location):
             stored = attributes(open_group(location, KIND))
             # Steps that are done stay done. The checkpoint of one that was interrupted is refused where it resumes.
@@ -214,17 +218,18 @@ class Record:
         self._write()
 
     def _write(self) -> None:
-        import zarr
-
-        from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, exists, open_store
+        from dfact.storage.groups import FORMAT_VERSION
         from dfact.storage.records import WRITER
+        from dfact.storage.versions import ATTRIBUTE, replace_metadata
+        from dfact.storage.writers import locked
 
         description = {"kind": KIND, "version": FORMAT_VERSION, "complete": True, WRITER: version("dfact")}
         written: Any = sealed(description | {"owner": self._owner, "steps": self._steps})
-        if exists(self.location):
-            zarr.open_group(open_store(self.location), mode="r+").attrs[ATTRIBUTE] = written
-        else:
-            zarr.create_group(open_store(self.location), attributes={ATTRIBUTE: written})
+        metadata = {"zarr_format": 3, "node_type": "group", "attributes": {ATTRIBUTE: written}}
+        if isinstance(self.location, Path):
+            self.location.parent.mkdir(parents=True, exist_ok=True)
+        with locked(self.location.parent) if isinstance(self.location, Path) else nullcontext():
+            self._metadata = replace_metadata(self.location, metadata, self._metadata)
 
 
 def _key(step: Step) -> str:

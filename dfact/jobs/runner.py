@@ -14,6 +14,7 @@ from dfact.jobs.job_file import Problem, Step, job_path
 from dfact.jobs.record import Record, output_exists
 from dfact.monitoring import metrics
 from dfact.monitoring.logs import JSONLines, LogStream, TextLines, event_fields
+from dfact.storage.writers import taking_over
 
 _JOB_FIELDS = {"step": 0, "command": "job"}
 """The step and command of lines about the job itself."""
@@ -54,7 +55,7 @@ def run_steps(steps: Sequence[Step], record: Record, log: "logging.LoggerAdapter
         start = time.monotonic()
         try:
             record.begin(step)
-            with redirected_to(log), click.Context(step.command, info_name=step.name) as context:
+            with redirected_to(log), taking_over(), click.Context(step.command, info_name=step.name) as context:
                 context.meta.update(step.meta)
                 context.invoke(step.command, **record.parameters(step))
             record.finish(step)

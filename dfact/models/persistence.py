@@ -4,23 +4,22 @@ A saved model holds what scikit-learn's conventions make a model: its parameters
 attributes, whose names end with an underscore.
 """
 
-import hashlib
 import json
 import math
 import platform
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib.metadata import version
 from os import PathLike
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook
-from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
 from dfact.extensions import extensions, load_extension
 from dfact.models.catalogue import BY_NAME, KIND
@@ -28,35 +27,39 @@ from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.provenance import Comparison, SelectionRecord, SitesRecord, Stability, TensorStability
 from dfact.models.row_factors import StoredRows
+from dfact.models.saved_arrays import read_array, write_array
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import is_count
 from dfact.renames import current, stored
-from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, member, reason
+from dfact.storage.arrays import member, reason
 from dfact.storage.digests import json_digest
 from dfact.storage.groups import (
     attributes,
-    consolidate,
+    changing,
     create_group,
-    ensure_not_source,
+    exists,
     is_current,
     open_group,
     open_store,
+    stored_attributes,
     update_attributes,
 )
-from dfact.storage.location import absolute, parse_location
+from dfact.storage.location import Location, absolute, parse_location
 from dfact.storage.zarr_stores import location_of
 
 _NOT_SAVED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted the model
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
-_LABEL_ROWS = 1 << 16
 ANNOTATIONS = {"selection_": SelectionRecord, "stability_": Stability | TensorStability, "comparison_": Comparison, "sites_": SitesRecord}
 """Attributes that any model may have besides its fitted ones."""
+_ADDED = {*ANNOTATIONS, "memberships_se_"}
+"""Attributes that :func:`annotate_model` adds."""
 
 
 def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bool = False) -> None:
     """Write a fitted model to ``path``, a folder (usually ``*.model``) or a URL such as ``s3://bucket/a.model``.
 
-    The model is complete or absent there. In an object store an existing model is removed before it is replaced.
+    The model is complete or absent there, and one that it replaces stays until then. A model that :func:`load_model` has read from
+    ``path`` replaces what it has read, such as after ``partial_fit``, and nothing that another process has written since.
 
     The executor and the callbacks are not saved, nor is a ``random_state`` that is a generator:
     a loaded model has their defaults. A model fitted on stored data has its factors in a Zarr
@@ -74,7 +77,8 @@ def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bo
     Raises
     ------
     StoreError
-        ``path`` exists (unless ``overwrite``), or cannot be written; no partial model remains.
+        ``path`` exists (unless ``overwrite``), has been changed since the model was read from it, or cannot be written; no partial
+        model remains.
 
     Examples
     --------
@@ -83,9 +87,58 @@ def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bo
     >>> dfact.save_model(dfact.ICQF(n_components=3).fit(answers), "three.model")
     """
     check_is_fitted(model)
-    check_replaceable(model, path)
-    with create_group(path, KIND, overwrite=overwrite) as group:
-        write_model(group, model)
+    location = absolute(parse_location(path))
+
+    def check() -> None:
+        read = _read_from(model, location)
+        if read is not None and exists(location) and stored_attributes(location).get("digest") != read.digest:
+            raise _changed_since_read(location)
+
+    with create_group(path, KIND, overwrite=overwrite, check=check) as group:
+        document = write_model(group, model)
+    if _read_from(model, location) is not None:
+        _note_read(model, location, document)
+        _follow_rows(model, location)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A location from which a model was read, and the digests of its document with annotations and without them."""
+
+    location: Location
+    digest: str
+    fit: str
+
+
+def _note_read(model: Factorization, location: Location, document: dict[str, Any]) -> None:
+    vars(model)["_read_from"] = _Read(location, json_digest(document), _fit_digest(document))
+
+
+def _read_from(model: Factorization, location: Location) -> _Read | None:
+    read: _Read | None = getattr(model, "_read_from", None)
+    return read if read is not None and read.location == location else None
+
+
+def _fit_digest(document: dict[str, Any]) -> str:
+    """Return the digest of a model without what may be added to it later."""
+    fitted = {name: value for name, value in document["fitted"].items() if name not in _ADDED}
+    return json_digest({**document, "fitted": fitted})
+
+
+def _changed_since_read(location: Location) -> StoreError:
+    return StoreError(
+        f"{location} has been changed by another writer since this model was read from it, expected the model that was read; nothing was "
+        "written: load it again and repeat the change, or choose another path"
+    )
+
+
+def _follow_rows(model: Factorization, location: Location) -> None:
+    """Let row factors and labels that lie in an earlier version of a store, which has been deleted, lie in the present one."""
+    group = open_group(location, KIND)
+    for name, value in vars(model).items():
+        if isinstance(value, zarr.Array) and f"{location_of(value.store)}".startswith(f"{location}/"):
+            array: Any = member(group, name)
+            setattr(model, name, StoredRows(array.async_array) if isinstance(value, StoredRows) else array)
 
 
 def annotate_model(path: str | PathLike[str], model: Factorization, *names: str) -> None:
@@ -96,23 +149,46 @@ def annotate_model(path: str | PathLike[str], model: Factorization, *names: str)
     Raises
     ------
     StoreError
-        There is no model at ``path``, or it cannot be written.
+        There is no model at ``path``, or another one than that from which ``model`` was read, or it cannot be written.
     """
-    check_fitted(model, ANNOTATIONS)
     location = absolute(parse_location(path))
-    _, document = _open(location)
+    _require_fit(model, location, _open(location)[1])
+    check_fitted(model, ANNOTATIONS)
     try:
-        group = zarr.open_group(open_store(location), mode="r+", use_consolidated=False)
-        _remove_arrays(group, kept=_array_names(document))  # those of an interrupted process
-        for name in names:
-            used = sorted(group.array_keys())
-            free = next(key for key in (name, f"{name}1", f"{name}2") if not any(other.startswith(key) for other in used))
-            document["fitted"][name] = _encode(group, free, getattr(model, name))
-        update_attributes(group, model=document, digest=json_digest(document))
-        _remove_arrays(group, kept=_array_names(document))
-        consolidate(group.store)
+        with changing(location) as (place, replace_metadata):
+            _, document = _open(location)
+            _require_fit(model, location, document)
+            before = _array_names(document)
+            group = zarr.open_group(open_store(place), mode="r+", use_consolidated=False)
+            if isinstance(place, Path):
+                _remove_arrays(group, set(group.array_keys()) - before)  # those of an interrupted process
+            for name in names:
+                used = sorted(group.array_keys())
+                free = next(key for key in _array_keys(name, place) if not any(other.startswith(key) for other in used))
+                document["fitted"][name] = _encode(group, free, getattr(model, name))
+            replace_metadata({**attributes(group), "model": document, "digest": json_digest(document)}, _array_names(document))
+            _remove_arrays(group, before - _array_names(document))
     except OSError as error:
+        if isinstance(error, StoreError):
+            raise
         raise StoreError(f"cannot write {location}: {reason(error)}; the model there has its earlier attributes") from error
+    if _read_from(model, location) is not None:
+        _note_read(model, location, document)
+
+
+def _require_fit(model: Factorization, location: Location, document: dict[str, Any]) -> None:
+    """Raise StoreError if the document there is that of another fit than the one from which the model was read."""
+    read = _read_from(model, location)
+    if read is not None and read.fit != _fit_digest(document):
+        raise _changed_since_read(location)
+
+
+def _array_keys(name: str, place: Location) -> Iterator[str]:
+    """Yield names for an array; those in an object store are of this process, as others may be adding arrays at the same time."""
+    if isinstance(place, Path):
+        yield from (name, f"{name}1", f"{name}2")
+    else:
+        yield f"{name}{uuid4().hex[:8]}"
 
 
 def _array_names(value: Any) -> set[str]:
@@ -123,18 +199,13 @@ def _array_names(value: Any) -> set[str]:
     return set().union(*map(_array_names, value)) if isinstance(value, list) else set()
 
 
-def _remove_arrays(group: zarr.Group, kept: set[str]) -> None:
-    for name in set(group.array_keys()) - kept:
+def _remove_arrays(group: zarr.Group, names: Iterable[str]) -> None:
+    for name in names:
         del group[name]
 
 
-def check_replaceable(model: Factorization, path: str | PathLike[str]) -> None:
-    """Refuse to write a model over the store that holds its own arrays: they would be removed before they are read."""
-    ensure_not_source(path, [location_of(value.store) for value in vars(model).values() if isinstance(value, zarr.Array)])
-
-
-def write_model(group: zarr.Group, model: Factorization) -> None:
-    """Write a fitted model into a group made by ``create_group(path, "model")``."""
+def write_model(group: zarr.Group, model: Factorization) -> dict[str, Any]:
+    """Write a fitted model into a group made by ``create_group(path, "model")``; return its document."""
     name = type(model).__name__
     if MODELS.get(name) is not type(model):
         raise ParameterError(f"a {name} cannot be saved; expected one of {', '.join(_names())}")
@@ -151,6 +222,7 @@ def write_model(group: zarr.Group, model: Factorization) -> None:
     }
     check_fitted(model, ANNOTATIONS)
     update_attributes(group, model=document, digest=json_digest(document))
+    return document
 
 
 def record_fit(group: zarr.Group, identity: Mapping[str, str]) -> None:
@@ -225,6 +297,7 @@ def load_model(path: str | PathLike[str]) -> Any:
         raise
     except Exception as error:  # a document with a valid digest may still hold anything
         raise StoreError(f"{path} does not fit this dfact ({error or type(error).__name__}); {writer}") from error
+    _note_read(model, absolute(parse_location(path)), document)
     return model
 
 
@@ -292,7 +365,7 @@ def _encode(group: zarr.Group, name: str, value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, (np.ndarray, zarr.Array)):
-        return {"array": name, "lazy": isinstance(value, zarr.Array), "digest": _write_array(group, name, value)}
+        return {"array": name, "lazy": isinstance(value, zarr.Array), "digest": write_array(group, name, value)}
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -316,7 +389,7 @@ def _decode(group: zarr.Group, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if "array" in value:
-        return _read_array(group, value["array"], value["digest"], lazy=value["lazy"])
+        return read_array(group, value["array"], value["digest"], lazy=value["lazy"])
     if "float" in value:
         return float(value["float"])
     if "tuple" in value:
@@ -325,73 +398,3 @@ def _decode(group: zarr.Group, value: Any) -> Any:
     values = {key: _decode(group, item) for key, item in value.items() if key != "part"}
     upgrade = getattr(kind, "upgrade", None)  # of a type whose fields have changed: from the fields of any version to its own
     return kind(**(values if upgrade is None else upgrade(values)))
-
-
-def _write_array(group: zarr.Group, name: str, values: NDArray[Any] | zarr.Array[Any]) -> str:
-    """Copy an array of numbers or labels by chunks of rows. Return its digest."""
-    labels = values.dtype.kind not in "iufb"
-    rows = max(1, min(values.shape[0], _LABEL_ROWS if labels else Layout.of(values.shape).chunk_rows))
-    array = group.create_array(
-        name,
-        shape=values.shape,
-        chunks=(rows, *_whole_rows(values.shape)),
-        dtype="string" if labels else values.dtype,
-        compressors="auto" if labels else compressor(values.dtype),
-        config=WRITE_EMPTY_CHUNKS,
-    )
-    digest = _Digest(values.shape, labels, values.dtype)
-    for start in range(0, values.shape[0], rows):
-        part = np.asarray(values[start : start + rows], dtype=object if labels else None)
-        if part.size:
-            array[start : start + rows] = part
-        digest.update(part)
-    return digest.value
-
-
-def _whole_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of a chunk of whole rows, except for their number."""
-    return tuple(max(1, size) for size in shape[1:])
-
-
-def _read_array(group: zarr.Group, name: str, expected: str, *, lazy: bool) -> Any:
-    """Read an array by chunks and compare it with its digest. Return the Zarr array itself if ``lazy``."""
-    damaged = f"array {name!r} of {group.store_path} is damaged; save the model again"
-    try:
-        array = member(group, name)
-        assert isinstance(array, zarr.Array), "not an array"
-        # A forged shape may claim millions of chunks, which Zarr would all look for.
-        assert array.chunks[1:] == _whole_rows(array.shape), f"chunks of {array.chunks}, expected whole rows of {array.shape}"
-        labels = array.dtype.kind not in "iufb"
-        values = None if lazy else np.empty(array.shape, object if labels else array.dtype)
-        digest = _Digest(array.shape, labels, array.dtype)
-        rows = array.chunks[0]
-        for start in range(0, array.shape[0], rows):
-            part = np.asarray(array[start : start + rows], dtype=object if labels else None)
-            digest.update(part)
-            if values is not None:
-                values[start : start + rows] = part
-    except Exception as error:  # damaged metadata and bytes make Zarr and its codecs raise errors of every kind
-        raise StoreError(f"{damaged} ({error})") from error
-    if digest.value != expected:
-        raise StoreError(damaged)
-    if values is not None:
-        return values
-    return array if labels else StoredRows(array.async_array)
-
-
-class _Digest:
-    """Digest of an array: BLAKE2b over type, shape and values in row order, independent of the chunks."""
-
-    def __init__(self, shape: tuple[int, ...], labels: bool, dtype: Any) -> None:
-        self._labels = labels
-        self._hash = hashlib.blake2b(f"{'text' if labels else dtype.str} {shape}".encode(), digest_size=16)
-
-    def update(self, part: NDArray[Any]) -> None:
-        if self._labels:
-            self._hash.update("".join(f"{label}\0" for label in part.ravel()).encode())
-        else:
-            self._hash.update(np.ascontiguousarray(part).data)
-
-    @property
-    def value(self) -> str:
-        return self._hash.hexdigest()

@@ -15,6 +15,7 @@ from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_chunk
 from dfact.storage.files import TemporaryFolder
 from dfact.storage.groups import create_array, open_store
 from dfact.storage.location import Location, parse_location
+from dfact.storage.versions import current_version
 
 
 class StoredRows(zarr.Array[Any]):
@@ -28,7 +29,7 @@ class StoredRows(zarr.Array[Any]):
 
 def open_rows(location: Location) -> StoredRows:
     """Open row factors that are stored, read-only."""
-    return StoredRows(zarr.open_array(open_store(location, read_only=True), mode="r").async_array)
+    return StoredRows(zarr.open_array(open_store(current_version(location), read_only=True), mode="r").async_array)
 
 
 def gather_rows(

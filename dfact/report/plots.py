@@ -30,9 +30,9 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure: "Figure", path: Location) -> None:
+def save_figure(figure: "Figure", path: Location, *, overwrite: bool = False) -> None:
     """Write a figure atomically, in the format of the ending of ``path``, one of ``FORMATS``."""
-    with atomic_file(path) as partial:
+    with atomic_file(path, overwrite=overwrite) as partial:
         figure.savefig(partial, format=suffix(path)[1:])
 
 

@@ -66,9 +66,9 @@ def write_description(
         return
     if suffix(path) == ".xlsx":
         tables = {"scales": description.scales, "items": description.items, "adequacy": _adequacy(description)}
-        write_workbook(path, tables)
+        write_workbook(path, tables, overwrite=overwrite)
         return
-    with atomic_file(path) as partial:
+    with atomic_file(path, overwrite=overwrite) as partial:
         if suffix(path) == ".csv":
             shown = description.items if table == "items" else description.scales
             inert = shown.rename(without_formula).map(lambda value: without_formula(value) if isinstance(value, str) else value)

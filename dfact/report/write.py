@@ -83,5 +83,5 @@ def write_report(
         document = compare_models(model, texts, groups)
     else:
         document = make_document(model, data, texts, groups, solutions)
-    with atomic_file(path) as partial:
+    with atomic_file(path, overwrite=overwrite) as partial:
         partial.write_bytes(render_page(document).encode("utf-8", "replace"))

@@ -13,10 +13,10 @@ from typing import Any
 from dfact.errors import StoreError
 from dfact.signals import finish_before_stop
 from dfact.storage.folder_owners import is_stale, owner_tag
-from dfact.storage.groups import partial_path
 from dfact.storage.location import Location
-from dfact.storage.remote_files import describe, file_name, upload
-from dfact.storage.replacement import absent_parents, remove_empty, sync
+from dfact.storage.remote_files import describe, file_name, object_version, upload
+from dfact.storage.replacement import written_beside
+from dfact.storage.writers import changed
 
 _PREFIX = "dfact-"
 _folders: set[Path] = set()
@@ -63,43 +63,50 @@ def _remove_stale() -> None:
 
 
 @contextmanager
-def _uploaded_file(url: str) -> Iterator[Path]:
+def _uploaded_file(url: str, *, overwrite: bool) -> Iterator[Path]:
     """Yield a path in a temporary folder. Its file becomes the object at the URL if the block succeeds."""
+    found = object_version(url)
+    if found is not None and not overwrite:
+        raise _exists(url)
     folder = TemporaryFolder("upload")
     try:
         partial = folder.path / file_name(url)
         yield partial
-        upload(partial, url)
+        if not upload(partial, url, found):
+            raise changed(url)
     finally:
         folder.remove()
 
 
 @contextmanager
-def atomic_file(path: Location) -> Iterator[Path]:
+def atomic_file(path: Location, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a path next to ``path`` to write to. The file moves to ``path`` if the block succeeds.
 
     Otherwise it is deleted, with the folders that were created for it. A file for an object store is written in TMPDIR and uploaded.
+
+    Raises
+    ------
+    StoreError
+        ``path`` exists (unless ``overwrite``) or has been changed meanwhile, or cannot be written.
     """
     if isinstance(path, str):
-        with _uploaded_file(path) as partial:
+        with _uploaded_file(path, overwrite=overwrite) as partial:
             yield partial
         return
-    partial, new = partial_path(path), list[Path]()
-    try:
-        new = absent_parents(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.unlink(missing_ok=True)  # of a writer that was killed, or a link to somewhere else
-        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+
+    def check() -> None:
+        if path.exists() and not overwrite:
+            raise _exists(path)
+
+    def create(new: Path) -> None:
+        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+
+    with written_beside(path, "file", create, check) as partial:
         yield partial
-        if path.exists():
-            sync(partial)  # before the earlier file goes
-        partial.replace(path)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}; no partial file is left") from error
-    finally:
-        with suppress(OSError):  # absent after success, or if its folder could not be created
-            partial.unlink()
-        remove_empty(new)
+
+
+def _exists(location: Location) -> StoreError:
+    return StoreError(f"{location} exists already, expected a new path; choose another one or replace it with overwrite=True (--overwrite)")
 
 
 def file_size(location: Location) -> int:

@@ -1,8 +1,9 @@
-"""Zarr groups that are complete or absent: local ones are written next to their path and renamed, remote ones marked complete last."""
+"""Zarr groups that are complete or absent: local ones are written next to their path and renamed, remote ones below a name of their own."""
 
+import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -12,15 +13,35 @@ from zarr.abc.store import Store
 from zarr.errors import ZarrUserWarning
 
 from dfact.errors import StoreError
-from dfact.storage.arrays import MAX_REASON, WRITE_EMPTY_CHUNKS, reason
+from dfact.storage.arrays import MAX_REASON, WRITE_EMPTY_CHUNKS
 from dfact.storage.location import Location, parse_location, suffix
 from dfact.storage.remote_files import describe, remove_object
-from dfact.storage.replacement import absent_parents, delete_folder, remove_empty, replace_folder, replaced_folder, restore_folder
+from dfact.storage.replacement import (
+    SCRATCH,
+    absent_parents,
+    delete,
+    explain,
+    remove_empty,
+    remove_ended,
+    restore_folder,
+    succeeds,
+    writers_of,
+    written_beside,
+)
+from dfact.storage.versions import (
+    ATTRIBUTE,
+    current_version,
+    is_version,
+    read_metadata,
+    remove_versions,
+    replace_metadata,
+    version_writer,
+    written_version,
+)
+from dfact.storage.writers import changed, locked, partial_prefix, writer_name
 from dfact.storage.zarr_stores import StrictLocalStore, StrictObjectStore
 
-ATTRIBUTE = "dfact"
 FORMAT_VERSION = 2
-_INCOMPLETE, _SCRATCH = ".incomplete", ".scratch"
 _REMEDIES = {"dataset": "import it again", "model": "fit it again", "job": "delete it to run all steps of the job again"}
 """Remedies for stores of an earlier format version, by kind."""
 
@@ -44,21 +65,22 @@ def open_store(path: str | PathLike[str], *, read_only: bool = False) -> Store:
 
 
 @contextmanager
-def create_group(path: str | PathLike[str], kind: str, *, overwrite: bool = False) -> Iterator[zarr.Group]:
+def create_group(
+    path: str | PathLike[str], kind: str, *, overwrite: bool = False, check: Callable[[], None] | None = None
+) -> Iterator[zarr.Group]:
     """Create a Zarr v3 group that is complete at ``path`` after the block, or absent.
 
-    A local group is written to ``path`` + ".incomplete", marked complete, then renamed. An object store cannot
-    rename: there the group is written directly to ``path``, where readers refuse it until it is marked complete,
-    and a group that it replaces (``overwrite``) is deleted first. The remains of an interrupted writer are deleted.
-    After a failure, such as a full disk, the partial group is deleted, and an existing local group at ``path`` stays
-    unchanged.
+    It is written under a name of its own, beside ``path`` or, in an object store, below it, and takes its place once it is complete. A
+    group that it replaces (``overwrite``) stays until then, and must be the same as before the block; ``check`` may raise an error if
+    that is not the one that the writer has read. After a failure, such as a full disk, the partial group is deleted. What killed writers
+    of this host have left is deleted, too.
 
     Raises
     ------
     StoreError
-        ``path`` exists and must not be replaced, or cannot be written.
+        ``path`` exists and must not be replaced, or cannot be written, or another writer is at work there or has been faster.
     """
-    with _write_errors(parse_location(path), overwrite=overwrite) as store:
+    with _new_store(parse_location(path), kind, overwrite=overwrite, check=check) as store:
         group = zarr.create_group(store, attributes={ATTRIBUTE: _initial_attributes(kind)})
         yield group
         update_attributes(consolidate(store), complete=True)
@@ -77,7 +99,7 @@ def create_array(path: str | PathLike[str], kind: str, **settings: Any) -> Itera
 
     ``settings`` are arguments of ``zarr.create_array``.
     """
-    with _write_errors(parse_location(path), overwrite=False) as store:
+    with _new_store(parse_location(path), kind, overwrite=False) as store:
         array = zarr.create_array(store, attributes={ATTRIBUTE: _initial_attributes(kind)}, config=WRITE_EMPTY_CHUNKS, **settings)
         yield array
         update_attributes(array, complete=True)
@@ -88,78 +110,69 @@ def _initial_attributes(kind: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _write_errors(location: Location, *, overwrite: bool) -> Iterator[Store]:
+def _new_store(location: Location, kind: str, *, overwrite: bool, check: Callable[[], None] | None = None) -> Iterator[Store]:
     """Yield an empty store that becomes ``location``; delete it and raise StoreError if the block fails."""
+
+    def check_both() -> None:
+        ensure_absent(location, overwrite=overwrite)
+        if check is not None:
+            check()
+
     if isinstance(location, Path):
-        restore_folder(location)
-    ensure_absent(location, overwrite=overwrite)
-    target, new = (partial_path(location), absent_parents(location)) if isinstance(location, Path) else (location, [])
-    try:
-        if isinstance(location, Path):
-            location.parent.mkdir(parents=True, exist_ok=True)
-        remove(target)
-        yield open_store(target)
-        if isinstance(location, Path):
-            replace_folder(partial_path(location), location)
-    except BaseException as error:
-        remains = _clean_up(target)
-        remove_empty(new)
-        # A lost connection to a cluster is an OSError too, but without the system's error number.
-        if isinstance(error, OSError) and (remains if isinstance(error, StoreError) else error.errno is not None):
-            raise StoreError(f"cannot write {location}: {reason(error)}; {remains or 'no partial store is left'}") from error
-        raise
+        with written_beside(location, "store", Path.mkdir, check_both) as own:
+            yield open_store(own)
+    else:
+        with written_version(location, kind, check_both) as own_url:
+            yield open_store(own_url)
 
 
 @contextmanager
 def scratch_store(path: str | PathLike[str]) -> Iterator[Store]:
-    """Yield an empty store next to ``path`` for temporary objects, which is deleted after the block with the remains of earlier ones.
-
-    It is next to ``path`` and not in it, because an object store deletes a group that is replaced before it takes the new one.
+    """Yield an empty store next to ``path`` for temporary objects, which is deleted after the block.
 
     Raises
     ------
     StoreError
         The store cannot be written.
     """
-    location = _scratch_path(parse_location(path))
-    new = absent_parents(location) if isinstance(location, Path) else []
-    try:
-        remove(location)
-        yield open_store(location)
-    except BaseException as error:
-        remains = _clean_up(location)
-        remove_empty(new)
-        if isinstance(error, OSError) and not isinstance(error, StoreError) and error.errno is not None:
-            raise StoreError(f"cannot write {path}: {reason(error)}; {remains or 'no partial store is left'}") from error
-        raise
-    remove(location)
+    target = parse_location(path)
+    new = absent_parents(target) if isinstance(target, Path) else []
+    with writer_name(partial_prefix(target, SCRATCH) if isinstance(target, Path) else SCRATCH) as name:
+        location = target.with_name(name) if isinstance(target, Path) else f"{target}/{name}"
+        try:
+            if isinstance(target, Path):
+                remove_ended(target)
+            yield open_store(location)
+        except BaseException as error:
+            deleted = succeeds(lambda: _delete(location))
+            remove_empty(new)
+            left = "no partial store is left" if deleted else f"temporary objects may remain at {location}: delete them"
+            explain(error, target, left)
+            raise
+        _delete(location)
 
 
-def _scratch_path(location: Location) -> Location:
-    return location.with_name(location.name + _SCRATCH) if isinstance(location, Path) else location + _SCRATCH
-
-
-def _clean_up(target: Location) -> str:
-    """Delete a partial store; return a note for the message if that fails too, else an empty string."""
-    try:
-        remove(target)
-    except OSError:
-        return f"a partial store may remain at {target}, marked as incomplete: delete it"
-    return ""
+def _delete(location: Location) -> None:
+    if isinstance(location, Path):
+        delete(location)
+    else:
+        store = StrictObjectStore(location)
+        store.remove(store.keys())
 
 
 def remove(location: Location) -> None:
-    """Delete a store. If the deletion is interrupted, the remains are marked as incomplete."""
+    """Delete a store. If the deletion is interrupted, the store is absent, or marked as incomplete."""
     if isinstance(location, Path):
-        partial = location if location.suffix == _INCOMPLETE else partial_path(location)
-        if partial.is_symlink() or partial.exists():
-            delete_folder(partial)
-        if location.exists():
-            location.rename(partial)
-            delete_folder(partial)
+        with writer_name(partial_prefix(location)) as name:
+            if location.exists():
+                location.rename(location.with_name(name))
+            delete(location.with_name(name))
+        remove_ended(location)
         return
     if suffix(location) and describe(location) is not None:  # a single object, such as a report
         remove_object(location)
+    if remove_versions(location):
+        return
     store = StrictObjectStore(location)
     stored = _dfact_attributes(location)
     if stored and stored.get("complete") is True:
@@ -178,7 +191,7 @@ def ensure_absent(path: str | PathLike[str], *, overwrite: bool) -> None:
     if not exists(location):
         return
     stored = _dfact_attributes(location)
-    if isinstance(location, str) and stored and stored.get("complete") is not True:
+    if isinstance(location, str) and stored and stored.get("complete") is not True:  # a copy that was interrupted
         return
     if not overwrite:
         raise StoreError(f"{location} exists already; choose another path, or replace it with overwrite=True (--overwrite)")
@@ -186,18 +199,13 @@ def ensure_absent(path: str | PathLike[str], *, overwrite: bool) -> None:
         raise StoreError(f"{location} exists and is not a dfact store, so it is not replaced; choose another path")
 
 
-def ensure_not_source(path: str | PathLike[str], sources: Iterable[Location | None]) -> None:
-    """Raise StoreError if ``path`` is a remote store that is still to be read: it is deleted before its replacement is written."""
-    location = parse_location(path)
-    if isinstance(location, str) and location in sources:
-        raise StoreError(f"{location} is a source of its own replacement, and an object store deletes it first; choose another path")
-
-
 def exists(location: Location) -> bool:
-    """Check whether anything is at the location, complete or not."""
+    """Check whether anything is at the location, complete or not; versions that are not the current one of a store are not."""
     if isinstance(location, Path):
-        return location.exists()
-    return StrictObjectStore(location).holds_any() or (bool(suffix(location)) and describe(location) is not None)
+        return restore_folder(location).exists()
+    if any(not is_version(name) for name in StrictObjectStore(location).names()):
+        return True
+    return bool(suffix(location)) and describe(location) is not None
 
 
 def stored_size(location: Location) -> int:
@@ -211,17 +219,16 @@ def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     """Open the complete group of this kind at ``path``, read-only; raise StoreError with the reason if there is none."""
     location = parse_location(path)
     if not exists(location):
-        if isinstance(location, Path) and (old := replaced_folder(location)) is not None:
-            raise StoreError(f"{location} was being replaced when its writer was stopped; rename {old} back, or run the command again")
-        interrupted = isinstance(location, Path) and (partial_path(location).exists() or exists(_scratch_path(location)))
-        hint = "; an interrupted import left it incomplete: run it again" if interrupted else ""
-        raise StoreError(f"{location} does not exist, expected a dfact {kind}{hint}")
+        raise StoreError(f"{location} does not exist, expected a dfact {kind}{_writer_hint(location)}")
+    place = _place(location)
     try:
         # Consolidated metadata is a copy for xarray; the arrays' own metadata is authoritative. Zarr format 2 can hold pickles: code.
-        group = zarr.open_group(open_store(location, read_only=True), mode="r", use_consolidated=False, zarr_format=3)
+        group = zarr.open_group(open_store(place, read_only=True), mode="r", use_consolidated=False, zarr_format=3)
     except StoreError:
         raise
     except Exception as error:  # damaged metadata makes Zarr raise errors of all kinds
+        if _place(location) != place:  # replaced meanwhile
+            return open_group(path, kind)
         raise StoreError(
             f"{location} is not a Zarr group, expected a dfact {kind} ({f'{error}'[:MAX_REASON]}){_how_to_import(location)}"
         ) from error
@@ -236,6 +243,26 @@ def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     if stored.get("complete") is not True:
         raise StoreError(f"{location} is incomplete: its writer was interrupted; write it again")
     return group
+
+
+def _place(location: Location) -> Location:
+    """Return where the current version of a store is."""
+    return current_version(restore_folder(location) if isinstance(location, Path) else location)
+
+
+def _writer_hint(location: Location) -> str:
+    """Return what is known of writers of a location at which nothing is; an empty text without any."""
+    if isinstance(location, str):
+        found = [writer for name in StrictObjectStore(location).names() if (writer := version_writer(name))]
+    else:
+        found = [*writers_of(location), *writers_of(location, SCRATCH)]
+    if not found:
+        return ""
+    if living := next((writer for writer in found if writer.lives()), None):
+        return f"; it is being written by {living}: wait until that has ended"
+    if unknown := next((writer for writer in found if writer.lives() is None), None):
+        return f"; {unknown}, has begun to write it: wait for it, or write it again if it has ended"
+    return "; its writer was interrupted: run the same command again"
 
 
 def _how_to_import(location: Location, group: zarr.Group | None = None) -> str:
@@ -269,6 +296,28 @@ def _remedy(kind: str, stored: Mapping[str, Any]) -> str:
     return _REMEDIES.get(kind, "write it again with this version of dfact")
 
 
+@contextmanager
+def changing(location: Location) -> Iterator[tuple[Location, Callable[[Mapping[str, Any], Iterable[str]], None]]]:
+    """Yield where the current version of a store is, and a function that replaces its attributes, given the names of its arrays.
+
+    That raises StoreError if the metadata have been changed since the beginning of the block; no other local writer does so within it.
+    """
+    with locked(location.parent) if isinstance(location, Path) else nullcontext():
+        place = _place(location)
+        before = read_metadata(place)
+
+        def replace(values: Mapping[str, Any], arrays: Iterable[str]) -> None:
+            if before is None:
+                raise changed(location)
+            metadata = json.loads(before[0]) | {"attributes": {ATTRIBUTE: values}}
+            parts = {name: read_metadata(place / name if isinstance(place, Path) else f"{place}/{name}") for name in sorted(arrays)}
+            inner = {name: json.loads(found[0]) for name, found in parts.items() if found is not None}
+            metadata["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": inner}
+            replace_metadata(place, metadata, before)
+
+        yield place, replace
+
+
 def kind_at(path: str | PathLike[str]) -> str | None:
     """Return the kind of the dfact store at ``path``, complete or not; None if there is none."""
     stored = _dfact_attributes(parse_location(path))
@@ -277,7 +326,7 @@ def kind_at(path: str | PathLike[str]) -> str | None:
 
 def is_current(location: Location, kind: str) -> bool:
     """Check whether a complete store of this kind, which this version of dfact reads, is at the location."""
-    stored = _dfact_attributes(location) or {}
+    stored = stored_attributes(location)
     return [stored.get(name) for name in ("kind", "version", "complete")] == [kind, FORMAT_VERSION, True]
 
 
@@ -287,10 +336,15 @@ def is_complete(location: Location) -> bool:
     return exists(location) if stored is None else stored.get("complete") is True
 
 
+def stored_attributes(location: Location) -> dict[str, Any]:
+    """Return the dfact attributes of the store at the location, complete or not; an empty dict if there are none."""
+    return _dfact_attributes(location) or {}
+
+
 def _dfact_attributes(location: Location) -> dict[str, Any] | None:
     """Return the dfact attributes of the group or array at the location; None if there are none."""
     try:
-        stored = _open(open_store(location, read_only=True), mode="r").attrs.get(ATTRIBUTE)
+        stored = _open(open_store(_place(location), read_only=True), mode="r").attrs.get(ATTRIBUTE)
     except StoreError:
         raise
     except Exception:  # damaged metadata makes Zarr raise errors of all kinds
@@ -300,11 +354,6 @@ def _dfact_attributes(location: Location) -> dict[str, Any] | None:
 
 def _open(store: Store, mode: Literal["r", "r+"]) -> Any:
     return zarr.open(store, mode=mode, zarr_format=3)
-
-
-def partial_path(path: Path) -> Path:
-    """Return the path at which a file or folder is written before it is renamed to ``path``."""
-    return path.with_name(path.name + _INCOMPLETE)
 
 
 def attributes(group: zarr.Group | zarr.Array[Any]) -> dict[str, Any]:

@@ -12,7 +12,17 @@ from urllib.parse import unquote, urlsplit
 
 from dfact.errors import DataError, StoreError
 from dfact.storage.location import is_web, public_url
-from dfact.storage.zarr_stores import client_errors, first_object_client, object_client, reach, retry_config, server_of
+from dfact.storage.zarr_stores import (
+    MULTIPART_THRESHOLD,
+    client_errors,
+    first_object_client,
+    object_client,
+    put_if,
+    reach,
+    retry_config,
+    server_of,
+    version_of,
+)
 
 Signature = tuple[int, int | str]
 """Size of a file, and the time of its last change or the tag of its content."""
@@ -98,14 +108,34 @@ def stream_file(url: str) -> tuple[Signature, Iterator[bytes]]:
     return _signature(result.meta), content()
 
 
-def upload(path: Path, url: str) -> None:
-    """Write a local file as an object, which is complete or absent; an object of this name is replaced."""
+def object_version(url: str) -> Any:
+    """Return what tells the version of an object for :func:`upload`; None if there is none."""
+    import obstore
+
+    client, key = _object(url)
+    with _errors(url):
+        try:
+            return version_of(_ask(url, lambda client: obstore.head(client, key), client))
+        except FileNotFoundError:
+            return None
+
+
+def upload(path: Path, url: str, version: Any) -> bool:
+    """Write a local file as an object, which is complete or absent, if its version is still this one, or it is still absent (None).
+
+    Return whether it was.
+    """
     import obstore
 
     client, key = _object(url)
     try:
         with _errors(url):
-            obstore.put(client, key, path)
+            if path.stat().st_size <= MULTIPART_THRESHOLD:
+                return put_if(client, key, path, version) is not None
+            if object_version(url) != version:
+                return False
+            obstore.put(client, key, path)  # in parts, for which there is no condition
+            return True
     except StoreError as error:
         raise StoreError(f"cannot write {public_url(url)}: {error}") from error
 

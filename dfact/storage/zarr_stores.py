@@ -196,6 +196,33 @@ class StrictObjectStore(ObjectStore[Any]):
         with self.object_errors(""):
             return [entry["path"] for entry in obstore.list(self.store).collect()]
 
+    def names(self) -> Sequence[str]:
+        """List the objects and the folders of the first level."""
+        import obstore
+
+        def request(client: Any) -> Any:
+            return obstore.list_with_delimiter(client)
+
+        with self.object_errors(""):
+            found = reach(server_of(self.url), request, self.store, lambda: _client(self.url, _settings(), first=True))
+        return [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
+
+    def read(self, key: str) -> tuple[bytes, Any] | None:
+        """Return the content of an object and its version; None if it is absent."""
+        import obstore
+
+        with self.object_errors(key):
+            try:
+                found = obstore.get(self.store, key)
+                return bytes(found.bytes()), version_of(found.meta)
+            except FileNotFoundError:
+                return None
+
+    def replace(self, key: str, content: bytes, version: Any) -> Any:
+        """Write an object if its version is still this one, or if it is still absent (None). Return the new version, or None."""
+        with self._write_errors(key):
+            return put_if(self.store, key, content, version)
+
     def total_bytes(self) -> int:
         """Return the total size of all objects under the prefix."""
         import obstore
@@ -234,6 +261,26 @@ class StrictObjectStore(ObjectStore[Any]):
         """Translate the client's errors into a StoreError that names the object."""
         with client_errors(f"{self.url}/{key}".rstrip("/")):
             yield
+
+
+def version_of(meta: Any) -> dict[str, str]:
+    """Return what tells the version of an object for :func:`put_if`."""
+    return {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+
+
+def put_if(client: Any, key: str, content: Any, version: Any) -> dict[str, str] | None:
+    """Write an object if its version is still this one, or if it is still absent (None). Return the new version, or None."""
+    import obstore
+    from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+    try:
+        return version_of(obstore.put(client, key, content, mode="create" if version is None else version))
+    except (AlreadyExistsError, PreconditionError):
+        return None
+    except FileNotFoundError:
+        if version is None:  # the bucket
+            raise
+        return None
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from dfact.data.ingest.tables import spool, table
 from dfact.data.readers.base import Table, TablePart
 from dfact.data.statistics import as_float
 from dfact.errors import ClusterError
+from dfact.storage import folder_owners
 from tests.conftest import CutRows
 
 N, M = 1600, 300
@@ -300,10 +301,10 @@ def test_difference_beyond_double_precision_is_an_error(tmp_path: Path, monkeypa
 
 
 def test_remains_of_a_killed_import_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch = tmp_path / "d.zarr.scratch"
+    scratch = tmp_path / f"d.zarr.scratch-{folder_owners.host()}.{os.getpid()}.1.1"
     scratch.mkdir()
     (scratch / "0").write_bytes(b"old")
-    with pytest.raises(dfact.StoreError, match="an interrupted import left it incomplete"):
+    with pytest.raises(dfact.StoreError, match="its writer was interrupted: run the same command again"):
         dfact.open_dataset(tmp_path / "d.zarr")
     imported(monkeypatch, tmp_path / "d.zarr", [Part(values_of("answers", 0), ids_of(N), [N])])
     assert not scratch.exists()

@@ -19,6 +19,7 @@ from dfact.engine.checkpoint import CheckpointedSession, resume_point
 from dfact.errors import StoppedError
 from dfact.signals import defer_stop, finish_before_stop, handle_signals, requested_signal
 from dfact.storage import groups as store
+from dfact.storage import replacement
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import same
 
@@ -116,17 +117,16 @@ def test_a_signal_within_a_shielded_section_stops_later_fits() -> None:
 
 
 @pytest.mark.further
-@pytest.mark.parametrize("at", ["replace_folder", "remove", "model_text"])
+@pytest.mark.parametrize("at", ["_put_in_place", "remove", "model_text"])
 def test_a_fit_that_is_stopped_after_saving_its_model_is_complete(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the same command would find the model there, and be refused."""
     data, model, checkpoint = tmp_path / "a.zarr", tmp_path / "a.model", tmp_path / "checkpoint.zarr"
     dfact.import_array(planted_answers(200, 20, 3, 0, 0.1), data)
-    home: Any = dfact.report.presenters.base if at == "model_text" else store
+    home: Any = {"model_text": dfact.report.presenters.base, "remove": store, "_put_in_place": replacement}[at]
     function = getattr(home, at)
 
     def signalled(*arguments: Any) -> Any:
-        if arguments[0] != store.partial_path(model):  # removed before anything begins
-            send(signal.SIGTERM)
+        send(signal.SIGTERM)
         return function(*arguments)
 
     monkeypatch.setattr(home, at, signalled)
@@ -155,7 +155,7 @@ def test_a_fit_that_is_killed_after_saving_its_model_is_ended_by_the_same_comman
     remove = store.remove
     monkeypatch.setattr(store, "remove", lambda path: killed(path) or remove(path))
     if plotted:  # the plot is drawn between the model and the removal of the checkpoint
-        monkeypatch.setattr(dfact.report.plots, "save_figure", lambda _, path: killed(path))
+        monkeypatch.setattr(dfact.report.plots, "save_figure", lambda _, path, **__: killed(path))
     with pytest.raises(Killed):
         main(command)
     monkeypatch.undo()

@@ -23,6 +23,7 @@ from dfact.data.readers.base import Format, ReadOptions
 from dfact.data.readers.formats import formats
 from dfact.data.readers.genetics.vcf_zarr import VCFZarr
 from dfact.models.persistence import annotate_model
+from dfact.storage.folder_owners import host
 from dfact.storage.groups import ATTRIBUTE
 from dfact.storage.input_files import InputFolder, open_input
 from tests.conftest import planted_answers
@@ -357,7 +358,7 @@ def test_a_result_is_not_written_through_a_link(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "letter").write_text("mine")
-    (tmp_path / "new.model.incomplete").symlink_to(own)
+    (tmp_path / f"new.model.incomplete-{host()}.{os.getpid()}.1.1").symlink_to(own)
     dfact.save_model(model, tmp_path / "new.model")
     assert not (tmp_path / "new.model").is_symlink()
     dfact.load_model(tmp_path / "new.model")

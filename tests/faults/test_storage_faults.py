@@ -22,7 +22,7 @@ import dfact.data.sources.base
 import dfact.data.stored_values
 from dfact.data.layout import cut_into
 from dfact.errors import DfactError, StoreError
-from dfact.storage.groups import create_group, partial_path
+from dfact.storage.groups import create_group
 from tests.cases import exhaustive_unless
 from tests.conftest import planted_answers
 
@@ -250,9 +250,9 @@ def test_file_size_limit_is_reported(fitted: tuple[dfact.ICQF, dfact.Dataset], t
 def test_disk_remounted_read_only_is_reported(small_disk: Path, X: NDArray[np.float64]) -> None:
     dataset = dfact.import_array(X[:200], small_disk / "x.zarr")
     model = icqf(executor="inline").fit(dataset)
-    with pytest.raises(StoreError, match=r"Read-only file system; a partial store may remain at .*y.zarr.incomplete, marked as incomplete"):
+    with pytest.raises(StoreError, match=r"Read-only file system; a partial store may remain at .*y.zarr.incomplete-"):
         turn_read_only_while_writing(small_disk)
-    with pytest.raises(StoreError, match=r"y.zarr does not exist, .* interrupted import left it incomplete"):
+    with pytest.raises(StoreError, match=r"y.zarr does not exist, .*; its writer was interrupted: run the same command again"):
         dfact.open_dataset(small_disk / "y.zarr")
     for write in (
         lambda: dfact.import_array(X, small_disk / "z.zarr"),
@@ -266,7 +266,7 @@ def test_disk_remounted_read_only_is_reported(small_disk: Path, X: NDArray[np.fl
     np.testing.assert_array_equal(icqf(executor="inline").fit(small_disk / "x.zarr").components_, model.components_)
     mount("-o", "remount,rw", str(small_disk))
     assert dfact.import_array(X[:100], small_disk / "y.zarr").shape == (100, M)
-    assert not partial_path(small_disk / "y.zarr").exists()
+    assert not list(small_disk.glob("y.zarr.*"))
 
 
 def turn_read_only_while_writing(disk: Path) -> None:

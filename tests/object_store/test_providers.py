@@ -32,6 +32,7 @@ from dfact.storage import zarr_stores as stores
 from dfact.storage.arrays import write_array
 from dfact.storage.groups import create_group
 from dfact.storage.input_files import InputFolder, open_input, open_input_file
+from dfact.storage.versions import current_version
 from dfact.storage.zarr_stores import StrictObjectStore, client_errors
 from tests.conftest import free_port, planted_answers
 from tests.object_store.test_object_store import Proxy, answers, proxied, put, send, server, settings  # noqa: F401  # a fixture
@@ -172,7 +173,7 @@ class TestStores(ZarrStoreSuite):
 
     def remove(self, location: str) -> None:
         store, _, key = location.partition(".zarr/")
-        StrictObjectStore(f"{store}.zarr").remove([key])
+        StrictObjectStore(f"{current_version(f'{store}.zarr')}").remove([key])
 
     @pytest.mark.faults
     @pytest.mark.parametrize("executor", ["threads"])
@@ -216,15 +217,16 @@ with create_group({address!r}, "dataset") as group:
     os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
-    assert "values/c/0/0" in StrictObjectStore(address).keys()  # noqa: SIM118  # no mapping
-    with pytest.raises(StoreError, match="is incomplete: its writer was interrupted"):
+    assert any(key.endswith("values/c/0/0") for key in list(StrictObjectStore(address).keys()))
+    with pytest.raises(StoreError, match=r"does not exist, .*; its writer was interrupted: run the same command again"):
         dfact.open_dataset(address)
     assert dfact.import_array(X[:100], address).shape == (100, M)
+    assert len(StrictObjectStore(address).names()) == 2
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
-def test_a_reader_at_each_step_of_a_replacement_finds_one_model_or_an_error(place: Place) -> None:
+def test_a_reader_at_each_step_of_a_replacement_finds_one_model(place: Place) -> None:
     address, found, said = f"{place.url}/x.model", list[Any](), list[str]()
     models = [icqf(n_components=1, max_iter=2, random_state=seed).fit(planted_answers(30, 5, 1, seed)) for seed in (1, 2)]
 
@@ -242,9 +244,8 @@ def test_a_reader_at_each_step_of_a_replacement_finds_one_model_or_an_error(plac
     place.proxy.watched = lambda _: None
     first, second = (model.components_.tolist() for model in models)
     assert first != second
-    assert not [text for text in said if "is incomplete" not in text and "does not exist" not in text]
-    changes = [found[0], *(now for before, now in pairwise(found) if now != before)]
-    assert changes in ([first, None], [first, None, second])  # the last request may mark the new one as complete
+    assert said == []
+    assert [found[0], *(now for before, now in pairwise(found) if now != before)] == [first, second]
     assert len(found) > 10
     assert dfact.load_model(address).components_.tolist() == second
 
@@ -319,7 +320,8 @@ def test_a_bucket_deleted_while_a_store_is_written(server: int, monkeypatch: pyt
 def write_without(port: int, bucket: str) -> None:
     """Write a store whose bucket is deleted meanwhile."""
     with create_group(f"s3://{bucket}/x.zarr", "dataset") as group:
-        StrictObjectStore(f"s3://{bucket}/x.zarr").remove(["zarr.json"])
+        begun = StrictObjectStore(f"s3://{bucket}/x.zarr")
+        begun.remove(begun.keys())
         assert send(port, "DELETE", f"/{bucket}")[0] == 204
         write_array(group, "values", np.zeros((10, 2)), ("row", "column"))
 

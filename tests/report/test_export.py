@@ -114,7 +114,7 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert table.min(axis=None) >= 0.1
     assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.zarr")]) == 1
     assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.csv"), "--table", "factors", "--suppress", "1"]) == 2
-    assert not list(tmp_path.glob("*.incomplete"))
+    assert not list(tmp_path.glob("*.incomplete*"))
     with pytest.raises(dfact.ParameterError, match="fitted without confounders"):
         write_confounder_loadings(dfact.ICQF(2).fit(M), tmp_path / "n.csv")
 

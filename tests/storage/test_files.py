@@ -134,8 +134,10 @@ def test_a_planted_link_is_replaced_and_not_followed(exists: bool, tmp_path: Pat
     target = tmp_path / "target"
     if exists:
         target.write_text("keep")
-    (tmp_path / "table.csv.incomplete").symlink_to(target)
+    planted = tmp_path / f"table.csv.incomplete-{folder_owners.host()}.{os.getpid()}.1.1"
+    planted.symlink_to(target)
     with atomic_file(tmp_path / "table.csv") as partial:
+        assert not planted.is_symlink()
         partial.write_text("written")
     assert target.exists() is exists
     assert not exists or target.read_text() == "keep"

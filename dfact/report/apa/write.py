@@ -29,7 +29,7 @@ def write_tables(tables: Sequence[ApaTable], path: str | PathLike[str], *, overw
     path = parse_location(path)
     check_destination(path, overwrite=overwrite, formats=FORMATS)
     text = as_markdown(tables) if suffix(path) == ".md" else render_tables(tables)
-    with atomic_file(path) as partial:
+    with atomic_file(path, overwrite=overwrite) as partial:
         partial.write_bytes(text.encode("utf-8", "replace"))
 
 

@@ -295,7 +295,7 @@ def test_commands_check_update_and_refuse(tmp_path: Path, capsys: pytest.Capture
     assert "no drift" in capsys.readouterr().out
     assert dfact.load_model(model).growth_.added_rows == 0
     with monkeypatch.context() as patched:
-        patched.setattr("dfact.models.persistence._write_array", interrupted)
+        patched.setattr("dfact.models.persistence.write_array", interrupted)
         with pytest.raises(RuntimeError, match="full"):
             main(["update", model, new])
     assert dfact.load_model(model).growth_.added_rows == 0

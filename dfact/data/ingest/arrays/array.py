@@ -24,9 +24,7 @@ from dfact.data.validation import EmptyRows, check_empty_rows, column_limits, st
 from dfact.data.weights import check_weights, weight_series
 from dfact.errors import DataError, ParameterError
 from dfact.lazy import sp
-from dfact.storage.groups import ensure_not_source
 from dfact.storage.location import parse_location
-from dfact.storage.zarr_stores import location_of
 
 Implicit = Literal["zero", "missing"]
 
@@ -145,7 +143,6 @@ def import_array(
     people = _participants(X, source.shape[0], row_labels, confounders, confounder_ranges or {}, weights, drop=empty_rows == "drop")
     modes = _mode_labels(mode_labels, X, source.shape)
     limits = None if valid_range is None else stored_limits(column_limits(valid_range, source.shape[1]), dtype)
-    ensure_not_source(path, [location_of(getattr(X, "store", None)), source.location])
     with dataset_writer(
         parse_location(path),
         source.shape,

@@ -19,7 +19,7 @@ from dfact.data.layout import Layout
 from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset
 from dfact.errors import DataError, ParameterError
-from dfact.storage.groups import ensure_absent, ensure_not_source
+from dfact.storage.groups import ensure_absent
 from dfact.storage.location import parse_location
 
 _MAX_CATEGORIES = 100
@@ -87,7 +87,6 @@ def expand_categories(
     """
     source, location = _open(dataset), parse_location(path)
     ensure_absent(location, overwrite=overwrite)
-    ensure_not_source(location, [source.path])
     if like is not None and items is not None:
         raise ParameterError("items and like are both given, expected one of them; like has the items of its dataset")
     expansion = _expansion(source, _nominal(source, items)) if like is None else _expansion_like(source, _open(like))

@@ -22,7 +22,7 @@ from dfact.data.sources.base import RowSource
 from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset
 from dfact.errors import DataError, ParameterError
-from dfact.storage.groups import attributes, ensure_absent, ensure_not_source, open_group
+from dfact.storage.groups import attributes, ensure_absent, open_group
 from dfact.storage.location import parse_location, stem
 
 How = Literal["outer", "inner"]
@@ -106,7 +106,6 @@ def join_datasets(
         raise ParameterError(f"how is {how!r}, expected 'outer' or 'inner'")
     ensure_absent(path, overwrite=overwrite)
     inputs = _open_inputs(datasets)
-    ensure_not_source(path, [input_.dataset.path for input_ in inputs])
     surveys = [input_.name for input_ in inputs if input_.dataset.replicate_weights is not None]
     if surveys:
         found = f"{surveys[0]} has replicate weights, which a join leaves out"

@@ -16,8 +16,8 @@ from dfact.data.sources.dense import ZarrSource
 from dfact.data.sources.hidden import declared_missing
 from dfact.errors import DataError, ParameterError
 from dfact.storage.arrays import member, read_errors
-from dfact.storage.groups import ATTRIBUTE
 from dfact.storage.input_files import InputFolder
+from dfact.storage.versions import ATTRIBUTE
 
 _PACKED = ("scale_factor", "add_offset", "_Unsigned")  # xarray's, of values that have to be decoded
 _MAX_LABELS = 1 << 24  # a damaged shape has labels without end
