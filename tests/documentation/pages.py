@@ -22,6 +22,7 @@ ELSEWHERE = {
     "dask worker": "tests/tls/test_tls.py",
     "10.0.0.1": "tests/tls/test_tls.py",
     "127.0.0.1:8786": "tests/cli/test_cli.py",
+    "_DFACT_COMPLETE": "tests/cli/test_cli.py",
     "--sites": "tests/federation/test_commands.py",
     "site join": "tests/federation/test_commands.py",
     "sites = [": "tests/federation/test_commands.py",
