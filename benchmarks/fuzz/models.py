@@ -18,8 +18,8 @@ from benchmarks.fuzz.datasets import estimator, write_dataset
 from benchmarks.fuzz.mutations import STRANGE, mutate_json, mutate_store
 from benchmarks.fuzz.target import M, N, Target, expect
 from dfact.cli.info import stored_model_text
-from dfact.models import persistence
 from dfact.models.provenance import SelectionRecord, Stability
+from dfact.models.saved_arrays import write_array
 
 
 def model_target(kind: str) -> Target:
@@ -154,4 +154,4 @@ def forge_array(group: Any, found: dict[str, Any], rng: random.Random) -> None:
         case _:
             values = values.astype(str).astype(object) if number else np.arange(float(flat.size)).reshape(values.shape)
     name = f"forged_{len(list(group.array_keys()))}"
-    found |= {"array": name, "digest": persistence._write_array(group, name, np.ascontiguousarray(values))}
+    found |= {"array": name, "digest": write_array(group, name, np.ascontiguousarray(values))}

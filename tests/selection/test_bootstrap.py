@@ -1,7 +1,6 @@
 """Bootstrap stability: the draws, the refits, their matching, and the results."""
 
 import itertools
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
 from dfact.engine.passes import Block
-from dfact.errors import DataError, MemoryPlanError, ParameterError, StoreError
+from dfact.errors import DataError, MemoryPlanError, ParameterError
 from dfact.models.provenance import Stability
 from dfact.progress import Iteration
 from dfact.selection import bootstrap
@@ -452,7 +451,7 @@ def test_command_stores_the_stability(tmp_path: Path, capsys: pytest.CaptureFixt
     # A failed command does not change the model.
     assert main([*call[:-1], "1.5"]) == 1
     with monkeypatch.context() as patch:
-        patch.setattr("dfact.models.persistence.update_attributes", _full)
+        patch.setattr("dfact.models.persistence.write_array", _full)
         assert main(call[:-2]) == 1
     assert "the disk is full" in capsys.readouterr().err
     assert same(dfact.load_model(tmp_path / "m").stability_, model.stability_)
@@ -465,17 +464,3 @@ def test_command_stores_the_stability(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def _full(*_: Any, **__: Any) -> None:
     raise OSError(28, "No space left on device")
-
-
-def test_model_that_cannot_be_replaced_is_refused_before_the_refits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.models import persistence
-
-    model = dfact.ICQF(2).fit(planted_answers(60, 8, 2, 0))
-    monkeypatch.setattr(persistence, "load_model", lambda _: model)
-
-    def refuse(*_: Any) -> None:
-        raise StoreError("still to be read")
-
-    monkeypatch.setattr(persistence, "check_replaceable", refuse)
-    monkeypatch.setattr(sys.modules["dfact.selection.resampling.bootstrap"], "bootstrap", lambda *_: pytest.fail("it computes"))
-    assert main(["stability", "s3://bucket/m", "d.zarr"]) == 1
