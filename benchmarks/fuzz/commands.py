@@ -349,7 +349,7 @@ def snapshot(folder: Path) -> dict[str, str]:
 
 
 COMMAND_TARGETS = {
-    "command lines": commands_target(lambda: [*commands()]),
+    "command lines": commands_target(lambda: [name for name in commands() if not name.startswith("site ")]),
     "command lines of fits": commands_target(lambda: [name for name in commands() if name.startswith("fit ")]),
     "command lines of selections": commands_target(lambda: [name for name in commands() if name.startswith("select ")]),
     "command lines of imports": commands_target(lambda: [name for name in commands() if name.startswith(("import", "join"))]),
