@@ -125,7 +125,7 @@ def test_plot_without_matplotlib_is_refused_before_the_work(
 
 
 def test_failed_plot_leaves_the_model(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise dfact.StoreError("the disk is full")
 
     monkeypatch.setattr("dfact.report.plots.save_figure", fail)

@@ -12,6 +12,7 @@ import dfact
 from benchmarks.faults.fits import Processes
 from dfact.cli.main import main
 from dfact.storage.location import parse_location, public_url
+from dfact.storage.versions import current_version
 from dfact.storage.zarr_stores import StrictObjectStore
 from tests import servers
 from tests.conftest import planted_answers
@@ -180,7 +181,7 @@ def test_credentials_are_not_in_the_logs_of_a_cluster(
         processes.start(2)
         command = ["fit", "icqf", data, f"{bucket}/m.model", "-k", "2", "--max-iter", "3", "--scheduler", processes.address]
         assert main(command) == 0, capfd.readouterr().err
-        store: Any = StrictObjectStore(data)
+        store: Any = StrictObjectStore(str(current_version(data)))
         store.store.put("values/c/0/0", b"damaged")
         assert main(["--debug", *command, "--overwrite"]) == 1
     told = capfd.readouterr()
