@@ -313,7 +313,7 @@ def test_failed_figure_leaves_the_old_file(two: dfact.GradeOfMembership, tmp_pat
 
     monkeypatch.setattr(figure, "savefig", fail)
     with pytest.raises(dfact.StoreError, match=r"cannot write .*items\.pdf: No space left"):
-        save_figure(figure, path)
+        save_figure(figure, path, overwrite=True)
     assert [file.name for file in tmp_path.iterdir()] == ["items.pdf"]
     assert path.read_bytes().startswith(b"%PDF")
 
