@@ -312,7 +312,7 @@ def test_failed_figure_leaves_the_old_file(two: dfact.GradeOfMembership, tmp_pat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(figure, "savefig", fail)
-    with pytest.raises(dfact.StoreError, match=r"cannot write .*items\.pdf: No space left"):
+    with pytest.raises(dfact.StoreError, match=r"cannot write .*items\.pdf: the disk is full"):
         save_figure(figure, path, overwrite=True)
     assert [file.name for file in tmp_path.iterdir()] == ["items.pdf"]
     assert path.read_bytes().startswith(b"%PDF")
