@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import shutil
 import socket
 import tempfile
 import zlib
@@ -70,6 +71,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # The checkout, its copy in the environment and all processes share compiled kernels.
     os.environ.setdefault("NUMBA_CACHE_DIR", str(tiers.ROOT / ".kernels"))
+    # Small stores spend most of their time in the file system: use memory for them if there is plenty.
+    memory = Path("/dev/shm")
+    if memory.is_dir() and shutil.disk_usage(memory).free > 8 << 30:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
     path, starts_workers = config.getoption("cpu_seconds"), getattr(config.option, "numprocesses", None)
     if path and (hasattr(config, "workerinput") or not starts_workers):
         config.pluginmanager.register(Recorder(path.resolve()))

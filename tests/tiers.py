@@ -70,22 +70,27 @@ def changed(commit: str) -> set[Path] | None:
     return {ROOT / name for name in (done.stdout + new.stdout).split("\n") if name}
 
 
-def distances(files: Iterable[Path]) -> dict[Path, int]:
-    """Return all files that these files touch, with the number of imports between."""
-    users = defaultdict(set)
+@cache
+def users() -> dict[Path, set[Path]]:
+    """Return the modules that import each module, and the tests that use each conftest."""
+    found = defaultdict(set)
     for path in modules().values():
         for imported in imports(path):
-            users[imported].add(path)
+            found[imported].add(path)
         if path.name == "conftest.py":
-            for test in path.parent.rglob("test_*.py"):
-                users[path].add(test)
+            found[path].update(path.parent.rglob("test_*.py"))
+    return found
+
+
+def distances(files: Iterable[Path]) -> dict[Path, int]:
+    """Return all files that these files touch, with the number of imports between."""
     reached, queue = {}, deque((path, 0) for path in files)
     while queue:
         path, distance = queue.popleft()
         if path in reached:
             continue
         reached[path] = distance
-        queue.extend((user, distance + 1) for user in users[path])
+        queue.extend((user, distance + 1) for user in users().get(path, ()))
         for place, folder in READERS.items():
             if path.suffix != ".py" and path.is_relative_to(ROOT / place):
                 queue.extend((test, distance + 1) for test in (ROOT / folder).rglob("test_*.py"))

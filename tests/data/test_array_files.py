@@ -116,6 +116,7 @@ class TestHDF5(ArrayFileSuite):
         write_hdf5(arrays, path, labels)
 
 
+@pytest.mark.further
 class TestHDF5InChunks(ArrayFileSuite):
     name = "x.hdf5"
     dtype = np.int16
@@ -124,6 +125,7 @@ class TestHDF5InChunks(ArrayFileSuite):
         write_hdf5(arrays, path, labels, chunks=(2, 3, 4), compression="gzip", shuffle=True)
 
 
+@pytest.mark.further
 class TestHDF5BigEndian(TestHDF5):
     dtype = ">f4"
 
@@ -185,6 +187,7 @@ class TestSparseMatlab(SparseFileSuite):
         scipy.io.savemat(path, arrays)
 
 
+@pytest.mark.further
 class TestSparseMatlab4(TestSparseMatlab):
     def write(self, arrays: dict[str, Any], path: Path, labels: Labels = ()) -> None:
         scipy.io.savemat(path, arrays, format="4")
@@ -210,6 +213,7 @@ class TestNetCDF4(ArrayFileSuite):
         write_netcdf(arrays, path, labels, engine="h5netcdf")
 
 
+@pytest.mark.further
 class TestNetCDFWithTheSuffixOfHDF5(TestNetCDF4):
     name = "x.h5"
 

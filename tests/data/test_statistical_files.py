@@ -79,6 +79,7 @@ class TestCompressedSav(TestSav):
         pyreadstat.write_sav(frame, path, row_compress=True)
 
 
+@pytest.mark.further
 class TestZsav(TestSav):
     name = "T.ZSAV"
 
@@ -86,6 +87,7 @@ class TestZsav(TestSav):
         pyreadstat.write_sav(frame, path, compress=True)
 
 
+@pytest.mark.further
 class TestSavWithoutNumberOfRows(TestSav):
     """As Qualtrics writes it."""
 
@@ -139,6 +141,7 @@ class TestXpt5(StatisticalSuite):
         assert read(table, [], ["t"])[1] == {"t": [text or None for text in texts]}
 
 
+@pytest.mark.further
 class TestXpt8(TestXpt5):
     version = 8
 

@@ -153,6 +153,7 @@ def test_a_driver_serves_the_state_of_its_job_and_fit(observed: Observed) -> Non
     assert after["dfact_partitions_recovered_total"] in {1, 2, 3}  # of four; those of each worker depend on its speed
 
 
+@pytest.mark.further
 @pytest.mark.process
 @pytest.mark.faults
 @pytest.mark.timeout(4 * PATIENCE)

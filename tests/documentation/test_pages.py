@@ -369,6 +369,7 @@ def test_the_job_is_that_of_its_section() -> None:
     assert [step["run"] for step in tomllib.loads(toml.text)["step"]] == ["import", "select icqf", "stability", "report"]
 
 
+@pytest.mark.further
 def test_sources_of_the_same_import_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The import guide imports one table from the shell and from Python."""
     monkeypatch.chdir(tmp_path)

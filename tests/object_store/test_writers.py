@@ -137,6 +137,7 @@ def test_a_forged_name_of_a_version_leads_nowhere(name: Any, tmp_path: Path) -> 
         open_group(tmp_path / "x", "dataset")
 
 
+@pytest.mark.further
 def test_a_model_is_updated_and_annotated_in_place(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url, rng = f"{bucket}/m.model", np.random.default_rng(0)
     dfact.save_model(dfact.PCA(K).fit(dfact.import_array(rng.random((40, M)), tmp_path / "a.zarr")), url)
