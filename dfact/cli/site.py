@@ -1,5 +1,6 @@
 """``dfact site``: a site of a fit across sites, whose rows stay there."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,10 @@ def policy_text(policy: "Policy") -> str:
         ("rows for each component", f"at least {policy.rows_per_component}"),
         ("passes", f"at most {policy.max_passes}"),
         ("lowest and highest answers", "leave" if policy.extremes else "stay; ranges come from the contract"),
+        (
+            "narrower ranges of parameters",
+            ", ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in policy.ranges.items()) or "none",
+        ),
         ("sums that stay in addition", ", ".join(policy.forbidden_sums) or "none"),
     ]
     return str(align_columns([(f"  {name}", text) for name, text in rows]))
@@ -189,5 +194,8 @@ def policy_command() -> None:
     default = Policy()
     for field in fields(default):
         value = getattr(default, field.name)
+        if isinstance(value, Mapping):
+            click.echo(f"# [{field.name}]  # narrower ranges of parameters, such as: beta = [0, 0.5]")
+            continue
         shown = str(value).lower() if isinstance(value, bool) else list(value) if isinstance(value, tuple) else value
         click.echo(f"{field.name} = {shown}".replace("'", '"'))

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import combinations, pairwise
 from os import PathLike
 from pathlib import Path
@@ -16,6 +16,7 @@ from dfact.data.weights import WeightSummary
 from dfact.engine.driver import FusedSums
 from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError, ParameterError
+from dfact.federation.settings import SETTINGS
 from dfact.federation.tasks import Task
 from dfact.lazy import pd
 from dfact.models.binomial.growth import FigureSums
@@ -135,6 +136,9 @@ class Policy:
         Number of passes over the rows whose sums leave while the site's program runs, at most.
     extremes : bool
         Whether the lowest and the highest answer to each item leave. If not, ranges come from the contract.
+    ranges : dict of str to (low, high)
+        Narrower ranges of numbers that a coordinator may set, by the name of the parameter, as a table ``[ranges]``. Without, those of
+        :data:`dfact.federation.settings.SETTINGS` hold.
     """
 
     models: tuple[str, ...] = ()
@@ -145,6 +149,7 @@ class Policy:
     rows_per_component: int = 10
     max_passes: int = 10_000
     extremes: bool = False
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> "Policy":
@@ -159,6 +164,9 @@ class Policy:
         for name, value in found.items():
             if name not in known:
                 raise ParameterError(f"the policy {path} has the field {name!r}, expected some of {', '.join(known)}")
+            if name == "ranges":
+                found[name] = _ranges(value, path)
+                continue
             kind: Any = known[name]
             listed = bool(get_args(kind))
             valid = isinstance(value, list) and all(isinstance(each, str) for each in value) if listed else type(value) is kind
@@ -168,12 +176,16 @@ class Policy:
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
         return cls(**values)
 
-    def check_task(self, task: Task, rows: int) -> None:
-        """Refuse a task that this policy does not name, or whose sums would have too few of the site's ``rows`` behind them."""
+    def check_task(self, task: Task, rows: int, n_items: int | None = None) -> None:
+        """Refuse a task that this policy does not name, or whose sums would have too few of the site's ``rows`` behind them.
+
+        Lists with a number for each item have ``n_items``.
+        """
         if task.kind not in self.tasks:
             raise FederationError(f"the policy forbids to {task.kind}; it allows {', '.join(self.tasks) or 'nothing'}")
         if self.models and task.model is not None and task.model not in self.models:
             raise FederationError(f"the policy forbids the model {task.model}; it allows {', '.join(self.models)}")
+        task.check_settings(self.ranges, n_items)
         needed, each = task.n_components * self.rows_per_component, rows // task.row_blocks
         if needed > rows:
             found = f"{task.n_components} components need {needed} rows with rows_per_component={self.rows_per_component} of the policy"
@@ -257,6 +269,17 @@ class Policy:
 
     def _is_small(self, cells: NDArray[Any]) -> bool:
         return bool(((cells > 0) & (cells < self.min_cell)).any())
+
+
+def _ranges(found: Any, path: str | PathLike[str]) -> dict[str, tuple[float, float]]:
+    """Return the table of ranges of a policy; raise ParameterError if it is not one."""
+    known = {name for settings in SETTINGS.values() for name, setting in settings.items() if setting.low <= setting.high}
+    for name, limits in found.items() if isinstance(found, dict) else [("", found)]:
+        numbers = isinstance(limits, list) and len(limits) == 2 and all(type(each) in (int, float) for each in limits)
+        if name not in known or not numbers or not limits[0] <= limits[1]:
+            expected = f"a table of [LOW, HIGH] by parameter, some of {', '.join(sorted(known))}"
+            raise ParameterError(f"ranges of the policy {path} has {name!r} = {limits!r}, expected {expected}")
+    return {name: (float(low), float(high)) for name, (low, high) in found.items()}
 
 
 class Gate:

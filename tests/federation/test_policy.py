@@ -19,11 +19,13 @@ from dfact.errors import DataError, FederationError, ParameterError
 from dfact.federation.in_process import InProcessSites
 from dfact.federation.messages import Message
 from dfact.federation.policy import SUMS, Policy, words_that_leave
+from dfact.federation.settings import SETTINGS
 from dfact.federation.site import Site
 from dfact.federation.site_log import read_log
 from dfact.federation.tasks import Task
 from dfact.linalg.row_points import RowMaximum
 from dfact.models.binomial.growth import FigureSums
+from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.psychometrics.correlation import Moments
 from dfact.psychometrics.polychoric import CountedTables, Levels
 
@@ -92,6 +94,12 @@ def test_data_of_few_rows_is_refused_before_anything_leaves(data: Any, words: st
         ({}, Task.of("select", dfact.ICQF(), grid={"n_components": [2, 40]}, n_blocks=[3, 3]), "40 components need 400"),
         ({}, Task.of("select", dfact.ICQF(2), grid={"beta": [0, 1]}, n_blocks=[5, 5]), "it allows 4 blocks"),
         ({}, Task.of("select", dfact.ICQF(2), grid={"beta": [0, 1]}), "10 blocks of rows, each with 20"),
+        (
+            {"ranges": {"beta": (0.0, 0.5)}},
+            Task.of("fit", dfact.ICQF(2, beta=0.6)),
+            "beta of a task is 0.6, expected a number from 0 to 0.5",
+        ),
+        ({"ranges": {"w_max": (1.0, 9.0)}}, Task.of("fit", dfact.ICQF(2, w_max=np.inf)), "w_max of a task is inf"),
     ],
 )
 def test_tasks_are_refused(policy: dict[str, Any], task: Task, words: str) -> None:
@@ -200,8 +208,39 @@ def test_a_file_with_other_fields_or_types_is_refused(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ParameterError, match=words):
             Policy.read(path)
-    path.write_text('models = ["ICQF"]\nmin_cell = 5')
-    assert Policy.read(path) == Policy(models=("ICQF",), min_cell=5)
+    for text in ("ranges = 3", "[ranges]\nshell = [0, 1]", "[ranges]\nbeta = [1, 0]"):
+        path.write_text(text)
+        with pytest.raises(ParameterError, match="expected a table of"):
+            Policy.read(path)
+    path.write_text('models = ["ICQF"]\nmin_cell = 5\n[ranges]\nbeta = [0, 0.5]')
+    assert Policy.read(path) == Policy(models=("ICQF",), min_cell=5, ranges={"beta": (0.0, 0.5)})
+
+
+def test_parameters_that_a_coordinator_may_set_are_parameters_with_valid_defaults() -> None:
+    for name, settings in SETTINGS.items():
+        defaults = getattr(dfact, name)().get_params(deep=False)
+        assert set(settings) <= set(defaults) - set(RUNTIME_PARAMETERS)
+        if name != "Admixture":  # whose default start looks for single individuals
+            for parameter, setting in settings.items():
+                assert setting.permits(defaults[parameter], None), (name, parameter)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        dfact.ElasticCP(1, slice_variances=[[1e-12] * 200, [1.0] * 8]),
+        dfact.ElasticCP(1, init=[[[0.0]] * 200, [[1.0]] * 8]),
+        dfact.ElasticCP(1, laplace_rate=1e9, noise_variance=1.0),
+        dfact.ICQF(1, init=[[1.0] * 8], beta=0.5),
+        dfact.ICQF(1, beta=50.0),
+        dfact.NMF(1, alpha_W=50.0),
+        dfact.ExpectileMF(1, tau=0.999999 - 1e-9),
+        dfact.CPALS(2),
+    ],
+)
+def test_a_coordinator_chooses_no_row_by_its_parameters(model: Any) -> None:
+    with pytest.raises(FederationError, match=r"coordinator may set|from no coordinator|have not been reviewed"):
+        Task.of("fit", model)
 
 
 @pytest.mark.parametrize(
