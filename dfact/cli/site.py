@@ -143,6 +143,8 @@ def policy_text(policy: "Policy") -> str:
             ", ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in policy.ranges.items()) or "none",
         ),
         ("sums that stay in addition", ", ".join(policy.forbidden_sums) or "none"),
+        ("refusals, each an answer of one bit", f"at most {policy.max_refusals}"),
+        ("contracts to compare with", f"at most {policy.max_contracts}"),
     ]
     return str(align_columns([(f"  {name}", text) for name, text in rows]))
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from dfact.engine.environment import as_fields, current_environment, version_mismatch
+from dfact.engine.executors import resolve_executor
 from dfact.errors import DfactError, FederationError
 from dfact.federation.description import Description, PooledDataset, pool
 from dfact.federation.exchange import Exchange
@@ -59,6 +60,8 @@ class Hub:
         if site not in self.sites:
             raise FederationError(f"site {site!r} is not one of {', '.join(self.sites)}")
         kind = message.get("kind", str)
+        if kind == "contract":
+            return Message({"kind": "contract"}) if self._contract is None else self._contract.message("contract")
         if kind == "join":
             return self._join(site, message)
         if kind == "task":
@@ -107,8 +110,7 @@ class Hub:
             self._refusals.pop(site, None)
             self._resources[site] = resources
             self._changed.notify_all()
-        contract = self._contract
-        return Message({"kind": "joined"}) if contract is None else contract.message("joined")
+        return Message({"kind": "joined"})
 
     def _task(self, site: str, after: str, alive: Callable[[], bool]) -> Message:
         """Wait for another run than ``after``, and return it."""
@@ -260,9 +262,10 @@ class Run:
         pooled = self._hub.wait_for_sites(self._on_change)
         task = task.with_seed(pooled.fingerprint)
         exchange = self._hub.begin(task, pooled)
-        data: PooledDataset = pooled.dataset()
-        executor = CoordinatorExecutor(exchange, [site for site, _ in pooled.sites], self._hub.resources.planned())
         try:
+            _require_memory(pooled, self._hub.resources)
+            data: PooledDataset = pooled.dataset()
+            executor = CoordinatorExecutor(exchange, pooled.sites, self._hub.resources.planned())
             result = task.run(data, executor, **runtime)
             self._hub.end(record_sites(result, pooled))
         except DfactError as error:
@@ -278,6 +281,17 @@ class Run:
         finally:
             self._hub.withdraw()
         return result
+
+
+def _require_memory(pooled: Description, common: Resources) -> None:
+    """Refuse numbers of rows whose tables fit into the memory of no process, before they are made."""
+    here = Resources.of(resolve_executor("inline", 1).workers(None)).memory
+    if pooled.table_bytes > min(here, common.memory):
+        site, rows = max(pooled.sites, key=lambda each: each[1])
+        found = f"site {site} states {rows} rows; the tables of all rows take {pooled.table_bytes} bytes of memory"
+        raise FederationError(
+            f"{found}, expected at most the {min(here, common.memory)} that are free; leave the site out, or use more memory"
+        )
 
 
 def _given(**arguments: Any) -> dict[str, Any]:

@@ -136,6 +136,10 @@ class Policy:
         Number of passes over the rows whose sums leave while the site's program runs, at most.
     extremes : bool
         Whether the lowest and the highest answer to each item leave. If not, ranges come from the contract.
+    max_refusals : int
+        Number of refusals that the coordinator reads, in all runs, at most: each is an answer of one bit. Then the site does not join.
+    max_contracts : int
+        Number of different contracts that the site compares its data with, in all runs, at most.
     ranges : dict of str to (low, high)
         Narrower ranges of numbers that a coordinator may set, by the name of the parameter, as a table ``[ranges]``. Without, those of
         :data:`dfact.federation.settings.SETTINGS` hold.
@@ -149,6 +153,8 @@ class Policy:
     rows_per_component: int = 10
     max_passes: int = 10_000
     extremes: bool = False
+    max_refusals: int = 20
+    max_contracts: int = 1
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
@@ -297,6 +303,16 @@ class Gate:
             raise FederationError(f"the policy allows {self._policy.max_passes} passes, and {what} would be one more")
         self._policy.check_sums(sums, rows, what, broadcast, self._missing)
         self._passes += 1
+
+
+def check_counts(sums: PartialSums, rows: int) -> None:
+    """Refuse numbers of rows behind sums that a site with so many rows cannot have."""
+    for part, _ in _flatten(sums, None):
+        for name in _COUNTS.get(part.checkpoint_name or "", ()):
+            counts = np.asarray(getattr(part, name))
+            if counts.size and not (counts.min() >= 0 and counts.max() <= rows):
+                found = f"{name} of the sums has numbers of rows from {counts.min():g} to {counts.max():g}"
+                raise FederationError(f"{found}, expected at most the {rows} rows that the site has stated")
 
 
 def _groups(sums: PartialSums) -> int:

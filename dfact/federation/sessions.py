@@ -29,7 +29,7 @@ from dfact.engine.tiles import TileStates, TileStep, n_columns, split_sums
 from dfact.errors import FederationError
 from dfact.federation.exchange import RECORDED, Exchange
 from dfact.federation.messages import Message, short
-from dfact.federation.policy import SUMS, Gate
+from dfact.federation.policy import SUMS, Gate, check_counts
 
 P = TypeVar("P", bound=PartialSums)
 _TILED = "tiled"
@@ -147,6 +147,7 @@ class SiteSession(_FederatedSession):
             reply = self._channel.contribute(self._steps.count, message, rows)
             _require_tiled(reply, request, "the checkpoint of the coordinator is ahead of this site")
             _check_same_shape(reply, message)
+            _check_finite(reply)
         else:
             reply = self._channel.contribute(self._steps.count, Message({"kind": "nothing", "pass": what}))
         total: P = _unpacked(reply)
@@ -207,7 +208,7 @@ class SiteSession(_FederatedSession):
 class CoordinatorSession(_FederatedSession):
     """The session of the coordinator, which has no rows: it adds up what the sites contribute."""
 
-    def __init__(self, exchange: Exchange, sites: Sequence[str], steps: Steps, layout: Layout, columns: int) -> None:
+    def __init__(self, exchange: Exchange, sites: Mapping[str, int], steps: Steps, layout: Layout, columns: int) -> None:
         super().__init__(steps)
         self._exchange, self._sites, self._layout = exchange, sites, layout
         self.tile_states = TileStates(columns)
@@ -245,8 +246,10 @@ class CoordinatorSession(_FederatedSession):
             if found[site].fields.get("kind") != "sums":
                 raise FederationError(f"site {site} sends nothing for the pass {what}, expected the sums over its rows")
             try:
+                _check_finite(found[site])
                 sums = _unpacked(found[site])
                 _check_same_shape(found[site], found[taking[0]])
+                check_counts(sums, self._sites[site])
                 total.add((leaves.segment_depth, number), sums)
             except FederationError as error:
                 raise FederationError(f"site {site}: {error}") from error
@@ -287,12 +290,12 @@ class SiteExecutor:
 
 
 class CoordinatorExecutor:
-    """The executor of the coordinator; ``memory`` is that of the sites."""
+    """The executor of the coordinator; ``memory`` is that of the sites, which are given with their numbers of rows."""
 
     kind = "sites"
 
-    def __init__(self, exchange: Exchange, sites: Sequence[str], memory: WorkerResources) -> None:
-        self._exchange, self._sites, self._memory = exchange, sites, memory
+    def __init__(self, exchange: Exchange, sites: Sequence[tuple[str, int]], memory: WorkerResources) -> None:
+        self._exchange, self._sites, self._memory = exchange, dict(sites), memory
         self._steps = Steps()
 
     def workers(self, memory_limit: int | str | None) -> WorkerResources:
@@ -353,6 +356,13 @@ def _require_tiled(total: Message, request: RunPass[Any], found: str) -> None:
     if isinstance(request.pass_, TiledPass) and any(array.shape[-1:] == (0,) for array in total.arrays):
         text = f"{found} by more than one pass, and has no longer the sums by columns of {pass_name(request)}"
         raise FederationError(f"{text}; delete the checkpoints of this fit at all sites and at the coordinator, and start it again")
+
+
+def _check_finite(message: Message) -> None:
+    """Refuse sums that hold infinity or no number."""
+    for number, array in enumerate(message.arrays):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise FederationError(f"array {number} of the sums holds a value that is not finite, expected numbers")
 
 
 def _check_same_shape(message: Message, expected: Message) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -17,11 +18,12 @@ from dfact.data.dataset import Dataset
 from dfact.engine.environment import as_fields, current_environment
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import WorkerResources
-from dfact.errors import DfactError, FederationError
+from dfact.errors import DfactError, FederationError, StoreError
 from dfact.federation.coordinator import UNKNOWN_RUN, models_of, record_sites
 from dfact.federation.description import Description
+from dfact.federation.ledger import Ledger
 from dfact.federation.messages import Message, short
-from dfact.federation.policy import Gate, Policy, words_that_leave
+from dfact.federation.policy import Gate, Policy, WithheldError, words_that_leave
 from dfact.federation.resources import Resources
 from dfact.federation.sessions import SiteExecutor
 from dfact.federation.site_log import SiteLog
@@ -76,6 +78,7 @@ class Site:
     ) -> None:
         self._name, self._dataset = name, dataset
         self._policy = Policy() if policy is None else policy
+        self._ledger = Ledger(log)
         self._log, self._executor = SiteLog(log), resolve_executor(executor, dataset.source.layout.n_partitions)
         self._connection = _LoggedConnection(connection, self._log)
         self._checkpoints = None if checkpoint is None else Path(checkpoint).absolute()  # workers may have another working folder
@@ -90,13 +93,17 @@ class Site:
     def join(self) -> None:
         """Check the data against the policy, describe it to the coordinator, and check it against the contract."""
         try:
+            self._ledger.require_refusals_left(self._policy.max_refusals)
             self._join()
         except DfactError as error:
+            if not isinstance(error, StoreError):
+                self._ledger.count_refusal()
             self._send({"kind": "refused", "text": words_that_leave(error)})
             raise
 
     def _join(self) -> None:
         self._policy.check_data(self._dataset)
+        self._check_contract(self._connection.call(Message({"kind": "contract"})))
         description = Description.of(self._name, self._dataset, extremes=self._policy.extremes)
         message = description.message("description")
         self._workers = self._executor.workers(self._memory_limit)
@@ -106,9 +113,17 @@ class Site:
             **Resources.of(self._workers).as_fields(),
             "description": {name: value for name, value in message.fields.items() if name != "kind"},
         }
-        answer = self._connection.call(Message(fields, message.arrays), self._dataset.shape[0])
+        self._connection.call(Message(fields, message.arrays), self._dataset.shape[0])
+
+    def _check_contract(self, answer: Message) -> None:
+        """Check the data against the contract of the coordinator, before the data is described: so its columns say nothing."""
         if len(answer.arrays):
-            self._require_same(Description.from_message(answer, least_rows=0))
+            contract = Description.from_message(answer, least_rows=0)
+            self._ledger.pin(hashlib.sha256(answer.encode()).hexdigest(), self._policy.max_contracts)
+            self._require_same(contract)
+        elif not self._policy.extremes:
+            found = f"the coordinator has no contract, and the policy of site {self._name} does not let lowest and highest answers leave"
+            raise FederationError(f"{found}, expected a contract with the ranges; give the coordinator a contract")
 
     def _require_same(self, contract: Description) -> None:
         difference = contract.difference(self._dataset)
@@ -145,12 +160,15 @@ class Site:
         except RunLostError:
             raise
         except Exception as error:
+            if isinstance(error, WithheldError):
+                self._ledger.count_refusal()
             self._send({"kind": "failed", "run": number, "text": words_that_leave(error)})
             if isinstance(error, DfactError):
                 raise
             raise FederationError(f"the run has failed at this site: {type(error).__name__}: {error}") from error
 
     def _carry_out(self, run: Message, number: str) -> tuple[Task, Any]:
+        self._ledger.require_refusals_left(self._policy.max_refusals)
         fields, task, resources = dict(run.fields), Task.from_json(run.fields.get("task")), Resources.from_message(run)
         for name in ("run", "task", *resources.as_fields()):
             fields.pop(name, None)

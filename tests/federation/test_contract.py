@@ -36,7 +36,7 @@ DIFFERENT: dict[str, tuple[Callable[[], Dataset], str]] = {
     "no confounder": (lambda: dataset().with_confounders(None), r"confounders \[\], expected"),
     "types": (lambda: dataset(dtype=np.float32), "type float32, expected uint8"),
     "missing code": (lambda: dataset(missing_code=3), "missing code 3, expected None"),
-    "offsets": (lambda: dataset(offset=np.full(5, 1.0)), "begin at 1, expected 0"),
+    "offsets": (lambda: dataset(offset=np.full(5, 1.0)), "begin at"),
 }
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,10 @@ from dfact.data.coerce import as_dataset
 from dfact.engine.driver import FusedSums
 from dfact.engine.passes import PARTIAL_SUMS
 from dfact.errors import DataError, FederationError, ParameterError
-from dfact.federation.in_process import InProcessSites
+from dfact.federation.description import Description
+from dfact.federation.in_process import InProcessSites, MemoryConnection
 from dfact.federation.messages import Message
-from dfact.federation.policy import SUMS, Policy, words_that_leave
+from dfact.federation.policy import SUMS, Policy, check_counts, words_that_leave
 from dfact.federation.settings import SETTINGS
 from dfact.federation.site import Site
 from dfact.federation.site_log import read_log
@@ -184,7 +186,7 @@ def test_the_log_has_each_message_that_leaves(tmp_path: Path) -> None:
         assert entry["sha256"] == hashlib.sha256(json.dumps(message.fields, ensure_ascii=False).encode()).hexdigest()
         assert entry.get("fields", message.fields) == message.fields
         assert entry["rows"] == (200 if message.arrays else 0)
-    assert [entry["what"] for entry in entries][0 :: len(entries) - 1] == ["join", "failed"]
+    assert [entry["what"] for entry in entries][0 :: len(entries) - 1] == ["contract", "failed"]
 
 
 def test_a_message_that_cannot_be_logged_does_not_leave(tmp_path: Path) -> None:
@@ -193,6 +195,78 @@ def test_a_message_that_cannot_be_logged_does_not_leave(tmp_path: Path) -> None:
     with pytest.raises(dfact.DfactError, match="nothing leaves"):
         site.join()
     assert connection.messages == []
+
+
+def test_a_site_tells_no_answer_by_refusals(tmp_path: Path) -> None:
+    """A coordinator that halves the ranges of its contract would find the highest answer of one person."""
+    data = replace(as_dataset(answers()), valid_range=np.tile([0.0, 3.0], (8, 1)))
+    sent: list[str] = []
+
+    class Halving:
+        def __init__(self, high: float) -> None:
+            limits = np.array(data.valid_range)
+            limits[2, 1] = high
+            self.contract = replace(Description.of("contract", data, extremes=True), extremes=False, valid_range=limits)
+
+        def call(self, message: Message) -> Message:
+            sent.append(message.fields["kind"])
+            return self.contract.message("contract")
+
+    def join(high: float, policy: Policy) -> str:
+        with pytest.raises(dfact.DfactError) as error:
+            Site("north", data, Halving(high), policy=policy, log=tmp_path / "log.jsonl").join()
+        return words_that_leave(error.value)
+
+    assert "beyond the range of the contract" in join(1.5, Policy())
+    assert "another than the 1 that this site has been shown first" in join(2.5, Policy()), "which a program started again knows"
+    assert "beyond" in join(2.0, Policy(max_contracts=9, max_refusals=3))
+    assert "has refused max_refusals=3 times" in join(2.2, Policy(max_contracts=9, max_refusals=3))
+    assert "join" not in sent
+
+
+def test_nothing_of_the_data_leaves_before_it_keeps_the_contract() -> None:
+    """The lowest answer is the offset of data that was imported without a range."""
+    connection = Recording()
+    with pytest.raises(FederationError, match="give the coordinator a contract"):
+        Site("north", replace(as_dataset(answers()), offset=np.full(8, 13.0)), connection, policy=Policy()).join()
+    contract = Description.of("contract", as_dataset(answers()), extremes=True)
+    text = words_that_leave(refused(lambda: contract.difference(replace(as_dataset(answers()), offset=np.full(8, 13.0)))))
+    assert "do not begin at 0" in text
+    assert "13" not in text + str([message.fields for message in connection.messages])
+    assert [message.fields["kind"] for message in connection.messages] == ["contract", "refused"]
+
+
+def refused(run: Callable[[], Any]) -> FederationError:
+    with pytest.raises(FederationError) as error:
+        run()
+    return error.value
+
+
+def test_numbers_of_rows_that_no_site_has_are_refused() -> None:
+    zeros = np.zeros((2, 2))
+    for count in (1e32, -1.0, 91.0):
+        with pytest.raises(FederationError, match="expected at most the 90 rows"):
+            check_counts(FusedSums([Moments(np.full((2, 2), count), zeros, zeros, zeros, np.asarray(90.0))]), 90)
+    check_counts(Moments(np.full((2, 2), 90.0), zeros, zeros, zeros, np.asarray(90.0)), 90)
+
+
+def test_a_number_of_rows_that_no_process_holds_ends_the_run_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = MemoryConnection.call
+
+    def changed(self: MemoryConnection, message: Message) -> Message:
+        if self.name == "south" and message.fields["kind"] == "join":
+            described = message.fields["description"] | {"sites": [["south", 1 << 38]]}
+            message = Message({**message.fields, "description": described}, message.arrays)
+        return call(self, message)
+
+    monkeypatch.setattr(MemoryConnection, "call", changed)
+    words = r"site south states \d+ rows; the tables of all rows take"
+    with (
+        InProcessSites({"north": answers(), "south": answers(seed=1)}, policy=OPEN, wait=5) as sites,
+        pytest.raises(FederationError, match=words),
+    ):
+        sites.fit(dfact.PCA(2))
+    assert set(sites.failures) == {"north", "south"}, "the sites are told"
 
 
 def test_passes_are_counted_over_all_runs() -> None:
