@@ -151,15 +151,21 @@ def policy_text(policy: "Policy") -> str:
 
 @site.command("log", epilog=example("dfact site log dfact-demo/north/log.jsonl"))
 @click.argument("file", type=path_type)
+@click.option("--verify", is_flag=True, help="Check instead that no line was altered, and none removed before another.")
 @json_option
-def log_command(file: Path) -> None:
+def log_command(file: Path, verify: bool) -> None:
     """Summarize the log FILE: what has left this site.
 
     For each run and pass, prints the number of messages, arrays and bytes, and the fewest rows behind one. The file itself has a line
     for each message, with the digest of each array.
     """
-    from dfact.federation.site_log import read_log, summarize
+    from dfact.federation.site_log import read_log, summarize, verify_log
 
+    if verify:
+        complete, cut, last = verify_log(file)
+        torn = f" A crash has cut line {', '.join(map(str, cut))}." if cut else ""
+        click.echo(f"{complete} lines follow from one another.{torn} Digest of the last: {last}.")
+        return
     entries = read_log(file)
     table = summarize(entries)
     if wants_json():

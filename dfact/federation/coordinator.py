@@ -126,7 +126,9 @@ class Hub:
                     return Message({"kind": "wait"})
                 self._changed.wait(min(rest, 1.0))
             if self._offer is None or self._run == after:
-                return Message({"kind": "closed", "completed": self._completed})
+                missed = self._run not in ("", after, *self._completed)
+                failure = self.exchange.failure if missed and self.exchange is not None else None
+                return Message({"kind": "closed", "completed": self._completed, "failure": failure or ""})
             return self._offer
 
     def wait_for_sites(self, on_change: Callable[[Sequence[str]], None] = lambda _: None) -> Description:

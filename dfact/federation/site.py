@@ -131,7 +131,10 @@ class Site:
             raise FederationError(f"the data of site {self._name} differs from the contract: {difference}")
 
     def next_task(self) -> Message | None:
-        """Wait for the next run, and return it; None if the coordinator has ended. Raise RunLostError if the site must join first."""
+        """Wait for the next run, and return it; None if the coordinator has ended.
+
+        Raises RunLostError if the site must join first, and FederationError if the last run failed before this site began it.
+        """
         while True:
             answer = self._connection.call(Message({"kind": "task", "after": self._last}))
             kind = answer.get("kind", str)
@@ -139,6 +142,8 @@ class Site:
                 raise RunLostError("the coordinator does not know this site")
             if kind == "closed":
                 self._delete_checkpoints(answer.get("completed", list))
+                if answer.fields.get("failure"):
+                    raise FederationError(f"the coordinator has ended a run before this site began it: {answer.words('failure')}")
                 return None
             if kind == "run":
                 self._last = answer.get("run", str)
@@ -262,15 +267,21 @@ class Site:
 
 
 class _LoggedConnection:
-    """The one way out of a site: each message is in its log before it leaves."""
+    """The one way out of a site: each message is in its log before it leaves, and each answer as it has come in."""
 
     def __init__(self, connection: Connection, log: SiteLog) -> None:
         self._connection, self._log = connection, log
 
     def call(self, message: Message, rows: int = 0) -> Message:
-        if message.fields["kind"] not in ("alive", "task"):
+        silent = message.fields["kind"] in ("alive", "task")
+        if not silent:
             self._log.record(message, rows)
-        return self._connection.call(message)
+        answer = self._connection.call(message)
+        if not self._log.peer:
+            self._log.peer = str(getattr(self._connection, "peer", "")) or "in this process"
+        if not silent or answer.fields.get("kind") == "run":
+            self._log.record(answer, way="in")
+        return answer
 
 
 class _RunChannel:

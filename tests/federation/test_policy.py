@@ -16,14 +16,14 @@ import dfact
 from dfact.data.coerce import as_dataset
 from dfact.engine.driver import FusedSums
 from dfact.engine.passes import PARTIAL_SUMS
-from dfact.errors import DataError, FederationError, ParameterError
+from dfact.errors import DataError, FederationError, ParameterError, StoreError
 from dfact.federation.description import Description
 from dfact.federation.in_process import InProcessSites, MemoryConnection
 from dfact.federation.messages import Message
 from dfact.federation.policy import SUMS, Policy, check_counts, words_that_leave
 from dfact.federation.settings import SETTINGS
 from dfact.federation.site import Site
-from dfact.federation.site_log import read_log
+from dfact.federation.site_log import SiteLog, read_log, verify_log
 from dfact.federation.tasks import Task
 from dfact.linalg.row_points import RowMaximum
 from dfact.models.binomial.growth import FigureSums
@@ -179,7 +179,7 @@ def test_the_log_has_each_message_that_leaves(tmp_path: Path) -> None:
             sites.fit(dfact.PCA(2))
     sent = [Message.decode(data) for data in sites.connections["north"].kept or ()]
     leaving = [message for message in sent if message.fields["kind"] not in ("alive", "task")]
-    entries = read_log(log)
+    entries = [entry for entry in read_log(log) if entry["way"] == "out"]
     assert len(entries) == len(leaving)
     for entry, message in zip(entries, leaving, strict=True):
         assert [each["sha256"] for each in entry["arrays"]] == [hashlib.sha256(array.tobytes()).hexdigest() for array in message.arrays]
@@ -187,6 +187,61 @@ def test_the_log_has_each_message_that_leaves(tmp_path: Path) -> None:
         assert entry.get("fields", message.fields) == message.fields
         assert entry["rows"] == (200 if message.arrays else 0)
     assert [entry["what"] for entry in entries][0 :: len(entries) - 1] == ["contract", "failed"]
+
+
+def logged(path: Path) -> None:
+    log = SiteLog(path)
+    log.record(Message({"kind": "join"}, [np.ones(3)]), 200)
+    log.run = "1 fit"
+    log.record(Message({"kind": "step", "step": 0, "message": {"kind": "sums", "pass": "P", "sums": {"type": "none"}}}), 200)
+    log.record(Message({"kind": "sums", "pass": "P", "sums": {"type": "none"}}), way="in")
+
+
+def test_a_line_that_was_removed_or_altered_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    for _ in range(2):  # a program that is started again goes on with the chain
+        logged(path)
+    lines = path.read_text().splitlines(keepends=True)
+    assert verify_log(path) == (6, [], json.loads(lines[-1])["chain"])
+    entry = json.loads(lines[1])
+    changes = {
+        3: lines[:2] + lines[3:],
+        1: lines[1:],
+        2: [lines[0], json.dumps({**entry, "rows": 99999}) + "\n", *lines[2:]],
+        4: [*lines[:3], lines[4], lines[3], lines[5]],
+    }
+    for number, changed in changes.items():
+        path.write_text("".join(changed))
+        with pytest.raises(StoreError, match=f"line {number} of the log .* was altered, or one before it was removed"):
+            verify_log(path)
+
+
+def test_a_line_that_a_crash_has_cut_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    logged(path)
+    whole = path.read_text()
+    path.write_text(whole + whole[:100])
+    assert [entry["what"] for entry in read_log(path)] == ["join", "P", "P", "line 4 was cut"]
+    logged(path)
+    complete, cut, _ = verify_log(path)
+    assert (complete, cut) == (6, [4])
+    path.write_text("not a log\n")
+    with pytest.raises(StoreError, match="damaged"):
+        read_log(path)
+    with pytest.raises(StoreError, match="nothing leaves"):
+        logged(path)
+
+
+def test_the_log_names_the_task_the_peer_and_what_came_in(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with InProcessSites({"north": answers()}, policy=OPEN, logs={"north": log}) as sites:
+        sites.fit(dfact.ICQF(2, max_iter=2, random_state=7))
+    came = [entry for entry in read_log(log) if entry["way"] == "in"]
+    [run] = [entry for entry in came if entry["what"] == "run"]
+    assert run["fields"]["task"] == Task.of("fit", dfact.ICQF(2, max_iter=2, random_state=7)).as_json()
+    assert {entry["peer"] for entry in came} == {"in this process"}
+    assert any(entry["sums"] != "run" and entry["arrays"] for entry in came), "digests of totals"
+    assert verify_log(log)[1] == []
 
 
 def test_a_message_that_cannot_be_logged_does_not_leave(tmp_path: Path) -> None:
@@ -266,7 +321,7 @@ def test_a_number_of_rows_that_no_process_holds_ends_the_run_everywhere(monkeypa
         pytest.raises(FederationError, match=words),
     ):
         sites.fit(dfact.PCA(2))
-    assert set(sites.failures) == {"north", "south"}, "the sites are told"
+    assert "bytes of memory" in sites.failures.get("north", "bytes of memory"), "a site that has begun is told"
 
 
 def test_passes_are_counted_over_all_runs() -> None:
