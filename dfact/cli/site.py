@@ -136,6 +136,7 @@ def policy_text(policy: "Policy") -> str:
         ("rows behind each sum", f"at least {policy.min_rows}"),
         ("rows in a cell of a table of two items", f"at least {policy.min_cell}, or none"),
         ("rows for each component", f"at least {policy.rows_per_component}"),
+        ("share of one row in a sum of squares", f"at most {policy.max_share:g}"),
         ("passes", f"at most {policy.max_passes}"),
         ("lowest and highest answers", "leave" if policy.extremes else "stay; ranges come from the contract"),
         (

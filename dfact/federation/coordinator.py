@@ -13,7 +13,6 @@ from typing import Any, Self
 import numpy as np
 
 from dfact.engine.environment import as_fields, current_environment, version_mismatch
-from dfact.engine.executors import resolve_executor
 from dfact.errors import DfactError, FederationError
 from dfact.federation.description import Description, PooledDataset, pool
 from dfact.federation.exchange import Exchange
@@ -265,7 +264,7 @@ class Run:
         task = task.with_seed(pooled.fingerprint)
         exchange = self._hub.begin(task, pooled)
         try:
-            _require_memory(pooled, self._hub.resources)
+            self._hub.resources.require(pooled.table_bytes, pooled.sites)
             data: PooledDataset = pooled.dataset()
             executor = CoordinatorExecutor(exchange, pooled.sites, self._hub.resources.planned())
             result = task.run(data, executor, **runtime)
@@ -283,17 +282,6 @@ class Run:
         finally:
             self._hub.withdraw()
         return result
-
-
-def _require_memory(pooled: Description, common: Resources) -> None:
-    """Refuse numbers of rows whose tables fit into the memory of no process, before they are made."""
-    here = Resources.of(resolve_executor("inline", 1).workers(None)).memory
-    if pooled.table_bytes > min(here, common.memory):
-        site, rows = max(pooled.sites, key=lambda each: each[1])
-        found = f"site {site} states {rows} rows; the tables of all rows take {pooled.table_bytes} bytes of memory"
-        raise FederationError(
-            f"{found}, expected at most the {min(here, common.memory)} that are free; leave the site out, or use more memory"
-        )
 
 
 def _given(**arguments: Any) -> dict[str, Any]:

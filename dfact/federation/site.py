@@ -6,7 +6,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -272,10 +272,10 @@ class _LoggedConnection:
     def __init__(self, connection: Connection, log: SiteLog) -> None:
         self._connection, self._log = connection, log
 
-    def call(self, message: Message, rows: int = 0) -> Message:
+    def call(self, message: Message, rows: int = 0, details: Mapping[str, Any] | None = None) -> Message:
         silent = message.fields["kind"] in ("alive", "task")
         if not silent:
-            self._log.record(message, rows)
+            self._log.record(message, rows, details=details)
         answer = self._connection.call(message)
         if not self._log.peer:
             self._log.peer = str(getattr(self._connection, "peer", "")) or "in this process"
@@ -290,15 +290,17 @@ class _RunChannel:
     def __init__(self, connection: _LoggedConnection, run: str) -> None:
         self._connection, self._run = connection, run
 
-    def contribute(self, step: int, message: Message, rows: int = 0) -> Message:
-        return self._request({"kind": "step", "step": step, "message": dict(message.fields)}, message.arrays, rows)
+    def contribute(self, step: int, message: Message, rows: int = 0, details: Mapping[str, Any] | None = None) -> Message:
+        return self._request({"kind": "step", "step": step, "message": dict(message.fields)}, message.arrays, rows, details)
 
     def end(self, digest: str) -> None:
         """Say that the run has ended with this result."""
         self._request({"kind": "ended", "digest": digest})
 
-    def _request(self, fields: dict[str, Any], arrays: Sequence[NDArray[Any]] = (), rows: int = 0) -> Message:
-        answer = self._connection.call(Message({**fields, "run": self._run}, arrays), rows)
+    def _request(
+        self, fields: dict[str, Any], arrays: Sequence[NDArray[Any]] = (), rows: int = 0, details: Mapping[str, Any] | None = None
+    ) -> Message:
+        answer = self._connection.call(Message({**fields, "run": self._run}, arrays), rows, details)
         if answer.fields == UNKNOWN_RUN.fields:
             raise RunLostError("the coordinator does not know this run")
         return answer

@@ -20,7 +20,8 @@ from dfact.errors import DataError, FederationError, ParameterError, StoreError
 from dfact.federation.description import Description
 from dfact.federation.in_process import InProcessSites, MemoryConnection
 from dfact.federation.messages import Message
-from dfact.federation.policy import SUMS, Policy, check_counts, words_that_leave
+from dfact.federation.policy import Policy, words_that_leave
+from dfact.federation.released import SUMS, check_counts
 from dfact.federation.settings import SETTINGS
 from dfact.federation.site import Site
 from dfact.federation.site_log import SiteLog, read_log, verify_log
@@ -31,7 +32,7 @@ from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.psychometrics.correlation import Moments
 from dfact.psychometrics.polychoric import CountedTables, Levels
 
-OPEN = Policy(extremes=True, min_cell=1)
+OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
 
 
 class Recording:
@@ -375,7 +376,10 @@ def test_a_coordinator_chooses_no_row_by_its_parameters(model: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "refused"),
     [
-        (dfact.ICQF(2, max_iter=2), False),
+        (dfact.ICQF(2, max_iter=2), True),
+        (dfact.NMF(2, max_iter=2), True),
+        (dfact.ElasticCP(1, missing="fill", n_init=1, max_iter=2), True),
+        (dfact.FactorAnalysis(1, rotation=None, missing="listwise"), True),
         (dfact.ExpectileMF(2, ridge=0.1, max_iter=2), True),
         (dfact.PCA(2), True),
         (dfact.NMF(2, loss="kullback-leibler", max_iter=2), True),
