@@ -78,7 +78,13 @@ class Recording:
         return found
 
     def site(self, name: str, connection: Any) -> Site:
-        return Site(name, self.data[name], connection, policy=Policy(extremes=True, min_cell=1), executor=InlineExecutor())
+        return Site(
+            name,
+            self.data[name],
+            connection,
+            policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0),
+            executor=InlineExecutor(),
+        )
 
 
 def serve(site: Site) -> None:

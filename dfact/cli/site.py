@@ -1,5 +1,6 @@
 """``dfact site``: a site of a fit across sites, whose rows stay there."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,24 +136,37 @@ def policy_text(policy: "Policy") -> str:
         ("rows behind each sum", f"at least {policy.min_rows}"),
         ("rows in a cell of a table of two items", f"at least {policy.min_cell}, or none"),
         ("rows for each component", f"at least {policy.rows_per_component}"),
+        ("share of one row in a sum of squares", f"at most {policy.max_share:g}"),
         ("passes", f"at most {policy.max_passes}"),
         ("lowest and highest answers", "leave" if policy.extremes else "stay; ranges come from the contract"),
+        (
+            "narrower ranges of parameters",
+            ", ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in policy.ranges.items()) or "none",
+        ),
         ("sums that stay in addition", ", ".join(policy.forbidden_sums) or "none"),
+        ("refusals, each an answer of one bit", f"at most {policy.max_refusals}"),
+        ("contracts to compare with", f"at most {policy.max_contracts}"),
     ]
     return str(align_columns([(f"  {name}", text) for name, text in rows]))
 
 
 @site.command("log", epilog=example("dfact site log dfact-demo/north/log.jsonl"))
 @click.argument("file", type=path_type)
+@click.option("--verify", is_flag=True, help="Check instead that no line was altered, and none removed before another.")
 @json_option
-def log_command(file: Path) -> None:
+def log_command(file: Path, verify: bool) -> None:
     """Summarize the log FILE: what has left this site.
 
     For each run and pass, prints the number of messages, arrays and bytes, and the fewest rows behind one. The file itself has a line
     for each message, with the digest of each array.
     """
-    from dfact.federation.site_log import read_log, summarize
+    from dfact.federation.site_log import read_log, summarize, verify_log
 
+    if verify:
+        complete, cut, last = verify_log(file)
+        torn = f" A crash has cut line {', '.join(map(str, cut))}." if cut else ""
+        click.echo(f"{complete} lines follow from one another.{torn} Digest of the last: {last}.")
+        return
     entries = read_log(file)
     table = summarize(entries)
     if wants_json():
@@ -189,5 +203,8 @@ def policy_command() -> None:
     default = Policy()
     for field in fields(default):
         value = getattr(default, field.name)
+        if isinstance(value, Mapping):
+            click.echo(f"# [{field.name}]  # narrower ranges of parameters, such as: beta = [0, 0.5]")
+            continue
         shown = str(value).lower() if isinstance(value, bool) else list(value) if isinstance(value, tuple) else value
         click.echo(f"{field.name} = {shown}".replace("'", '"'))

@@ -5,11 +5,15 @@ for a pass, and gets the total of all sites back. No code, no pass and no broadc
 
     description, contract   the columns and counts of a site's data, and the columns that all sites must have
     policy, site_log    what may leave a site, and what has left
+    carriers            how many rows carry a sum
+    released            the sums that may leave
+    ledger              what a site remembers over all runs
+    settings            the parameters that a coordinator may set, with their ranges
     tasks, resources    what a coordinator may ask for, and the memory and processes that sites have for it
     sessions            passes over the rows of a site, and over none at the coordinator
     exchange            the steps of a run: contributions of the sites, and totals
     site, coordinator   the programs of both
-    messages, transport     text and arrays as bytes, over gRPC with certificates
+    messages, packing, transport    text, arrays and sums as bytes, over gRPC with certificates
     sites_file          the coordinator's settings
     in_process          sites in threads of one process
 """

@@ -59,6 +59,8 @@ class Hub:
         if site not in self.sites:
             raise FederationError(f"site {site!r} is not one of {', '.join(self.sites)}")
         kind = message.get("kind", str)
+        if kind == "contract":
+            return Message({"kind": "contract"}) if self._contract is None else self._contract.message("contract")
         if kind == "join":
             return self._join(site, message)
         if kind == "task":
@@ -107,8 +109,7 @@ class Hub:
             self._refusals.pop(site, None)
             self._resources[site] = resources
             self._changed.notify_all()
-        contract = self._contract
-        return Message({"kind": "joined"}) if contract is None else contract.message("joined")
+        return Message({"kind": "joined"})
 
     def _task(self, site: str, after: str, alive: Callable[[], bool]) -> Message:
         """Wait for another run than ``after``, and return it."""
@@ -124,7 +125,9 @@ class Hub:
                     return Message({"kind": "wait"})
                 self._changed.wait(min(rest, 1.0))
             if self._offer is None or self._run == after:
-                return Message({"kind": "closed", "completed": self._completed})
+                missed = self._run not in ("", after, *self._completed)
+                failure = self.exchange.failure if missed and self.exchange is not None else None
+                return Message({"kind": "closed", "completed": self._completed, "failure": failure or ""})
             return self._offer
 
     def wait_for_sites(self, on_change: Callable[[Sequence[str]], None] = lambda _: None) -> Description:
@@ -260,9 +263,10 @@ class Run:
         pooled = self._hub.wait_for_sites(self._on_change)
         task = task.with_seed(pooled.fingerprint)
         exchange = self._hub.begin(task, pooled)
-        data: PooledDataset = pooled.dataset()
-        executor = CoordinatorExecutor(exchange, [site for site, _ in pooled.sites], self._hub.resources.planned())
         try:
+            self._hub.resources.require(pooled.table_bytes, pooled.sites)
+            data: PooledDataset = pooled.dataset()
+            executor = CoordinatorExecutor(exchange, pooled.sites, self._hub.resources.planned())
             result = task.run(data, executor, **runtime)
             self._hub.end(record_sites(result, pooled))
         except DfactError as error:

@@ -188,6 +188,8 @@ class Description:
             kind = "i" if name == "observed" else "f"
             if array.shape != shape or array.dtype.kind != kind:
                 raise FederationError(f"{name} of a description is an array {array.dtype} {array.shape}, expected numbers {shape}")
+        if not np.isfinite(self.offset).all():
+            raise FederationError("offset of a description holds a value that is not finite, expected numbers")
         rows = sum(n for _, n in self.sites)
         if not ((self.observed >= 0) & (self.observed <= rows)).all():
             raise FederationError(f"a description has {self.observed.max()} observed entries in a column of {rows} rows")
@@ -197,6 +199,11 @@ class Description:
         expected, labels = self.columns_alone(), [str(label) for label in dataset.column_labels]
         if len(labels) != len(self.columns):
             return f"it has {len(labels)} columns, expected {len(self.columns)}"
+        other = np.flatnonzero(np.asarray(dataset.offset) != self.offset)
+        if other.size and labels == list(self.columns):
+            j = int(other[0])
+            told = f"answers to {labels[j]!r} do not begin at {self.offset[j]:g}, as those of the contract do"
+            raise WithheldError(told, f"they begin at {dataset.offset[j]:g}; import the data with the valid_range of the contract")
         difference = find_difference(expected, dataset)
         if difference is None and not self.extremes:
             low, high = dataset.valid_range.T

@@ -96,8 +96,12 @@ class InProcessSites(SitesBase):
         while True:
             try:
                 run = site.next_task()
-                if run is None:
-                    return
+            except DfactError as error:
+                self.failures[name] = str(error)
+                return
+            if run is None:
+                return
+            try:
                 self.results[name] = site.carry_out(run)[1]
             except DfactError as error:
                 self.failures[name] = str(error)

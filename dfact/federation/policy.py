@@ -1,9 +1,9 @@
 """The policy of a site: what may leave it, and for whom."""
 
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from itertools import combinations, pairwise
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from itertools import combinations
 from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
@@ -13,83 +13,15 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.weights import WeightSummary
-from dfact.engine.driver import FusedSums
 from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError, ParameterError
+from dfact.federation.carriers import Carriers, carriers_of_confounder, carriers_of_entries
+from dfact.federation.released import BY_COLUMN, COUNTS, SUMS, WITHHELD, cells_of, flatten, groups
+from dfact.federation.settings import SETTINGS
 from dfact.federation.tasks import Task
 from dfact.lazy import pd
-from dfact.models.binomial.growth import FigureSums
-from dfact.models.pca.passes import HeldOutSquares
-from dfact.psychometrics.item_sums import ItemSums
-from dfact.psychometrics.polychoric import Levels, PairTables
 
-SUMS: Mapping[str, str] = {
-    "alpha_sums": "sums of the changes of alpha without each row, and of their squares",
-    "binomial_figures": "log likelihoods and gradients of allele frequencies, summed over rows; sums and moments of memberships",
-    "binomial_counts": "numbers of observed genotypes",
-    "binomial_deviance": "sums of deviances",
-    "binomial_projection": "sums of log likelihoods",
-    "binomial_start": "products of random numbers and genotypes, summed over rows",
-    "binomial_step": "gradients and curvatures of allele frequencies, summed over rows",
-    "binomial_totals": "sums of memberships",
-    "binomial_value": "sums of log likelihoods",
-    "binomial_window": "products of changes of memberships, summed over rows",
-    "bounded_nmf": "products of row factors with one another and with the answers, summed over rows",
-    "bounded_nmf_differences": "products of confounders with one another, with factors and with residuals, summed over rows",
-    "bounded_nmf_rows": "sums of squares of residuals; moments of answers and of row factors",
-    "counted_tables": "numbers of rows for each pair of answers to two items",
-    "cp": "products of row factors with one another and with the data, summed over rows",
-    "cp_growth": "products of row factors with one another and with the data, summed over rows; moments of row factors",
-    "cp_rows": "sums of squared residuals",
-    "cp_slices": "sums of squares of the data's slices",
-    "cp_support": "numbers of row factors above zero",
-    "cp_unfolding_grams": "products of the data's columns, summed over rows",
-    "expectile": "products of row factors with one another and with the data, summed over rows",
-    "expectile_growth": "products of row factors and gradients, summed over rows; moments of row factors",
-    "expectile_rows": "sums of losses",
-    "factor_scores": "moments of scores and of residuals",
-    "fused": "the sums of several fits that share a pass",
-    "item_sums": "sums and numbers of answers to the items, and of their products",
-    "moments": "products of the columns, summed over rows",
-    "nmf_divergence": "products of row factors and quotients, summed over rows",
-    "nmf_divergence_rows": "sums of divergences",
-    "nmf_losses": "sums of losses",
-    "none": "nothing",
-    "pca_columns": "sums and squares of the columns",
-    "pca_expectation": "products of expected scores with one another and with the data, summed over rows",
-    "pca_held_out": "sums of squared held-out errors",
-    "pca_likelihood": "sums of log likelihoods",
-    "pca_measured_scores": "moments of scores and of residuals",
-    "pca_pairs": "products of the columns, summed over rows",
-    "pca_residuals": "sums of squared residuals",
-    "pca_scores": "products of scores, summed over rows",
-    "squared_errors": "sums of squared held-out errors",
-    "svd_gram": "products of the columns, summed over rows",
-    "svd_product": "products of sketches and data, summed over rows",
-    "svd_signs": "squares of positive and negative scores, summed over rows",
-    "svd_tiles": "products of the columns' sketches",
-    "weighted_moments": "weights, and products of the columns, summed over rows",
-}
-"""The sums that may leave a site by their names in messages and checkpoints, with what they hold. All others stay: sums that hold
-single rows, such as rows that a search has found, and sums that have not been reviewed yet."""
-_WITHHELD: Mapping[str, str] = {"weighted_tables": "has sums of weights by cell, which do not tell how many rows are behind them"}
-"""Reasons for sums that stay."""
-_COUNTS: Mapping[str, tuple[str, ...]] = {
-    "alpha_sums": ("rows",),
-    "counted_tables": ("rows",),
-    "item_sums": ("counts",),
-    "moments": ("counts", "rows"),
-    "pca_columns": ("rows",),
-    "pca_likelihood": ("rows",),
-    "pca_pairs": ("counts", "rows"),
-    "weighted_moments": ("counts", "rows"),
-}
-"""The fields of sums that hold the numbers of rows behind them, which missing answers make fewer than the rows of a pass."""
-
-
-_BY_COLUMN = frozenset({"bounded_nmf_differences", "cp_growth", "expectile", "expectile_growth", "nmf_divergence", "pca_expectation"})
-"""Sums with products of row factors over the rows that have an entry in each column. Others, such as those of ICQF, fill missing
-entries by the model, or count pairs of answers."""
+_ROUNDING = 1e-9
 
 
 class WithheldError(FederationError):
@@ -120,21 +52,31 @@ class Policy:
     tasks : tuple of str
         What may be asked: "fit", "select" and "describe"; all by default.
     forbidden_sums : tuple of str
-        Names of sums that do not leave although dfact's list of :data:`SUMS` permits them.
+        Names of sums that do not leave although dfact's list :data:`dfact.federation.released.SUMS` permits them.
     min_rows : int
         Number of rows behind each sum, at least: of the data, of a pass over a sample of it, of the answers to an item or to two, of
-        each level of a confounder, and of each block of rows in cross-validation. With weights, also the effective number of rows
-        (Kish 1965) of the data and of each level.
+        each level of a confounder, and of each block of rows in cross-validation. Also the effective number of rows (Kish 1965) by
+        their weights in a sum: factors, values of a continuous confounder, and survey weights, also of each level.
     min_cell : int
         Number of rows behind each cell of a table of two items, of two confounders, or of an item's lowest and highest answers, at
         least, except empty cells. A missing answer counts as a level: the sums over all rows less those over the rows with an answer
-        are sums over the rows without.
+        are sums over the rows without. Also the effective number of rows by their answers to an item above its lowest answer, and
+        below its highest one.
     rows_per_component : int
         Number of rows for each component of a model, at least: the sums of a component that few rows have are sums over these rows.
+    max_share : float
+        Share of one row in a sum of squares, at most: of its factor, its answer to an item, or its value of a confounder.
     max_passes : int
         Number of passes over the rows whose sums leave while the site's program runs, at most.
     extremes : bool
         Whether the lowest and the highest answer to each item leave. If not, ranges come from the contract.
+    max_refusals : int
+        Number of refusals that the coordinator reads, in all runs, at most: each is an answer of one bit. Then the site does not join.
+    max_contracts : int
+        Number of different contracts that the site compares its data with, in all runs, at most.
+    ranges : dict of str to (low, high)
+        Narrower ranges of numbers that a coordinator may set, by the name of the parameter, as a table ``[ranges]``. Without, those of
+        :data:`dfact.federation.settings.SETTINGS` hold.
     """
 
     models: tuple[str, ...] = ()
@@ -143,8 +85,12 @@ class Policy:
     min_rows: int = 50
     min_cell: int = 10
     rows_per_component: int = 10
+    max_share: float = 0.1
     max_passes: int = 10_000
     extremes: bool = False
+    max_refusals: int = 20
+    max_contracts: int = 1
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> "Policy":
@@ -159,21 +105,31 @@ class Policy:
         for name, value in found.items():
             if name not in known:
                 raise ParameterError(f"the policy {path} has the field {name!r}, expected some of {', '.join(known)}")
+            if name == "ranges":
+                found[name] = _ranges(value, path)
+                continue
             kind: Any = known[name]
             listed = bool(get_args(kind))
             valid = isinstance(value, list) and all(isinstance(each, str) for each in value) if listed else type(value) is kind
+            if kind is float:
+                valid = type(value) in (int, float) and 0 <= value <= 1
             if not valid or (kind is int and value < 0):
-                expected = "a list of texts" if listed else "true or false" if kind is bool else "a whole number of at least 0"
+                names = {bool: "true or false", float: "a number from 0 to 1"}
+                expected = "a list of texts" if listed else names.get(kind, "a whole number of at least 0")
                 raise ParameterError(f"{name} of the policy {path} is {value!r}, expected {expected}")
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
         return cls(**values)
 
-    def check_task(self, task: Task, rows: int) -> None:
-        """Refuse a task that this policy does not name, or whose sums would have too few of the site's ``rows`` behind them."""
+    def check_task(self, task: Task, rows: int, n_items: int | None = None) -> None:
+        """Refuse a task that this policy does not name, or whose sums would have too few of the site's ``rows`` behind them.
+
+        Lists with a number for each item have ``n_items``.
+        """
         if task.kind not in self.tasks:
             raise FederationError(f"the policy forbids to {task.kind}; it allows {', '.join(self.tasks) or 'nothing'}")
         if self.models and task.model is not None and task.model not in self.models:
             raise FederationError(f"the policy forbids the model {task.model}; it allows {', '.join(self.models)}")
+        task.check_settings(self.ranges, n_items)
         needed, each = task.n_components * self.rows_per_component, rows // task.row_blocks
         if needed > rows:
             found = f"{task.n_components} components need {needed} rows with rows_per_component={self.rows_per_component} of the policy"
@@ -202,6 +158,42 @@ class Policy:
                     raise WithheldError(told, f"{level!r} of {each.name!r} has {count} rows; merge it with another")
         self._check_pairs(dataset.confounders)
         self._check_weights(dataset)
+        self._check_values(dataset)
+
+    def _check_values(self, dataset: Dataset) -> None:
+        """Refuse items that are the same for all but a few rows, and continuous confounders that are."""
+        m = dataset.statistics.observed.size
+        found = self._carried(carriers_of_entries(dataset), self.min_cell)
+        if found is not None:
+            number, details = found
+            shown = str(dataset.column_labels.reshape(-1)[number % m]) if m == len(dataset.column_labels) else str(number % m)
+            told = f"a column is the same for all but a few rows: min_cell={self.min_cell} or max_share={self.max_share:g} of the policy"
+            raise WithheldError(told, f"{shown!r} {details}; leave it out, or merge it with another")
+        weights = None if dataset.weights is None else dataset.weights.to_numpy()
+        for each in dataset.confounder_summaries():
+            if each.levels or dataset.confounders is None:
+                continue
+            limits = dataset.confounder_ranges.get(each.name)
+            ends = (each.minimum, each.maximum) if limits is None else (limits.low, limits.high)
+            found = self._carried(carriers_of_confounder(dataset.confounders[each.name], *ends, weights), self.min_rows)
+            if found is not None:
+                told = f"few rows decide a continuous confounder: min_rows={self.min_rows} or max_share={self.max_share:g} of the policy"
+                raise WithheldError(told, f"{each.name!r} {found[1]}; leave it out, or make it a level of many rows")
+
+    def _carried(self, carriers: Carriers, least: int) -> tuple[int, str] | None:
+        """Return the first column of sums that fewer effective rows carry, or that one row dominates, in words; None without."""
+        effective, shares = carriers.effective, carriers.shares
+        bad = np.flatnonzero((effective < least * (1 - _ROUNDING)) | (shares > self.max_share * (1 + _ROUNDING)))
+        if not bad.size:
+            return None
+        return int(bad[0]), f"has {effective[bad[0]]:.1f} effective rows, and a row with {shares[bad[0]]:.1%} of the squares"
+
+    def check_carriers(self, carriers: Carriers, what: str) -> None:
+        """Refuse sums weighted by factors that few rows have, or that one row dominates."""
+        found = self._carried(carriers, self.min_rows)
+        if found is not None:
+            told = f"few rows carry the factors in {what}: min_rows={self.min_rows} or max_share={self.max_share:g} of the policy"
+            raise WithheldError(told, f"column {found[0]} {found[1]}; fewer components, or a smaller penalty")
 
     def _check_weights(self, dataset: Dataset) -> None:
         """Refuse weights with which few rows decide sums over many: of all rows, or of those of a level of a confounder."""
@@ -237,26 +229,37 @@ class Policy:
         ``rows`` is the number of rows behind them, ``what`` the name of the pass, ``broadcast`` what the pass was given, and ``missing``
         the number of rows without an entry in each column.
         """
-        for part, given in _flatten(sums, broadcast):
+        for part, given in flatten(sums, broadcast):
             name = part.checkpoint_name or type(part).__name__
             if name not in SUMS:
-                raise FederationError(f"{what} returns {name!r}, which {_WITHHELD.get(name, 'shows single rows or is not known not to')}")
+                raise FederationError(f"{what} returns {name!r}, which {WITHHELD.get(name, 'shows single rows or is not known not to')}")
             if name in self.forbidden_sums:
                 raise FederationError(f"the policy forbids {what}: {SUMS[name]} do not leave")
-            counts = [np.asarray(rows // _groups(part)), *(np.asarray(getattr(part, field)) for field in _COUNTS.get(name, ()))]
+            counts = [np.asarray(rows // groups(part)), *(np.asarray(getattr(part, field)) for field in COUNTS.get(name, ()))]
             behind = min((int(each[each > 0].min()) for each in counts if (each > 0).any()), default=0)
             if behind < self.min_rows:
                 told = f"{what} sums over fewer rows than min_rows={self.min_rows} of the policy"
                 raise WithheldError(told, f"over {behind}; rows with missing answers do not count in all sums")
-            if name in _BY_COLUMN and missing is not None and self._is_small(missing):
+            if name in BY_COLUMN and missing is not None and self._is_small(missing):
                 told = f"{what} has sums by column, and a column lacks fewer entries than min_cell={self.min_cell} of the policy"
                 raise WithheldError(told, "the sums over all rows less these are those of the rows without; leave such columns or rows out")
-            if any(map(self._is_small, _cells(part, given))):
+            if any(map(self._is_small, cells_of(part, given))):
                 told = f"{what} has cells of fewer rows than min_cell={self.min_cell} of the policy"
                 raise WithheldError(told, f"in {SUMS[name]}, where a missing answer is a level; merge rare levels in the data of all sites")
 
     def _is_small(self, cells: NDArray[Any]) -> bool:
         return bool(((cells > 0) & (cells < self.min_cell)).any())
+
+
+def _ranges(found: Any, path: str | PathLike[str]) -> dict[str, tuple[float, float]]:
+    """Return the table of ranges of a policy; raise ParameterError if it is not one."""
+    known = {name for settings in SETTINGS.values() for name, setting in settings.items() if setting.low <= setting.high}
+    for name, limits in found.items() if isinstance(found, dict) else [("", found)]:
+        numbers = isinstance(limits, list) and len(limits) == 2 and all(type(each) in (int, float) for each in limits)
+        if name not in known or not numbers or not limits[0] <= limits[1]:
+            expected = f"a table of [LOW, HIGH] by parameter, some of {', '.join(sorted(known))}"
+            raise ParameterError(f"ranges of the policy {path} has {name!r} = {limits!r}, expected {expected}")
+    return {name: (float(low), float(high)) for name, (low, high) in found.items()}
 
 
 class Gate:
@@ -268,50 +271,18 @@ class Gate:
     def __init__(self, policy: Policy, missing: NDArray[Any]) -> None:
         self._policy, self._missing, self._passes = policy, missing, 0
 
-    def check(self, sums: PartialSums, rows: int, what: str, broadcast: Any = None) -> None:
-        """Refuse sums that the policy does not permit, and more passes than it permits; see :meth:`Policy.check_sums`."""
+    def check(self, sums: PartialSums, rows: int, what: str, broadcast: Any = None, carriers: Carriers | None = None) -> dict[str, Any]:
+        """Refuse sums that the policy does not permit, and more passes than it permits; see :meth:`Policy.check_sums`.
+
+        Returns what the log says of them: the effective rows behind them, and the largest share of one row in a sum of squares.
+        """
         if self._passes >= self._policy.max_passes:
             raise FederationError(f"the policy allows {self._policy.max_passes} passes, and {what} would be one more")
         self._policy.check_sums(sums, rows, what, broadcast, self._missing)
+        details: dict[str, Any] = {}
+        if carriers is not None and carriers.squares.size:
+            self._policy.check_carriers(carriers, what)
+            effective, share = float(carriers.effective.min()), float(carriers.shares.max())
+            details = {"effective_rows": round(min(effective, rows), 1), "largest_share": round(share, 4)}
         self._passes += 1
-
-
-def _groups(sums: PartialSums) -> int:
-    """Return the number of groups to which the rows of these sums are dealt."""
-    figures = sums.log_likelihood if isinstance(sums, FigureSums) else sums.squares if isinstance(sums, HeldOutSquares) else np.empty(1)
-    return max(1, figures.size)
-
-
-def _cells(sums: Any, broadcast: Any) -> Iterator[NDArray[Any]]:
-    """Yield numbers of rows with two answers, with an answer and without another, or with the lowest or the highest answer."""
-    if isinstance(sums, PairTables):
-        yield sums.counts
-        if isinstance(broadcast, Levels):
-            yield from _answers_without_another(sums, broadcast)
-    elif isinstance(sums, ItemSums):
-        yield from (sums.floor, sums.ceiling)
-    elif sums.checkpoint_name in ("moments", "pca_pairs", "weighted_moments"):
-        counts = np.asarray(sums.counts)
-        yield np.rint(counts.diagonal()[:, None] - counts)
-
-
-def _answers_without_another(tables: PairTables, levels: Levels) -> Iterator[NDArray[Any]]:
-    """Yield, for each item of the span and all before it, the numbers of rows that gave an answer to one and none to the other."""
-    first, last = int(tables.span[0]), int(tables.span[1])
-    begins = [slot * (slot + 1) // 2 - first * (first + 1) // 2 for slot in range(last + 1)]
-    answers = np.zeros(last, np.int64)
-    answers[first:] = [tables.counts[begins[slot + 1] - 1] for slot in range(first, last)]
-    starts = levels.starts[levels.starts <= last]
-    for number, (start, stop) in enumerate(pairwise(starts)):
-        if first <= start and number:
-            both = np.stack([tables.counts[begins[slot] : begins[slot] + start] for slot in range(start, stop)])
-            yield answers[start:stop, None] - np.add.reduceat(both, starts[:number], axis=1)
-            yield (answers[:start] - both.sum(axis=0))[first:]
-
-
-def _flatten(sums: PartialSums, broadcast: Any) -> Iterator[tuple[PartialSums, Any]]:
-    """Yield the sums with what their pass was given, and those of each fit if they are fused."""
-    yield sums, broadcast
-    if isinstance(sums, FusedSums):
-        for part, given in zip(sums.parts, broadcast or [None] * len(sums.parts), strict=True):
-            yield from _flatten(part, given)
+        return details

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import WorkerResources
 from dfact.errors import FederationError
 from dfact.federation.messages import Message, short
@@ -43,6 +44,14 @@ class Resources:
             stated = f"{short(found.memory)} bytes of memory, {short(found.threads)} threads and {short(found.workers)} workers"
             raise FederationError(f"a message states {stated}, which no machine has")
         return found
+
+    def require(self, table_bytes: int, sites: Iterable[tuple[str, int]]) -> None:
+        """Refuse numbers of rows whose tables do not fit into the memory of every process, before they are made."""
+        free = min(self.memory, Resources.of(InlineExecutor().workers(None)).memory)
+        if table_bytes > free:
+            site, rows = max(sites, key=lambda each: each[1])
+            found = f"site {site} states {rows} rows; the tables of all rows take {table_bytes} bytes of memory"
+            raise FederationError(f"{found}, expected at most the {free} that are free; leave the site out, or use more memory")
 
     def as_fields(self) -> dict[str, int]:
         """Return them as fields of a message."""

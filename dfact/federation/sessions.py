@@ -6,30 +6,31 @@ the order of the sites, and returns the total. These are the sums of :func:`dfac
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-import numpy as np
 import zarr
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.engine.block_state import CheckpointedState, PartitionStates
-from dfact.engine.checkpoint import pack, unpack
 from dfact.engine.column_map import ColumnMap
-from dfact.engine.driver import FusedPass, FusedSums
+from dfact.engine.driver import FusedPass
 from dfact.engine.environment import Environment, current_environment, distinct
 from dfact.engine.memory_plan import Plan, WorkerResources, make_plan
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import PARTIAL_SUMS, PartialSums, RunPass, TiledPass
+from dfact.engine.passes import PartialSums, RunPass, TiledPass
 from dfact.engine.reduction import Leaves, TreeSum
 from dfact.engine.session import Arrays, CheckpointableSession, Executor
 from dfact.engine.tiles import TileStates, TileStep, n_columns, split_sums
 from dfact.errors import FederationError
+from dfact.federation.carriers import CarriedPass, Carriers, CarriersPass, is_weighted
 from dfact.federation.exchange import RECORDED, Exchange
 from dfact.federation.messages import Message, short
-from dfact.federation.policy import SUMS, Gate
+from dfact.federation.packing import check_finite, check_same_shape, packed_message, unpacked
+from dfact.federation.policy import Gate
+from dfact.federation.released import check_counts
 
 P = TypeVar("P", bound=PartialSums)
 _TILED = "tiled"
@@ -39,8 +40,8 @@ _TILED = "tiled"
 class Channel(Protocol):
     """A site's way to the coordinator."""
 
-    def contribute(self, step: int, message: Message, rows: int = 0) -> Message:
-        """Log a contribution to a step with the number of rows behind it, send it, and return the total."""
+    def contribute(self, step: int, message: Message, rows: int = 0, details: Mapping[str, Any] | None = None) -> Message:
+        """Log a contribution to a step with the number of rows behind it and ``details``, send it, and return the total."""
         ...
 
 
@@ -138,19 +139,27 @@ class SiteSession(_FederatedSession):
         what, own = pass_name(request), self._own(request)
         rows = self._rows(own)
         if rows:
-            sums = self._inner.run(own)
-            if isinstance(request.pass_, TiledPass):
-                sums = replace(sums, **self._inner.tiled_sums())
+            sums, carriers = self._carried(own)
             sums.count_gathered()
-            self._gate.check(sums, rows, what, request.broadcast)
+            details = self._gate.check(sums, rows, what, request.broadcast, carriers)
             message = packed_message(sums, what)
-            reply = self._channel.contribute(self._steps.count, message, rows)
+            reply = self._channel.contribute(self._steps.count, message, rows, details)
             _require_tiled(reply, request, "the checkpoint of the coordinator is ahead of this site")
-            _check_same_shape(reply, message)
+            check_same_shape(reply, message)
+            check_finite(reply)
         else:
             reply = self._channel.contribute(self._steps.count, Message({"kind": "nothing", "pass": what}))
-        total: P = _unpacked(reply)
+        total: P = unpacked(reply)
         return total
+
+    def _carried(self, own: RunPass[Any]) -> tuple[Any, Carriers]:
+        """Run a pass over the rows of this site; return its sums, and what carries them."""
+        if not isinstance(own.pass_, TiledPass):
+            both = self._inner.run(replace(own, pass_=CarriedPass.of(own.pass_)))
+            return both.sums, both.carriers
+        sums = self._inner.run(own)
+        sums = replace(sums, **self._inner.tiled_sums())
+        return sums, self._inner.run(RunPass(CarriersPass(is_weighted(own.pass_)), sample=own.sample))
 
     def _own(self, request: RunPass[P]) -> RunPass[P]:
         """Return a request with the numbers that sampled partitions of this site have here, without those of other sites."""
@@ -207,7 +216,7 @@ class SiteSession(_FederatedSession):
 class CoordinatorSession(_FederatedSession):
     """The session of the coordinator, which has no rows: it adds up what the sites contribute."""
 
-    def __init__(self, exchange: Exchange, sites: Sequence[str], steps: Steps, layout: Layout, columns: int) -> None:
+    def __init__(self, exchange: Exchange, sites: Mapping[str, int], steps: Steps, layout: Layout, columns: int) -> None:
         super().__init__(steps)
         self._exchange, self._sites, self._layout = exchange, sites, layout
         self.tile_states = TileStates(columns)
@@ -221,7 +230,7 @@ class CoordinatorSession(_FederatedSession):
         recorded = next((site for site in self._sites if found[site].fields.get("kind") == "recorded"), None)
         message = self._add(found, request, what) if recorded is None else self._exchange.ask(recorded)
         _require_tiled(message, request, f"the checkpoint of site {recorded} is ahead of the coordinator")
-        total: P = _unpacked(message)
+        total: P = unpacked(message)
         self._exchange.publish(message)
         return total
 
@@ -245,8 +254,10 @@ class CoordinatorSession(_FederatedSession):
             if found[site].fields.get("kind") != "sums":
                 raise FederationError(f"site {site} sends nothing for the pass {what}, expected the sums over its rows")
             try:
-                sums = _unpacked(found[site])
-                _check_same_shape(found[site], found[taking[0]])
+                check_finite(found[site])
+                sums = unpacked(found[site])
+                check_same_shape(found[site], found[taking[0]])
+                check_counts(sums, self._sites[site])
                 total.add((leaves.segment_depth, number), sums)
             except FederationError as error:
                 raise FederationError(f"site {site}: {error}") from error
@@ -287,12 +298,12 @@ class SiteExecutor:
 
 
 class CoordinatorExecutor:
-    """The executor of the coordinator; ``memory`` is that of the sites."""
+    """The executor of the coordinator; ``memory`` is that of the sites, which are given with their numbers of rows."""
 
     kind = "sites"
 
-    def __init__(self, exchange: Exchange, sites: Sequence[str], memory: WorkerResources) -> None:
-        self._exchange, self._sites, self._memory = exchange, sites, memory
+    def __init__(self, exchange: Exchange, sites: Sequence[tuple[str, int]], memory: WorkerResources) -> None:
+        self._exchange, self._sites, self._memory = exchange, dict(sites), memory
         self._steps = Steps()
 
     def workers(self, memory_limit: int | str | None) -> WorkerResources:
@@ -311,56 +322,8 @@ def pass_name(request: RunPass[Any]) -> str:
     return type(pass_).__name__
 
 
-def packed_message(sums: PartialSums, what: str) -> Message:
-    """Return sums as a message."""
-    arrays: list[NDArray[Any]] = []
-    described, _ = pack(sums, arrays.append)
-    return Message({"kind": "sums", "pass": what, "sums": described}, arrays)
-
-
-def _unpacked(message: Message) -> Any:
-    """Return the sums of a message, in arrays of their own; raise FederationError if it holds none of a registered class."""
-    described, count = message.get("sums", dict), len(message.arrays)
-    if sorted(_array_numbers(described)) != list(range(count)):
-        raise FederationError(f"a message's sums do not refer to each of its {count} arrays once")
-    try:
-        return unpack(described, [np.array(array) for array in message.arrays])
-    except (TypeError, ValueError) as error:
-        raise FederationError(f"sums of type {described['type']!r} have other fields than this version of dfact expects") from error
-
-
-def _array_numbers(described: Mapping[str, Any], depth: int = 0) -> Iterator[int]:
-    """Yield the numbers of the arrays of sums; refuse a description that is not what :func:`dfact.engine.checkpoint.pack` returns."""
-    kind = described.get("type")
-    if not isinstance(kind, str) or kind not in SUMS or kind not in PARTIAL_SUMS or depth > 1:
-        raise FederationError(f"a message holds sums of type {short(kind)}, expected one that dfact knows")
-    names = {field.name for field in fields(PARTIAL_SUMS[kind])}
-    if described.keys() - {"type"} != names:
-        raise FederationError(f"sums of type {kind!r} have other fields than this version of dfact expects")
-    for name in names:
-        value = described[name]
-        if PARTIAL_SUMS[kind] is FusedSums and isinstance(value, list) and all(isinstance(part, dict) for part in value):
-            for part in value:
-                yield from _array_numbers(part, depth + 1)
-        elif PARTIAL_SUMS[kind] is not FusedSums and type(value) is int:
-            yield value
-        else:
-            raise FederationError(f"{name} of a message's sums is {short(value)}, expected the number of an array")
-
-
 def _require_tiled(total: Message, request: RunPass[Any], found: str) -> None:
     """Refuse the total of a tiled pass that a checkpoint has recorded without its tiled sums."""
     if isinstance(request.pass_, TiledPass) and any(array.shape[-1:] == (0,) for array in total.arrays):
         text = f"{found} by more than one pass, and has no longer the sums by columns of {pass_name(request)}"
         raise FederationError(f"{text}; delete the checkpoints of this fit at all sites and at the coordinator, and start it again")
-
-
-def _check_same_shape(message: Message, expected: Message) -> None:
-    """Refuse sums of another class, or of another type or shape in any array, than those expected."""
-    if message.fields.get("sums") != expected.fields.get("sums"):
-        raise FederationError("the sums are of another type than expected")
-    found, known = ([(array.dtype.str, array.shape) for array in each.arrays] for each in (message, expected))
-    if found != known:
-        number = next((i for i, (mine, theirs) in enumerate(zip(found, known, strict=False)) if mine != theirs), len(known))
-        here, there = (str(each[number]) if number < len(each) else "nothing" for each in (found, known))
-        raise FederationError(f"array {number} of the sums is {here}, expected {there}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -17,11 +18,12 @@ from dfact.data.dataset import Dataset
 from dfact.engine.environment import as_fields, current_environment
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import WorkerResources
-from dfact.errors import DfactError, FederationError
+from dfact.errors import DfactError, FederationError, StoreError
 from dfact.federation.coordinator import UNKNOWN_RUN, models_of, record_sites
 from dfact.federation.description import Description
+from dfact.federation.ledger import Ledger
 from dfact.federation.messages import Message, short
-from dfact.federation.policy import Gate, Policy, words_that_leave
+from dfact.federation.policy import Gate, Policy, WithheldError, words_that_leave
 from dfact.federation.resources import Resources
 from dfact.federation.sessions import SiteExecutor
 from dfact.federation.site_log import SiteLog
@@ -76,6 +78,7 @@ class Site:
     ) -> None:
         self._name, self._dataset = name, dataset
         self._policy = Policy() if policy is None else policy
+        self._ledger = Ledger(log)
         self._log, self._executor = SiteLog(log), resolve_executor(executor, dataset.source.layout.n_partitions)
         self._connection = _LoggedConnection(connection, self._log)
         self._checkpoints = None if checkpoint is None else Path(checkpoint).absolute()  # workers may have another working folder
@@ -90,13 +93,17 @@ class Site:
     def join(self) -> None:
         """Check the data against the policy, describe it to the coordinator, and check it against the contract."""
         try:
+            self._ledger.require_refusals_left(self._policy.max_refusals)
             self._join()
         except DfactError as error:
+            if not isinstance(error, StoreError):
+                self._ledger.count_refusal()
             self._send({"kind": "refused", "text": words_that_leave(error)})
             raise
 
     def _join(self) -> None:
         self._policy.check_data(self._dataset)
+        self._check_contract(self._connection.call(Message({"kind": "contract"})))
         description = Description.of(self._name, self._dataset, extremes=self._policy.extremes)
         message = description.message("description")
         self._workers = self._executor.workers(self._memory_limit)
@@ -106,9 +113,17 @@ class Site:
             **Resources.of(self._workers).as_fields(),
             "description": {name: value for name, value in message.fields.items() if name != "kind"},
         }
-        answer = self._connection.call(Message(fields, message.arrays), self._dataset.shape[0])
+        self._connection.call(Message(fields, message.arrays), self._dataset.shape[0])
+
+    def _check_contract(self, answer: Message) -> None:
+        """Check the data against the contract of the coordinator, before the data is described: so its columns say nothing."""
         if len(answer.arrays):
-            self._require_same(Description.from_message(answer, least_rows=0))
+            contract = Description.from_message(answer, least_rows=0)
+            self._ledger.pin(hashlib.sha256(answer.encode()).hexdigest(), self._policy.max_contracts)
+            self._require_same(contract)
+        elif not self._policy.extremes:
+            found = f"the coordinator has no contract, and the policy of site {self._name} does not let lowest and highest answers leave"
+            raise FederationError(f"{found}, expected a contract with the ranges; give the coordinator a contract")
 
     def _require_same(self, contract: Description) -> None:
         difference = contract.difference(self._dataset)
@@ -116,7 +131,10 @@ class Site:
             raise FederationError(f"the data of site {self._name} differs from the contract: {difference}")
 
     def next_task(self) -> Message | None:
-        """Wait for the next run, and return it; None if the coordinator has ended. Raise RunLostError if the site must join first."""
+        """Wait for the next run, and return it; None if the coordinator has ended.
+
+        Raises RunLostError if the site must join first, and FederationError if the last run failed before this site began it.
+        """
         while True:
             answer = self._connection.call(Message({"kind": "task", "after": self._last}))
             kind = answer.get("kind", str)
@@ -124,6 +142,8 @@ class Site:
                 raise RunLostError("the coordinator does not know this site")
             if kind == "closed":
                 self._delete_checkpoints(answer.get("completed", list))
+                if answer.fields.get("failure"):
+                    raise FederationError(f"the coordinator has ended a run before this site began it: {answer.words('failure')}")
                 return None
             if kind == "run":
                 self._last = answer.get("run", str)
@@ -145,17 +165,20 @@ class Site:
         except RunLostError:
             raise
         except Exception as error:
+            if isinstance(error, WithheldError):
+                self._ledger.count_refusal()
             self._send({"kind": "failed", "run": number, "text": words_that_leave(error)})
             if isinstance(error, DfactError):
                 raise
             raise FederationError(f"the run has failed at this site: {type(error).__name__}: {error}") from error
 
     def _carry_out(self, run: Message, number: str) -> tuple[Task, Any]:
+        self._ledger.require_refusals_left(self._policy.max_refusals)
         fields, task, resources = dict(run.fields), Task.from_json(run.fields.get("task")), Resources.from_message(run)
         for name in ("run", "task", *resources.as_fields()):
             fields.pop(name, None)
         self._log.run = f"{short(number)[1:-1]} {task.kind} {task.model or ''}".strip()
-        self._policy.check_task(task, self._dataset.shape[0])
+        self._policy.check_task(task, self._dataset.shape[0], self._dataset.statistics.observed.size)
         pooled = Description.from_message(Message(fields, run.arrays))
         if (self._name, self._dataset.shape[0]) not in pooled.sites:
             raise FederationError(f"the coordinator's sites do not name the {self._dataset.shape[0]} rows of {self._name}")
@@ -244,15 +267,21 @@ class Site:
 
 
 class _LoggedConnection:
-    """The one way out of a site: each message is in its log before it leaves."""
+    """The one way out of a site: each message is in its log before it leaves, and each answer as it has come in."""
 
     def __init__(self, connection: Connection, log: SiteLog) -> None:
         self._connection, self._log = connection, log
 
-    def call(self, message: Message, rows: int = 0) -> Message:
-        if message.fields["kind"] not in ("alive", "task"):
-            self._log.record(message, rows)
-        return self._connection.call(message)
+    def call(self, message: Message, rows: int = 0, details: Mapping[str, Any] | None = None) -> Message:
+        silent = message.fields["kind"] in ("alive", "task")
+        if not silent:
+            self._log.record(message, rows, details=details)
+        answer = self._connection.call(message)
+        if not self._log.peer:
+            self._log.peer = str(getattr(self._connection, "peer", "")) or "in this process"
+        if not silent or answer.fields.get("kind") == "run":
+            self._log.record(answer, way="in")
+        return answer
 
 
 class _RunChannel:
@@ -261,15 +290,17 @@ class _RunChannel:
     def __init__(self, connection: _LoggedConnection, run: str) -> None:
         self._connection, self._run = connection, run
 
-    def contribute(self, step: int, message: Message, rows: int = 0) -> Message:
-        return self._request({"kind": "step", "step": step, "message": dict(message.fields)}, message.arrays, rows)
+    def contribute(self, step: int, message: Message, rows: int = 0, details: Mapping[str, Any] | None = None) -> Message:
+        return self._request({"kind": "step", "step": step, "message": dict(message.fields)}, message.arrays, rows, details)
 
     def end(self, digest: str) -> None:
         """Say that the run has ended with this result."""
         self._request({"kind": "ended", "digest": digest})
 
-    def _request(self, fields: dict[str, Any], arrays: Sequence[NDArray[Any]] = (), rows: int = 0) -> Message:
-        answer = self._connection.call(Message({**fields, "run": self._run}, arrays), rows)
+    def _request(
+        self, fields: dict[str, Any], arrays: Sequence[NDArray[Any]] = (), rows: int = 0, details: Mapping[str, Any] | None = None
+    ) -> Message:
+        answer = self._connection.call(Message({**fields, "run": self._run}, arrays), rows, details)
         if answer.fields == UNKNOWN_RUN.fields:
             raise RunLostError("the coordinator does not know this run")
         return answer

@@ -13,7 +13,7 @@ import dfact
 from dfact.data.dataset import Dataset
 from dfact.errors import FederationError
 from dfact.federation.messages import short
-from dfact.models.catalogue import BY_NAME
+from dfact.federation.settings import SETTINGS, check_setting
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.psychometrics.description import describe
@@ -38,10 +38,13 @@ class Task:
     def of(cls, kind: str, model: Factorization | None, **arguments: Any) -> "Task":
         """Return the task of a model with its parameters, which must be numbers, texts, or lists of them."""
         if model is None:
-            return cls(kind, None, {}, arguments)
+            task = cls(kind, None, {}, arguments)
+            task._check()
+            return task
         name = type(model).__name__
-        if name in NOT_FEDERABLE:
-            raise FederationError(f"{name} cannot be fitted across sites: {NOT_FEDERABLE[name]}")
+        if name not in SETTINGS:
+            found = NOT_FEDERABLE.get(name, "its parameters have not been reviewed for what a coordinator may set")
+            raise FederationError(f"{name} cannot be fitted across sites: {found}")
         defaults = type(model)().get_params(deep=False)
         given = {key: value for key, value in model.get_params(deep=False).items() if key not in RUNTIME_PARAMETERS}
         changed = {key: value for key, value in given.items() if not _equal(value, defaults[key])}
@@ -51,7 +54,9 @@ class Task:
             except TypeError:
                 found = f"the parameter {key} of {name} is of type {type(value).__name__}"
                 raise FederationError(f"{found}, expected a number or a text for a fit across sites") from None
-        return cls(kind, name, changed, arguments)
+        task = cls(kind, name, changed, arguments)
+        task._check()
+        return task
 
     def with_seed(self, fingerprint: str) -> "Task":
         """Return the task with a seed that follows from the digest of the data, unless it has one: a repeated command must resume."""
@@ -74,7 +79,7 @@ class Task:
                 raise FederationError(f"{name} of a task is {str(found[name])[:40]!r}, expected another type")
         if found["kind"] not in _RUN:
             raise FederationError(f"a task is {found['kind'][:40]!r}, expected one of {', '.join(_RUN)}")
-        if found["model"] is not None and (found["model"] not in BY_NAME or found["model"] in NOT_FEDERABLE):
+        if found["model"] is not None and found["model"] not in SETTINGS:
             raise FederationError(f"a task has the model {found['model'][:40]!r}, expected one that can be fitted across sites")
         unknown = set(found["arguments"]) - ARGUMENTS[found["kind"]]
         if unknown:
@@ -95,16 +100,18 @@ class Task:
         if not all(isinstance(values, list) and values for values in grid.values()):
             raise FederationError("the grid of a task has a parameter without a list of values")
         if self.model is not None:
-            model, names = self._class()(), set(self.parameters) | set(grid)
-            unknown = names - (set(model.get_params(deep=False)) - set(RUNTIME_PARAMETERS))
-            if unknown:
-                raise FederationError(f"a task has the parameter {short(min(unknown))}, which {self.model} takes from no coordinator")
-            if not all(type(k) is int and k > 0 for k in self._values("n_components", model)):
-                raise FederationError("n_components of a task is not a number of at least 1")
+            self.check_settings({})
         if self.kind == "select":
             fits = self._size("n_repeats", 1) * self._size("n_folds", 10) * (1 + self._size("n_restarts", 0))
             if self.row_blocks < 1 or fits * prod(map(len, grid.values())) > _MAX_FITS:
                 raise FederationError(f"a task to select has {self.row_blocks} blocks of rows and more than {_MAX_FITS} fits, or none")
+
+    def check_settings(self, ranges: Mapping[str, tuple[float, float]], n_items: int | None = None) -> None:
+        """Refuse parameters that a coordinator may not set, or not to these values; see :data:`dfact.federation.settings.SETTINGS`."""
+        if self.model is None:
+            return
+        for name, value in [*self.parameters.items(), *((name, value) for name, values in self.grid.items() for value in values)]:
+            check_setting(self.model, name, value, ranges, n_items)
 
     def _class(self) -> type[Factorization]:
         cls: type[Factorization] = getattr(dfact, str(self.model))

@@ -7,6 +7,7 @@ are an encoded message. All messages may be sent again, so a site repeats a call
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 import re
@@ -427,26 +428,44 @@ class GrpcConnection:
 
         gRPC reports a closed connection in the same words before and after that, as of a proxy without its coordinator.
         """
-        shown, (host, _, port), security = False, self._address.rpartition(":"), self._security
-        host = host.strip("[]")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.set_alpn_protocols(["h2"])
+        shown = False
         try:
-            if security is None:  # a server that speaks TLS expects a certificate, whoever it is
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            else:
-                context.load_verify_locations(security.authority)
-                context.load_cert_chain(security.certificate, security.key)
-            with (
-                socket.create_connection((host, int(port)), _PROBE) as plain,
-                context.wrap_socket(plain, server_hostname=self._server_name or host) as encrypted,
-            ):
+            with self._probe() as encrypted:
                 shown = True
                 return not encrypted.recv(1)  # a coordinator that accepts the site sends the settings of HTTP/2
         except TimeoutError:
             return False
         except OSError:
             return shown
+
+    @property
+    def peer(self) -> str:
+        """SHA-256 fingerprint of the certificate that the coordinator shows, whose authority and name have been checked."""
+        if self._security is None:
+            return f"{self._address}, without a certificate"
+        try:
+            with self._probe() as encrypted:
+                return f"sha256:{hashlib.sha256(encrypted.getpeercert(binary_form=True) or b'').hexdigest()}"
+        except OSError as error:  # a coordinator behind a proxy is reached by gRPC alone
+            return f"{self._address}, whose certificate was not read ({type(error).__name__})"
+
+    @contextmanager
+    def _probe(self) -> Iterator[ssl.SSLSocket]:
+        """Connect as gRPC does, to see the certificate of the coordinator."""
+        (host, _, port), security = self._address.rpartition(":"), self._security
+        host = host.strip("[]")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.set_alpn_protocols(["h2"])
+        if security is None:  # a server that speaks TLS expects a certificate, whoever it is
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        else:
+            context.load_verify_locations(security.authority)
+            context.load_cert_chain(security.certificate, security.key)
+        with (
+            socket.create_connection((host, int(port)), _PROBE) as plain,
+            context.wrap_socket(plain, server_hostname=self._server_name or host) as encrypted,
+        ):
+            yield encrypted
 
     def _attempt(self, data: bytes) -> memoryview:
         """Send a message once, and return the answer."""

@@ -14,7 +14,7 @@ from dfact.federation.policy import Policy
 from tests.cases import further_unless
 from tests.federation.conftest import NAMES, SIZES, stored_sites
 
-OPEN = Policy(extremes=True, min_cell=1)
+OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
 MODELS: dict[str, Any] = {
     "icqf": lambda: dfact.ICQF(4, max_iter=5),
     "admm": lambda: dfact.ICQF(3, solver="admm", max_iter=5),
@@ -138,7 +138,7 @@ def test_ranges_of_the_contract_take_the_place_of_lowest_and_highest_answers(tmp
     write_contract(data["east"], tmp_path / "contract.json")
     contract = read_contract(tmp_path / "contract.json")
     pooled = dfact.ICQF(3, max_iter=4, executor="inline").fit(dfact.concatenate(list(data.values())))
-    with InProcessSites(data, contract=contract, keep_bytes=True) as sites:
+    with InProcessSites(data, policy=Policy(min_cell=1, min_rows=3, max_share=1.0), contract=contract, keep_bytes=True) as sites:
         found = sites.fit(dfact.ICQF(3, max_iter=4))
         assert sites.failures == {}
     np.testing.assert_array_equal(found.components_, pooled.components_)
@@ -149,7 +149,7 @@ def test_rows_without_answers_are_counted_without_their_labels() -> None:
     parts = {name: rng.integers(0, 4, (80, 12)).astype(np.float32) for name in NAMES}
     parts["north"][:12] = np.nan
     with (
-        InProcessSites(parts, policy=Policy(extremes=True, min_cell=1)) as sites,
+        InProcessSites(parts, policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)) as sites,
         pytest.warns(UserWarning, match="12 rows have no observed"),
     ):
         sites.fit(dfact.ICQF(2, max_iter=2))

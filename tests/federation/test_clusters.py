@@ -28,7 +28,7 @@ from dfact.federation.resources import Resources
 from dfact.federation.sessions import SiteExecutor
 from tests.conftest import CutRows, planted_answers
 
-OPEN = Policy(extremes=True, min_cell=1)
+OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
 SIZES = {"east": 190, "north": 700, "south": 211}
 MODELS: dict[str, Any] = {
     "icqf": lambda: dfact.ICQF(3, max_iter=4, random_state=0),

@@ -19,7 +19,7 @@ from tests.federation.conftest import NAMES, stored_sites
 
 pytest.importorskip("grpc")
 pytestmark = [pytest.mark.process, pytest.mark.faults]
-POLICY = "extremes = true\nmin_cell = 1\n"
+POLICY = "extremes = true\nmin_cell = 1\nmin_rows = 3\nmax_share = 1.0\n"
 
 
 @pytest.fixture
@@ -80,10 +80,11 @@ def test_a_fit_survives_the_loss_of_a_site_and_of_the_coordinator(folder: Path, 
     np.testing.assert_array_equal(np.concatenate(own), np.asarray(expected.factors_))
     assert not (folder / "progress").exists()
     assert [path for name in NAMES for path in (folder / name / "progress").iterdir()] == []
-    entries = read_log(log)
+    entries = [entry for entry in read_log(log) if entry.get("way") == "out"]
     assert min(entry["rows"] for entry in entries if entry["arrays"]) == len(own[1])
     capsys.readouterr()
     assert main(["site", "log", str(log)]) == 0
+    assert main(["site", "log", str(log), "--verify"]) == 0
     assert "bounded_nmf" in capsys.readouterr().out
     assert main(["transform", str(folder / "out.model"), str(folder / "north.zarr"), str(folder / "north.csv")]) == 0
 

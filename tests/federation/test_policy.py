@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,19 +16,23 @@ import dfact
 from dfact.data.coerce import as_dataset
 from dfact.engine.driver import FusedSums
 from dfact.engine.passes import PARTIAL_SUMS
-from dfact.errors import DataError, FederationError, ParameterError
-from dfact.federation.in_process import InProcessSites
+from dfact.errors import DataError, FederationError, ParameterError, StoreError
+from dfact.federation.description import Description
+from dfact.federation.in_process import InProcessSites, MemoryConnection
 from dfact.federation.messages import Message
-from dfact.federation.policy import SUMS, Policy, words_that_leave
+from dfact.federation.policy import Policy, words_that_leave
+from dfact.federation.released import SUMS, check_counts
+from dfact.federation.settings import SETTINGS
 from dfact.federation.site import Site
-from dfact.federation.site_log import read_log
+from dfact.federation.site_log import SiteLog, read_log, verify_log
 from dfact.federation.tasks import Task
 from dfact.linalg.row_points import RowMaximum
 from dfact.models.binomial.growth import FigureSums
+from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.psychometrics.correlation import Moments
 from dfact.psychometrics.polychoric import CountedTables, Levels
 
-OPEN = Policy(extremes=True, min_cell=1)
+OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
 
 
 class Recording:
@@ -92,6 +97,12 @@ def test_data_of_few_rows_is_refused_before_anything_leaves(data: Any, words: st
         ({}, Task.of("select", dfact.ICQF(), grid={"n_components": [2, 40]}, n_blocks=[3, 3]), "40 components need 400"),
         ({}, Task.of("select", dfact.ICQF(2), grid={"beta": [0, 1]}, n_blocks=[5, 5]), "it allows 4 blocks"),
         ({}, Task.of("select", dfact.ICQF(2), grid={"beta": [0, 1]}), "10 blocks of rows, each with 20"),
+        (
+            {"ranges": {"beta": (0.0, 0.5)}},
+            Task.of("fit", dfact.ICQF(2, beta=0.6)),
+            "beta of a task is 0.6, expected a number from 0 to 0.5",
+        ),
+        ({"ranges": {"w_max": (1.0, 9.0)}}, Task.of("fit", dfact.ICQF(2, w_max=np.inf)), "w_max of a task is inf"),
     ],
 )
 def test_tasks_are_refused(policy: dict[str, Any], task: Task, words: str) -> None:
@@ -169,14 +180,69 @@ def test_the_log_has_each_message_that_leaves(tmp_path: Path) -> None:
             sites.fit(dfact.PCA(2))
     sent = [Message.decode(data) for data in sites.connections["north"].kept or ()]
     leaving = [message for message in sent if message.fields["kind"] not in ("alive", "task")]
-    entries = read_log(log)
+    entries = [entry for entry in read_log(log) if entry["way"] == "out"]
     assert len(entries) == len(leaving)
     for entry, message in zip(entries, leaving, strict=True):
         assert [each["sha256"] for each in entry["arrays"]] == [hashlib.sha256(array.tobytes()).hexdigest() for array in message.arrays]
         assert entry["sha256"] == hashlib.sha256(json.dumps(message.fields, ensure_ascii=False).encode()).hexdigest()
         assert entry.get("fields", message.fields) == message.fields
         assert entry["rows"] == (200 if message.arrays else 0)
-    assert [entry["what"] for entry in entries][0 :: len(entries) - 1] == ["join", "failed"]
+    assert [entry["what"] for entry in entries][0 :: len(entries) - 1] == ["contract", "failed"]
+
+
+def logged(path: Path) -> None:
+    log = SiteLog(path)
+    log.record(Message({"kind": "join"}, [np.ones(3)]), 200)
+    log.run = "1 fit"
+    log.record(Message({"kind": "step", "step": 0, "message": {"kind": "sums", "pass": "P", "sums": {"type": "none"}}}), 200)
+    log.record(Message({"kind": "sums", "pass": "P", "sums": {"type": "none"}}), way="in")
+
+
+def test_a_line_that_was_removed_or_altered_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    for _ in range(2):  # a program that is started again goes on with the chain
+        logged(path)
+    lines = path.read_text().splitlines(keepends=True)
+    assert verify_log(path) == (6, [], json.loads(lines[-1])["chain"])
+    entry = json.loads(lines[1])
+    changes = {
+        3: lines[:2] + lines[3:],
+        1: lines[1:],
+        2: [lines[0], json.dumps({**entry, "rows": 99999}) + "\n", *lines[2:]],
+        4: [*lines[:3], lines[4], lines[3], lines[5]],
+    }
+    for number, changed in changes.items():
+        path.write_text("".join(changed))
+        with pytest.raises(StoreError, match=f"line {number} of the log .* was altered, or one before it was removed"):
+            verify_log(path)
+
+
+def test_a_line_that_a_crash_has_cut_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    logged(path)
+    whole = path.read_text()
+    path.write_text(whole + whole[:100])
+    assert [entry["what"] for entry in read_log(path)] == ["join", "P", "P", "line 4 was cut"]
+    logged(path)
+    complete, cut, _ = verify_log(path)
+    assert (complete, cut) == (6, [4])
+    path.write_text("not a log\n")
+    with pytest.raises(StoreError, match="damaged"):
+        read_log(path)
+    with pytest.raises(StoreError, match="nothing leaves"):
+        logged(path)
+
+
+def test_the_log_names_the_task_the_peer_and_what_came_in(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with InProcessSites({"north": answers()}, policy=OPEN, logs={"north": log}) as sites:
+        sites.fit(dfact.ICQF(2, max_iter=2, random_state=7))
+    came = [entry for entry in read_log(log) if entry["way"] == "in"]
+    [run] = [entry for entry in came if entry["what"] == "run"]
+    assert run["fields"]["task"] == Task.of("fit", dfact.ICQF(2, max_iter=2, random_state=7)).as_json()
+    assert {entry["peer"] for entry in came} == {"in this process"}
+    assert any(entry["sums"] != "run" and entry["arrays"] for entry in came), "digests of totals"
+    assert verify_log(log)[1] == []
 
 
 def test_a_message_that_cannot_be_logged_does_not_leave(tmp_path: Path) -> None:
@@ -185,6 +251,78 @@ def test_a_message_that_cannot_be_logged_does_not_leave(tmp_path: Path) -> None:
     with pytest.raises(dfact.DfactError, match="nothing leaves"):
         site.join()
     assert connection.messages == []
+
+
+def test_a_site_tells_no_answer_by_refusals(tmp_path: Path) -> None:
+    """A coordinator that halves the ranges of its contract would find the highest answer of one person."""
+    data = replace(as_dataset(answers()), valid_range=np.tile([0.0, 3.0], (8, 1)))
+    sent: list[str] = []
+
+    class Halving:
+        def __init__(self, high: float) -> None:
+            limits = np.array(data.valid_range)
+            limits[2, 1] = high
+            self.contract = replace(Description.of("contract", data, extremes=True), extremes=False, valid_range=limits)
+
+        def call(self, message: Message) -> Message:
+            sent.append(message.fields["kind"])
+            return self.contract.message("contract")
+
+    def join(high: float, policy: Policy) -> str:
+        with pytest.raises(dfact.DfactError) as error:
+            Site("north", data, Halving(high), policy=policy, log=tmp_path / "log.jsonl").join()
+        return words_that_leave(error.value)
+
+    assert "beyond the range of the contract" in join(1.5, Policy())
+    assert "another than the 1 that this site has been shown first" in join(2.5, Policy()), "which a program started again knows"
+    assert "beyond" in join(2.0, Policy(max_contracts=9, max_refusals=3))
+    assert "has refused max_refusals=3 times" in join(2.2, Policy(max_contracts=9, max_refusals=3))
+    assert "join" not in sent
+
+
+def test_nothing_of_the_data_leaves_before_it_keeps_the_contract() -> None:
+    """The lowest answer is the offset of data that was imported without a range."""
+    connection = Recording()
+    with pytest.raises(FederationError, match="give the coordinator a contract"):
+        Site("north", replace(as_dataset(answers()), offset=np.full(8, 13.0)), connection, policy=Policy()).join()
+    contract = Description.of("contract", as_dataset(answers()), extremes=True)
+    text = words_that_leave(refused(lambda: contract.difference(replace(as_dataset(answers()), offset=np.full(8, 13.0)))))
+    assert "do not begin at 0" in text
+    assert "13" not in text + str([message.fields for message in connection.messages])
+    assert [message.fields["kind"] for message in connection.messages] == ["contract", "refused"]
+
+
+def refused(run: Callable[[], Any]) -> FederationError:
+    with pytest.raises(FederationError) as error:
+        run()
+    return error.value
+
+
+def test_numbers_of_rows_that_no_site_has_are_refused() -> None:
+    zeros = np.zeros((2, 2))
+    for count in (1e32, -1.0, 91.0):
+        with pytest.raises(FederationError, match="expected at most the 90 rows"):
+            check_counts(FusedSums([Moments(np.full((2, 2), count), zeros, zeros, zeros, np.asarray(90.0))]), 90)
+    check_counts(Moments(np.full((2, 2), 90.0), zeros, zeros, zeros, np.asarray(90.0)), 90)
+
+
+def test_a_number_of_rows_that_no_process_holds_ends_the_run_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = MemoryConnection.call
+
+    def changed(self: MemoryConnection, message: Message) -> Message:
+        if self.name == "south" and message.fields["kind"] == "join":
+            described = message.fields["description"] | {"sites": [["south", 1 << 38]]}
+            message = Message({**message.fields, "description": described}, message.arrays)
+        return call(self, message)
+
+    monkeypatch.setattr(MemoryConnection, "call", changed)
+    words = r"site south states \d+ rows; the tables of all rows take"
+    with (
+        InProcessSites({"north": answers(), "south": answers(seed=1)}, policy=OPEN, wait=5) as sites,
+        pytest.raises(FederationError, match=words),
+    ):
+        sites.fit(dfact.PCA(2))
+    assert "bytes of memory" in sites.failures.get("north", "bytes of memory"), "a site that has begun is told"
 
 
 def test_passes_are_counted_over_all_runs() -> None:
@@ -200,14 +338,48 @@ def test_a_file_with_other_fields_or_types_is_refused(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ParameterError, match=words):
             Policy.read(path)
-    path.write_text('models = ["ICQF"]\nmin_cell = 5')
-    assert Policy.read(path) == Policy(models=("ICQF",), min_cell=5)
+    for text in ("ranges = 3", "[ranges]\nshell = [0, 1]", "[ranges]\nbeta = [1, 0]"):
+        path.write_text(text)
+        with pytest.raises(ParameterError, match="expected a table of"):
+            Policy.read(path)
+    path.write_text('models = ["ICQF"]\nmin_cell = 5\n[ranges]\nbeta = [0, 0.5]')
+    assert Policy.read(path) == Policy(models=("ICQF",), min_cell=5, ranges={"beta": (0.0, 0.5)})
+
+
+def test_parameters_that_a_coordinator_may_set_are_parameters_with_valid_defaults() -> None:
+    for name, settings in SETTINGS.items():
+        defaults = getattr(dfact, name)().get_params(deep=False)
+        assert set(settings) <= set(defaults) - set(RUNTIME_PARAMETERS)
+        if name != "Admixture":  # whose default start looks for single individuals
+            for parameter, setting in settings.items():
+                assert setting.permits(defaults[parameter], None), (name, parameter)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        dfact.ElasticCP(1, slice_variances=[[1e-12] * 200, [1.0] * 8]),
+        dfact.ElasticCP(1, init=[[[0.0]] * 200, [[1.0]] * 8]),
+        dfact.ElasticCP(1, laplace_rate=1e9, noise_variance=1.0),
+        dfact.ICQF(1, init=[[1.0] * 8], beta=0.5),
+        dfact.ICQF(1, beta=50.0),
+        dfact.NMF(1, alpha_W=50.0),
+        dfact.ExpectileMF(1, tau=0.999999 - 1e-9),
+        dfact.CPALS(2),
+    ],
+)
+def test_a_coordinator_chooses_no_row_by_its_parameters(model: Any) -> None:
+    with pytest.raises(FederationError, match=r"coordinator may set|from no coordinator|have not been reviewed"):
+        Task.of("fit", model)
 
 
 @pytest.mark.parametrize(
     ("model", "refused"),
     [
-        (dfact.ICQF(2, max_iter=2), False),
+        (dfact.ICQF(2, max_iter=2), True),
+        (dfact.NMF(2, max_iter=2), True),
+        (dfact.ElasticCP(1, missing="fill", n_init=1, max_iter=2), True),
+        (dfact.FactorAnalysis(1, rotation=None, missing="listwise"), True),
         (dfact.ExpectileMF(2, ridge=0.1, max_iter=2), True),
         (dfact.PCA(2), True),
         (dfact.NMF(2, loss="kullback-leibler", max_iter=2), True),
