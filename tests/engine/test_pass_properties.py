@@ -7,9 +7,11 @@ import importlib
 import inspect
 import pickle
 import pkgutil
+import tempfile
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.engine.block_state import StateArrays
 from dfact.engine.passes import Block, PartialSums, Pass, RunPass, TiledPass, Workspace, read_only
+from dfact.federation.in_process import InProcessSites
 from dfact.linalg import kmeans, svd
 from dfact.models.cp import kept_sample
 from dfact.selection import (
@@ -35,6 +38,8 @@ from dfact.selection import (
 )
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
+from tests.federation.conftest import stored_sites
+from tests.federation.test_bits import OPEN
 
 _CALLS = 6  # kept of each pass, spread over all of its calls
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -136,6 +141,10 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     block_bootstrap(populations, responses, 2, n_blocks=3, random_state=0)
     labels = np.array(["a", "b", "c"])[responses[:, 0].astype(int) % 3]
     dfact.Admixture(3, ploidy=4, max_iter=3, supervised=True, **inline).fit(responses, populations=labels)
+
+    with tempfile.TemporaryDirectory() as folder, InProcessSites(stored_sites(Path(folder)), policy=OPEN) as sites:
+        sites.fit(dfact.ICQF(2, max_iter=3))  # what carries the sums that leave
+        sites.fit(dfact.PCA(2, max_iter=2))
 
     waves = tensor(1)
     cp = dfact.ElasticCP(3, init="svd", **few).fit(waves)
