@@ -101,13 +101,19 @@ def tables(spent: list[Spent], kinds: Iterable[str]) -> str:
 
 
 def record(spent: list[Spent]) -> None:
-    """Write the seconds of each file to ``tests/seconds.json``, from which the order of files and the choice of further tests follow."""
-    files: dict[str, list[float]] = {}
+    """Write the seconds of each file to ``tests/seconds.json``, from which the order of files and the choice of further tests follow.
+
+    Those of a file's further tests stay where the run has none of them.
+    """
+    files: dict[str, dict[bool, float]] = {}
     for each in spent:
         if each.test.startswith("tests/"):
-            files.setdefault(each.file, [0.0, 0.0])["further" in each.markers] += each.seconds
-    rounded = {name: [round(value, 1) for value in values] for name, values in sorted(files.items())}
-    tiers.SECONDS.write_text("{\n" + ",\n".join(f'  "{name}": {json.dumps(values)}' for name, values in rounded.items()) + "\n}\n")
+            seconds, further = files.setdefault(each.file, {}), "further" in each.markers
+            seconds[further] = seconds.get(further, 0.0) + each.seconds
+    known = {name: dict(enumerate(values)) for name, values in tiers.seconds().items() if (tiers.ROOT / name).exists()}
+    merged = {name: {0: 0.0, 1: 0.0} | known.get(name, {}) | files.get(name, {}) for name in sorted(known.keys() | files.keys())}
+    lines = (f'  "{name}": [{seconds[0]:.1f}, {seconds[1]:.1f}]' for name, seconds in merged.items())
+    tiers.SECONDS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":
