@@ -273,6 +273,13 @@ class PartitionStates:
         """
         return self._read(self._states[number], prefix) if number in self._states else []
 
+    def names(self, number: int) -> tuple[str, ...]:
+        """Return the names of the arrays that a partition's blocks have; none if it has no state."""
+        stored = self._states.get(number)
+        if isinstance(stored, SpilledState):
+            return tuple(name for name, *_ in stored.layout[0])
+        return tuple(stored[0]) if stored else ()
+
     @property
     def empty(self) -> bool:
         """Whether no partition has a state."""
@@ -289,7 +296,7 @@ class PartitionStates:
     ) -> CheckpointedState | None:
         """Copy the states of consecutive partitions to a checkpoint, as one stream. Returns None if none has a state.
 
-        ``advance`` is called after each array.
+        Those that have one must hold the same arrays. ``advance`` is called after each array.
         """
         if not any(number in self._states for number in numbers):
             return None
@@ -297,7 +304,7 @@ class PartitionStates:
         names: tuple[str, ...] = ()
         for number in numbers:
             for state in self.block_states(number):
-                assert names in ((), tuple(state)), "the states of all partitions that have one hold the same arrays"
+                assert names in ((), tuple(state)), "the partitions of a stream that have a state hold the same arrays"
                 names = tuple(state)
                 for array in state.values():
                     writer.append(array)

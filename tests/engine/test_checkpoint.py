@@ -18,6 +18,7 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
+from benchmarks.faults.fits import SOLVERS, bits, small_partitions
 from dfact.data.sources.dense import ArraySource
 from dfact.engine.block_state import BlockState
 from dfact.engine.checkpoint import CheckpointedSession, pack, resume_point, unpack
@@ -148,6 +149,19 @@ def test_an_interrupted_fit_resumes_and_ends_with_the_same_bits(name: str, every
         assert resume_point(kept["checkpoint"]) >= done[-1]
         same(case.make().set_params(**kept).fit(X), undisturbed)  # nothing is left to be done
     assert any(done)
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_sample_in_some_partitions_is_checkpointed(after: int, tmp_path: Path) -> None:
+    """The monitoring sample of a stochastic fit is in some partitions, others have factors."""
+    solver, path = SOLVERS["ElasticCP stochastic"], tmp_path / "checkpoint.zarr"
+    X = solver.data(after)
+    with small_partitions():
+        undisturbed = bits(solver.make(executor="inline").fit(X))
+        with pytest.raises(InterruptionError):
+            solver.make(executor="threads", checkpoint=path, checkpoint_every=1, callbacks=[interrupted(after)]).fit(X)
+        assert resume_point(path) > 0
+        assert bits(solver.make(executor="inline", checkpoint=path).fit(X)) == undisturbed
 
 
 @pytest.mark.parametrize("name", exhaustive_after(2, ["icqf-random", "cp-stochastic", "emf-random", "cp", "cp-exact", "gom"]))

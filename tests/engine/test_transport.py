@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.faults.fits import SOLVERS, bits, small_partitions
 from dfact.engine.cluster.transport import Pickled, packed, unpacked
+from dfact.engine.executors import LocalSession
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -62,3 +64,16 @@ def test_objects_of_a_script_are_sent_with_their_class(monkeypatch: pytest.Monke
     arrived = unpacked(content)
     assert type(arrived).__name__ == "Sums"
     np.testing.assert_array_equal(arrived.total, np.arange(1000.0))
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_what_a_fit_sends_has_the_bits_of_what_it_keeps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strided array arrives without strides, and BLAS may round a product of either otherwise: no solver sends one."""
+    solver = SOLVERS[name]
+    X = solver.data(0)
+    with small_partitions():
+        expected = bits(solver.make(executor="inline").fit(X))
+        run, step = LocalSession.run, LocalSession.step_tiles
+        monkeypatch.setattr(LocalSession, "run", lambda session, request: run(session, unpacked(packed(request))))
+        monkeypatch.setattr(LocalSession, "step_tiles", lambda session, *sent, **named: step(session, *unpacked(packed(sent)), **named))
+        assert bits(solver.make(executor="inline").fit(X)) == expected

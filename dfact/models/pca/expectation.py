@@ -188,5 +188,5 @@ def _moments(total: NDArray[Any], k: int) -> tuple[Floats, Floats]:
     S = np.zeros((k + 1, k + 1))
     S[first, second] = S[second, first] = total
     S /= S[k, k]
-    mean = S[:k, k]
+    mean = S[:k, k].copy()  # not strided: BLAS may round otherwise, and a worker receives it without strides
     return mean, S[:k, :k] - np.outer(mean, mean)
