@@ -40,6 +40,8 @@ class HostileCoordinator:
         if message.fields["kind"] in ("failed", "refused"):
             self.told.append(message.fields["text"])
             return Message({"kind": "failed"})
+        if message.fields["kind"] == "alive":
+            return Message({"kind": "alive"})
         answer = Message.decode(next(self.answers))
         return self.change(answer) if answer.fields["kind"] == self.kind else answer
 
