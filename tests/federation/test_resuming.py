@@ -4,6 +4,8 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -56,8 +58,8 @@ class LimitedConnection(MemoryConnection):
         return answer
 
 
-def site_at(connection: MemoryConnection, data: Dataset, checkpoint: Path | None = None, executor: Any = "inline") -> Site:
-    return Site(connection.name, data, connection, policy=POLICY, executor=executor, checkpoint=checkpoint)
+def site_at(connection: MemoryConnection, data: Dataset, policy: Policy = POLICY, **settings: Any) -> Site:
+    return Site(connection.name, data, connection, policy=policy, **{"executor": "inline", **settings})
 
 
 class Program(threading.Thread):
@@ -67,7 +69,7 @@ class Program(threading.Thread):
         super().__init__(daemon=True)
         self.connection = LimitedConnection(hub, name)
         self.connection.limit = limit
-        self.site = site_at(self.connection, data, checkpoint, executor)
+        self.site = site_at(self.connection, data, checkpoint=checkpoint, executor=executor)
         self.results: list[Any] = []
         self.told: bool | None = None
         """Whether the coordinator has said that it ends."""
@@ -345,6 +347,38 @@ def test_a_site_that_stays_away_ends_the_fit(data: dict[str, Dataset]) -> None:
         program.join()
     with pytest.raises(FederationError, match=r"east, north, south did not join within 0.1 s"):
         Run(Hub(NAMES, wait=0.1, contract=None)).carry_out(Task.of("fit", model()))
+
+
+def test_a_site_that_has_missed_a_failed_run_ends_with_its_words(data: dict[str, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for a task, but is so slow to ask again that the others have ended the run meanwhile."""
+    monkeypatch.setattr("dfact.federation.coordinator._POLL", 0.02)
+    asked, failed = threading.Event(), threading.Event()
+
+    class Late(MemoryConnection):
+        def call(self, message: Message) -> Message:
+            assert not asked.is_set() or failed.wait(60)
+            answer = super().call(message)
+            if answer.fields["kind"] == "wait":
+                asked.set()
+            return answer
+
+    hub = Hub(NAMES, wait=60, contract=None)
+    with ThreadPoolExecutor() as pool:
+
+        def served(connection: MemoryConnection) -> Future[bool]:
+            site = site_at(connection, data[connection.name], replace(POLICY, models=("NMF",)))
+            return pool.submit(site.serve, lambda *_: None)
+
+        sites = [served(Late(hub, "south"))]
+        assert asked.wait(60)
+        sites += [served(MemoryConnection(hub, name)) for name in NAMES if name != "south"]
+        with pytest.raises(FederationError, match="forbids the model ICQF"):
+            Run(hub).carry_out(Task.of("fit", model()))
+        hub.close()
+        failed.set()
+        for site in sites:
+            with pytest.raises(FederationError, match="forbids the model ICQF"):
+                site.result()
 
 
 def test_a_late_or_repeated_message_changes_nothing(data: dict[str, Dataset], pooled: Any) -> None:
