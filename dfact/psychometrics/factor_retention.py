@@ -39,6 +39,7 @@ def parallel_analysis(
     repeats: int = 100,
     seed: int = 0,
     information: Array | None = None,
+    shares: Array | None = None,
     deviations: Array | None = None,
 ) -> FactorCount:
     """Count the leading eigenvalues of R above those of unrelated normal data of the same size: parallel analysis (Horn 1965).
@@ -55,15 +56,19 @@ def parallel_analysis(
     (:func:`dfact.psychometrics.polychoric.grouping_information`), the random correlations are divided by √(v_i v_j), which is their
     distribution to first order.
 
+    With missing entries, ``shares`` (m, m) of the n rows have both of two different columns. A correlation over fewer rows varies
+    more, so the random ones are divided by the roots of the shares, to first order as well.
+
     With the ``deviations`` (m) of the columns, R is their covariance matrix, and the random matrices have the same variances.
     """
     if repeats < 1 or (quantile is not None and not 0 < quantile < 1):
         raise ParameterError(f"repeats={repeats} and quantile={quantile}, expected at least 1, and a number between 0 and 1 or None")
     rng = np.random.default_rng(seed)
-    scale = np.ones(len(R)) if information is None else np.sqrt(information)
+    kept = np.ones_like(R) if shares is None else shares
+    divisor = np.sqrt(kept if information is None else kept * np.outer(information, information))
     eigenvalues = _common_eigenvalues if factors else _eigenvalues
     units = 1.0 if deviations is None else np.outer(deviations, deviations)
-    random = np.array([eigenvalues(_inflated(_unrelated(n, len(R), rng), scale) * units) for _ in range(repeats)])
+    random = np.array([eigenvalues(_inflated(_unrelated(n, len(R), rng), divisor) * units) for _ in range(repeats)])
     return _compare(eigenvalues(R), random, quantile)
 
 
@@ -107,11 +112,10 @@ def _common_eigenvalues(R: Array) -> Array:
     return _eigenvalues(R - np.diag(minres(R, 1).uniquenesses))
 
 
-def _inflated(R: Array, scale: Array) -> Array:
-    """Return the matrix divided by the outer product of the scales (m), with ones on its diagonal."""
-    inflated = R / np.outer(scale, scale)
-    np.fill_diagonal(inflated, 1.0)
-    return inflated
+def _inflated(R: Array, divisor: Array) -> Array:
+    """Return the matrix divided by another one (m, m), with ones on its diagonal."""
+    one = np.eye(len(R))
+    return np.divide(R, divisor, out=one, where=one == 0)
 
 
 def _unrelated(n: int, m: int, rng: np.random.Generator) -> Array:

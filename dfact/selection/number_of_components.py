@@ -42,7 +42,8 @@ def select_number_of_components(
 
     Parallel analysis ("PA", Horn 1965) counts the leading components whose variances exceed those of unrelated normal columns with
     the same variances and number of rows. With missing entries, the variances are those of the covariances over the rows that have both
-    columns. With more than 512 columns these must have equal variances, by ``scale``, and missing entries count as their means.
+    columns, and the random ones vary as over so many rows. With more than 512 columns these must have equal variances, by ``scale``,
+    and missing entries count as their means.
 
     With "held_out", a fraction of the observed entries, drawn at random, is held out (Wold 1978). Models with all numbers of
     components are fitted to the others, on the same reads of the data, and predict the held-out ones from the observed entries of their
@@ -155,5 +156,6 @@ def _count(model: PCA, X: Any, most: int, quantile: float | None, seed: int) -> 
     with single_threaded():
         if found.covariances is not None:
             deviations = np.sqrt(np.maximum(found.covariances.diagonal(), 0))
-            return parallel_analysis(found.covariances, found.rows, quantile=quantile, seed=seed, deviations=deviations)
+            settings: dict[str, Any] = {"quantile": quantile, "seed": seed, "shares": found.shares, "deviations": deviations}
+            return parallel_analysis(found.covariances, found.rows, **settings)
         return parallel_analysis_of_many(found.leading, found.rows, task.dataset.shape[1], found.total, quantile=quantile, seed=seed)

@@ -67,7 +67,8 @@ def number_of_factors(
     The criteria are Horn's parallel analysis of components, parallel analysis of common factors (``quantile`` and ``random_state`` as in
     :func:`dfact.psychometrics.factor_retention.parallel_analysis`), Velicer's MAP, and the lowest BIC of the factor
     models with ``n_components``. ``model`` determines the kind of correlations, the treatment of missing answers and the executor.
-    For polychoric correlations, the random eigenvalues of the parallel analysis come from unrelated answers in these categories.
+    For polychoric correlations, the random eigenvalues of the parallel analysis come from unrelated answers in these categories,
+    and with ``missing="pairwise"`` from as many answers to each pair of items.
     ``sample_weight`` and its default are those of ``fit``; with weights, n is Kish's effective number of rows.
     """
     copied = with_parameters(model)  # the model is not changed
@@ -82,7 +83,15 @@ def number_of_factors(
             best = None
         information = None if correlation.thresholds is None else grouping_information(correlation.thresholds)
         components, factors = (
-            parallel_analysis(correlation.R, n, factors=kind, quantile=quantile, seed=random_state, information=information)
+            parallel_analysis(
+                correlation.R,
+                n,
+                factors=kind,
+                quantile=quantile,
+                seed=random_state,
+                information=information,
+                shares=correlation.counts / correlation.n,
+            )
             for kind in (False, True)
         )
         return FactorCounts(components, factors, minimum_average_partial(correlation.R), best)

@@ -4,6 +4,8 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +16,6 @@ from distributed import Client
 import dfact
 from dfact.data.dataset import Dataset
 from dfact.engine.checkpoint import resume_point
-from dfact.engine.executors import InlineExecutor
 from dfact.errors import DfactError, FederationError
 from dfact.federation.coordinator import Hub, Run
 from dfact.federation.exchange import Exchange
@@ -26,11 +27,16 @@ from dfact.federation.tasks import Task
 from tests.federation.conftest import NAMES, stored_sites
 
 pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore:.*confounder")]
+POLICY = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
 
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.federation.site._PAUSE", 0.01)
+
+
+JOINS = 3
+"""Number of calls of a site before its first step: for the contract, to join, and for the task."""
 
 
 class Lost(BaseException):
@@ -55,6 +61,10 @@ class LimitedConnection(MemoryConnection):
         return answer
 
 
+def site_at(connection: MemoryConnection, data: Dataset, policy: Policy = POLICY, **settings: Any) -> Site:
+    return Site(connection.name, data, connection, policy=policy, **{"executor": "inline", **settings})
+
+
 class Program(threading.Thread):
     """The program of a site."""
 
@@ -62,8 +72,7 @@ class Program(threading.Thread):
         super().__init__(daemon=True)
         self.connection = LimitedConnection(hub, name)
         self.connection.limit = limit
-        policy = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
-        self.site = Site(name, data, self.connection, policy=policy, executor=executor, checkpoint=checkpoint)
+        self.site = site_at(self.connection, data, checkpoint=checkpoint, executor=executor)
         self.results: list[Any] = []
         self.told: bool | None = None
         """Whether the coordinator has said that it ends."""
@@ -112,11 +121,11 @@ def kept(folders: Mapping[str, Path]) -> list[int]:
 
 
 def model() -> dfact.ICQF:
-    return dfact.ICQF(3, solver="admm", max_iter=6, tol=0, random_state=0)
+    return dfact.ICQF(3, solver="admm", max_iter=14, tol=0, random_state=0)
 
 
 def stop(iteration: Any) -> None:
-    if iteration.number == 4:
+    if iteration.number == 11:
         raise Lost
 
 
@@ -130,47 +139,37 @@ def pooled(data: dict[str, Dataset]) -> Any:
     return model().set_params(executor="inline").fit(dfact.concatenate(list(data.values())))
 
 
-@pytest.mark.further
-@pytest.mark.parametrize("checkpointed", [True, False])
-def test_a_site_that_is_started_again_catches_up(checkpointed: bool, data: dict[str, Dataset], pooled: Any, tmp_path: Path) -> None:
-    hub = Hub(NAMES, wait=60, contract=None)
-    folders = {name: tmp_path / f"{name} checkpoints" if checkpointed else None for name in NAMES}
-    lost, others = (
-        Program(hub, "north", data["north"], folders["north"], limit=9),
-        [Program(hub, name, data[name], None) for name in ("east", "south")],
-    )
-    found: list[Any] = []
+def lose_and_start_again(data: Mapping[str, Dataset], pooled: Any, name: str, checkpoint: Path | None, first: Any, then: Any) -> None:
+    """Lose a site at its 13th step, start it again with another executor, and assert that the fit is the pooled one."""
+    hub, found = Hub(NAMES, wait=60, contract=None), list[Any]()
+    lost = Program(hub, name, data[name], checkpoint, limit=JOINS + 12, executor=first)
+    programs = {other: Program(hub, other, data[other], None) for other in NAMES if other != name}
     fit = threading.Thread(target=lambda: found.append(Run(hub).carry_out(Task.of("fit", model()))), daemon=True)
     fit.start()
     lost.join()
-    again = Program(hub, "north", data["north"], folders["north"])
+    assert not lost.results
+    if checkpoint is not None:
+        assert kept({name: checkpoint}) == [10]  # a site saves every tenth step
+    programs[name] = Program(hub, name, data[name], checkpoint, executor=then)
     fit.join()
     hub.close()
-    for program in (again, *others):
+    for program in programs.values():
         program.join()
     np.testing.assert_array_equal(found[0].components_, pooled.components_)
-    rows = {program.connection.name: np.asarray(program.results[0].row_factors()) for program in (again, *others)}
-    np.testing.assert_array_equal(np.concatenate([rows[name] for name in NAMES]), np.asarray(pooled.row_factors()))
+    rows = [np.asarray(programs[name].results[0].row_factors()) for name in NAMES]
+    np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
+
+
+@pytest.mark.further
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_site_that_is_started_again_catches_up(checkpointed: bool, data: dict[str, Dataset], pooled: Any, tmp_path: Path) -> None:
+    lose_and_start_again(data, pooled, "north", tmp_path / "checkpoints" if checkpointed else None, "inline", "inline")
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("then", ["threads", "cluster"])
 def test_a_site_with_a_cluster_resumes(then: str, client: Client, data: dict[str, Dataset], pooled: Any, tmp_path: Path) -> None:
-    hub, checkpoint, found = Hub(NAMES, wait=60, contract=None), tmp_path / "checkpoints", []
-    lost = Program(hub, "east", data["east"], checkpoint, limit=15, executor=client)
-    others = [Program(hub, name, data[name], None) for name in ("north", "south")]
-    fit = threading.Thread(target=lambda: found.append(Run(hub).carry_out(Task.of("fit", model()))), daemon=True)
-    fit.start()
-    lost.join()
-    assert resume_point(next(checkpoint.iterdir())) == 10
-    again = Program(hub, "east", data["east"], checkpoint, executor=client if then == "cluster" else then)
-    fit.join()
-    hub.close()
-    for program in (again, *others):
-        program.join()
-    np.testing.assert_array_equal(found[0].components_, pooled.components_)
-    rows = [np.asarray(program.results[0].row_factors()) for program in (again, *others)]
-    np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
+    lose_and_start_again(data, pooled, "east", tmp_path / "checkpoints", client, client if then == "cluster" else then)
 
 
 @pytest.mark.further
@@ -180,8 +179,8 @@ def test_a_coordinator_that_is_started_again_resumes(behind: str, data: dict[str
     checkpoint, folders = tmp_path / "coordinator", folders_of(tmp_path)
     with Federation(data, folders) as sites, pytest.raises(Lost):
         sites.fit(model(), checkpoint, callbacks=[stop])
-    assert resume_point(checkpoint) > 4
-    assert len(kept(folders)) == 3  # as the run was stopped
+    assert resume_point(checkpoint) > 10
+    assert kept(folders) == [10, 10, 10]
     if behind == "coordinator":
         checkpoint = tmp_path / "another"
     with Federation(data, folders if behind == "coordinator" else {}) as sites:
@@ -320,13 +319,7 @@ def test_a_site_that_has_its_result_ends_well_without_its_coordinator(data: dict
         lost.set()
 
     alive, hub = threading.Event(), Hub(["south"], wait=60, contract=None)
-    site = Site(
-        "south",
-        data["south"],
-        Cut(hub, "south"),
-        policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0),
-        executor=InlineExecutor(),
-    )
+    site = site_at(Cut(hub, "south"), data["south"])
     ends: list[bool] = []
     thread = threading.Thread(target=lambda: ends.append(site.serve(save)), daemon=True)
     thread.start()
@@ -340,7 +333,7 @@ def test_a_site_that_has_its_result_ends_well_without_its_coordinator(data: dict
 
 def test_a_model_without_checkpoints_is_fitted_by_sites_that_keep_them(data: dict[str, Dataset], tmp_path: Path) -> None:
     folders = {name: tmp_path / f"{name} checkpoints" for name in NAMES}
-    with InProcessSites(data, policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0), checkpoints=folders) as sites:
+    with InProcessSites(data, policy=POLICY, checkpoints=folders) as sites:
         found = sites.fit(dfact.FactorAnalysis(2, rotation=None))
     np.testing.assert_array_equal(
         found.components_, dfact.FactorAnalysis(2, rotation=None).fit(dfact.concatenate(list(data.values()))).components_
@@ -359,6 +352,38 @@ def test_a_site_that_stays_away_ends_the_fit(data: dict[str, Dataset]) -> None:
         Run(Hub(NAMES, wait=0.1, contract=None)).carry_out(Task.of("fit", model()))
 
 
+def test_a_site_that_has_missed_a_failed_run_ends_with_its_words(data: dict[str, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for a task, but is so slow to ask again that the others have ended the run meanwhile."""
+    monkeypatch.setattr("dfact.federation.coordinator._POLL", 0.02)
+    asked, failed = threading.Event(), threading.Event()
+
+    class Late(MemoryConnection):
+        def call(self, message: Message) -> Message:
+            assert not asked.is_set() or failed.wait(60)
+            answer = super().call(message)
+            if answer.fields["kind"] == "wait":
+                asked.set()
+            return answer
+
+    hub = Hub(NAMES, wait=60, contract=None)
+    with ThreadPoolExecutor() as pool:
+
+        def served(connection: MemoryConnection) -> Future[bool]:
+            site = site_at(connection, data[connection.name], replace(POLICY, models=("NMF",)))
+            return pool.submit(site.serve, lambda *_: None)
+
+        sites = [served(Late(hub, "south"))]
+        assert asked.wait(60)
+        sites += [served(MemoryConnection(hub, name)) for name in NAMES if name != "south"]
+        with pytest.raises(FederationError, match="forbids the model ICQF"):
+            Run(hub).carry_out(Task.of("fit", model()))
+        hub.close()
+        failed.set()
+        for site in sites:
+            with pytest.raises(FederationError, match="forbids the model ICQF"):
+                site.result()
+
+
 def test_a_late_or_repeated_message_changes_nothing(data: dict[str, Dataset], pooled: Any) -> None:
     earlier: list[Message] = []
 
@@ -373,13 +398,7 @@ def test_a_late_or_repeated_message_changes_nothing(data: dict[str, Dataset], po
 
     hub = Hub(NAMES, wait=60, contract=None)
     programs = [Program(hub, name, data[name], None) for name in NAMES if name != "south"]
-    site = Site(
-        "south",
-        data["south"],
-        Repeating(hub, "south"),
-        policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0),
-        executor=InlineExecutor(),
-    )
+    site = site_at(Repeating(hub, "south"), data["south"])
     thread = threading.Thread(target=site.serve, args=[lambda *_: None], daemon=True)
     thread.start()
     found = Run(hub).carry_out(Task.of("fit", model()))

@@ -11,6 +11,7 @@ import dfact
 from dfact.cli.main import main
 from dfact.psychometrics.factor_retention import parallel_analysis, parallel_analysis_of_many
 from dfact.selection import select_number_of_components
+from dfact.selection.number_of_factors import number_of_factors
 from tests.models.pca.test_pca import planted
 
 
@@ -18,12 +19,25 @@ from tests.models.pca.test_pca import planted
 @pytest.mark.parametrize("criterion", ["PA", "held_out"])
 @pytest.mark.parametrize("missing", [0.0, 0.2])
 def test_the_planted_number_is_chosen(missing: float, criterion: str, seed: int) -> None:
-    X = planted(seed, 400, 20, 4, missing=missing)
+    X = planted(seed, 400, 40, 4, missing=missing)  # of 20 columns, the fourth variance is on the verge of the random one
     selection = select_number_of_components(dfact.PCA(), X, range(1, 7), criterion=criterion, random_state=seed)
     assert selection.best_params == {"n_components": 4}
-    assert selection.model.components_.shape == (4, 20)
+    assert selection.model.components_.shape == (4, 40)
     np.testing.assert_array_equal(selection.model.components_, dfact.PCA(4).fit(X).components_)
     assert selection.model.selection_.best == 3
+
+
+@pytest.mark.filterwarnings("ignore:PA finds 0")
+def test_random_variances_are_those_of_columns_with_as_many_missing_entries() -> None:
+    tables, counts = [], []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        X = np.where(rng.random((400, 16)) < np.linspace(0, 0.7, 16), np.nan, rng.normal(size=(400, 16)))
+        tables.append(select_number_of_components(dfact.PCA(), X, range(1, 5), quantile=None, random_state=seed).table)
+        counts.append(number_of_factors(dfact.FactorAnalysis(), X, [1], quantile=None, random_state=seed).parallel_analysis)
+    np.testing.assert_allclose(*(np.mean([table[name] for table in tables], axis=0) for name in ("eigenvalue", "random")), rtol=0.05)
+    values, random = (np.mean([vars(count)[name] for count in counts], axis=0) for name in ("values", "reference"))
+    np.testing.assert_allclose(values[:4], random[:4], rtol=0.05)
 
 
 def test_columns_of_different_variance_are_compared_with_such_columns() -> None:

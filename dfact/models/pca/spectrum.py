@@ -122,8 +122,10 @@ class Variances:
     """Sum of the variances of the columns."""
     leading: Floats
     """Largest variances of components (k,)."""
-    covariances: Floats | None
+    covariances: Floats | None = None
     """Covariances over the rows that have both columns (m, m), for data of few columns."""
+    shares: Floats | None = None
+    """Shares of the rows that have both columns (m, m)."""
 
 
 def find_variances(columns: Columns, dtype: np.dtype[Any], k: int, max_passes: int) -> Solver[Variances]:
@@ -135,9 +137,11 @@ def find_variances(columns: Columns, dtype: np.dtype[Any], k: int, max_passes: i
         undefined = np.argwhere(np.isnan(C))
         if undefined.size:
             raise DataError(f"columns {undefined[0].tolist()} have no two rows with both, expected some; choose by held-out entries")
-        return Variances(columns.rows, total, eigh(C, eigvals_only=True, subset_by_index=(m - k, m - 1))[::-1], C)
+        return Variances(
+            columns.rows, total, eigh(C, eigvals_only=True, subset_by_index=(m - k, m - 1))[::-1], C, moments.counts / columns.rows
+        )
     spectrum = yield from decompose(columns.view(dtype), m, k, max_passes, lambda _: None)
-    return Variances(columns.rows, total, spectrum.pairs.values**2 / (columns.rows - 1), None)
+    return Variances(columns.rows, total, spectrum.pairs.values**2 / (columns.rows - 1))
 
 
 def shrinkage(variances: Floats, further: Floats, rest: float, n: float, m: int) -> Floats:

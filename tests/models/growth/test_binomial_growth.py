@@ -68,7 +68,8 @@ def test_ten_batches_end_near_the_complete_fit(seed: int) -> None:
         assert (np.diff(history) >= -1e-9 * abs(history[-1])).all()
     best, reached = likelihood(complete, X), likelihood(grown, X)
     assert reached >= best - 0.0005 * abs(best)
-    assert grown.log_likelihood_ == pytest.approx(reached, rel=5e-4)
+    # The record keeps the memberships that earlier rows had, so it lies below: 0.03% to 0.07% in five seeds.
+    assert reached - 0.001 * abs(reached) <= grown.log_likelihood_ <= reached
     assert rmse(grown.transform(X), Q) <= 1.15 * rmse(complete.memberships_, Q)
     assert (grown.growth_.n_rows, grown.memberships_.shape) == (400, (400, 3))
     assert not grown.growth_.gain.worth_a_fit
