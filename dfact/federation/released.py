@@ -29,6 +29,7 @@ SUMS: Mapping[str, str] = {
     "bounded_nmf": "products of row factors with one another and with the answers, summed over rows",
     "bounded_nmf_differences": "products of confounders with one another, with factors and with residuals, summed over rows",
     "bounded_nmf_rows": "sums of squares of residuals; moments of answers and of row factors",
+    "column_parts": "which columns are connected by rows with entries in both",
     "counted_tables": "numbers of rows for each pair of answers to two items",
     "cp": "products of row factors with one another and with the data, summed over rows",
     "cp_growth": "products of row factors with one another and with the data, summed over rows; moments of row factors",
@@ -68,6 +69,7 @@ WITHHELD: Mapping[str, str] = {"weighted_tables": "has sums of weights by cell, 
 """Reasons for sums that stay."""
 COUNTS: Mapping[str, tuple[str, ...]] = {
     "alpha_sums": ("rows",),
+    "column_parts": "which columns are connected by rows with entries in both",
     "counted_tables": ("rows",),
     "item_sums": ("counts",),
     "moments": ("counts", "rows"),

@@ -263,12 +263,13 @@ class ICQF(Growing):
         n_covariates = 0 if task.covariates is None else task.covariates.shape[1] - problem.weighted  # the last one holds the weights
         weights = task.dataset.weight_summary()
         unit = 1.0 if weights is None else weights.unit
-        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, n_covariates, dtype, unit)
+        start = initial_loadings(self.init, self.random_state, task.dataset, problem, n_covariates, dtype, unit)
+        Q, row_start, parts = yield from start
         solver: ADMM | Splitless
         if self.solver == "admm":
             solver = ADMM(problem, row_start, dtype, adaptive=self.rho == "adaptive")
         elif isinstance(self.init, str):
-            solver, Q = yield from Splitless.with_sample_start(problem, Q, row_start, dtype, task.layout, report)
+            solver, Q = yield from Splitless.with_sample_start(problem, Q, row_start, dtype, task.layout, parts, report)
         else:
             solver = Splitless.from_given_loadings(problem, row_start, dtype)
         descent, sums, rows = yield from fit_loadings(self, solver, Q, report, dtype, self._rows_pass)

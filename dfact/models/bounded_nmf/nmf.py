@@ -285,12 +285,13 @@ class NMF(Growing):
         if isinstance(problem, NMFProblem) and weights is not None:
             unit = weights.unit / weights.mean  # weights of whole numbers start as copies do
         sample = self._start_sample(task)
-        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype, unit, sample)
+        start = initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype, unit, sample)
+        Q, row_start, parts = yield from start
         if problem.divergence:
             Q = DivergenceDescent.fill_start(Q)
             return DivergenceDescent(problem, Q, task.dtype), Q
         if isinstance(self.init, str):
-            return (yield from SplitlessNMF.with_sample_start(problem, Q, row_start, task.dtype, task.layout, report))
+            return (yield from SplitlessNMF.with_sample_start(problem, Q, row_start, task.dtype, task.layout, parts, report))
         return SplitlessNMF(problem, row_start, task.dtype), Q
 
     def _start_sample(self, task: FitTask[Any]) -> tuple[int, ...] | None:

@@ -17,6 +17,7 @@ from dfact.engine.block_state import StateArrays
 from dfact.engine.passes import BlockView, Pass
 from dfact.engine.requests import Solver, map_columns, run, state_rows
 from dfact.engine.session import StateRows
+from dfact.linalg.parts import Parts, find_column_parts
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, SplitlessPass, Sums, WeightedRows
 from dfact.models.bounded_nmf.problem import Problem, solve_columns
@@ -126,11 +127,15 @@ class Splitless:
         row_start: RowStart,
         dtype: np.dtype[Any],
         layout: Layout,
+        parts: Parts,
         report: Reporter,
     ) -> Solver[tuple[Self, NDArray[Any]]]:
-        """Make the solver. Return it with its initial loadings Qᵀ (k+c, m): those fitted to a sample of the rows, if there are enough."""
+        """Make the solver. Return it with its initial loadings Qᵀ (k+c, m): those fitted to a sample of the rows, if there are enough.
+
+        A sample may have no rows of one of several ``parts`` of the columns.
+        """
         partitions = layout.sample(SAMPLE_SHARE)
-        if not partitions:
+        if not partitions or not parts.connected:
             return cls(problem, row_start, dtype), Q
         rows = [layout.rows(i, i + 1) for i in partitions]
         share = sum(part.stop - part.start for part in rows) / layout.n_rows
@@ -270,13 +275,14 @@ def initial_loadings(
     dtype: np.dtype[Any],
     unit: float = 1.0,
     sample: tuple[int, ...] | None = None,
-) -> Solver[tuple[NDArray[Any], RowStart]]:
-    """Return the initial loadings Qᵀ (k+c, m), with 0 for those of confounders, and the start of the rows.
+) -> Solver[tuple[NDArray[Any], RowStart, Parts]]:
+    """Return the initial loadings Qᵀ (k+c, m), with 0 for those of confounders, the start of the rows, and the parts of the columns.
 
     ``init`` is "nndsvd", "random" or loadings (k, m). For weighted rows, "nndsvd" takes the weights divided by ``unit``. It takes the
-    rows of a ``sample`` of the partitions, by default all.
+    rows of a ``sample`` of the partitions, by default all, and all if the columns are in several parts.
     """
     k, m = problem.k, dataset.shape[1]
+    parts = (yield from find_column_parts(dataset, dtype)) if isinstance(init, str) else Parts.one(m)
     if isinstance(init, str) and init == "random":
         seed = yield from resolve_seed(random_state)
         # Loadings without an upper bound are drawn up to the highest answer.
@@ -285,14 +291,15 @@ def initial_loadings(
         row_start = RowStart(None, seed)
     elif isinstance(init, str):
         view, tolerance = WeightedRows(problem, unit), problem.start_tolerance
-        loadings, projection = yield from nndsvd(m, k, dtype, view=view, tolerance=tolerance, sample=sample)
+        sample = sample if parts.connected else None
+        loadings, projection = yield from nndsvd(m, k, dtype, view=view, tolerance=tolerance, sample=sample, parts=parts)
         row_start = RowStart(projection)
     else:
         loadings = as_numbers("init", init)
         row_start = RowStart.from_loadings(loadings)
     Q = np.zeros((k + n_covariates, m), dtype)
     Q[:k] = np.clip(loadings, 0, problem.q_max)
-    return Q, row_start
+    return Q, row_start, parts
 
 
 def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> Solver[NDArray[Any]]:

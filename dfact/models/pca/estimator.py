@@ -16,7 +16,8 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.svd import is_wide, uses_gram
+from dfact.linalg.parts import find_column_parts
+from dfact.linalg.svd import is_wide, singular_pairs, uses_gram
 from dfact.models.fit_task import FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
 from dfact.models.growth.baseline import Baseline
@@ -357,9 +358,14 @@ class PCA(Growing):
 
     def _maximize(self, columns: Columns, report: Reporter, task: FitTask[PCAProblem], *, keeps_sums: bool) -> Solver[ProbabilisticPCA]:
         """Maximize the likelihood from the components of mean-filled data."""
-        noise = self.noise_variance_
-        W = self.components_.astype(np.float64) * np.sqrt(np.maximum(self.explained_variance_ - noise, 1e-3 * noise))[:, None]
-        view, observed, start = columns.view(task.dtype), float(columns.observed.sum()), np.vstack([W, np.zeros((1, W.shape[1]))])
+        noise, view, observed = self.noise_variance_, columns.view(task.dtype), float(columns.observed.sum())
+        parts = yield from find_column_parts(task.dataset, task.dtype)
+        components, variances = self.components_.astype(np.float64), self.explained_variance_[:, None]
+        if not parts.connected:
+            pairs = yield from singular_pairs(len(columns.mean), self.n_components, task.dtype, view=view, parts=parts)
+            components, variances = pairs.vectors.T, pairs.values.T**2 / np.maximum(columns.observed - 1, 1)
+        W = components * np.sqrt(np.maximum(variances - noise, 1e-3 * noise))
+        start = np.vstack([W, np.zeros((1, W.shape[1]))])
         limits: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter, "report": report.iteration, "keeps_sums": keeps_sums}
         return (yield from maximize_likelihood(view, start, noise, columns.squares, observed, **limits))
 
