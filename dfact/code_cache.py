@@ -15,7 +15,16 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TextIO
 
-from dfact.internals.numba import IndexDataCacheFile, NullCache, cache_of, cached_files, set_cache, set_cache_file, shared_cache_folder
+from dfact.internals.numba import (
+    IndexDataCacheFile,
+    NullCache,
+    cache_of,
+    cached_files,
+    enable_cache,
+    set_cache,
+    set_cache_file,
+    shared_cache_folder,
+)
 from dfact.settings import is_watched
 
 COMPILED = "DFACT_COMPILED_KERNELS"
@@ -171,11 +180,14 @@ def _unsafe_folder(folder: Path, owner: int) -> Path | None:
 
 
 def store_by_signature(compiled: Any, decorators: str) -> Any:
-    """Make a function that Numba compiles with a cache use :class:`_CacheFile`, and return it; ``decorators`` is their module's file.
+    """Make a function that Numba compiles use :class:`_CacheFile`, and return it; ``decorators`` is their module's file.
 
     Code is unpickled, and runs. So where another user could plant it, in a folder of ``NUMBA_CACHE_DIR`` or of ``DFACT_COMPILED_KERNELS``,
-    none is read or stored.
+    none is read or stored. Nor is any where no folder can be written.
     """
+    if not enable_cache(compiled):
+        _warn_no_folder()
+        return compiled
     if (stored := cache_of(compiled)) is None:
         return compiled
     source = Path(inspect.getfile(compiled.py_func))
@@ -184,7 +196,12 @@ def store_by_signature(compiled: Any, decorators: str) -> Any:
     folder = Path(stored.cache_path)
     if shared := shared_cache_folder():
         folder = shared / subfolder
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            _warn_no_folder()
+            set_cache(compiled, NullCache())
+            return compiled
     if (found := _unsafe_folder(folder, owner)) is not None:
         _warn_unsafe_folder(found, "NUMBA_CACHE_DIR")
         set_cache(compiled, NullCache())
@@ -196,6 +213,14 @@ def store_by_signature(compiled: Any, decorators: str) -> Any:
         before = None
     set_cache_file(compiled, _CacheFile(cached_files(stored), folder, version, before))
     return compiled
+
+
+@cache
+def _warn_no_folder() -> None:
+    logger.warning(
+        "no folder for compiled code can be written: neither that of the sources nor one in the home folder. Every process compiles its "
+        "kernels again, which takes some seconds; set NUMBA_CACHE_DIR to a folder of your own that can be written"
+    )
 
 
 @cache

@@ -21,6 +21,8 @@ from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run
 from dfact.kernels.parts import join_dense, join_labels, join_stored
 
+_NEARLY_ZERO = 0.1  # of the median of the columns
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:
@@ -102,6 +104,20 @@ def find_parts(dataset: Dataset, dtype: np.dtype[Any]) -> Solver[list[Parts]]:
     labels = (yield from run(PartsPass(dtype), None)).labels.astype(np.int64)
     starts = np.cumsum([0, *shape])
     return [Parts(labels[start : start + size] - start) for start, size in zip(starts, shape, strict=False)]
+
+
+def leaves_out_columns(factors: NDArray[np.floating], dataset: Dataset) -> bool:
+    """Return whether the factors (m, k) from which a fit starts are nearly 0 for columns of data with missing entries.
+
+    They are if hardly any row connects the columns with those of the leading singular vectors. Columns are compared by the size of
+    their factors for an entry of the largest magnitude in every row.
+    """
+    statistics = dataset.statistics
+    if not dataset.missing_rate:
+        return False
+    largest = np.maximum(np.abs(statistics.minimum), np.abs(statistics.maximum)) * statistics.observed
+    sizes = np.linalg.norm(factors[largest > 0], axis=1) / largest[largest > 0]
+    return bool(sizes.size and sizes.min() < _NEARLY_ZERO * np.median(sizes))
 
 
 def find_column_parts(dataset: Dataset, dtype: np.dtype[Any]) -> Solver[Parts]:

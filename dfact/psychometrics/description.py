@@ -301,7 +301,7 @@ def _with_survey_errors(
     alphas, means = (np.stack(parts) for parts in zip(*((figures.alphas, figures.means) for figures in repeated), strict=True))
     scales["se"] = replicates.standard_error(alphas, scales["alpha"].to_numpy())
     half = float(stdtrit(replicates.df, 0.975)) * scales["se"]
-    scales["ci_low"], scales["ci_high"] = scales["alpha"] - half, scales["alpha"] + half
+    scales["ci_low"], scales["ci_high"] = scales["alpha"] - half, (scales["alpha"] + half).clip(upper=1)
     items.insert(list(items).index("mean") + 1, "mean_se", replicates.standard_error(means, item_means))
     return replace(description, scales=scales, items=items)
 
@@ -316,6 +316,10 @@ def _item_table(
     scale = np.full(len(names), "", object)
     for each in scales.scales:
         scale[each.columns] = each.name
+    constant_rest = np.isnan(figures["alpha_if_dropped"]) & np.isnan(figures["r_drop"]) & (deviations > 0)
+    for each in scales.scales:
+        alone = len(each.columns) < 3 or not np.isfinite(figures["r_drop"][each.columns]).any()
+        constant_rest[each.columns] &= not alone
     floor, ceiling = sums.floor / sums.total, sums.ceiling / sums.total
     columns = {
         "scale": scale,
@@ -328,7 +332,11 @@ def _item_table(
         "floor": np.where(reversed_, ceiling, floor),
         "ceiling": np.where(reversed_, floor, ceiling),
         **figures,
-        "note": np.where(n == 0, "no answers", np.where(n == 1, "one answer", np.where(deviations == 0, "no variance", ""))),
+        "note": np.select(
+            [n == 0, n == 1, deviations == 0, constant_rest],
+            ["no answers", "one answer", "no variance", "the other items of its scale have a constant sum"],
+            "",
+        ),
     }
     return pd.DataFrame(columns, index=pd.Index(names, name="item"))
 

@@ -100,6 +100,8 @@ def describe_scale(
         figures["alpha_if_dropped"][columns] = alpha_if_dropped(C)
         row["alpha"] = alpha(C)
         row["se"] = alpha_se
+        if np.isnan(row["alpha"]):
+            notes.append("no alpha: the items have a constant sum")
         if interval == "feldt":
             row["ci_low"], row["ci_high"] = alpha_interval(row["alpha"], chosen.n_of_pairs, m)
         else:
