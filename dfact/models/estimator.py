@@ -222,7 +222,7 @@ class Factorization(ScoreInterface, TransformerInterface):
             self.codebook_ = dataset.codebook
             if confounders is not None and dataset.confounders is not None:
                 remedy = "set the implausible values of {name} to NaN"
-                warn_implausible(dataset.confounders, (), remedy, stacklevel=5)
+                warn_implausible(dataset.confounders, (), remedy)
         else:
             self._check_columns(dataset, offset)
         if reset:

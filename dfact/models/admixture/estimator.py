@@ -1,7 +1,6 @@
 """Admixture: ancestry of individuals in several populations, by the binomial likelihood of their genotypes."""
 # Long because it documents the estimator, and adds rows to a fitted model.
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +17,7 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tiles
 from dfact.engine.tiles import TileBroadcast
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
 from dfact.models.admixture.variants import Match, Variants, match_columns
 from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
@@ -250,7 +249,7 @@ class Admixture(Growing):
             dataset, AdmixtureProblem(Codes(self.ploidy, offset), names, curved), covariates=labels, populations=names, curved=curved
         )
         if task.footprint.note:
-            warnings.warn(task.footprint.note, UserWarning, stacklevel=4)
+            warn(task.footprint.note)
         return task
 
     def _population_texts(self, dataset: Dataset, populations: Any) -> list[str] | None:
@@ -279,7 +278,7 @@ class Admixture(Growing):
             raise ParameterError(f"n_components is {self.n_components}, expected at least {len(names)}, the number of labelled populations")
         if len(names) < self.n_components:
             found = f"{self.n_components - len(names)} of {self.n_components} components have no labelled individuals"
-            warnings.warn(f"{found}; label some, or fit {len(names)} components", UserWarning, stacklevel=5)
+            warn(f"{found}; label some, or fit {len(names)} components")
         return tuple(names)
 
     def _solve(self, task: FitTask[AdmixtureProblem]) -> Solver[None]:
@@ -476,4 +475,4 @@ def _label_numbers(texts: Sequence[str] | None, names: Sequence[str]) -> NDArray
 def _warn_silent(silent: int, task: FitTask[Any]) -> None:
     if silent:
         text = f"{silent} of {task.dataset.shape[0]} individuals have no genotype; their ancestry proportions are NaN"
-        warnings.warn(text, UserWarning, stacklevel=5)
+        warn(text)

@@ -1,6 +1,5 @@
 """The variants of a fitted admixture, matched with the variants of other genotypes by name or position, and alleles."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -10,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.errors import DataError
+from dfact.errors import DataError, warn
 from dfact.models.estimator import add_saved_types
 from dfact.models.fitted_schema import Shape
 
@@ -96,7 +95,7 @@ def match_columns(fitted: Sequence[str], labels: Sequence[str], ours: Variants |
     if missing or unknown:
         found = f"{missing} of the model's {len(fitted)} SNPs are not in X, and {unknown} of X are not in the model"
         matched = f"{len(pairs)} are matched" + (f", {by_position} of them by position and alleles" if by_position else "")
-        warnings.warn(f"{found}; these are left out, {matched}", UserWarning, stacklevel=5)
+        warn(f"{found}; these are left out, {matched}")
     swapped = np.zeros(len(first), bool)
     if ours is not None and theirs is not None:
         swapped, same = _compare_alleles(ours, theirs, first, second)
@@ -108,7 +107,7 @@ def match_columns(fitted: Sequence[str], labels: Sequence[str], ours: Variants |
             if len(others) == len(first):
                 raise DataError(f"{found}; expected the same, of the same strand")
             used = len(first) - len(others)
-            warnings.warn(f"{found}; they are left out, {used} SNPs are used", UserWarning, stacklevel=5)
+            warn(f"{found}; they are left out, {used} SNPs are used")
             first, second, swapped = (side[same | swapped] for side in (first, second, swapped))
     return Match(first, second, swapped)
 

@@ -1,7 +1,6 @@
 """ICQF: interpretability-constrained questionnaire factorization."""
 # Long because the docstring states the method, and all of its parameters and results.
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.sources.entrance import as_numbers
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.lazy import pd
 from dfact.models.bounded_nmf.effects import AdjustedDifferences, DifferencesPass, group_effects, impact_table, warn_of_effects
 from dfact.models.bounded_nmf.growth import DifferenceTotals, Surrogate, grow_loadings
@@ -423,4 +422,4 @@ def _warn_unconverged(rows: int) -> None:
     """Warn of rows without factors within the bounds: those whose confounders alone exceed the bounds."""
     if rows:
         message = f"{rows} rows have no factors that keep the model within the bounds to the tolerance; the nearest are returned"
-        warnings.warn(message, UserWarning, stacklevel=3)
+        warn(message)

@@ -1,7 +1,6 @@
 """Expectile matrix factorization of skewed, partly observed data."""
 # Long because its fits may share reads (fit_each) or take linear measurements, in addition to what every estimator documents.
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,7 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.threads import single_threaded
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.linalg.parts import find_column_parts, leaves_out_columns
 from dfact.linalg.svd import gram_size, right_singular, tiled_gram_size
 from dfact.models.expectile.alternation import Alternation
@@ -323,7 +322,7 @@ class ExpectileMF(Growing):
             found = f"the model's entries have a root mean square of {size:.3g}, and the largest of the data is {largest:.4g}"
             cause = f"{self.n_components} components fit the noise of few entries with a ridge of {self.ridge:g}"
             remedy = "choose the ridge with dfact.selection.select_by_held_out or dfact select emf"
-            warnings.warn(f"{found}: {cause}; {remedy}", UserWarning, stacklevel=5)
+            warn(f"{found}: {cause}; {remedy}")
 
     def _set_end(self, end: _End, history: NDArray[np.float64]) -> None:
         self.objective_history_, self.n_iter_, self.converged_, self.remaining_ = history, end.n_iter, end.converged, end.remaining

@@ -1,7 +1,6 @@
 """Grade of membership: mixed memberships of subjects in latent classes, by spectral methods, or by likelihood."""
 # Long because it documents two estimates: the spectral one, and that by likelihood, to which rows can be added.
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tiles
 from dfact.engine.session import StateRows
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.kernels.binomial import EDGE
 from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size, tiled_gram_size
@@ -296,7 +295,7 @@ class GradeOfMembership(Growing):
             names = self.get_feature_names_out()
             classes = ", ".join(f"{names[k]} ({dataset.row_labels[best.pure_subjects[k]]!r})" for k in alone)
             found = f"only the subject that defines the class has a membership of {PURE} or more in {classes}"
-            warnings.warn(f"{found}; a class depends on its pure subjects: try fewer classes or another method", UserWarning, stacklevel=5)
+            warn(f"{found}; a class depends on its pure subjects: try fewer classes or another method")
         return [c.modularity for c in scored]
 
     def _refine(self, task: FitTask[MembershipProblem], counts: ResponseCounts) -> Solver[tuple[MembershipSums, StateRows]]:
@@ -467,7 +466,7 @@ def _warn_nonrespondents(nonrespondents: int, n: int) -> None:
     if nonrespondents:
         found = f"{nonrespondents} of {n} subjects have no response, as 0 counts as none; their memberships are NaN"
         remedy = "dfact.expand_categories (dfact indicators) makes 0 a category of its own"
-        warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=4)
+        warn(f"{found}; {remedy}")
 
 
 def _responses(dataset: Dataset) -> Responses:

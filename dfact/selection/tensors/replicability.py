@@ -1,6 +1,5 @@
 """Number of components of a CP decomposition by replicability: do fits to other rows of mode 1 find the same components?"""
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.models.cp.base import CPModel
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count, describe_value, is_in_range
@@ -203,7 +202,7 @@ class _FoldFits:
             reporter.reached(done, left.text(done))
         if failures:
             message = f"{len(failures)} of {len(which)} fits failed, and their scores are 0, such as {failures[0]}"
-            warnings.warn(message, UserWarning, stacklevel=3)
+            warn(message)
 
     def fit(self, k: int, number: int) -> Any:
         """Fit k components from all starts; return the fit with the lowest objective."""

@@ -1,6 +1,5 @@
 """Codes of missing answers of which an import was not told: values far from all other answers of an item."""
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.coding.answers import ItemCoding, code_text
 from dfact.data.layout import Layout
+from dfact.errors import warn
 
 _TAILS = (9, 77, 88, 99, 96, 97, 98, 777, 888, 999, 997, 998, 7777, 8888, 9999, 9998)
 _CODES = np.array([-1.0, -2.0, -3.0, -7.0, -8.0, *(sign * code for code in _TAILS for sign in (-1.0, 1.0))])
@@ -21,7 +21,7 @@ _MOST_LEVELS = 20
 """Number of levels above which an item is not asked about."""
 
 
-def warn_forgotten_codes(dataset: Dataset, items: Sequence[ItemCoding], stacklevel: int) -> Dataset:
+def warn_forgotten_codes(dataset: Dataset, items: Sequence[ItemCoding]) -> Dataset:
     """Warn of items with usual codes of missing answers far from all other answers, and return the dataset.
 
     A code is far if it is at least as far from the nearest answer as the answers are from one another: 99 among 1 to 7. Items of
@@ -43,7 +43,7 @@ def warn_forgotten_codes(dataset: Dataset, items: Sequence[ItemCoding], stacklev
             nearest = [min(nearest[0], *others), max(nearest[1], *others)]
             found[str(dataset.column_labels[j])] = Counter({code: values[code] for code in codes})
     if found:
-        _warn(found, nearest, stacklevel + 1)
+        _warn(found, nearest)
     return dataset
 
 
@@ -80,7 +80,7 @@ def _far_codes(values: NDArray[np.float64]) -> set[float]:
     return {value for value in values.tolist() if value - high >= gap or low - value > gap}  # −2 to 2 is a usual scale
 
 
-def _warn(found: dict[str, Counter[float]], nearest: list[float], stacklevel: int) -> None:
+def _warn(found: dict[str, Counter[float]], nearest: list[float]) -> None:
     """Warn of the codes of these items; all other answers to them lie between ``nearest``."""
     names = [repr(name) for name in found]
     listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
@@ -88,9 +88,7 @@ def _warn(found: dict[str, Counter[float]], nearest: list[float], stacklevel: in
     texts = ", ".join(f"{code_text(code)} ({n}×)" for code, n in sorted(codes.items()))
     low, high = (code_text(value) for value in nearest)
     flags = " ".join(f"--missing={code_text(code)}" for code in sorted(codes))
-    warnings.warn(
+    warn(
         f"answers to {listed} are {texts} and the others from {low} to {high}, expected answers near one another; if these are codes of "
-        f"missing answers, declare them: missing= ({flags}); if they are answers, give the range: valid_range= (--valid-range)",
-        UserWarning,
-        stacklevel=stacklevel + 1,
+        f"missing answers, declare them: missing= ({flags}); if they are answers, give the range: valid_range= (--valid-range)"
     )

@@ -1,7 +1,6 @@
 """The columns of a table that describe participants: their ids, which are unique, confounders, and weights."""
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -20,7 +19,7 @@ from dfact.data.ingest.writing.writer import Participants
 from dfact.data.readers.base import Table, Variable, is_number
 from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.weights import check_weights
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 
 _COMMA = re.compile(r"[+-]?\d+,\d+")
 _PARSED_ROWS = 1 << 20  # rows whose texts are parsed at once: pandas makes an object of each
@@ -99,7 +98,7 @@ class ParticipantColumns:
         frame, ranges = self._confounders(table, texts, variables), dict(self.ranges)
         if frame is not None:
             frame, ranges = apply_ranges(frame, ranges)
-            warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=3)
+            warn_implausible(frame, ranges, RANGE_REMEDY)
         ids = None if self.id is None else check_ids(table, texts[self.id], self.id)
         weights = None if self.weight is None else self._weights(table, texts, self.weight, variables, dropped)
         return Participants(ids, frame, ranges, weights, self._replicate_weights(table, texts, variables, dropped))
@@ -218,4 +217,4 @@ def _warn_decimal_commas(what: str, words: "pd.Series[Any]") -> None:
         return
     found = f"{what} holds {words[words.str.contains(',', regex=False)].iloc[0]!r} and becomes categorical with {words.nunique()} levels"
     remedy = "declare the decimal mark: decimal=',' (--decimal ,), or the kind: categorical"
-    warnings.warn(f"{found}, expected numbers with a point; {remedy}", UserWarning, stacklevel=6)
+    warn(f"{found}, expected numbers with a point; {remedy}")

@@ -298,7 +298,7 @@ def import_table(
                 codebook=arranged.codebook(rows.counts, rows.statistics, f"{table.name}, {table.format}"),
             )
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
-    return warn_forgotten_codes(open_dataset(path), arranged.items.items, stacklevel=2)
+    return warn_forgotten_codes(open_dataset(path), arranged.items.items)
 
 
 def _spool(arranged: Arrangement, empty_rows: EmptyRows, pool: TaskPool, progress: Progress | None) -> Spooled:
