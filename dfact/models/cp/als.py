@@ -200,7 +200,9 @@ class CPALS(CPModel):
                 # Without return_errors, TensorLy does not compute the factors that it passes to the callback.
                 parafac(np.where(missing, 0.0, Z), self.n_components, **settings, mask=mask, callback=iterations, return_errors=True)
         except np.linalg.LinAlgError as error:
-            raise DataError(f"the components are collinear ({error}); expected data with {self.n_components}: fit fewer") from error
+            raise DataError(
+                f"the components are collinear ({error}); expected data that determine {self.n_components}; fit fewer components"
+            ) from error
 
     def _start(self, Z: NDArray[np.float64]) -> Any:
         """Return TensorLy's name of the start or, for entries in several parts, a start from the singular vectors of each."""
