@@ -112,7 +112,9 @@ def test_many_columns_have_the_parts_of_few() -> None:
     rng = np.random.default_rng(3)
     X = np.full((240, 700), np.nan)
     for part in range(2):
-        X[part * 120 : part * 120 + 120, part * 340 : part * 340 + 340] = rng.random((120, 2)) @ rng.random((2, 340)) + 0.01 * rng.random((120, 340))
+        X[part * 120 : part * 120 + 120, part * 340 : part * 340 + 340] = rng.random((120, 2)) @ rng.random((2, 340)) + 0.01 * rng.random(
+            (120, 340)
+        )
     for i in range(10):
         X[i * 20, 680 + 2 * i : 682 + 2 * i] = np.nan
     X = np.vstack([X, np.full((10, 700), np.nan)])

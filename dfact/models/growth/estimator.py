@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from dfact.data.dataset import Dataset
 from dfact.engine.driver import drive
 from dfact.engine.requests import Solver, read_environments
 from dfact.engine.session import StateRows
-from dfact.errors import DataError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.linalg.congruence import congruence, match
 from dfact.models.docstrings import with_shared_entries
 from dfact.models.estimator import Factorization, add_saved_types
@@ -30,6 +29,7 @@ from dfact.models.growth.record import EXACT, SAVED, Gain, Growth
 from dfact.models.row_factors import gather_rows
 from dfact.models.run_end import end_callbacks
 from dfact.models.scikit_learn import check_is_fitted
+from dfact.parameters import TooManyComponentsError
 
 _OF_EARLIER_LOADINGS = ("stability_", "comparison_", "sites_")  # annotations that an update makes untrue
 _NAMED = 3  # labels in a message
@@ -105,7 +105,12 @@ class Growing(Factorization, registered=False):
         """
         del y
         if not fitted_attributes(self):
-            return self.fit(X, **fit_inputs)
+            try:
+                return self.fit(X, **fit_inputs)
+            except TooManyComponentsError as error:
+                found = f"the first batch has {error.n_rows} rows and {error.n_columns} columns"
+                remedy = f"begin with at least {error.n_components} of each; later batches may have any number of rows"
+                raise ParameterError(f"{found}, too few for n_components={error.n_components}; {remedy}") from error
         return self.update_prepared(self.prepare_update(X, **fit_inputs))
 
     def prepare_update(self, X: Any, **fit_inputs: Any) -> FitTask[Any]:
@@ -257,5 +262,5 @@ def _append_labels(earlier: Any, dataset: Dataset, n: int) -> NDArray[Any] | Non
         if repeated:
             names = ", ".join(repeated[:_NAMED]) + (", …" if len(repeated) > _NAMED else "")
             message = f"{len(repeated)} of the new rows have labels that the model has seen ({names}); add each participant once"
-            warnings.warn(message, UserWarning, stacklevel=2)
+            warn(message)
     return np.concatenate([known.astype(object), added.astype(object)])

@@ -1,7 +1,6 @@
 """Principal component analysis of large data, with missing entries by probabilistic PCA."""
 # Long because the docstring states the method, and all of its parameters and results.
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -15,7 +14,7 @@ from dfact.data.dataset import Dataset
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.linalg.parts import find_column_parts
 from dfact.linalg.svd import is_wide, singular_pairs, uses_gram
 from dfact.models.fit_task import FitTask, fitted_attributes
@@ -42,7 +41,7 @@ from dfact.models.pca.passes import (
 from dfact.models.pca.spectrum import Columns, Spectrum, Variances, decompose, find_variances, shrinkage
 from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
-from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO
+from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, TooManyComponentsError
 from dfact.progress import Iteration, Reporter
 
 _ROUNDING = 1e-8  # least noise of a likelihood, relative to the largest variance: without noise there is none outside the components
@@ -239,7 +238,7 @@ class PCA(Growing):
         if min(n, m + 1) < 2:
             raise DataError(f"X has n_samples={n} and n_features={m}, expected at least 2 rows")
         if k > min(n, m):
-            raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
+            raise TooManyComponentsError(k, n, m)
         self._check_genotypes(dataset)
         expects = self._expects(dataset)
         if expects:
@@ -518,4 +517,4 @@ def _of_pass(report: Reporter) -> Callable[[int], None]:
 
 def _warn_empty(empty: int, n: int) -> None:
     if empty:
-        warnings.warn(f"{empty} of {n} rows have no observed entry; their scores are NaN", UserWarning, stacklevel=4)
+        warn(f"{empty} of {n} rows have no observed entry; their scores are NaN")
