@@ -1,0 +1,248 @@
+"""Attacks by thresholds: a number that the coordinator sets decides which rows a sum leaves out, and two such sums differ by a row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import dfact
+from benchmarks.federation.attacks.harness import Array, Coordinator, Outcome, answers, attack, coordinator, matches, whole
+
+N, M = 2000, 12
+
+
+def drawn(random_state: int) -> int:
+    """Return the seed that a fit draws from a random state."""
+    return int(np.random.RandomState(random_state).randint(np.iinfo(np.int32).max))
+
+
+def loadings_of_start(seed: int, highest: Array | float) -> Array:
+    """Return the random loadings (1, m) at which a fit starts: the coordinator knows the seed."""
+    return np.random.default_rng(drawn(seed)).uniform(0, highest, (1, M))
+
+
+def one_row(difference: Array, q: Array, least: float) -> Array | None:
+    """Return the answers x of the only row with a score t = q·x / q·q above ``least``, given (t − least)·x; None if there are several."""
+    score = float(q @ difference / (q @ q))  # (t − least)·t
+    t = (least + np.sqrt(least**2 + 4 * max(score, 0.0))) / 2
+    if t - least < 1e-9:
+        return None
+    row = difference / (t - least)
+    return np.rint(row) if whole(row) else None
+
+
+def first_cross(attacker: Coordinator, model: Any) -> Array | None:
+    """Return the products of the factor with the answers after one iteration; None if they do not leave."""
+    attacker.forget()
+    attacker.fit(model)
+    sums = attacker.sums("bounded_nmf")
+    return sums[0].cross[0] if sums else None
+
+
+def by_halving(attempt: Callable[[float], int], low: float, high: float, times: int) -> None:
+    """Halve an interval until an attempt returns 0; it returns 1 to go up, and −1 to go down."""
+    for _ in range(times):
+        middle = (low + high) / 2
+        way = attempt(middle)
+        if way == 0:
+            return
+        low, high = (middle, high) if way > 0 else (low, middle)
+
+
+@attack("clipped factors", honest=True, quick=True)
+def clipped_factors() -> Outcome:
+    """Halve the largest factor (w_max of ICQF): the sums without and with it differ by the one person whose factor it clips."""
+    north, tries, found = answers(N, M, 1), 5, set[int]()
+    with coordinator({"north": north, "south": answers(N, M, 2)}) as attacker:
+        for seed in range(tries):
+            q = loadings_of_start(seed, 4.0)[0]
+            settings = {"init": "random", "random_state": seed, "max_iter": 1, "beta": 0.0, "dtype": "float64", "solver": "mm"}
+            whole_sum = first_cross(attacker, dfact.ICQF(1, w_max=float("inf"), bounds=(0.0, float("inf")), **settings))
+            if whole_sum is None:
+                break
+
+            def attempt(least: float, q: Array = q, total: Array = whole_sum, settings: Any = settings) -> int:
+                clipped = first_cross(attacker, dfact.ICQF(1, w_max=least, bounds=(0.0, float("inf")), **settings))
+                if clipped is None:
+                    return 0
+                if np.abs(total - clipped).max() < 1e-7:
+                    return -1
+                row = one_row(total - clipped, q, least)
+                if row is None:
+                    return 1
+                found.update(matches(row, north))
+                return 0
+
+            by_halving(attempt, 0.01, float(4 * q.sum() / (q @ q)), 12)
+    return Outcome(min(len(found), tries), tries, attacker.words)
+
+
+@attack("shrunk factors", honest=True, quick=True)
+def shrunk_factors() -> Outcome:
+    """Raise the penalty of ElasticCP in small steps: the sums bend where one person's factor becomes 0, and the bend is the person."""
+    rng, tries, found = np.random.default_rng(3), 2, set[int]()
+    north, south = ((rng.normal(size=(N, 3)) @ rng.normal(size=(3, M)) + rng.normal(size=(N, M))) for _ in range(2))
+    with coordinator({"north": north, "south": south}) as attacker:
+        for seed in range(tries):
+            h = np.random.default_rng(np.random.SeedSequence(drawn(seed), spawn_key=(1,))).standard_normal((1, M))[0]
+
+            def sums(lam: float, seed: int = seed, h: Array = h) -> Array | None:
+                attacker.forget()
+                settings = {"n_init": 1, "init": "random", "max_iter": 1, "missing": "fill", "dtype": "float64"}
+                # The first iterations have a hundredth of the penalty.
+                attacker.fit(dfact.ElasticCP(1, lam=100 * lam, l1_ratio=1.0, slice_variances=None, random_state=seed, **settings))
+                left = attacker.sums("cp")
+                return left[0].cross[0] * (h @ h) if left else None
+
+            step = 5e-4
+            first, second = sums(step), sums(2 * step)
+            if first is None or second is None:
+                break
+            slope, origin = (second - first) / step, 2 * first - second
+
+            def attempt(lam: float, h: Array = h, slope: Array = slope, origin: Array = origin, sums: Any = sums) -> int:
+                bends = [(where, origin + where * slope - left) for where in (lam, 0.95 * lam) if (left := sums(where)) is not None]
+                if len(bends) < 2:
+                    return 0
+                if np.abs(bends[0][1]).max() < 1e-8:
+                    return 1
+                # A person with 0 < t < lam, t = h·z, bends them by (t − lam)·z, and one with −lam < t < 0 by (t + lam)·z.
+                z = (bends[1][1] - bends[0][1]) / (0.05 * lam)
+                hit = np.r_[matches(z, north), matches(-z, north)]
+                found.update(hit)
+                return 0 if hit.size else -1
+
+            by_halving(attempt, 0.0, 0.02, 10)
+    return Outcome(min(len(found), tries), tries, attacker.words)
+
+
+@attack("bounded sum score", honest=True, quick=True)
+def bounded_sum_score() -> Outcome:
+    """Bound all loadings of ICQF by one number, so that only the highest sum score reaches the largest factor: one sum less a known one."""
+    tries, found, words = 4, 0, ""
+    for trial in range(tries):
+        north = answers(N, M, trial)
+        with coordinator({"north": north, "south": answers(N, M, 50 + trial)}) as attacker:
+            for score in range(4 * M - 1, 2 * M, -1):
+                # Loadings that all are at q_max make the factor Σx / (m·q_max), which may be 1 at most.
+                attacker.forget()
+                attacker.fit(dfact.ICQF(1, beta=0.0, q_max=float(score) / M, max_iter=1, dtype="float64"))
+                sums, gram, given = attacker.sums("bounded_nmf"), attacker.sums("svd_gram"), attacker.given
+                loadings = next((each[0][0] for each in given if isinstance(each, tuple) and np.shape(each[0]) == (1, M)), None)
+                if not sums or not gram or loadings is None:
+                    break
+                unbounded = gram[0].gram.astype(float) @ loadings / (loadings @ loadings)
+                difference = unbounded - sums[0].cross[0]
+                if np.abs(difference).max() < 1e-3:
+                    continue
+                row = one_row(difference, loadings.astype(float), 1.0)
+                found += row is not None and matches(row, north).size > 0
+                break
+            words = words or attacker.words
+    return Outcome(found, tries, words)
+
+
+@attack("lowest score", honest=True, quick=True)
+def lowest_score() -> Outcome:
+    """Raise the penalty of ICQF from random loadings until it takes the factor of the one person with the lowest score above 0."""
+    rng, tries, found = np.random.default_rng(5), 5, set[int]()
+    north, south = ((rng.integers(1, 5, (N, M)) * (rng.random((N, M)) < 0.45)).astype(np.float32) for _ in range(2))
+    with coordinator({"north": north, "south": south}) as attacker:
+        for seed in range(tries):
+            q = loadings_of_start(seed, 0.1)[0]
+
+            def cross(beta: float, seed: int = seed, q: Array = q) -> Array | None:
+                settings = {"init": "random", "random_state": seed, "max_iter": 1, "dtype": "float64", "w_max": float("inf")}
+                left = first_cross(attacker, dfact.ICQF(1, beta=beta, q_max=0.1, bounds=(0.0, float("inf")), **settings))
+                return None if left is None else left * (q @ q)
+
+            first, second = cross(0.0), cross(1e-4)
+            if first is None or second is None:
+                break
+            slope = (second - first) / 1e-4
+
+            def attempt(beta: float, q: Array = q, first: Array = first, slope: Array = slope, cross: Any = cross) -> int:
+                left = cross(beta)
+                if left is None:
+                    return 0
+                bend = left - first - beta * slope  # (beta − t)·x of those with a score t below beta
+                if np.abs(bend).max() < 1e-7:
+                    return 1
+                score = float(q @ bend)  # (beta − t)·t
+                for t in ((beta + sign * np.sqrt(max(beta**2 - 4 * score, 0.0))) / 2 for sign in (1, -1)):
+                    if beta - t > 1e-9 and whole(row := bend / (beta - t)):
+                        found.update(matches(np.rint(row), north))
+                        return 0
+                return -1
+
+            by_halving(attempt, 0.0, 0.5, 12)
+    return Outcome(min(len(found), tries), tries, attacker.words)
+
+
+_ORDER = np.array([1, -4, 6, -4, 1])
+"""Weights of a fourth difference."""
+
+
+@attack("residual signs", honest=True)
+def residual_signs() -> Outcome:
+    """Change the ridge of ExpectileMF a little: an entry's residual changes its sign, which gives a person's factor, and it the answers."""
+    tries, m, tau, step, found = 2, 8, 0.98, 5e-3, set[int]()
+    north, south = answers(N, m, 1), answers(N, m, 2)
+    with coordinator({"north": north, "south": south}) as attacker:
+        for seed in range(tries):
+
+            def curvatures(ridge: float, seed: int = seed) -> Array | None:
+                attacker.forget()
+                settings = {"init": "random", "random_state": seed, "max_iter": 1, "solver": "exact", "dtype": "float64"}
+                attacker.fit(dfact.ExpectileMF(1, tau=tau, ridge=ridge, **settings))
+                left = attacker.sums("expectile")
+                return left[0].curvature.reshape(-1) if left else None
+
+            ridges = 1.0 + step * np.arange(7)
+            curves = [curve for ridge in ridges if (curve := curvatures(ridge)) is not None]
+            if len(curves) < len(ridges):
+                break
+            y = next(each.Y for each in attacker.given if hasattr(each, "Y"))[:, 0]
+            for column, curve in enumerate(np.array(curves).T):
+                jump, after = one_jump(curve)
+                if not jump:
+                    continue
+                smooth = np.polynomial.Polynomial.fit(ridges, curve - jump * (np.arange(7) > after), 5)
+                low, high = ridges[after], ridges[after + 1]
+                for _ in range(12):
+                    here = curvatures((low + high) / 2)
+                    if here is None:
+                        break
+                    early = abs(here[column] - smooth((low + high) / 2)) < abs(jump) / 2
+                    low, high = ((low + high) / 2, high) if early else (low, (low + high) / 2)
+                answer = np.rint(np.sqrt(abs(jump) / (2 * tau - 1)) * abs(y[column]))  # the residual is 0
+                for row in rows_of_factor(answer / y[column], y, tau, low, high):
+                    found.update(matches(row, north))
+                break
+    return Outcome(min(len(found), tries), tries, attacker.words)
+
+
+def one_jump(curve: Array) -> tuple[float, int]:
+    """Return the only jump of a smooth curve at seven equidistant points, and the number of the point before it; 0 without, or with several."""
+    steps = np.diff(curve)
+    ends = np.array([_ORDER @ steps[:5], _ORDER @ steps[1:]])
+    if np.abs(ends).max() < 1e-2:  # smaller: the factor of a row bends where one of its other residuals changes its sign
+        return 0.0, 0
+    for place in range(6):
+        weights = np.array([_ORDER[place] if place < 5 else 0, _ORDER[place - 1] if place else 0])
+        jump = float(ends @ weights / (weights @ weights))
+        if np.abs(ends - jump * weights).max() < 1e-2 * abs(jump):
+            return jump, place
+    return 0.0, 0
+
+
+def rows_of_factor(x: float, y: Array, tau: float, low: float, high: float) -> Array:
+    """Return all answers from 0 to 4 for which x is the factor of a row, given loadings y, for some ridge between two numbers."""
+    residuals = np.arange(5)[None] - x * y[:, None]
+    residuals[np.abs(residuals) < 1e-9] = 0
+    terms = np.where(residuals > 0, tau, 1 - tau) * y[:, None] * residuals
+    total = terms[0]
+    for term in terms[1:]:
+        total = np.add.outer(total, term)
+    slack = 1e-9
+    return np.argwhere((total / x >= low - slack) & (total / x <= high + slack)).astype(np.float32)
