@@ -89,7 +89,9 @@ def many_sites(cases: Sequence[Case], rows: int, columns: int, repeats: int) -> 
         whole = dfact.concatenate(list(parts.values()))
         with tempfile.TemporaryDirectory() as folder:
             logs: Any = {name: Path(folder) / name for name in parts}
-            with InProcessSites(parts, policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0), logs=logs) as sites:
+            with InProcessSites(
+                parts, policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9), logs=logs
+            ) as sites:
                 log = next(iter(logs.values()))
                 table += [_costs(case, sites, whole, log, repeats) for case in cases if case.data == data]
     return table

@@ -47,7 +47,9 @@ class Network:
                 # The middle shows sites the coordinator's name, and the coordinator those of the sites.
                 authority.issue(self.disk(MIDDLE) / site, site)
                 write_site(self.disk(site), site, self.rows, self.columns)
-                (self.disk(site) / "policy.toml").write_text(f"min_cell = {10 if self.rows >= 5000 else 1}\n")
+                (self.disk(site) / "policy.toml").write_text(
+                    f"min_cell = {10 if self.rows >= 5000 else 1}\nmax_numbers = 1e9\nmax_share = 1.0\nmin_rows = 20\nmax_contracts = 9\n"
+                )
             for contract in self.disk(SITES[0]).glob("*.json"):
                 (self.disk(COORDINATOR) / contract.name).write_text(contract.read_text())
             self._stack = stack.pop_all()

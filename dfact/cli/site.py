@@ -137,6 +137,7 @@ def policy_text(policy: "Policy") -> str:
         ("rows in a cell of a table of two items", f"at least {policy.min_cell}, or none"),
         ("rows for each component", f"at least {policy.rows_per_component}"),
         ("share of one row in a sum of squares", f"at most {policy.max_share:g}"),
+        ("numbers about an item, as a share of its answers", f"at most {policy.max_numbers:g}"),
         ("passes", f"at most {policy.max_passes}"),
         ("lowest and highest answers", "leave" if policy.extremes else "stay; ranges come from the contract"),
         (

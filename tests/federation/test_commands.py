@@ -19,7 +19,7 @@ from tests.federation.conftest import NAMES, stored_sites
 
 pytest.importorskip("grpc")
 pytestmark = [pytest.mark.process, pytest.mark.faults]
-POLICY = "extremes = true\nmin_cell = 1\nmin_rows = 3\nmax_share = 1.0\n"
+POLICY = "extremes = true\nmin_cell = 1\nmin_rows = 3\nmax_share = 1.0\nmax_numbers = 1e9\n"
 
 
 @pytest.fixture
