@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import dfact
 from benchmarks.faults.namespaces import Hosts
-from benchmarks.federation.cases import ANSWERS, SITES, Case, write_site
+from benchmarks.federation.cases import ANSWERS, KEY, SITES, Case, write_site
 from dfact.federation.site_log import read_log
 from tests.tls.authority import Authority
 
@@ -115,6 +115,7 @@ class Network:
         tls = [word for name in CERTIFICATES for word in (f"--{name}", disk / "tls" / f"{name}.pem")]
         own = ["--name", site, "--data", disk / f"{data}.zarr", "--policy", disk / "policy.toml", "--output", output]
         output.mkdir(exist_ok=True)
+        (output / "log.key").write_text(KEY)
         kept = ["--checkpoint", output / "progress"] if checkpoint else []
         return self.dfact(site, "site", "join", self.address(via), *own, *tls, *kept, log=output / "program.log")
 
