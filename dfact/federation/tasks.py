@@ -187,9 +187,12 @@ def _fit(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, Any]) -
 
 
 def _select(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, Any]) -> Any:
-    # Folds are balanced by site, since no process has the confounders of all rows.
-    site = np.repeat(np.arange(len(dataset.source.segments)), dataset.source.segments)
-    return block_cross_validate(task.estimator(executor), dataset, **task.settings, **runtime, stratify=site, in_memory=False)
+    # Each site has drawn the blocks of its rows, which no other process knows; here are placeholders for those of other sites.
+    own = runtime.get("blocks", {})
+    blocks = [own.get(number, np.arange(rows) % task.row_blocks) for number, rows in enumerate(dataset.source.segments)]
+    drawn: dict[str, Any] = {"groups": np.concatenate(blocks), "stratify": np.zeros(dataset.shape[0]), "in_memory": False}
+    settings = {**task.settings, **{name: value for name, value in runtime.items() if name != "blocks"}, **drawn}
+    return block_cross_validate(task.estimator(executor), dataset, **settings)
 
 
 def _describe(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, Any]) -> Any:

@@ -59,7 +59,7 @@ class Program(threading.Thread):
         super().__init__(daemon=True)
         self.connection = LimitedConnection(hub, name)
         self.connection.limit = limit
-        policy = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
+        policy = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9)
         self.site = Site(name, data, self.connection, policy=policy, executor=executor, checkpoint=checkpoint)
         self.results: list[Any] = []
         self.told: bool | None = None
@@ -321,7 +321,7 @@ def test_a_site_that_has_its_result_ends_well_without_its_coordinator(data: dict
         "south",
         data["south"],
         Cut(hub, "south"),
-        policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0),
+        policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9),
         executor=InlineExecutor(),
     )
     ends: list[bool] = []
@@ -337,7 +337,9 @@ def test_a_site_that_has_its_result_ends_well_without_its_coordinator(data: dict
 
 def test_a_model_without_checkpoints_is_fitted_by_sites_that_keep_them(data: dict[str, Dataset], tmp_path: Path) -> None:
     folders = {name: tmp_path / f"{name} checkpoints" for name in NAMES}
-    with InProcessSites(data, policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0), checkpoints=folders) as sites:
+    with InProcessSites(
+        data, policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9), checkpoints=folders
+    ) as sites:
         found = sites.fit(dfact.FactorAnalysis(2, rotation=None))
     np.testing.assert_array_equal(
         found.components_, dfact.FactorAnalysis(2, rotation=None).fit(dfact.concatenate(list(data.values()))).components_
@@ -374,7 +376,7 @@ def test_a_late_or_repeated_message_changes_nothing(data: dict[str, Dataset], po
         "south",
         data["south"],
         Repeating(hub, "south"),
-        policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0),
+        policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9),
         executor=InlineExecutor(),
     )
     thread = threading.Thread(target=site.serve, args=[lambda *_: None], daemon=True)
