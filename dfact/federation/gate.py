@@ -12,8 +12,9 @@ from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError
 from dfact.federation.carriers import Carriers
 from dfact.federation.ledger import Ledger
+from dfact.federation.leverage import leverage_of_rows
 from dfact.federation.policy import Policy
-from dfact.federation.released import arrays_of
+from dfact.federation.released import PRODUCTS, arrays_of, flatten
 from dfact.federation.row_sets import RowSets, deal_rows
 from dfact.federation.tasks import Task
 
@@ -33,6 +34,10 @@ class Gate:
     @cached_property
     def _row_sets(self) -> RowSets:
         return RowSets(self._dataset, self._ledger.key)
+
+    @cached_property
+    def _leverage(self) -> float:
+        return leverage_of_rows(self._dataset)
 
     def admit_data(self) -> None:
         """Refuse data whose rows differ from those of an earlier result in a few."""
@@ -63,6 +68,8 @@ class Gate:
             raise FederationError(f"the policy allows {self._policy.max_passes} passes, and {what} would be one more")
         rows = sum(each.stop - each.start for each in slices)
         self._policy.check_sums(sums, rows, what, broadcast)
+        if any(part.checkpoint_name in PRODUCTS for part, _ in flatten(sums, broadcast)):
+            self._policy.check_leverage(self._leverage, f"the products of columns in {what}")
         details: dict[str, Any] = {}
         if carriers is not None and carriers.squares.size:
             self._policy.check_carriers(carriers, what)

@@ -16,12 +16,14 @@ from dfact.data.weights import WeightSummary
 from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError, ParameterError
 from dfact.federation.carriers import Carriers, carriers_of_confounder, carriers_of_entries, carriers_of_weights
+from dfact.federation.leverage import leverage_of_confounders
 from dfact.federation.released import COUNTS, SUMS, WITHHELD, cells_of, flatten, groups
 from dfact.federation.settings import SETTINGS
 from dfact.federation.tasks import Task
 from dfact.lazy import pd
 
 _ROUNDING = 1e-9
+_COMBINED = 5  # times max_share is that of a row in a combination of columns, as this may be chosen to fit the row
 
 
 class WithheldError(FederationError):
@@ -166,6 +168,8 @@ class Policy:
         self._check_pairs(dataset.confounders)
         self._check_weights(dataset)
         self._check_values(dataset)
+        if dataset.confounders is not None:
+            self.check_leverage(leverage_of_confounders(dataset), "the confounders")
 
     def _check_missing(self, lacked: str, counts: NDArray[Any], who: str) -> None:
         """Refuse data that a few rows lack: sums over all rows less those over the others are theirs."""
@@ -207,6 +211,13 @@ class Policy:
         if found is not None:
             told = f"few rows carry the factors in {what}: min_rows={self.min_rows} or max_share={self.max_share:g} of the policy"
             raise WithheldError(told, f"column {found[0]} {found[1]}; fewer components, or a smaller penalty")
+
+    def check_leverage(self, largest: float, what: str) -> None:
+        """Refuse products of columns if a combination of these is 0 for all rows but a few."""
+        if largest > _COMBINED * self.max_share * (1 + _ROUNDING):
+            told = f"a combination of columns is 0 for all but a few rows, in {what}: max_share={self.max_share:g} of the policy"
+            found = f"a row has {largest:.1%} of its squares, expected at most {_COMBINED * self.max_share:.0%}"
+            raise WithheldError(told, f"{found}; leave out one of two columns that are almost the same, or correct the row")
 
     def _check_weights(self, dataset: Dataset) -> None:
         """Refuse weights with which few rows decide sums over many: of all rows, or of those of a level of a confounder."""

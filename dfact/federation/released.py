@@ -81,6 +81,10 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
 """The fields of sums that hold the numbers of rows behind them, which missing answers make fewer than the rows of a pass."""
 
 
+PRODUCTS = frozenset({"cp_unfolding_grams", "moments", "pca_pairs", "svd_gram", "weighted_moments"})
+"""Sums with the products of all pairs of columns, which are those of every combination of columns."""
+
+
 def check_counts(sums: PartialSums, rows: int) -> None:
     """Refuse numbers of rows behind sums that a site with so many rows cannot have."""
     for part, _ in flatten(sums, None):
