@@ -344,7 +344,7 @@ class SitesBase:
         grid : dict
             Values of the parameters to choose among, by name.
         **arguments
-            ``n_blocks``, ``n_folds``, ``n_repeats``, ``rule``, ``n_restarts`` and ``random_state`` of that function, and ``weights`` of
+            ``n_blocks``, ``n_folds``, ``n_repeats``, ``rule`` and ``random_state`` of that function, and ``weights`` of
             :meth:`fit`.
 
         Returns

@@ -126,16 +126,13 @@ class Policy:
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
         return cls(**values)
 
-    def check_task(self, task: Task, rows: int, n_items: int | None = None) -> None:
-        """Refuse a task that this policy does not name, or whose sums would have too few of the site's ``rows`` behind them.
-
-        Lists with a number for each item have ``n_items``.
-        """
+    def check_task(self, task: Task, rows: int) -> None:
+        """Refuse a task that this policy does not name, or whose sums would have too few of the site's ``rows`` behind them."""
         if task.kind not in self.tasks:
             raise FederationError(f"the policy forbids to {task.kind}; it allows {', '.join(self.tasks) or 'nothing'}")
         if self.models and task.model is not None and task.model not in self.models:
             raise FederationError(f"the policy forbids the model {task.model}; it allows {', '.join(self.models)}")
-        task.check_settings(self.ranges, n_items)
+        task.check_settings(self.ranges)
         needed, each = task.n_components * self.rows_per_component, rows // task.row_blocks
         if needed > rows:
             found = f"{task.n_components} components need {needed} rows with rows_per_component={self.rows_per_component} of the policy"

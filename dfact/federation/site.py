@@ -183,7 +183,7 @@ class Site:
         for name in ("run", "task", *resources.as_fields()):
             fields.pop(name, None)
         self._log.run = f"{short(number)[1:-1]} {task.kind} {task.model or ''}".strip()
-        self._policy.check_task(task, self._dataset.shape[0], self._dataset.statistics.observed.size)
+        self._policy.check_task(task, self._dataset.shape[0])
         pooled = Description.from_message(Message(fields, run.arrays))
         if (self._name, self._dataset.shape[0]) not in pooled.sites:
             raise FederationError(f"the coordinator's sites do not name the {self._dataset.shape[0]} rows of {self._name}")

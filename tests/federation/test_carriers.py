@@ -42,7 +42,6 @@ def refusal(data: Any, model: Any, policy: Policy) -> str:
 
 
 MODELS: dict[str, Any] = {
-    "icqf": lambda: dfact.ICQF(4, max_iter=40, random_state=0, beta=0.0, w_max=100.0, bounds=(0, np.inf)),
     "nmf": lambda: dfact.NMF(4, max_iter=40, random_state=0),
     "divergence": lambda: dfact.NMF(4, loss="kullback-leibler", max_iter=40, random_state=0),
     "pca": lambda: dfact.PCA(4),

@@ -246,3 +246,64 @@ def rows_of_factor(x: float, y: Array, tau: float, low: float, high: float) -> A
         total = np.add.outer(total, term)
     slack = 1e-9
     return np.argwhere((total / x >= low - slack) & (total / x <= high + slack)).astype(np.float32)
+
+
+@attack("seeds", honest=True, quick=True)
+def chosen_seeds() -> Outcome:
+    """Choose seeds of random loadings for which about one person reaches the largest factor; all other parameters are the defaults."""
+    n, tries, found = 1000, 5, set[int]()
+    north, south = (np.maximum(answers(n, M, seed) - 1, 0) for seed in (1, 2))
+    with coordinator({"north": north, "south": south}) as attacker:
+        attacker.fit(dfact.NMF(1, max_iter=1))
+        gram, rows = attacker.sums("svd_gram"), attacker.sums("bounded_nmf_rows")
+        if not gram or not rows:
+            return Outcome(0, tries, attacker.words)
+        G, mean = gram[0].gram.astype(float), rows[0].moments[1] / n
+        spread = G / n - np.outer(mean, mean)
+
+        def distance(seed: int) -> float:
+            q = loadings_of_start(seed, 3.0)[0]
+            return float((q @ q - q @ mean) / np.sqrt(q @ spread @ q))
+
+        for seed in sorted(range(20_000), key=lambda each: abs(distance(each) - 3.2))[:tries]:
+            q = loadings_of_start(seed, 3.0)[0]
+            left = first_cross(attacker, dfact.ICQF(1, beta=0.0, init="random", random_state=seed, max_iter=1, dtype="float64"))
+            if left is None:
+                break
+            row = one_row(G @ q / (q @ q) - left, q, 1.0)
+            if row is not None:
+                found.update(matches(row, north))
+    return Outcome(min(len(found), tries), tries, attacker.words)
+
+
+@attack("lowest sum", honest=True, quick=True)
+def lowest_sum() -> Outcome:
+    """Raise the penalty of NMF from its usual start until it takes the factor of the one person with the lowest score above 0."""
+    rng, tries, found, words = np.random.default_rng(7), 4, 0, ""
+    for _ in range(tries):
+        north, south = ((rng.integers(1, 5, (N, M)) * (rng.random((N, M)) < 0.45)).astype(np.float32) for _ in range(2))
+        hits = set[int]()
+        with coordinator({"north": north, "south": south}) as attacker:
+
+            def attempt(alpha: float, north: Array = north, hits: set[int] = hits, attacker: Coordinator = attacker) -> int:
+                attacker.forget()
+                attacker.fit(dfact.NMF(1, alpha_W=alpha, alpha_H=0.0, l1_ratio=1.0, max_iter=1, dtype="float64"))
+                gram, left, rows = (attacker.sums(kind) for kind in ("svd_gram", "bounded_nmf", "bounded_nmf_rows"))
+                given = [each[0][0] for each in attacker.given if isinstance(each, tuple) and np.shape(each[0]) == (1, M)]
+                if not gram or not left or not rows or not given:
+                    return 0
+                q, penalty = given[0].astype(float), alpha * M
+                taken = left[0].cross[0] * (q @ q) - gram[0].gram @ q + penalty * rows[0].moments[1]  # (penalty − t)·x
+                if np.abs(taken).max() < 1e-3:
+                    return 1
+                score = float(q @ taken)
+                for t in ((penalty + sign * np.sqrt(max(penalty**2 - 4 * score, 0.0))) / 2 for sign in (1, -1)):
+                    if penalty - t > 1e-6 and whole(row := taken / (penalty - t)):
+                        hits.update(matches(np.rint(row), north))
+                        return 0
+                return -1
+
+            by_halving(attempt, 0.0, 1.0, 12)
+            words = words or attacker.words
+        found += bool(hits)
+    return Outcome(found, tries, words)
