@@ -5,7 +5,7 @@ Attacks on the contract, the log and the coordinator itself are in the tests of 
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,17 @@ import pandas as pd
 import pytest
 
 import dfact
+from benchmarks.federation.attacks.harness import Outcome
+from benchmarks.federation.attacks.table import ATTACKS
 from dfact.data.coerce import as_dataset
 from dfact.data.confounders import PlausibleRange
 from dfact.data.dataset import Dataset
+from dfact.data.layout import Sizes, cut_into
 from dfact.engine.driver import FusedSums
 from dfact.errors import FederationError
 from dfact.federation.contract import contract_of
 from dfact.federation.in_process import InProcessSites
+from dfact.federation.leverage import leverage_of_rows
 from dfact.federation.messages import Message
 from dfact.federation.packing import unpacked
 from dfact.federation.policy import Policy
@@ -215,3 +219,52 @@ def test_an_observed_lowest_answer_does_not_leave(shift: int, tmp_path: Path) ->
     assert sent
     assert not any((array == 13 - shift).any() for message in sent for array in message.arrays)
     assert str(13 - shift) not in str([message.fields.get("text") for message in sent])
+
+
+OPEN = {
+    "shrunk factors": "the zero of a factor is at a penalty that the coordinator sets",
+    "only this item": "the same",
+    "chosen totals": "sites trust the totals of the coordinator",
+    "a pair of two-valued items": "the products of such items are numbers of people, which min_cell does not check",
+}
+"""Attacks that find a person, as the page for the data office says, with the reason."""
+
+
+def outcome_of(name: str) -> Outcome:
+    with cut_into(**asdict(Sizes())):  # the usual ones
+        return ATTACKS[name].run()
+
+
+@pytest.mark.parametrize("name", [name for name, attack in ATTACKS.items() if attack.quick and name not in OPEN])
+def test_an_attack_finds_nobody(name: str) -> None:
+    outcome = outcome_of(name)
+    assert outcome.tried > 0
+    assert outcome.recovered == 0, outcome.stopped
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_open_attacks_find_persons(name: str) -> None:
+    """If this fails, the attack is stopped, and the page for the data office should no longer say that it is not."""
+    assert outcome_of(name).recovered > 0
+
+
+@pytest.mark.parametrize("others", [1, 60])
+def test_products_of_almost_equal_items_stay_if_one_person_differs(others: int) -> None:
+    north, south = answers(1), answers(2)
+    for rows in (north, south):
+        rows[:, 5] = rows[:, 0]
+    north[200 : 200 + others, 5] = 4 - north[200 : 200 + others, 5]
+    found = Attack(north, south, lambda sites: sites.fit(dfact.PCA(1)), policy=Policy(max_numbers=1.0))
+    assert ("a combination of columns is 0 for all but a few rows" in "".join(found.refused)) is (others == 1)
+
+
+def test_the_leverage_is_that_of_a_plain_computation() -> None:
+    M = answers(1)[:90]
+    M[3:20, 2] = np.nan
+    sex, age = pd.Categorical(["f", "m"] * 45), np.linspace(20, 80, 90)
+    data = as_dataset(M, pd.DataFrame({"sex": sex, "age": age}))
+    gaps = np.isnan(M[:, 2])
+    filled = np.where(np.isnan(M), 2.0, M)
+    plain = np.column_stack([np.ones(90), age, sex.codes, filled, gaps])
+    Q, _ = np.linalg.qr(plain)
+    assert leverage_of_rows(data) == pytest.approx((Q**2).sum(axis=1).max())

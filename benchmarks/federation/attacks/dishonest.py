@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import numpy as np
 
 import dfact
-from benchmarks.federation.attacks.harness import Array, Coordinator, Outcome, answers, attack, coordinator, matches, whole
-from benchmarks.federation.attacks.thresholds import drawn
+from benchmarks.federation.attacks.harness import Array, Coordinator, Outcome, answers, attack, coordinator, matches
+from benchmarks.federation.attacks.thresholds import drawn, one_row
 from dfact.federation.messages import Message
 
 Change = Callable[[int, str, list[Array]], list[Array]]
@@ -42,7 +42,7 @@ def idle_components() -> Outcome:
     for seed in range(10):
         with coordinator({"north": north, "south": answers(n, m, 2)}) as attacker:
 
-            def nothing(step: int, name: str, total: list[Array]) -> list[Array]:
+            def nothing(_step: int, _name: str, total: list[Array]) -> list[Array]:
                 return [np.zeros_like(each) if each.ndim == 2 and each.shape[0] == k else each for each in total]
 
             with false_totals(attacker, nothing):
@@ -59,12 +59,11 @@ def idle_components() -> Outcome:
 
 @attack("chosen totals", honest=False, quick=True)
 def chosen_totals() -> Outcome:
-    """Send totals that make the loadings of NMF any numbers, and scale these until the penalty takes the factor of one person alone."""
-    n, m, tries, alpha, found = 2000, 12, 5, 0.1, set[int]()
-    north, threshold = answers(n, m, 1), alpha * m
-    directions = np.random.default_rng(0).uniform(0.2, 1, (tries, m))
+    """Send totals that make the loadings of ICQF any numbers, and scale these until one person alone reaches the largest factor."""
+    n, m, tries, found = 2000, 12, 5, set[int]()
+    north, directions = answers(n, m, 1), np.random.default_rng(0).uniform(0.88, 1, (tries, m))
     with coordinator({"north": north, "south": answers(n, m, 2)}) as attacker:
-        asking = _lowest_scores(directions, threshold, north, found)
+        asking = _highest_scores(directions, north, found)
         query: list[Array] = [next(asking)]
         asked: list[int] = []
 
@@ -75,34 +74,30 @@ def chosen_totals() -> Outcome:
             if len(asked) % 2 and len(asked) > 1:  # the loadings are extrapolated, unless they are the same twice
                 gram, last = attacker.sums("svd_gram")[0].gram, attacker.sums("bounded_nmf")[-1]
                 query[0] = asking.send((gram.astype(float), last.cross[0]))
-            return [np.ones((1, 1), each.dtype) if each.shape == (1, 1) else query[0][None] if each.shape == (1, m) else each for each in total]
+            false = {(1, 1): np.ones((1, 1)), (1, m): query[0][None]}
+            return [false.get(each.shape, each).astype(each.dtype) for each in total]
 
         with false_totals(attacker, choose):
-            attacker.fit(dfact.NMF(1, alpha_W=alpha, alpha_H=0.0, l1_ratio=1.0, max_iter=200, tol=0.0, dtype="float64"))
+            attacker.fit(dfact.ICQF(1, beta=0.0, max_iter=200, tol=0.0, dtype="float64"))
         return Outcome(min(len(found), tries), tries, attacker.words)
 
 
-def _lowest_scores(directions: Array, threshold: float, north: Array, found: set[int]) -> Generator[Array, tuple[Array, Array], None]:
-    """Yield loadings q, and take the products of the answers with one another and with the factors, max(0, q·x − threshold)/q·q."""
-    large = 1e4 * directions[0]
-    gram, cross = yield large
-    total = (gram @ large - cross * (large @ large)) / threshold  # of the answers
+def _highest_scores(directions: Array, north: Array, found: set[int]) -> Generator[Array, tuple[Array, Array], None]:
+    """Yield loadings q, and take the products of the answers with one another and with the factors, which are q·x / q·q and at most 1."""
+    yield directions[0]
     for direction in directions:
-        low, high = 0.0, 6.0  # of the score that the penalty takes
-        for _ in range(14):
-            least = (low + high) / 2
-            q = direction * threshold / least
+        low, high = 3.8, 4 / float(direction.max())  # the largest loading is 4
+        for _ in range(6):
+            q = direction * (low + high) / 2
             gram, cross = yield q
-            taken = cross * (q @ q) - gram @ q + threshold * total  # (threshold − t)·x of those with a score t below the threshold
-            if np.abs(taken).max() < 1e-5 * threshold:
-                low = least
+            difference = gram @ q / (q @ q) - cross
+            if np.abs(difference).max() < 1e-6:
+                high = (low + high) / 2
                 continue
-            high = least
-            score = float(q @ taken)
-            roots = [(threshold + sign * np.sqrt(max(threshold**2 - 4 * score, 0.0))) / 2 for sign in (1, -1)]
-            rows = [taken / (threshold - t) for t in roots if threshold - t > 1e-6]
-            if hits := [hit for row in rows if whole(row) for hit in matches(np.rint(row), north)]:
-                found.update(hits)
+            low = (low + high) / 2
+            row = one_row(difference, q, 1.0)
+            if row is not None:
+                found.update(matches(row, north))
                 break
     while True:
-        gram, cross = yield large
+        yield directions[0]

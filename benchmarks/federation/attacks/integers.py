@@ -52,7 +52,7 @@ def almost_equal_items() -> Outcome:
     tries, recovered, words = 5, 0, ""
     for trial in range(tries):
         north, south = answers(N, M, trial), answers(N, M, 100 + trial)
-        north[:, 5], south[:, 5] = north[:, 0], south[:, 0]  # the question is asked twice, and one person answers otherwise
+        north[:, 5], south[:, 5] = north[:, 0], south[:, 0]  # a control question, to which one person gives another answer
         person = 37 + 150 * trial
         north[person, 5] = north[person, 0] + (1 if north[person, 0] < 4 else -1)
         with coordinator({"north": north, "south": south}) as attacker:

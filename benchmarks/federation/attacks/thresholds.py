@@ -22,13 +22,16 @@ def loadings_of_start(seed: int, highest: Array | float) -> Array:
 
 
 def one_row(difference: Array, q: Array, least: float) -> Array | None:
-    """Return the answers x of the only row with a score t = q·x / q·q above ``least``, given (t − least)·x; None if there are several."""
-    score = float(q @ difference / (q @ q))  # (t − least)·t
-    t = (least + np.sqrt(least**2 + 4 * max(score, 0.0))) / 2
-    if t - least < 1e-9:
-        return None
-    row = difference / (t - least)
-    return np.rint(row) if whole(row) else None
+    """Return the answers x of the rows with a score t = q·x / q·q above ``least``, given the sum of (t − least)·x.
+
+    Returns None if there are several with different answers, or more than three.
+    """
+    for number in (1, 2, 3):
+        score = float(q @ difference / (q @ q)) / number  # (t − least)·t
+        t = (least + np.sqrt(least**2 + 4 * max(score, 0.0))) / 2
+        if t - least > 1e-9 and whole(row := difference / number / (t - least)):
+            return np.rint(row)
+    return None
 
 
 def first_cross(attacker: Coordinator, model: Any) -> Array | None:
@@ -79,41 +82,36 @@ def clipped_factors() -> Outcome:
 
 @attack("shrunk factors", honest=True, quick=True)
 def shrunk_factors() -> Outcome:
-    """Raise the penalty of ElasticCP in small steps: the sums bend where one person's factor becomes 0, and the bend is the person."""
-    rng, tries, found = np.random.default_rng(3), 2, set[int]()
-    north, south = ((rng.normal(size=(N, 3)) @ rng.normal(size=(3, M)) + rng.normal(size=(N, M))) for _ in range(2))
-    with coordinator({"north": north, "south": south}) as attacker:
-        for seed in range(tries):
+    """Raise the penalty of ElasticCP: the sums bend where one person's factor becomes 0, and the bend is a multiple of the answers."""
+    n, seeds, found = 4000, (4,), set[int]()
+    north = answers(n, M, 1)
+    with coordinator({"north": north, "south": answers(n, M, 2)}) as attacker:
+        for seed in seeds:
             h = np.random.default_rng(np.random.SeedSequence(drawn(seed), spawn_key=(1,))).standard_normal((1, M))[0]
 
             def sums(lam: float, seed: int = seed, h: Array = h) -> Array | None:
                 attacker.forget()
                 settings = {"n_init": 1, "init": "random", "max_iter": 1, "missing": "fill", "dtype": "float64"}
-                # The first iterations have a hundredth of the penalty.
-                attacker.fit(dfact.ElasticCP(1, lam=100 * lam, l1_ratio=1.0, slice_variances=None, random_state=seed, **settings))
+                attacker.fit(dfact.ElasticCP(1, lam=lam, l1_ratio=1.0, slice_variances=None, random_state=seed, **settings))
                 left = attacker.sums("cp")
                 return left[0].cross[0] * (h @ h) if left else None
 
-            step = 5e-4
-            first, second = sums(step), sums(2 * step)
+            first, second = sums(0.5), sums(1.0)
             if first is None or second is None:
                 break
-            slope, origin = (second - first) / step, 2 * first - second
-
-            def attempt(lam: float, h: Array = h, slope: Array = slope, origin: Array = origin, sums: Any = sums) -> int:
-                bends = [(where, origin + where * slope - left) for where in (lam, 0.95 * lam) if (left := sums(where)) is not None]
-                if len(bends) < 2:
-                    return 0
-                if np.abs(bends[0][1]).max() < 1e-8:
-                    return 1
-                # A person with 0 < t < lam, t = h·z, bends them by (t − lam)·z, and one with −lam < t < 0 by (t + lam)·z.
-                z = (bends[1][1] - bends[0][1]) / (0.05 * lam)
-                hit = np.r_[matches(z, north), matches(-z, north)]
-                found.update(hit)
-                return 0 if hit.size else -1
-
-            by_halving(attempt, 0.0, 0.02, 10)
-    return Outcome(min(len(found), tries), tries, attacker.words)
+            for lam in (3.0, 6.0):
+                if (left := sums(lam)) is None:
+                    break
+                limit = 0.01 * lam  # the first iterations have a hundredth of the penalty
+                bend = first + (lam - 0.5) / 0.5 * (second - first) - left  # (t ∓ limit)·x of a person with a score |t| below the limit
+                if np.abs(bend).max() < 1e-7:
+                    continue
+                for number in range(1, 5):  # the largest answer
+                    row = np.rint(bend * number / bend[np.abs(bend).argmax()])
+                    if np.abs(bend * number / bend[np.abs(bend).argmax()] - row).max() < 0.02 and abs(h @ row) < limit:
+                        found.update(matches(row, north))
+                break
+    return Outcome(min(len(found), len(seeds)), len(seeds), attacker.words)
 
 
 @attack("bounded sum score", honest=True, quick=True)
@@ -223,7 +221,7 @@ def residual_signs() -> Outcome:
 
 
 def one_jump(curve: Array) -> tuple[float, int]:
-    """Return the only jump of a smooth curve at seven equidistant points, and the number of the point before it; 0 without, or with several."""
+    """Return the only jump of a smooth curve at seven equidistant points, and the point before it; 0 without, or with several."""
     steps = np.diff(curve)
     ends = np.array([_ORDER @ steps[:5], _ORDER @ steps[1:]])
     if np.abs(ends).max() < 1e-2:  # smaller: the factor of a row bends where one of its other residuals changes its sign
@@ -256,7 +254,7 @@ def chosen_seeds() -> Outcome:
     with coordinator({"north": north, "south": south}) as attacker:
         attacker.fit(dfact.NMF(1, max_iter=1))
         gram, rows = attacker.sums("svd_gram"), attacker.sums("bounded_nmf_rows")
-        if not gram or not rows:
+        if not gram or not rows or first_cross(attacker, dfact.ICQF(1, init="random", max_iter=1)) is None:
             return Outcome(0, tries, attacker.words)
         G, mean = gram[0].gram.astype(float), rows[0].moments[1] / n
         spread = G / n - np.outer(mean, mean)
@@ -307,3 +305,32 @@ def lowest_sum() -> Outcome:
             words = words or attacker.words
         found += bool(hits)
     return Outcome(found, tries, words)
+
+
+@attack("only this item", honest=True, quick=True)
+def only_this_item() -> Outcome:
+    """Set the penalty of ICQF above the loadings of rare items: its sums count the persons who have one of these items and nothing else."""
+    rng, tried, found, words = np.random.default_rng(11), 0, 0, ""
+    shares = np.linspace(0.03, 0.4, M)
+    for _ in range(3):
+        north, south = ((rng.random((N, M)) < shares).astype(np.float32) for _ in range(2))
+        single = north.sum(axis=1) == 1
+        alone = np.flatnonzero((north[single].sum(axis=0) == 1) & (north.sum(axis=0) >= 10))
+        tried += len(alone)
+        counted: dict[int, set[float]] = {}
+        with coordinator({"north": north, "south": south}) as attacker:
+            for beta in np.arange(1, 11) / 10:
+                attacker.forget()
+                attacker.fit(dfact.ICQF(1, beta=float(beta), max_iter=1, dtype="float64"))
+                gram, left, rows = (attacker.sums(kind) for kind in ("svd_gram", "bounded_nmf", "bounded_nmf_rows"))
+                given = [each[0][0] for each in attacker.given if isinstance(each, tuple) and np.shape(each[0]) == (1, M)]
+                if not gram or not left or not rows or not given:
+                    break
+                q = given[0].astype(float)
+                taken = left[0].cross[0] * (q @ q) - gram[0].gram @ q + beta * rows[0].moments[1]  # (beta − t)·x
+                pairs = np.sort(q)[:2].sum() > beta  # persons with two items keep their factor
+                for item in np.flatnonzero(q < beta - 1e-3) if pairs else ():
+                    counted.setdefault(int(item), set()).add(round(float(taken[item] / (beta - q[item])), 3))
+            words = words or attacker.words
+        found += sum(counted.get(int(item)) == {1.0} for item in alone)
+    return Outcome(found, tried, words)

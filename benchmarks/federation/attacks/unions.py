@@ -45,7 +45,6 @@ def a_person_leaves() -> Outcome:
 def _joined(n: int) -> Outcome:
     words: list[str] = []
     north, south = answers(N + 1, M, 1), answers(N, M, 2)
-    contract = contract_of(as_dataset(np.vstack([north, south])))
     with tempfile.TemporaryDirectory() as folder:
         found = []
         for number, size in enumerate((N, n)):
@@ -54,7 +53,6 @@ def _joined(n: int) -> Outcome:
             other = dfact.import_array(south.astype(np.uint8), f"{folder}/south {number}.zarr", valid_range=(0, 4))
             log = Path(folder) / "log.jsonl"
             found.append(fitted_moments({"north": data, "south": other}, words, contract=contract_of(data), logs={"north": log}))
-    del contract
     if found[0] is None or found[1] is None:
         return Outcome(0, 1, words[-1])
     person = abs(found[1].sums.diagonal() - found[0].sums.diagonal())
@@ -67,23 +65,20 @@ def _joined(n: int) -> Outcome:
 def gaps_that_differ() -> Outcome:
     """Two items that twenty persons skipped, but for one: sums over those who answered one, less those who answered the other."""
     north, south = answers(N, M, 1), answers(N, M, 2)
-    truth = [north[119].copy(), north[120].copy()]
     north[100:120, 3], north[101:121, 4] = np.nan, np.nan
     found = 0
     with coordinator({"north": north, "south": south}) as attacker:
         for fit in (
             lambda: attacker.fit(dfact.FactorAnalysis(1, rotation=None)),
-            lambda: attacker.describe(),
+            attacker.describe,
             lambda: attacker.fit(dfact.PCA(1, missing="mean")),
         ):
             fit()
         for sums in [*attacker.sums("moments"), *attacker.sums("pca_pairs")]:
             difference = sums.sums[:, 4] - sums.sums[:, 3]  # of those with item 3 missing alone, less those with item 4 missing alone
-            person = north[100] - north[120]
-            kept = [0, 1, 2, 5, 6, 7, 8, 9]
+            person, kept = north[100] - north[120], [0, 1, 2, 5, 6, 7, 8, 9]
             found += np.allclose(difference[kept], person[kept], atol=1e-3)
         words = attacker.words
-    del truth
     return Outcome(int(bool(found)), 1, words)
 
 
@@ -127,7 +122,7 @@ def rare_pair() -> Outcome:
         attacker.fit(dfact.FactorAnalysis(1, rotation=None, correlation="polychoric"))
         attacker.describe(correlation="polychoric")
         tables, words = attacker.sums("counted_tables"), attacker.words
-    small = any(((0 < each.counts) & (each.counts < 10)).any() for each in tables)
+    small = any(((each.counts > 0) & (each.counts < 10)).any() for each in tables)
     return Outcome(int(small), 1, words)
 
 
