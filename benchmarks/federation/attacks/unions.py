@@ -1,4 +1,4 @@
-"""Attacks by two sets of rows that are the same but for a person, and by columns that tell this person apart."""
+"""Attacks by two sets of rows that differ in a person, and by columns that tell this person apart."""
 
 import tempfile
 from dataclasses import replace
@@ -63,7 +63,7 @@ def _joined(n: int) -> Outcome:
 
 @attack("gaps that differ in one person", honest=True, quick=True)
 def gaps_that_differ() -> Outcome:
-    """Two items that twenty persons skipped, but for one: sums over those who answered one, less those who answered the other."""
+    """Two items that twenty persons skipped, all the same except one: sums over those who answered one, less those over the others."""
     north, south = answers(N, M, 1), answers(N, M, 2)
     north[100:120, 3], north[101:121, 4] = np.nan, np.nan
     found = 0
