@@ -140,7 +140,7 @@ def lonely_confounder() -> Outcome:
     others = np.linspace(0, 365, N)
     contract = contract_of(data(np.vstack(list(sites.values())), np.r_[days, others]))
     with coordinator({"north": data(sites["north"], days), "south": data(sites["south"], others)}, contract=contract) as attacker:
-        attacker.fit(dfact.ICQF(2, bounds=(0.0, 1e4), max_iter=1))
+        attacker.fit(dfact.ICQF(2, max_iter=1))
         sums = attacker.sums("bounded_nmf")
     if not sums:
         return Outcome(0, 1, attacker.words)
