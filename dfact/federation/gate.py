@@ -12,7 +12,7 @@ from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError
 from dfact.federation.carriers import Carriers
 from dfact.federation.ledger import Ledger
-from dfact.federation.leverage import leverage_of_rows
+from dfact.federation.leverage import Products, products_of
 from dfact.federation.policy import Policy
 from dfact.federation.released import PRODUCTS, arrays_of, flatten
 from dfact.federation.row_sets import RowSets, deal_rows
@@ -36,8 +36,8 @@ class Gate:
         return RowSets(self._dataset, self._ledger.key)
 
     @cached_property
-    def _leverage(self) -> float:
-        return leverage_of_rows(self._dataset)
+    def _products(self) -> Products:
+        return products_of(self._dataset)
 
     def admit_data(self) -> None:
         """Refuse data whose rows differ from those of an earlier result in a few."""
@@ -48,6 +48,7 @@ class Gate:
         """Refuse a task that looks at almost the rows of an earlier result. Returns the block of each row in cross-validation."""
         for what, digests in self._row_sets.of_task(task):
             self._ledger.admit(what, digests, self._policy.min_rows)
+        self._ledger.pin_settings(str(task.model), task.deciding_settings(), self._policy.max_settings)
         if task.kind != "select":
             return None
         self._ledger.pin_blocks(task.row_blocks)
@@ -69,7 +70,7 @@ class Gate:
         rows = sum(each.stop - each.start for each in slices)
         self._policy.check_sums(sums, rows, what, broadcast)
         if any(part.checkpoint_name in PRODUCTS for part, _ in flatten(sums, broadcast)):
-            self._policy.check_leverage(self._leverage, f"the products of columns in {what}")
+            self._policy.check_products(self._products, f"the products of columns in {what}")
         details: dict[str, Any] = {}
         if carriers is not None and carriers.squares.size:
             self._policy.check_carriers(carriers, what)

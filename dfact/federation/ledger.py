@@ -2,11 +2,12 @@
 
 import hashlib
 import hmac
+import json
 import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from os import PathLike
 from pathlib import Path
@@ -23,6 +24,7 @@ _TABLES = (
     "notes (name TEXT PRIMARY KEY, value)",
     "sums (digest BLOB PRIMARY KEY, numbers REAL) WITHOUT ROWID",
     "row_sets (what TEXT, digests BLOB)",
+    "settings (model TEXT, chosen TEXT, PRIMARY KEY (model, chosen))",
 )
 _BUSY = 60.0  # seconds for which a program waits for another one with the same ledger
 _DIGEST, _KEY_BYTES = 8, 32  # bytes
@@ -32,9 +34,9 @@ _ROUNDING = 1e-9
 class Ledger:
     """A database beside the log of a site, and a key that never leaves; without a path, both last as long as the program.
 
-    It holds the digests of the contracts that the site has been shown; the number of its refusals, each an answer of one bit; keyed
-    digests of the rows of each set on which results rest; and those of the arrays that have left, with their numbers about an item.
-    What it notes is in the file before anything leaves. Programs with the same ledger wait for one another.
+    It holds the digests of the contracts that the site has been shown; the number of its refusals, each an answer of one bit; the
+    settings of its fits; keyed digests of the rows of each set on which results rest; and those of the arrays that have left, with their
+    numbers about an item. What it notes is in the file before anything leaves. Programs with the same ledger wait for one another.
     """
 
     def __init__(self, log: str | PathLike[str] | None) -> None:
@@ -117,6 +119,23 @@ class Ledger:
             first = _note(database, "blocks")
         if first != count:
             raise FederationError(f"n_blocks has {count} blocks of rows, expected {first}, as this site has drawn in an earlier selection")
+
+    def pin_settings(self, model: str, chosen: Iterable[Mapping[str, Any]], most: int) -> None:
+        """Note the parameters of fits that decide whose factor is at a bound; raise FederationError if they are more than ``most`` sets."""
+        with self._change() as database:
+            known = [first for (first,) in database.execute("SELECT chosen FROM settings WHERE model = ?", [model])]
+            for each in chosen:
+                text = json.dumps(each, sort_keys=True)
+                if text in known:
+                    continue
+                if len(known) >= most:
+                    found = f"{model} is to be fitted with {text}, and has been with {' and '.join(known) or 'nothing'}"
+                    raise FederationError(
+                        f"{found}: fits that differ in these could tell of a person, expected max_settings={most} of the policy; repeat "
+                        "an earlier one, or ask the data office to raise it"
+                    )
+                database.execute("INSERT INTO settings VALUES (?, ?)", [model, text])
+                known.append(text)
 
     def spend(self, arrays: Iterable[tuple[NDArray[np.generic], int]], most: float) -> float:
         """Note arrays that are to leave, each of a number of items, and return the numbers about an item that have left with them.

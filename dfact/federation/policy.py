@@ -16,7 +16,7 @@ from dfact.data.weights import WeightSummary
 from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError, ParameterError
 from dfact.federation.carriers import Carriers, carriers_of_confounder, carriers_of_entries, carriers_of_weights
-from dfact.federation.leverage import leverage_of_confounders
+from dfact.federation.leverage import Products, leverage_of_confounders
 from dfact.federation.released import COUNTS, SUMS, WITHHELD, cells_of, flatten, groups
 from dfact.federation.settings import SETTINGS
 from dfact.federation.tasks import Task
@@ -79,6 +79,9 @@ class Policy:
         Number of refusals that the coordinator reads, in all runs, at most: each is an answer of one bit. Then the site does not join.
     max_contracts : int
         Number of different contracts that the site compares its data with, in all runs, at most.
+    max_settings : int
+        Number of settings of each model's penalties, expectile, ridge and random start, in all runs, at most: the sums of fits that differ
+        in them differ by the persons whose factor reaches a bound, or whose residual changes its sign.
     ranges : dict of str to (low, high)
         Narrower ranges of numbers that a coordinator may set, by the name of the parameter, as a table ``[ranges]``. Without, those of
         :data:`dfact.federation.settings.SETTINGS` hold.
@@ -96,6 +99,7 @@ class Policy:
     extremes: bool = False
     max_refusals: int = 20
     max_contracts: int = 1
+    max_settings: int = 1
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
@@ -208,6 +212,14 @@ class Policy:
         if found is not None:
             told = f"few rows carry the factors in {what}: min_rows={self.min_rows} or max_share={self.max_share:g} of the policy"
             raise WithheldError(told, f"column {found[0]} {found[1]}; fewer components, or a smaller penalty")
+
+    def check_products(self, products: Products, what: str) -> None:
+        """Refuse products of columns of which a combination is 0 for all rows but a few, or that are tables with cells of a few rows."""
+        self.check_leverage(products.leverage, what)
+        if self._is_small(products.cells):
+            few = int(((products.cells > 0) & (products.cells < self.min_cell)).any(axis=0).sum())
+            told = f"two items with two values have a cell of fewer rows than min_cell={self.min_cell} of the policy, in {what}"
+            raise WithheldError(told, f"{few} pairs of items have; leave out rare items, or lower min_cell if such numbers may leave")
 
     def check_leverage(self, largest: float, what: str) -> None:
         """Refuse products of columns if a combination of these is 0 for all rows but a few."""

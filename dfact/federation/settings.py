@@ -29,6 +29,8 @@ class Setting:
     whole: bool = False
     digits: int = 1
     """Significant digits of a number that is not whole, at most."""
+    decides: bool = False
+    """Whether the value decides whose factor or residual is at a bound, so that fits with many values could tell of a person."""
 
     def within(self, low: float, high: float) -> "Setting":
         """Return the setting with the part of its range that a policy permits."""
@@ -53,17 +55,20 @@ class Setting:
         return " or ".join(parts) or "its default"
 
 
-def _names(*names: str | bool | None) -> Setting:
-    return Setting(names)
+def _names(*names: str | bool | None, decides: bool = False) -> Setting:
+    return Setting(names, decides=decides)
 
 
-def _number(low: float, high: float, *names: str | None, whole: bool = False, digits: int = 1) -> Setting:
-    return Setting(names, low, high, whole, digits)
+def _number(low: float, high: float, *names: str | None, whole: bool = False, digits: int = 1, decides: bool = False) -> Setting:
+    return Setting(names, low, high, whole, digits, decides)
 
 
-_COMPONENTS, _SEED = _number(1, 10_000, whole=True), _number(0, _MAX_SEED, None, whole=True)
+_MOST_COMPONENTS = 10_000
+_SEED, _START = _number(0, _MAX_SEED, None, whole=True), _number(0, _MAX_SEED, None, whole=True, decides=True)
+_BOUNDED = {"n_components": _number(2, _MOST_COMPONENTS, whole=True)}
+"""With one component the sums of a fit are those of all rows, which other sums tell, less those of the rows whose factor is at a bound."""
 _ITERATIVE = {
-    "n_components": _COMPONENTS,
+    "n_components": _number(1, _MOST_COMPONENTS, whole=True),
     "max_iter": _number(1, MOST_ITERATIONS, whole=True),
     "tol": _number(0, 1),
     "dtype": _names("float32", "float64", None),
@@ -72,9 +77,10 @@ _YES_OR_NO = _names(True, False)
 
 SETTINGS: Mapping[str, Mapping[str, Setting]] = {
     "ICQF": _ITERATIVE
+    | _BOUNDED
     | {
-        "beta": _number(0, 1),
-        "penalty": _names("l1", "l2"),
+        "beta": _number(0, 1, decides=True),
+        "penalty": _names("l1", "l2", decides=True),
         "solver": _names("mm", "admm"),
         "subproblem_solver": _names("cd", "fista"),
         "rho": _number(0.1, 100, "adaptive"),
@@ -82,10 +88,11 @@ SETTINGS: Mapping[str, Mapping[str, Setting]] = {
         "random_state": _SEED,
     },
     "NMF": _ITERATIVE
+    | _BOUNDED
     | {
-        "loss": _names("frobenius", "kullback-leibler"),
-        "alpha_W": _number(0, 1),
-        "alpha_H": _number(0, 1, "same"),
+        "loss": _names("frobenius", "kullback-leibler", decides=True),
+        "alpha_W": _number(0, 1, decides=True),
+        "alpha_H": _number(0, 1, "same", decides=True),
         "init": _names("nndsvd"),
         "random_state": _SEED,
     },
@@ -106,24 +113,26 @@ SETTINGS: Mapping[str, Mapping[str, Setting]] = {
         "missing": _names("em", "mean"),
     },
     "ExpectileMF": _ITERATIVE
+    | _BOUNDED
     | {
-        "tau": _number(0.02, 0.98, digits=2),
-        "ridge": _number(1e-12, 1000),
+        "tau": _number(0.02, 0.98, digits=2, decides=True),
+        "ridge": _number(1e-12, 1000, decides=True),
         "solver": _names("exact", "surrogate", None),
         "init": _names("svd", "random"),
         "orthogonalize": _YES_OR_NO,
-        "random_state": _SEED,
+        "random_state": _START,
     },
     "ElasticCP": _ITERATIVE
+    | _BOUNDED
     | {
-        "lam": _number(0, 10),
-        "l1_ratio": _number(0, 1),
-        "nonnegative": _YES_OR_NO,
+        "lam": _number(0, 10, decides=True),
+        "l1_ratio": _number(0, 1, decides=True),
+        "nonnegative": _names(True, False, decides=True),
         "missing": _names("auto", "fill", "exact"),
-        "slice_variances": _names("estimate", None),
+        "slice_variances": _names("estimate", None, decides=True),
         "init": _names("auto", "random", "svd"),
         "n_init": _number(1, MOST_STARTS, whole=True),
-        "random_state": _SEED,
+        "random_state": _START,
     },
     "Admixture": _ITERATIVE
     | {

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -112,6 +113,15 @@ class Task:
             return
         for name, value in [*self.parameters.items(), *((name, value) for name, values in self.grid.items() for value in values)]:
             check_setting(self.model, name, value, ranges)
+
+    def deciding_settings(self) -> Iterator[dict[str, Any]]:
+        """Yield the values with which models are fitted of the parameters that :attr:`Setting.decides` marks."""
+        if self.model is None:
+            return
+        model = self._class()()
+        names = [name for name, setting in SETTINGS[self.model].items() if setting.decides]
+        for values in product(*(self._values(name, model) for name in names)):
+            yield dict(zip(names, values, strict=True))
 
     def _class(self) -> type[Factorization]:
         cls: type[Factorization] = getattr(dfact, str(self.model))

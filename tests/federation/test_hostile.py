@@ -59,7 +59,7 @@ def with_parameters(**parameters: Any) -> Change:
 
 
 def selecting(**arguments: Any) -> Change:
-    arguments = {"grid": {"n_components": [1, 2]}, "n_blocks": [1, 1], "random_state": 0} | arguments
+    arguments = {"grid": {"n_components": [2, 3]}, "n_blocks": [1, 1], "random_state": 0} | arguments
     return with_task(kind="select", arguments=arguments)
 
 
@@ -89,7 +89,7 @@ RUNS: dict[str, tuple[Change, str]] = {
     ),
     "batches of rows": (with_task(model="ElasticCP", parameters={"batch_sizes": [1, 6]}), "the parameter 'batch_sizes'"),
     "many components": (with_parameters(n_components=60), "60 components need 600 rows"),
-    "components as text": (with_parameters(n_components="2"), "n_components of a task is '2', expected a whole number from 1"),
+    "components as text": (with_parameters(n_components="2"), "n_components of a task is '2', expected a whole number from 2"),
     "path in a grid": (selecting(grid={"checkpoint": ["/etc/cron.d/x"]}), "the parameter 'checkpoint'"),
     "path of a selection": (selecting(checkpoint="/etc/cron.d/x"), "the argument 'checkpoint'"),
     "many folds": (selecting(n_folds=10_000, n_repeats=1000), "more than 10000 fits"),

@@ -197,7 +197,7 @@ def test_repeats_and_seeds_of_a_selection_hold_out_the_same_rows() -> None:
     policy = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9)
     with InProcessSites({"north": M}, policy=policy, keep_bytes=True) as sites:
         for seed in (1, 2):
-            sites.select(dfact.ICQF(1, max_iter=1), {"n_components": [1]}, n_blocks=(4, 1), n_folds=4, n_repeats=3, random_state=seed)
+            sites.select(dfact.ICQF(2, max_iter=1), {"n_components": [2]}, n_blocks=(4, 1), n_folds=4, n_repeats=3, random_state=seed)
         for sent in sites.connections["north"].kept or ():
             message = Message.decode(sent)
             known += [array for array in message.arrays if message.fields["kind"] == "step" and array.shape == (6, 6)]

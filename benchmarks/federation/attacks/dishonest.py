@@ -74,11 +74,11 @@ def chosen_totals() -> Outcome:
             if len(asked) % 2 and len(asked) > 1:  # the loadings are extrapolated, unless they are the same twice
                 gram, last = attacker.sums("svd_gram")[0].gram, attacker.sums("bounded_nmf")[-1]
                 query[0] = asking.send((gram.astype(float), last.cross[0]))
-            false = {(1, 1): np.ones((1, 1)), (1, m): query[0][None]}
+            false = {(2, 2): np.eye(2), (2, m): np.vstack([query[0], np.zeros(m)])}
             return [false.get(each.shape, each).astype(each.dtype) for each in total]
 
         with false_totals(attacker, choose):
-            attacker.fit(dfact.ICQF(1, beta=0.0, max_iter=200, tol=0.0, dtype="float64"))
+            attacker.fit(dfact.ICQF(2, beta=0.0, max_iter=200, tol=0.0, dtype="float64"))
         return Outcome(min(len(found), tries), tries, attacker.words)
 
 
