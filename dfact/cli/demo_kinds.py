@@ -327,7 +327,7 @@ KINDS = {
             Step("Print what has left one of them:", f"dfact site log {FOLDER}/north/log.jsonl", writes=False),
         ),
         f"dfact report {FOLDER}/north/icqf.model north.html --data {FOLDER}/north.zarr",
-        companions=("south",),  # its results, as those of north
+        companions=("south", "policy.toml"),  # the results as those of north, and what the script writes
         scripts={"federated.py": FEDERATED_SCRIPT},
     ),
 }

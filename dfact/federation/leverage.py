@@ -1,4 +1,4 @@
-"""What the products of all pairs of columns tell of rows: the leverage of a row, and the tables of two-valued items.
+"""Compute what the products of all pairs of columns tell of rows: the leverage of a row, and the tables of two-valued items.
 
 The leverage is the largest share of one row in the squares of any combination of columns. The products tell those of every combination
 with all columns. If a combination is 0 for all rows but one, as the difference of two items that are the same for all others, they are
@@ -21,7 +21,7 @@ _ROUNDING = 1e-13  # of the largest eigenvalue: combinations with smaller ones a
 
 @dataclass(frozen=True)
 class Products:
-    """What the products of the columns of a dataset tell."""
+    """Facts that the products of the columns of a dataset tell."""
 
     leverage: float
     """Largest leverage of a row in ones, confounders, entries, and which of them are missing."""
