@@ -71,7 +71,6 @@ WITHHELD: Mapping[str, str] = {"weighted_tables": "has sums of weights by cell, 
 """Reasons for sums that stay."""
 COUNTS: Mapping[str, tuple[str, ...]] = {
     "alpha_sums": ("rows",),
-    "column_parts": "which columns are connected by rows with entries in both",
     "counted_tables": ("rows",),
     "item_sums": ("counts",),
     "moments": ("counts", "rows"),

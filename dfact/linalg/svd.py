@@ -226,7 +226,7 @@ class _Krylov:
         projected = self._basis.T @ self._products
         values, vectors = eigh((projected + projected.T) / 2)
         self.values, vectors = np.maximum(values[::-1][: self._wanted], 0), vectors[:, ::-1][:, : self._wanted]
-        self.vectors = self._basis @ vectors
+        self.vectors = np.asarray(self._basis @ vectors, np.float64)
         residuals = np.linalg.norm(self._products @ vectors - self._basis @ (vectors * self.values), axis=0)[: self._k]
         least = self._tolerance**2 * self.values[0]
         limits = self._tolerance * np.sqrt(self.values[0] * np.maximum(self.values[: self._k], least))
@@ -234,7 +234,7 @@ class _Krylov:
         block = self._products[:, -self.block.shape[1] :]
         for _ in range(2):  # twice, as the first leaves rounding errors relative to the part that it removed
             block = qr(block - self._basis @ (self._basis.T @ block), mode="economic")[0]
-        self.block = block
+        self.block = np.asarray(block, np.float64)
 
     @property
     def ends(self) -> bool:
@@ -329,7 +329,7 @@ def _largest_entries(M: Matrix) -> NDArray[np.intp]:
     """Return the column of an entry of each row that is not 0, or any column of a row without such an entry."""
     if not isinstance(M, np.ndarray):
         return np.asarray(abs(M).argmax(axis=1)).ravel()
-    return np.abs(M).argmax(axis=1)
+    return np.asarray(np.abs(M).argmax(axis=1))
 
 
 def _sums_by_part(rows: NDArray[Any], of_rows: NDArray[np.int64], n_parts: int) -> NDArray[np.float64]:

@@ -172,7 +172,7 @@ def why_singular(direction: Array, n: int, labels: Sequence[str]) -> str:
     if n <= m:
         return f"{n} participants are too few for {m} items, whose correlations are singular for fewer than {m + 1}"
     weights = np.abs(direction)
-    return f"{quoted(labels[j] for j in np.flatnonzero(weights > 0.01 * weights.max()))} determine one another"
+    return f"{quoted(labels[int(j)] for j in np.flatnonzero(weights > 0.01 * weights.max()))} determine one another"
 
 
 def quoted(labels: Iterable[str]) -> str:

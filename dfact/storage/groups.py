@@ -101,7 +101,7 @@ def create_array(path: str | PathLike[str], kind: str, **settings: Any) -> Itera
     ``settings`` are arguments of ``zarr.create_array``.
     """
     with _new_store(parse_location(path), kind, overwrite=False) as store:
-        attributes = {ATTRIBUTE: _initial_attributes(kind)}
+        attributes: dict[str, Any] = {ATTRIBUTE: _initial_attributes(kind)}
         array = zarr.create_array(store, zarr_format=3, attributes=attributes, config=WRITE_EMPTY_CHUNKS, **settings)
         yield array
         update_attributes(array, complete=True)

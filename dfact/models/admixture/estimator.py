@@ -85,7 +85,8 @@ class Admixture(Growing):
         Start of fits that are not supervised: pure individuals that are found among the others, or frequencies near the mean of all at
         random. A random start looks at no single individual, as fits across sites need, and may end in a lower maximum: compare a few.
     tol : float
-        Stop when the log-likelihood rises by at most this much in a pass, relative to its value.
+        Stop when eight passes together raise the log-likelihood by at most 100 times this much, or by a hundredth of it relative to
+        its value if that is more: by default by 1e-5, or a billionth. Single passes may gain less on the way to a higher maximum.
     max_iter : int
         Maximum number of passes after the start.
     random_state : int, RandomState or None
@@ -117,7 +118,7 @@ class Admixture(Growing):
     log_likelihood_history_ : array
         Log-likelihood of each accepted pass.
     n_iter_, converged_ : int, bool
-        Number of passes after the start, and whether the last one met ``tol``.
+        Number of passes after the start, and whether the last ones met ``tol``.
     populations_ : list of str
         Names of the labelled populations; empty unless ``supervised``.
     n_unobserved_ : int
@@ -190,7 +191,7 @@ class Admixture(Growing):
         supervised: Annotated[bool, YES_OR_NO] = False,
         init: Literal["spectral", "random"] = "spectral",
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
-        max_iter: Annotated[int, COUNT] = 60,
+        max_iter: Annotated[int, COUNT] = 500,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,

@@ -266,7 +266,7 @@ def fit_loadings(
     """Descend from the loadings Qᵀ (k+c, m), solve every row to its optimum, and set the fitted attributes that ICQF and NMF share.
 
     Returns the descent, the sums of the ``rows_pass`` that solved the rows, and the row factors [W, C] (n, k+c). With ``reset`` the
-    rows begin anew, though earlier passes have left factors.
+    rows begin at their start, though earlier passes have left factors.
     """
     problem = solver.problem
     descent = yield from descend(solver, Q, model.max_iter, model.tol, report.iteration, reset=reset)

@@ -99,7 +99,8 @@ class GradeOfMembership(Growing):
     likelihood : "none" or "binomial"
         Likelihood to maximize after the spectral estimate, without missing answers; does not help if most subjects are pure.
     tol : float
-        With a likelihood: stop when it rises by at most this much in a pass, relative to its value.
+        With a likelihood: stop when eight passes together raise its logarithm by at most 100 times this much, or by a hundredth of it
+        relative to its value if that is more: by default by 1e-5, or a billionth.
     max_iter : int
         With a likelihood: maximum number of passes after the spectral estimate.
     max_response : int, optional
@@ -126,7 +127,7 @@ class GradeOfMembership(Growing):
     projection_ : array (J, K)
         P of the spectral estimate.
     log_likelihood_, log_likelihood_history_, n_iter_, converged_ : float, array, int, bool
-        With a likelihood: ℓ, ℓ of each accepted pass, the number of passes after the spectral estimate, and whether the last one met
+        With a likelihood: ℓ, ℓ of each accepted pass, the number of passes after the spectral estimate, and whether the last ones met
         ``tol``.
     column_labels_, row_labels_, offset_, n_features_in_, max_response_, fingerprint_
         Description of the fitted data. Row labels and fingerprint come from a stored dataset; otherwise they are None.
@@ -191,7 +192,7 @@ class GradeOfMembership(Growing):
         tau: Annotated[float | None, NOT_NEGATIVE.or_none()] = None,
         likelihood: Literal["none", "binomial"] = "none",
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
-        max_iter: Annotated[int, COUNT] = 60,
+        max_iter: Annotated[int, COUNT] = 500,
         max_response: Annotated[int | None, at_least(1).or_none()] = None,
         random_state: Any = None,
         executor: Any = None,
