@@ -231,7 +231,7 @@ class _Krylov:
         least = self._tolerance**2 * self.values[0]
         limits = self._tolerance * np.sqrt(self.values[0] * np.maximum(self.values[: self._k], least))
         self.converged = bool((residuals <= limits).all())
-        block = self._products[:, -self.block.shape[1] :]
+        block: NDArray[Any] = self._products[:, -self.block.shape[1] :]
         for _ in range(2):  # twice, as the first leaves rounding errors relative to the part that it removed
             block = qr(block - self._basis @ (self._basis.T @ block), mode="economic")[0]
         self.block = np.asarray(block, np.float64)

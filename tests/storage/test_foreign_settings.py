@@ -21,8 +21,8 @@ def foreign_settings() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(zarr.config.set({"default_zarr_format": 2, "array.order": "F", "array.write_empty_chunks": False}))
         stack.enter_context(np.errstate(all="raise"))
-        stack.enter_context(np.printoptions(precision=1, threshold=3, legacy="1.13"))
-        options = ("display.precision", 1, "display.max_rows", 3, "mode.copy_on_write", True, "future.infer_string", True)
+        stack.enter_context(np.printoptions(precision=1, threshold=3))
+        options = ("display.precision", 1, "display.max_rows", 3, "display.width", 20)
         stack.enter_context(pd.option_context(*options))
         stack.enter_context(sklearn.config_context(transform_output="pandas", assume_finite=True))
         stack.enter_context(dask.config.set({"array.chunk-size": "1KiB", "scheduler": "synchronous"}))
@@ -47,7 +47,7 @@ def made(folder: Path) -> tuple[dict[str, np.ndarray], str]:
     return results, dfact.describe(dataset).items.to_csv()
 
 
-@pytest.mark.filterwarnings("ignore:Mode.copy_on_write", "ignore:.*copy_on_write", "ignore:the correlation with the rest")
+@pytest.mark.filterwarnings("ignore:the correlation with the rest")
 def test_foreign_settings_change_nothing(tmp_path: Path) -> None:
     expected, described = made(tmp_path / "without")
     with foreign_settings():
