@@ -34,8 +34,9 @@ def products_of(dataset: Dataset) -> Products:
     m = int(np.prod(dataset.shape[1:]))
     confounders, missing = _confounder_columns(dataset), dataset.statistics.observed.reshape(-1) < dataset.shape[0]
     low, high = (np.asarray(limits, np.float64).reshape(-1) for limits in (dataset.statistics.minimum, dataset.statistics.maximum))
-    finite = np.isfinite(low) & np.isfinite(high)
-    middle, spread = (np.where(finite, values, 0.0) for values in ((low + high) / 2, (high - low) / 2))
+    finite = np.isfinite(low) & np.isfinite(high)  # not those of a column without entries
+    low, high = (np.where(finite, limits, 0.0) for limits in (low, high))
+    middle, spread = (low + high) / 2, (high - low) / 2
     step, is_two_valued = max(1, _ENTRIES // (m + 1)), spread > 0
 
     def blocks() -> Iterator[NDArray[np.float64]]:
