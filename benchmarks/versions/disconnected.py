@@ -2,7 +2,8 @@
 
     python -m benchmarks.versions.disconnected [--models NMF ...]
 
-The data are two and three booklets that share neither people nor items, chains of booklets that few people link, and ratings with strangers.
+The data are two and three booklets that share neither people nor items, chains of booklets that few people link, and ratings with
+strangers.
 """
 
 import argparse

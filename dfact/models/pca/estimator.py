@@ -441,6 +441,29 @@ class PCA(Growing):
         entries: NDArray[Any] = (self.mean_ + (T * self._divisors) @ self.components_ * self.scale_).astype(T.dtype)
         return entries
 
+    def get_covariance(self) -> Floats:
+        """Return the covariances (m, m) of the columns, in their own units, by the model: D (Pᵀ (Λ − σ² I) P + σ² I) D."""
+        check_is_fitted(self)
+        P, above = self._model_variances()
+        covariance = (P.T * above) @ P + self.noise_variance_ * np.eye(P.shape[1])
+        return np.asarray(covariance * np.outer(self.scale_, self.scale_), np.float64)
+
+    def get_precision(self) -> Floats:
+        """Return the inverse (m, m) of :meth:`get_covariance`; without noise outside the components there is none."""
+        check_is_fitted(self)
+        P, above = self._model_variances()
+        if not self.noise_variance_ > 0:
+            found = f"noise_variance_ is {self.noise_variance_:g}, so that the covariances of {P.shape[1]} columns have no inverse"
+            raise DataError(f"{found}; expected variance outside the {len(P)} components: fit fewer")
+        noise = float(self.noise_variance_)
+        precision = (np.eye(P.shape[1]) - (P.T * (above / (above + noise))) @ P) / noise
+        return np.asarray(precision / np.outer(self.scale_, self.scale_), np.float64)
+
+    def _model_variances(self) -> tuple[Floats, Floats]:
+        """Return the components (k, m) and their variances above the noise (k,)."""
+        above = np.maximum(self.explained_variance_ - self.noise_variance_, 0).astype(np.float64)
+        return self.components_.astype(np.float64), above
+
     def score(self, X: Any, y: None = None) -> float:  # type: ignore[override]  # transform takes no further inputs
         """Return the mean log-likelihood of the rows of X (n, m) by probabilistic PCA, of their observed entries.
 
