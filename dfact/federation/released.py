@@ -84,6 +84,8 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
 
 PRODUCTS = frozenset({"cp_unfolding_grams", "moments", "pca_pairs", "svd_gram", "weighted_moments"})
 """Sums with the products of all pairs of columns, which are those of every combination of columns."""
+CONNECTIONS = frozenset({"column_parts"})
+"""Sums that tell which columns rows connect, without the numbers of these rows."""
 
 
 def check_counts(sums: PartialSums, rows: int) -> None:
