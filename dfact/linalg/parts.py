@@ -115,8 +115,9 @@ def leaves_out_columns(factors: NDArray[np.floating], dataset: Dataset) -> bool:
     statistics = dataset.statistics
     if not dataset.missing_rate:
         return False
-    largest = np.maximum(np.abs(statistics.minimum), np.abs(statistics.maximum)) * statistics.observed
-    sizes = np.linalg.norm(factors[largest > 0], axis=1) / largest[largest > 0]
+    limits = np.maximum(np.abs(statistics.minimum), np.abs(statistics.maximum))  # infinite for columns without entries
+    counted = (statistics.observed > 0) & (limits > 0)
+    sizes = np.linalg.norm(factors[counted], axis=1) / (limits[counted] * statistics.observed[counted])
     return bool(sizes.size and sizes.min() < _NEARLY_ZERO * np.median(sizes))
 
 
