@@ -29,6 +29,20 @@ def connected_by_few(dataset: Dataset, least: int) -> list[str]:
     return found
 
 
+def separates(labels: NDArray[np.int64], dataset: Dataset) -> bool:
+    """Return whether part labels are in several parts where rows of the dataset connect: those of a fold, without held-out entries."""
+    start = 0
+    for mode, size in enumerate(dataset.shape[1:], start=1):
+        parts = np.arange(size)
+        for rows in _unfolded(dataset, mode):
+            join_dense(rows.reshape(-1, size), parts)
+        own = labels[start : start + size]
+        if (own[parts] != own).any():
+            return True
+        start += size
+    return False
+
+
 def _left_apart(dataset: Dataset, mode: int, least: int) -> NDArray[np.int64]:
     """Return the slices of a mode that are in another part if only pairs with entries at common positions of enough rows connect."""
     size = dataset.shape[mode]

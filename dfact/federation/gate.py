@@ -11,13 +11,14 @@ from dfact.data.dataset import Dataset
 from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError
 from dfact.federation.carriers import Carriers
-from dfact.federation.connections import connected_by_few
+from dfact.federation.connections import connected_by_few, separates
 from dfact.federation.ledger import Ledger
 from dfact.federation.leverage import Products, products_of
 from dfact.federation.policy import Policy
 from dfact.federation.released import CONNECTIONS, PRODUCTS, arrays_of, flatten
 from dfact.federation.row_sets import RowSets, deal_rows
 from dfact.federation.tasks import Task
+from dfact.linalg.parts import PartLabels
 
 
 class Gate:
@@ -77,6 +78,9 @@ class Gate:
         names = {part.checkpoint_name for part, _ in flatten(sums, broadcast)}
         if names & CONNECTIONS:
             self._policy.check_connections(self._connected_by_few, what)
+            for part, _ in flatten(sums, broadcast):
+                if isinstance(part, PartLabels) and separates(part.labels.astype(np.int64), self._dataset):
+                    raise FederationError(f"{what} would tell which columns are connected without the entries that a fold holds out")
         if names & PRODUCTS:
             self._policy.check_products(self._products, f"the products of columns in {what}")
         details: dict[str, Any] = {}

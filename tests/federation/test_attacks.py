@@ -24,7 +24,7 @@ from dfact.data.layout import Sizes, cut_into
 from dfact.engine.driver import FusedSums
 from dfact.errors import FederationError
 from dfact.federation import connections
-from dfact.federation.connections import connected_by_few
+from dfact.federation.connections import connected_by_few, separates
 from dfact.federation.contract import contract_of
 from dfact.federation.in_process import InProcessSites
 from dfact.federation.leverage import products_of
@@ -356,3 +356,12 @@ def test_columns_connected_by_few_are_those_of_a_plain_computation(kind: str, mo
         assert (few == []) is same, seed
         seen.add(same)
     assert seen == {True, False}
+
+
+def test_parts_without_entries_that_a_fold_holds_out_do_not_leave() -> None:
+    """One person of ten who connect two booklets may be the only one whom a fold leaves."""
+    data = as_dataset(booklets(10))
+    assert not separates(np.zeros(ITEMS, np.int64), data)
+    assert separates(np.repeat([0, ITEMS // 2], ITEMS // 2), data)
+    assert not separates(np.repeat([0, ITEMS // 2], ITEMS // 2), as_dataset(booklets(0)))
+    assert not separates(np.zeros(ITEMS, np.int64), as_dataset(booklets(0))), "a total of all sites may connect more"
