@@ -225,7 +225,8 @@ def _codes_by_item(table: Table, names: Sequence[str], given: Mapping[str, Codes
 
 
 def _matching(table: Table, names: Sequence[str], name: str, option: str) -> list[str]:
-    matching = [item for item in names if item == name or (is_pattern(name, names) and fnmatchcase(item, name))]
+    pattern = is_pattern(name, names)
+    matching = [item for item in names if item == name or (pattern and fnmatchcase(item, name))]
     if not matching:
         raise DataError(f"{table.name}: {option} names {name!r}, expected names or patterns of items")
     return matching

@@ -47,8 +47,8 @@ def read_cells(part: TablePart, numbers: Sequence[str], texts: Sequence[str], mi
         if not n_read:
             _check_types(part.name, rows.schema, n)
         position = partial(_position, part, n_read)
-        for j in range(rows.num_columns):
-            _check_text(rows.column(j), rows.schema.names[j], position)
+        for name, values in zip(rows.schema.names, rows.columns, strict=True):  # each access to the names lists them all
+            _check_text(values, name, position)
         chosen = rows.select(list(range(n)))
         tagged = {each.name: tags for each in chosen.schema if (tags := _tags(each))}
         if not all(map(_is_plain, chosen.schema.types)):

@@ -21,6 +21,8 @@ from dfact.storage.input_files import InputFile
 _BLOCK_BYTES = 1 << 20
 _PART_BYTES = 1 << 23
 _SAMPLED_ROWS = 100
+_SAMPLED_CELLS = 1 << 17
+"""Cells of the first rows that are looked at, of which there are fewer in a wide table, and one at least."""
 _RESPONSE = "Response"
 """Cell of the second header line of survey services, below the text of a question with one answer."""
 
@@ -268,7 +270,7 @@ def _open(file: InputFile, options: ReadOptions) -> DelimitedTable:
             n_records = number + 1
         elif record:
             rows.append((line, record))
-            if len(rows) == _SAMPLED_ROWS:
+            if len(rows) == _SAMPLED_ROWS or len(rows) * len(record) >= _SAMPLED_CELLS:
                 break
     columns = _column_names(text, headers, n_headers)
     if not rows:
