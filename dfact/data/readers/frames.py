@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dfact.data.readers.base import Table
-from dfact.data.readers.columnar.columns import MemoryTable, describe_columns
+from dfact.data.readers.columnar.columns import MemoryTable, describe_columns, without_views
 from dfact.errors import DataError
 from dfact.storage.remote_files import Signature
 
@@ -47,6 +47,7 @@ def open_frame(source: InputFrame) -> Table:
             rows = pa.Table.from_pandas(frame, preserve_index=all(name is not None for name in frame.index.names))
         else:
             rows = pa.table(frame)
+        rows = pa.Table.from_batches([without_views(batch) for batch in rows.to_batches()]) if rows.num_rows else rows
     except (pa.ArrowException, TypeError, ValueError) as error:  # pyarrow reports columns of several types by the first two
         raise DataError(f"{source.name} cannot be read: {error}; give each column one type and a name of its own") from error
     described = describe_columns(rows.schema, lambda names: rows.select(names).to_batches())

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import combinations
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -86,6 +87,7 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
     ranges = _declared_ranges(table, names, user_rules.valid_range)
     turned = set(_reversed_items(table, names, user_rules.reverse))
     items = []
+    _require_orders(table, [variables[name] for name in names if name in variables and name not in levels])
     for name in names:
         variable = variables.get(name, Variable(name))
         own = missing.get(name, no_codes)
@@ -122,7 +124,11 @@ def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, 
     has_numbers = all(map(is_number, variable.categories))  # or no categories
     if (levels is not None and variable.type != "number") or not has_numbers:
         missing = replace(variable.missing, values=(*variable.missing.values, *defaults))
-        own = {text: code for text, code in (levels or _categories(table, variable)).items() if text not in missing.values}
+        own = {
+            text: code
+            for text, code in (levels or {text: code for code, text in valid_levels(variable)}).items()
+            if text not in missing.values
+        }
         declared = tuple(sorted((code, text) for text, code in own.items()))
         if not declared:
             raise DataError(f"{table.name}: all levels of {variable.name!r} are declared missing, expected at least one; correct missing=")
@@ -161,21 +167,36 @@ def _doubtful(levels: Iterable[tuple[float, str]]) -> tuple[float, ...]:
     return tuple(code for code, label in levels if sounds_like_no_answer(label))
 
 
-def _categories(table: Table, variable: Variable) -> dict[str, float]:
-    """Return the numbers of text answers by the order of the file: declared, of two levels, or not alphabetical."""
-    own = {text: code for code, text in valid_levels(variable)}
-    texts = list(own)
-    if texts and (variable.ordered or len(texts) == 2 or texts not in (sorted(texts), sorted(texts, key=str.casefold))):
-        return own
-    raise unordered_texts(table, variable.name)
+def _require_orders(table: Table, variables: Iterable[Variable]) -> None:
+    """Raise DataError if an item has texts whose order its file does not declare, or if items declare other orders of the same texts.
+
+    An order that is not declared may be that in which a program met the texts.
+    """
+    described = [variable for variable in variables if not all(map(is_number, variable.categories))]
+    unordered = [variable for variable in described if not variable.ordered]
+    if unordered:
+        alike = [each.name for each in unordered if {*each.categories} == {*unordered[0].categories}]
+        raise unordered_texts(table, unordered[0].name, alike)
+    names: dict[tuple[str, ...], list[str]] = {}
+    for variable in described:
+        names.setdefault(tuple(text for _, text in valid_levels(variable)), []).append(variable.name)
+    for first, second in combinations(names, 2):
+        orders = [[text for text in one if text in other] for one, other in ((first, second), (second, first))]
+        if orders[0] != orders[1]:
+            found = " and ".join(f"{'<'.join(order)} in {names[texts][0]!r}" for order, texts in zip(orders, (first, second), strict=True))
+            lines = {texts: f'--levels "{",".join(names[texts])}: {"<".join(texts)}"' for texts in (first, second)}
+            if {*first} == {*second}:
+                lines = {first: f'--levels "{",".join([*names[first], *names[second]])}: {"<".join(first)}"'}
+            remedy = f"give them from the lowest to the highest in levels=, or say {' '.join(lines.values())} in their order"
+            raise DataError(f"{table.name}: the file declares other orders of the same texts: {found}; {remedy}")
 
 
-def unordered_texts(table: Table, name: str) -> DataError:
-    """Return the error for text answers without a known order, with their counts."""
+def unordered_texts(table: Table, name: str, alike: Sequence[str] = ()) -> DataError:
+    """Return the error for text answers without a known order, with their counts, and a remedy for all items that are ``alike``."""
     counts = count_texts(table, name)
     shown = ", ".join(f"{text!r} ({count})" for text, count in sorted(counts.items())[:_LISTED])
     more = f" and {len(counts) - _LISTED} more" if len(counts) > _LISTED else ""
-    line = f'--levels "{name}: {"<".join(sorted(counts)[:_LISTED])}"'
+    line = f'--levels "{",".join(alike or [name])}: {"<".join(sorted(counts)[:_LISTED])}"'
     found = f"{table.name}: column {name!r} holds texts, whose order is not known: {shown}{more}"
     return DataError(f"{found}; give them from the lowest to the highest in levels=, or say {line} in their order")
 

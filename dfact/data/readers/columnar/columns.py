@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dfact.data.readers.base import Table, TablePart, TextInNumbersError, Variable, is_number
+from dfact.data.sources.frames import is_enum
 from dfact.errors import DataError
 
 BATCH_ENTRIES = 3 << 18
@@ -113,9 +114,20 @@ def ordered_categories(schema: pa.Schema) -> dict[str, bool]:
                 declared[column["field_name"]] = bool(column["metadata"]["ordered"])
     except (ValueError, KeyError, TypeError, AttributeError):  # another program's metadata under this name
         declared = {}
-    types = zip(schema.names, schema.types, strict=True)
-    declared |= {name: declared.get(name, False) or kind.ordered for name, kind in types if pa.types.is_dictionary(kind)}
-    return {name: ordered for name, ordered in declared.items() if kind_of(schema.field(name).type) == "text"}
+    fields = {each.name: each for each in schema}
+    dictionaries = {name: each for name, each in fields.items() if pa.types.is_dictionary(each.type)}
+    declared |= {name: declared.get(name, False) or each.type.ordered or is_enum(each) for name, each in dictionaries.items()}
+    return {name: ordered for name, ordered in declared.items() if kind_of(fields[name].type) == "text"}
+
+
+def without_views(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows with dictionaries of strings in place of those of string views, for which Arrow lacks functions."""
+    for j, each in enumerate(rows.schema):
+        if pa.types.is_dictionary(each.type) and pa.types.is_string_view(each.type.value_type):
+            values = rows.column(j)
+            texts = pa.DictionaryArray.from_arrays(values.indices, values.dictionary.cast(pa.string()), ordered=each.type.ordered)
+            rows = rows.set_column(j, each.with_type(texts.type), texts)
+    return rows
 
 
 class Categories:
