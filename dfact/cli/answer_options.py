@@ -87,11 +87,20 @@ missing_option = click.option(
     help="Codes of missing answers, such as -9 or race=6; empty cells and codes that the file declares are always missing. Repeatable or "
     "separated by commas.",
 )
+confounder_missing_option = click.option(
+    "--confounder-missing",
+    multiple=True,
+    metavar="[NAME=]CODES",
+    callback=_each(_codes),
+    show_default=False,
+    help="Codes of missing confounders, such as -9 or age=98; empty cells are always missing. Repeatable or separated by commas.",
+)
 not_missing_option = click.option(
     "--not-missing",
     multiple=True,
     metavar="[ITEM=]CODES",
     callback=_each(_codes),
     show_default=False,
-    help="Codes that are answers, although the file or their labels suggest that they are missing. Repeatable or separated by commas.",
+    help="Codes that are answers, although the file, or their label, sign or distance, suggests that they are missing."
+    " Repeatable or separated by commas.",
 )

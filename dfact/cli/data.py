@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.answer_options import levels_option, missing_option, not_missing_option, recode_option
+from dfact.cli.answer_options import confounder_missing_option, levels_option, missing_option, not_missing_option, recode_option
 from dfact.cli.genotype_options import genotype_options, select_settings
 from dfact.cli.options import choice, cluster, example, list_option, metrics_server, overwrite_option, read_dataset, scheduler_option
 from dfact.cli.types import MatrixShape
@@ -58,7 +58,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     callback=confounder_kinds,
     show_default=False,
     help="Column with a confounder, of KIND categorical or continuous; repeatable. By default, text and few distinct integers are "
-    "categorical.",
+    "categorical. Continuous dates become years.",
 )
 @levels_option
 @recode_option
@@ -72,11 +72,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     metavar="NAMES",
 )
 @choice("--unlabelled", "error keep", "Treatment of values without a label in items with labels.")
-@list_option(
-    "--confounder-missing",
-    "Codes of missing confounders, such as -9; empty cells are always missing. Repeatable or separated by commas.",
-    metavar="CODES",
-)
+@confounder_missing_option
 @click.option(
     "--confounder-range",
     "confounder_ranges",

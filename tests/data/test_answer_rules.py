@@ -11,7 +11,8 @@ import pytest
 
 import dfact
 from dfact import DataError, ParameterError
-from dfact.data.ingest.coding.answers import AnswerCoding, sounds_like_no_answer
+from dfact.data.ingest.coding.answers import AnswerCoding
+from dfact.data.ingest.coding.no_answer import sounds_like_no_answer
 from dfact.data.ingest.coding.rules import Statements, parse_levels, plan_coding
 from dfact.data.ingest.tables.items import infer_items
 from dfact.data.readers.base import MissingCodes, Table, Variable
@@ -48,7 +49,7 @@ def coded(table: DescribedTable, names: Sequence[str], **said: object) -> tuple[
     problem = rows[0].problem
     if problem is not None:
         raise coding.error(problem, table.name, table.row_position(problem.row))
-    coding.require_no_doubt(table.name, rows[0].counts)
+    coding.require_no_doubt(table.name, coding.doubts(rows[0].counts))
     return rows[0].values, coding, rows[0].counts
 
 

@@ -256,7 +256,7 @@ def test_plausible_columns_draw_no_warning(tmp_path, seed):
     values[5] = high + 10 * (high - low)  # no farther than the limit
     visits = np.zeros(300)
     visits[:20] = rng.integers(1, 100, 20)  # most values are equal, so that none is far
-    others = {"visits": visits, "income": rng.lognormal(10, 0.4, 300), "code": [f"c{i}" for i in range(300)]}
+    others = {"visits": visits, "income": rng.lognormal(10, 0.4, 300), "code": [f"c{i % 9}" for i in range(300)]}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dataset = dfact.import_table(survey(tmp_path, values, **others), tmp_path / "d.zarr", items="Q*", confounders=["age", *others])

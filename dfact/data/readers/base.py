@@ -48,11 +48,15 @@ class Variable:
     """Labels of numeric codes, in the order of the file, also of codes that are declared missing."""
     categories: tuple[str, ...] = ()
     """All texts of a column of text answers, in the order of the file (levels of a factor, values of a dictionary)."""
+    text_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of texts, where the cells are codes that are texts, such as N for never."""
     ordered: bool = False
     """Whether the file declares the order of ``categories``."""
     missing: MissingCodes = field(default_factory=MissingCodes)
     doubtful: MissingCodes = field(default_factory=MissingCodes)
     """Codes, and ranges of whole numbers, of which nothing says whether they stand for no answer; those that occur are asked about."""
+    is_explained: bool = False
+    """Whether the description says of each code what it means, so that its sign and its distance from others say nothing."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Labels of tagged missing values (".a" of Stata and SAS), by tag without its point."""
     limits: tuple[float, float] | None = None
@@ -67,6 +71,16 @@ class Variable:
     key: Key = 0
     excluded: str = ""
     """Reason why the column holds no answers, as a predicate: "is marked as an identifier"."""
+
+
+def describe_text(name: str, wording: str, labels: Mapping[str, str], missing: MissingCodes, **stated: Any) -> Variable:
+    """Describe a column of texts with labels: they are codes, which may be numbers written as text."""
+    if labels and all(map(is_number, labels)):
+        numbers = tuple(float(value) for value in missing.values if isinstance(value, str) and is_number(value))
+        missing = MissingCodes((*missing.values, *numbers), missing.ranges)
+        return Variable(name, "text", wording, {float(text): label for text, label in labels.items()}, missing=missing, **stated)
+    texts = tuple(text for text in labels if text not in missing.values)
+    return Variable(name, "text", wording, categories=texts, text_labels=labels, missing=missing, **stated)
 
 
 class TablePart(ABC):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.readers.base import Format, MissingCodes, ReadOptions, Variable
+from dfact.data.readers.base import Format, MissingCodes, ReadOptions, Variable, describe_text
 from dfact.data.readers.columnar.columns import MemoryTable
 from dfact.data.readers.isolation.parsers import Parser
 from dfact.data.readers.r_objects import (
@@ -195,7 +195,10 @@ def _read_column(name: str, value: Any, encoding: str, wording: str) -> tuple[pa
         return None, Variable(name, wording=wording, excluded="holds a matrix"), None
     if kind == "STR":
         missing = MissingCodes(tuple(text for text in texts_of(attributes.get("na_values"), encoding) if text is not None))
-        return pa.array(texts_of(value, encoding), pa.string()), Variable(name, type="text", wording=wording, missing=missing), None
+        codes = attributes.get("labels")
+        labelled = [] if codes is None else zip(texts_of(codes, encoding), names_of(codes, encoding), strict=True)
+        variable = describe_text(name, wording, {text: label for text, label in labelled if text and label}, missing)
+        return pa.array(texts_of(value, encoding), pa.string()), variable, None
     numbers = _numbers(value)
     if numbers is None:
         return None, Variable(name, wording=wording, excluded=f"holds a {_KINDS.get(kind, 'object')}"), None

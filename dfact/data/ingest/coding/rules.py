@@ -1,5 +1,6 @@
 """The rules of the answers: what the file says of its items, and what the user says about them."""
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from dfact.data.ingest.coding.answers import DEFAULT_MISSING, AnswerCoding, ItemCoding, code_text, sounds_like_no_answer
+from dfact.data.ingest.coding.answers import DEFAULT_MISSING, AnswerCoding, ItemCoding, code_text
+from dfact.data.ingest.coding.doubtful_codes import doubtful_labels
+from dfact.data.ingest.coding.no_answer import labels_of_no_answer
 from dfact.data.ingest.tables.items import is_pattern, valid_levels
 from dfact.data.readers.base import MissingCodes, Table, Variable, is_number
 from dfact.data.readers.columnar.columns import read_texts
@@ -95,13 +98,12 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
         own_answers = parse_codes(answers.get(name, ()))
         words = {*own.texts, *(code for code in variable.missing.values if isinstance(code, str))}
         variable = replace(variable, missing=_without(declared, own_answers))
-        item = _item(table, variable, levels.get(name), user_rules, in_text=not words <= {*common})
+        item = _item(table.name, variable, levels.get(name), user_rules, own_answers, in_text=not words <= {*common})
         item = replace(
             item,
             scale=variable.scale,
             key=variable.key,
             recode=dict(recode.get(name, {})),
-            doubtful=_without(item.doubtful, own_answers),
             limits=ranges.get(name, item.limits),
         )
         if name in turned and not np.isfinite(item.limits).all():
@@ -115,36 +117,24 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
     return AnswerCoding(tuple(items), missing_texts=(*default, *sorted(set(common))))
 
 
-def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, user_rules: Statements, *, in_text: bool) -> ItemCoding:
+def _item(
+    table: str, variable: Variable, levels: Mapping[str, float] | None, user_rules: Statements, answers: ParsedCodes, *, in_text: bool
+) -> ItemCoding:
     """Return the coding of an item by its description and, for text answers, the levels that the user gave.
 
-    ``in_text`` has numbers read as text, as some texts are missing in this item alone.
+    Labelled codes in doubt are no levels, and no ends of the range, until the user says that they are ``answers``. ``in_text`` has
+    numbers read as text, as some texts are missing in this item alone.
     """
     defaults = DEFAULT_MISSING if user_rules.default_missing else ()
     has_numbers = all(map(is_number, variable.categories))  # or no categories
     if (levels is not None and variable.type != "number") or not has_numbers:
-        missing = replace(variable.missing, values=(*variable.missing.values, *defaults))
-        own = {
-            text: code
-            for text, code in (levels or {text: code for code, text in valid_levels(variable)}).items()
-            if text not in missing.values
-        }
-        declared = tuple(sorted((code, text) for text, code in own.items()))
-        if not declared:
-            raise DataError(f"{table.name}: all levels of {variable.name!r} are declared missing, expected at least one; correct missing=")
-        return ItemCoding(
-            variable.name,
-            variable.wording,
-            texts=own,
-            missing=missing,
-            labels={code_text(code): text for code, text in declared},
-            levels=declared,
-            doubtful=MissingCodes(_doubtful(declared) if levels is None else ()),
-            limits=(declared[0][0], declared[-1][0]),
-        )
+        return _words(table, variable, levels, MissingCodes((*variable.missing.values, *defaults)), answers)
     in_text = in_text or bool(variable.texts) or variable.decimal is not None or variable.type == "text" or bool(variable.categories)
-    labelled = valid_levels(replace(variable, categories=()))
-    declared = labelled if len(labelled) >= 2 else ()
+    labelled = dict(valid_levels(replace(variable, categories=())))
+    doubtful = tuple(labels_of_no_answer(labelled)) if variable.is_explained else doubtful_labels(labelled)
+    unsettled = _without(MissingCodes((*doubtful, *variable.doubtful.values), variable.doubtful.ranges), answers)
+    sure = tuple((code, label) for code, label in labelled.items() if code not in unsettled.values)
+    declared = sure if len(sure) >= 2 else ()
     closed = bool(declared) and user_rules.unlabelled == "error"
     labels = {code_text(code): label for code, label in variable.labels.items()}
     labels |= {f".{tag}": label for tag, label in variable.tags.items()}
@@ -157,14 +147,35 @@ def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, 
         missing=replace(variable.missing, values=(*variable.missing.values, *defaults, "None")) if in_text else variable.missing,
         labels=labels,
         levels=declared,
-        doubtful=MissingCodes((*_doubtful(labelled), *variable.doubtful.values), variable.doubtful.ranges),
+        doubtful=unsettled,
         limits=(declared[0][0], declared[-1][0]) if closed else variable.limits or (-np.inf, np.inf),
         closed=closed,
+        is_explained=variable.is_explained,
+        answers=answers.numbers,
     )
 
 
-def _doubtful(levels: Iterable[tuple[float, str]]) -> tuple[float, ...]:
-    return tuple(code for code, label in levels if sounds_like_no_answer(label))
+def _words(table: str, variable: Variable, levels: Mapping[str, float] | None, missing: MissingCodes, answers: ParsedCodes) -> ItemCoding:
+    """Return the coding of an item with answers in words, whose levels the user gave or the file declares; words in doubt come last."""
+    labels = {text: variable.text_labels.get(text, text) for text in levels or (text for _, text in valid_levels(variable))}
+    doubtful = labels_of_no_answer(labels) - {*answers.texts} if levels is None else set[str]()
+    if levels is None:
+        texts = sorted((text for text in labels if text not in missing.values), key=lambda text: text in doubtful)
+        levels = {text: float(number) for number, text in enumerate(texts, start=1)}
+    own = {text: code for text, code in levels.items() if text not in missing.values}
+    declared = tuple(sorted((code, labels[text]) for text, code in own.items() if text not in doubtful))
+    if not declared:
+        raise DataError(f"{table}: all levels of {variable.name!r} are declared missing, expected at least one; correct missing=")
+    return ItemCoding(
+        variable.name,
+        variable.wording,
+        texts=own,
+        missing=missing,
+        labels={**variable.text_labels, **{code_text(code): labels[text] for text, code in own.items()}},
+        levels=declared,
+        doubtful=MissingCodes(tuple(own[text] for text in doubtful if text in own)),
+        limits=(declared[0][0], declared[-1][0]),
+    )
 
 
 def _require_orders(table: Table, variables: Iterable[Variable]) -> None:
@@ -296,6 +307,8 @@ def _warn_of_alphabetical_labels(table: Table, items: Sequence[ItemCoding]) -> N
     """Warn of labels whose codes follow the alphabet, as a program may have numbered them."""
     for item in items:
         labels = [label.casefold() for _, label in item.levels]
+        if all(re.match(rf"\W*{re.escape(code_text(code))}(?!\w)", label) for code, label in item.levels):
+            continue  # the labels begin with their codes
         if item.texts is None and len(labels) >= 3 and labels == sorted(labels) and not any(map(is_number, labels)):
             shown = ", ".join(f"{code_text(code)} {label!r}" for code, label in item.levels[:7])
             found = f"{table.name}: the codes of {item.name!r} follow the alphabet: {shown}"

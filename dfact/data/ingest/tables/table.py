@@ -16,11 +16,11 @@ from dfact.data.confounders import Kind, check_ranges
 from dfact.data.dataset import Dataset
 from dfact.data.dictionaries.base import Dictionary, describe
 from dfact.data.ingest.coding.answers import AnswerCoding
-from dfact.data.ingest.coding.forgotten_codes import warn_forgotten_codes
 from dfact.data.ingest.coding.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
 from dfact.data.ingest.tables.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
 from dfact.data.ingest.tables.chunks import write_spooled
 from dfact.data.ingest.tables.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
+from dfact.data.ingest.tables.far_answers import far_answers
 from dfact.data.ingest.tables.items import check_columns, infer_items, match_columns
 from dfact.data.ingest.tables.participants import ParticipantColumns, confounder_kinds, match_names
 from dfact.data.ingest.tables.spool import Progress, Spooled, spool
@@ -63,7 +63,7 @@ def import_table(
     missing: Codes | Mapping[str, Codes] = (),
     not_missing: Mapping[str, Codes] | None = None,
     default_missing: bool = True,
-    confounder_missing: Codes = (),
+    confounder_missing: Codes | Mapping[str, Codes] | None = (),
     confounder_ranges: Mapping[str, Range] | None = None,
     weight: str | None = None,
     replicate_weights: str | Sequence[str] = (),
@@ -122,7 +122,8 @@ def import_table(
         The column with the participants' labels, which must be unique. By default that of UK Biobank or REDCap, if
         the columns are theirs.
     confounders : names, or dict from name to "categorical", "continuous" or None (inferred)
-        Columns of confounders. Text, and whole numbers with at most ten distinct values, are categorical by default.
+        Columns of confounders. Text, and whole numbers with at most ten distinct values, are categorical by default. Dates that are
+        declared continuous become years.
     levels : "a<b<c", list of texts, or dict from text to number; or dict from name or pattern to such levels
         The order of text answers, whose first level is 1. By default the order that the file declares.
     recode : dict from name or pattern to a dict from code to code
@@ -130,10 +131,11 @@ def import_table(
     missing : numbers or texts, or dict from name or pattern to such codes
         Codes for a missing answer, besides those that the file declares. Empty cells and NaN are always missing.
     not_missing : dict from name or pattern to codes
-        Codes that are answers, although the file declares them as missing, or their labels sound like no answer.
+        Codes of items, confounders and the weight that are answers, although the file declares them as missing, or their label, sign or
+        distance from the others suggests it.
     default_missing : bool
         Whether texts such as NA, N/A, null and "." are missing, too.
-    confounder_missing : numbers or texts
+    confounder_missing : numbers or texts, or dict from name to such codes
         Codes for a missing value of a confounder.
     confounder_ranges : dict from name to pair of numbers
         Lowest and highest plausible value of confounders, which are then continuous; a value outside is missing, and
@@ -205,6 +207,7 @@ def import_table(
     Raises
     ------
     DataError
+        Codes that may stand for no answer, by their label, their sign or their distance from all others.
         An unknown column, text in place of a number, a value outside the valid range or infinite, an empty
         row or column, a row of the wrong length, a missing or duplicate id, an invalid weight; with the line in the file
         (the header is line 1), or the row of a parquet file, counted from 0.
@@ -212,11 +215,6 @@ def import_table(
         An invalid argument.
     StoreError
         ``source`` cannot be read; ``path`` exists, or cannot be written. No partial dataset is left.
-
-    Warns
-    -----
-    UserWarning
-        Usual codes of missing answers, such as 99, far from all other answers of an item without a declared range or levels.
 
     Examples
     --------
@@ -238,6 +236,9 @@ def import_table(
     ranges = check_ranges(confounder_ranges or {}, kinds)
     kinds |= dict.fromkeys(ranges, "continuous")
     before = file.signature()
+    of_people = {*kinds, weight}
+    kept = {name: codes for name, codes in (not_missing or {}).items() if name in of_people}
+    not_missing = {name: codes for name, codes in (not_missing or {}).items() if name not in of_people}
     user_rules = Statements(levels, recode, missing, not_missing, default_missing, reverse, valid_range, unlabelled)
     description = find_dictionary(opened, dictionary, codings)
     id_column = default_id(opened, description, kinds) if id_column is None else id_column
@@ -247,6 +248,7 @@ def import_table(
         kinds=kinds,
         ranges=ranges,
         missing=confounder_missing,
+        answers=kept,
         default_missing=default_missing,
         weight=weight,
         replicates=replicates,
@@ -267,7 +269,7 @@ def import_table(
             rows = _spool(arranged, empty_rows, pool, progress)
         table = arranged.table
         require_unchanged(file, before)
-        arranged.require_no_doubt(table.name, rows.counts)
+        arranged.require_no_doubt(table.name, rows.counts, *far_answers(rows, arranged.coding, scratch))
         arranged = arranged.with_answers(rows.statistics)
         statistics = arranged.of_items(rows.statistics)
         require_observed_columns(table.name, arranged.labels, statistics.observed)
@@ -298,7 +300,7 @@ def import_table(
                 codebook=arranged.codebook(rows.counts, rows.statistics, f"{table.name}, {table.format}"),
             )
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
-    return warn_forgotten_codes(open_dataset(path), arranged.items.items, stacklevel=2)
+    return open_dataset(path)
 
 
 def _spool(arranged: Arrangement, empty_rows: EmptyRows, pool: TaskPool, progress: Progress | None) -> Spooled:
