@@ -358,6 +358,10 @@ def test_a_decimal_comma_applies_to_confounders_and_weights(tmp_path, header):
         dfact.import_table(source, tmp_path / "d.zarr", weight="gew", **given)
     with pytest.raises(DataError, match=r"confounder 'alter' holds '\d+,\d+', expected a finite number; declare .*--decimal ,"):
         dfact.import_table(source, tmp_path / "d.zarr", confounders={"alter": "continuous"}, **given)
+    with pytest.raises(DataError, match=r"confounder 'alter' has \d+ levels in 40 participants, such as .*--decimal ,"):
+        dfact.import_table(source, tmp_path / "d.zarr", confounders=["alter"], **given)
+    half = [[f"{k % 12},5", *line[1:]] for k, line in enumerate(lines)]
+    source.write_text("\n".join([header, *map(separator.join, half)]) + "\n")
     with pytest.warns(UserWarning, match=r"'alter' holds '\d+,\d+' and becomes categorical with \d+ levels, .*--decimal ,"):
         dfact.import_table(source, tmp_path / "d.zarr", confounders=["alter"], **given)
     with warnings.catch_warnings(action="error"):

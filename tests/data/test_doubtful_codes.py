@@ -48,6 +48,7 @@ def codes_of(message: str, option: str = "--missing") -> dict[str, list[str]]:
         (0, 100, [-99], "Q1: 1 answer(s) are -99 (the others are from 0 to 59)"),
         (120, 600, [-9, -9], "Q1: 2 answer(s) are -9 (the others are from "),
         (18, 80, [999, 999], "Q1: 2 answer(s) are 999 (the others are from 18 to 74)"),
+        (1, 60, [99, 999], "Q1: 1 answer(s) are 999 (the others are from 1 to 60)"),
     ],
 )
 def test_far_codes_are_asked_about(tmp_path: Path, low: int, high: int, codes: list[Any], found: str, shift: bool) -> None:
@@ -74,7 +75,7 @@ def test_far_codes_are_asked_about(tmp_path: Path, low: int, high: int, codes: l
         (1, 9, [], {}),
         (-2, 2, [], {"default_missing": False}),
         (-1, 1, [], {"default_missing": False}),
-        (1, 60, [99, 999], {}),
+        (1, 60, [99], {}),
         (1, 7, [99], {"missing": 99}),
         (1, 7, [99], {"valid_range": (1, 99)}),
         (1, 7, [99], {"missing": {"Q1": 99}}),

@@ -142,8 +142,8 @@ def test_parts_that_disagree_have_no_order(parts: tuple[list[str], list[str]], o
 
 NO_ANSWERS = {
     "English": "Refused|Declined to answer|Prefer not to say|Don't know|Don´t know|DK|NA|N/A|IAP|Inap.|Inapplicable"
-    ""
-    "|No answer|No response|No data|Not stated|Not answered|Not applicable|Does not apply|Can't choose|(99) Coding error|blank|Missing|Unknown|Not sure|Skipped",
+    "|No answer|No response|No data|Not stated|Not answered|Not applicable|Does not apply|Can't choose"
+    "|(99) Coding error|blank|Missing|Unknown|Not sure|Skipped",
     "German": "Weiß nicht|Keine Angabe|k.A.|Verweigert|Trifft nicht zu|Nicht erhoben|Unbekannt|Keine Antwort",
     "French": "Ne sait pas|NSP|Sans réponse|Refus|Non concerné|Ne souhaite pas répondre|Valeur manquante|N'a pas répondu",
     "Spanish": "No sabe|No contesta|NS/NC|No aplica|Sin respuesta|Prefiero no contestar|Se niega a responder|No procede",

@@ -120,7 +120,7 @@ class Doubt(NamedTuple):
     label: str
     n: int
     others: str = ""
-    """What the other cells of the column are, as the end of a phrase."""
+    """Description of the other cells of the column, with which the phrase ends."""
 
 
 def doubt_error(name: str, doubts: Sequence[Doubt], what: str, missing: str, not_missing: str) -> DataError:

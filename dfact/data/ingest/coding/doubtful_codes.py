@@ -13,7 +13,7 @@ USUAL = np.array([*range(-9, 0), 7, 8, 9, *range(-98, -70), *_TAILS, *(-code for
 """Numbers that questionnaires, registers and programs use for no answer."""
 MOST_LEVELS = 20
 """Number of different answers above which a column is a measurement."""
-_LOWEST, _SINGLE_DIGITS = 7, 9
+_LOWEST, _SINGLE_DIGITS, _FAR = 7, 9, 10
 
 
 def doubtful_labels(labels: Mapping[float, str]) -> tuple[float, ...]:
@@ -72,12 +72,18 @@ def _is_gap(low: list[float], high: list[float], ends: NDArray[np.float64]) -> b
     return gap >= low[-1] - low[0] or (is_even and gap > step)
 
 
+def is_measured(values: NDArray[np.float64]) -> bool:
+    """Check whether values are measurements: fractions, or more different ones than a scale has besides usual codes."""
+    rest = values[~np.isin(values, USUAL) | ((values > 0) & (values <= MOST_LEVELS))]
+    return rest.size > MOST_LEVELS or bool(np.any(rest != np.floor(rest)))
+
+
 def far_of_counts(counts: Mapping[float, int]) -> set[float]:
     """Return the far codes of a column, given the numbers of its values."""
     values = np.array(sorted(counts))
-    is_code = np.isin(values, USUAL)
-    if values.size <= MOST_LEVELS + np.count_nonzero(is_code):
+    if not is_measured(values):
         return far_codes(values)
+    is_code = np.isin(values, USUAL)
     rest = values[~is_code]
     return far_values({code: counts[code] for code in values[is_code].tolist()}, (float(rest[0]), float(rest[-1])))
 
@@ -85,11 +91,13 @@ def far_of_counts(counts: Mapping[float, int]) -> set[float]:
 def far_values(counts: Mapping[float, int], rest: tuple[float, float]) -> set[float]:
     """Return the usual codes of a measurement that are far from the rest, which has these limits.
 
-    They are the only negative numbers, or as far above the rest as its range; a code of one digit, or above, occurs several times.
+    They are the only negative numbers, or as far above the rest as its range. One of one digit, or less far than ten ranges above,
+    occurs several times.
     """
     low, high = rest
+    width = high - low
     return {
         code
         for code, n in counts.items()
-        if (code < 0 <= low and (n > 1 or -code > _SINGLE_DIGITS)) or (code - high >= high - low > 0 and n > 1)
+        if (code < 0 <= low and (n > 1 or -code > _SINGLE_DIGITS)) or (code - high >= width > 0 and (n > 1 or code - high >= _FAR * width))
     }

@@ -122,7 +122,7 @@ def _item(
 ) -> ItemCoding:
     """Return the coding of an item by its description and, for text answers, the levels that the user gave.
 
-    Labelled codes in doubt are no levels, and no ends of the range, until the user says that they are ``answers``. ``in_text`` has
+    Labelled codes in doubt are neither levels nor ends of the range until the user says that they are ``answers``. ``in_text`` has
     numbers read as text, as some texts are missing in this item alone.
     """
     defaults = DEFAULT_MISSING if user_rules.default_missing else ()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from dfact.data.ingest.coding.answers import AnswerCoding, code_text
-from dfact.data.ingest.coding.doubtful_codes import MOST_LEVELS, USUAL, far_codes, far_values
+from dfact.data.ingest.coding.doubtful_codes import MOST_LEVELS, USUAL, far_codes, far_values, is_measured
 from dfact.data.ingest.tables.spool import Spooled, spooled_code
 
 
@@ -51,7 +51,7 @@ def _count(rows: Spooled, store: Store, columns: NDArray[np.intp]) -> tuple[list
             if i not in measured and len(values) <= MOST_LEVELS + USUAL.size:
                 counts[i].update(dict(zip(values.tolist(), n.tolist(), strict=True)))
                 values = np.array(list(counts[i]))
-                if np.count_nonzero(~np.isin(values, USUAL) | ((values > 0) & (values <= MOST_LEVELS))) <= MOST_LEVELS:
+                if not is_measured(values):
                     continue
                 n = np.array([counts[i].pop(value) for value in values.tolist()])
             is_code = np.isin(values, USUAL)

@@ -259,17 +259,19 @@ def _confounder(table: Table, cells: _Cells, variable: Variable, kind: Kind | No
         remedy = f"declare it in confounder_missing=, or the kind with confounders={{{name!r}: 'categorical'}}"
         remedy = _decimal_remedy(text.iloc[nonnumeric[0]], variable) or remedy
         raise DataError(f"{row} holds {text.iloc[nonnumeric[0]].strip()!r}, expected a finite number; {remedy}")
+    if n_levels > FEW_LEVELS and n_values < 2 * n_levels:
+        example = words.dropna().iloc[0]
+        found = f"{table.name}: confounder {name!r} has {n_levels} levels in {n_values} participants, such as {example!r}"
+        remedy = "pass groups or numbers in place of it, or leave it out; dates are written as 1980-12-31"
+        remedy = _decimal_remedy(example, variable) or remedy
+        raise DataError(f"{found}, expected levels that many participants share; {remedy}")
     if kind is None and variable.decimal == ".":
         _warn_decimal_commas(f"{table.name}: confounder {name!r}", words.dropna())
-    if n_levels > FEW_LEVELS and n_values < 2 * n_levels:
-        found = f"{table.name}: confounder {name!r} has {n_levels} levels in {n_values} participants, such as {words.dropna().iloc[0]!r}"
-        remedy = "pass groups or numbers in place of it, or leave it out; dates are written as 1980-12-31"
-        raise DataError(f"{found}, expected levels that many participants share; {remedy}")
     return words.map(lambda word: variable.text_labels.get(word, word), na_action="ignore")
 
 
 def _years(words: "pd.Series[Any]") -> "pd.Series[float] | None":
-    """Return dates such as 1980-12-31, with or without a time, as years, NaN for missing; None if a text is no date."""
+    """Return dates such as 1980-12-31, with or without a time, as years (NaN for missing), and None for other texts."""
     texts = words.dropna()
     if not texts.map(lambda text: bool(_DATE.fullmatch(text))).all():
         return None
