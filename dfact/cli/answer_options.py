@@ -31,6 +31,13 @@ def _codes(parsed: dict[str, Any], value: str) -> None:
         parsed.setdefault(name, []).append((code if equals else entry).strip())
 
 
+def _empty(parsed: dict[str, Any], value: str) -> None:
+    """Parse [ITEMS=]ANSWER."""
+    items, equals, answer = value.rpartition("=")
+    for item in items.split(",") if equals else ["*"]:
+        parsed[item.strip()] = answer.strip()
+
+
 def _recoded(parsed: dict[str, Any], value: str) -> None:
     """Parse ITEMS:OLD=NEW,…"""
     items, colon, pairs = value.partition(":")
@@ -103,4 +110,12 @@ not_missing_option = click.option(
     show_default=False,
     help="Codes that are answers, although the file, or their label, sign or distance, suggests that they are missing."
     " Repeatable or separated by commas.",
+)
+empty_cells_option = click.option(
+    "--empty-cells",
+    multiple=True,
+    metavar="[ITEMS=]ANSWER",
+    callback=_each(_empty),
+    show_default=False,
+    help="Answer that an empty cell is, such as 0 for boxes of which only those that are ticked have a 1; repeatable.",
 )

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.answer_options import confounder_missing_option, levels_option, missing_option, not_missing_option, recode_option
+from dfact.cli.answer_options import (
+    confounder_missing_option,
+    empty_cells_option,
+    levels_option,
+    missing_option,
+    not_missing_option,
+    recode_option,
+)
 from dfact.cli.genotype_options import genotype_options, select_settings
 from dfact.cli.options import choice, cluster, example, list_option, metrics_server, overwrite_option, read_dataset, scheduler_option
 from dfact.cli.types import MatrixShape
@@ -64,6 +71,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @recode_option
 @missing_option
 @not_missing_option
+@empty_cells_option
 @click.option("--no-default-missing", is_flag=True, help="Do not treat texts such as NA, N/A and null as missing.")
 @list_option(
     "--reverse",

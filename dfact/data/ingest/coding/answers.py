@@ -63,13 +63,17 @@ class ItemCoding:
     """Whether values that are none of the levels are errors."""
     answers: tuple[float, ...] = ()
     """Codes that the user calls answers."""
+    empty: float | None = None
+    """Answer that an empty cell is, such as 0 for a box that is not ticked; None if empty cells are missing."""
     is_explained: bool = False
     """Whether far codes are answers, as the description of the item names those that are none."""
 
     def number(self, text: str) -> float:
         """Return the number of a cell that is read as text, NaN for missing; raise KeyError for one that has none."""
         trimmed, numbers = text.strip(), self.texts or {}
-        if not trimmed or trimmed in self.missing.values:
+        if not trimmed:
+            return np.nan if self.empty is None else self.empty
+        if trimmed in self.missing.values:
             return np.nan
         if text in numbers:
             return numbers[text]
@@ -92,10 +96,19 @@ class ItemCoding:
         cell = next((text for text, number in (self.texts or {}).items() if code_text(number) == code and not self.accepts_numbers), code)
         return cell, label if label != cell else ""
 
+    def shown_level(self, code: float) -> str:
+        """Return the label of a level, "" without one."""
+        return dict(self.levels).get(code, "")
+
     def described(self, counts: Mapping[str, int], n_empty: int, source: str) -> Item:
         """Return the item as the dataset keeps it."""
         low, high = self.limits
         levels = ((low + high - code, label) for code, label in self.levels) if self.reversed else self.levels
+        empty = (
+            []
+            if self.empty is None
+            else [f"empty cells are {' '.join(filter(None, (code_text(self.empty), self.shown_level(self.empty))))}"]
+        )
         changes = [f"{code_text(old)} recoded to {code_text(new)}" for old, new in self.recode.items()]
         missing = (MissingCount(code, self.labels.get(code, ""), count) for code, count in sorted(counts.items()) if count)
         return Item(
@@ -105,7 +118,7 @@ class ItemCoding:
             valid_range=self.limits if np.isfinite(self.limits).all() else None,
             missing=tuple(missing),
             n_empty=n_empty,
-            changes=(*changes, *([REVERSED] if self.reversed else [])),
+            changes=(*empty, *changes, *([REVERSED] if self.reversed else [])),
             source=source,
             scale=self.scale,
             key=_OPPOSITE[self.key] if self.reversed else self.key,
@@ -219,6 +232,11 @@ class AnswerCoding:
                     counts[j, UNOPENED] += int(np.count_nonzero(unopened & ~np.isnan(values[:, j])))
                     values[unopened, j] = np.nan
         for j, item in enumerate(self.items):
+            if item.empty is not None and item.texts is None:
+                if tags := batch.tagged.get(item.name):
+                    found = f"item {item.name!r} holds missing values of several kinds, .{', .'.join(sorted(tags))}"
+                    raise DataError(f"{found}, expected empty cells alone; leave it out of empty_cells= (--empty-cells)")
+                values[np.isnan(values[:, j]), j] = item.empty
             if item.recode:
                 values[:, j] = _recode(values[:, j], item.recode)
             for tag, count in batch.tagged.get(item.name, {}).items():
@@ -256,7 +274,7 @@ class AnswerCoding:
         cells = distinct.dictionary.to_pylist()
         index = distinct.indices.to_numpy(zero_copy_only=False)
         index = np.where(np.isnan(index), len(cells), index).astype(np.intp)
-        numbers = np.full(len(cells) + 1, np.nan)
+        numbers = np.full(len(cells) + 1, np.nan if item.empty is None else item.empty)
         frequency = np.bincount(index, minlength=len(cells) + 1)
         unknown = []
         for k, cell in enumerate(cells):

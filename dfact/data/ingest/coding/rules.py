@@ -44,6 +44,8 @@ class Statements:
     reverse: str | Sequence[str] = ()
     valid_range: Range | Mapping[str, Range] | Any = None
     unlabelled: Unlabelled = "error"
+    empty_cells: float | str | Mapping[str, float | str] | None = None
+    """Answer of empty cells, a number or a text."""
 
 
 class ParsedCodes(NamedTuple):
@@ -88,6 +90,8 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
     answers = _codes_by_item(table, names, user_rules.not_missing or {}, "not_missing")
     recode = _by_item(table, names, user_rules.recode or {}, "recode")
     ranges = _declared_ranges(table, names, user_rules.valid_range)
+    empty = user_rules.empty_cells
+    empties = {} if empty is None else _by_item(table, names, empty if isinstance(empty, Mapping) else {"*": empty}, "empty_cells")
     turned = set(_reversed_items(table, names, user_rules.reverse))
     items = []
     _require_orders(table, [variables[name] for name in names if name in variables and name not in levels])
@@ -99,6 +103,7 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
         words = {*own.texts, *(code for code in variable.missing.values if isinstance(code, str))}
         variable = replace(variable, missing=_without(declared, own_answers))
         item = _item(table.name, variable, levels.get(name), user_rules, own_answers, in_text=not words <= {*common})
+        item = _with_empty(table.name, variable, item, empties.get(name))
         item = replace(
             item,
             scale=variable.scale,
@@ -155,6 +160,29 @@ def _item(
     )
 
 
+def _with_empty(table: str, variable: Variable, item: ItemCoding, empty: float | str | None) -> ItemCoding:
+    """Return the item with the answer of its empty cells, a number, or a text that is one of its levels; unchanged for None."""
+    if empty is None:
+        return item
+    text = code_text(empty).strip()
+    words = {} if item.accepts_numbers else item.texts or {}
+    number = words.get(text, float(text) if is_number(text) else None)
+    labelled = {label.casefold(): code for code, label in item.levels}
+    number = labelled.get(text.casefold()) if number is None else number
+    if number is None or (item.closed and number not in dict(item.levels)):
+        expected = f"one of its levels, {', '.join(label for _, label in item.levels)}" if item.levels else "a number"
+        raise DataError(f"{table}: empty_cells is {empty!r} for {item.name!r}, expected {expected}; correct it (--empty-cells)")
+    if item.texts is None and variable.type != "number":  # a cell NA of a text file is missing, and not empty
+        return replace(
+            item,
+            texts={},
+            accepts_numbers=True,
+            missing=replace(item.missing, values=(*item.missing.values, *DEFAULT_MISSING, "None")),
+            empty=number,
+        )
+    return replace(item, empty=number)
+
+
 def _words(table: str, variable: Variable, levels: Mapping[str, float] | None, missing: MissingCodes, answers: ParsedCodes) -> ItemCoding:
     """Return the coding of an item with answers in words, whose levels the user gave or the file declares; words in doubt come last."""
     labels = {text: variable.text_labels.get(text, text) for text in levels or (text for _, text in valid_levels(variable))}
@@ -204,21 +232,29 @@ def _require_orders(table: Table, variables: Iterable[Variable]) -> None:
 
 def unordered_texts(table: Table, name: str, alike: Sequence[str] = ()) -> DataError:
     """Return the error for text answers without a known order, with their counts, and a remedy for all items that are ``alike``."""
-    counts = count_texts(table, name)
+    counts = count_texts(table, [name])[name]
     shown = ", ".join(f"{text!r} ({count})" for text, count in sorted(counts.items())[:_LISTED])
     more = f" and {len(counts) - _LISTED} more" if len(counts) > _LISTED else ""
-    line = f'--levels "{",".join(alike or [name])}: {"<".join(sorted(counts)[:_LISTED])}"'
+    names = ",".join(alike or [name])
     found = f"{table.name}: column {name!r} holds texts, whose order is not known: {shown}{more}"
+    if len(counts) == 1 and not is_number(text := next(iter(counts))):  # a box that is ticked or not
+        empty = "No" if text != "No" else "Yes"
+        line = f'--empty-cells "{names}={empty}" --levels "{names}: {empty}<{text}"'
+        return DataError(
+            f"{found}; if an empty cell is an answer, as for boxes that are ticked or not, say {line}, or leave the column out"
+        )
+    line = f'--levels "{names}: {"<".join(sorted(counts)[:_LISTED])}"'
     return DataError(f"{found}; give them from the lowest to the highest in levels=, or say {line} in their order")
 
 
-def count_texts(table: Table, name: str) -> Counter[str]:
-    """Count the distinct texts of a column, without those that stand for no answer."""
-    counts: Counter[str] = Counter()
-    for texts in read_texts(table, [name]):
-        for entry in texts[name].value_counts().to_pylist():
-            if entry["values"] is not None and entry["values"].strip() not in ("", *DEFAULT_MISSING):
-                counts[entry["values"]] += entry["counts"]
+def count_texts(table: Table, names: Sequence[str]) -> dict[str, Counter[str]]:
+    """Count the distinct texts of columns, without those that stand for no answer."""
+    counts: dict[str, Counter[str]] = {name: Counter() for name in names}
+    for texts in read_texts(table, names):
+        for name, found in counts.items():
+            for entry in texts[name].value_counts().to_pylist():
+                if entry["values"] is not None and entry["values"].strip() not in ("", *DEFAULT_MISSING):
+                    found[entry["values"]] += entry["counts"]
     return counts
 
 

@@ -26,7 +26,10 @@ def far_answers(rows: Spooled, coding: AnswerCoding, store: Store) -> tuple[Coun
         return found, others
     values, measured = _count(rows, store, columns)
     for i, j in enumerate(columns.tolist()):
-        item, counts = coding.items[j], values[i]
+        item = coding.items[j]
+        counts = {code: n for code, n in values[i].items() if code not in item.doubtful}
+        if not counts:
+            continue
         sure = {*item.answers, *(code for code, _ in item.levels)}
         if i in measured:
             codes = far_values({code: n for code, n in counts.items() if code not in sure}, measured[i])
@@ -37,7 +40,8 @@ def far_answers(rows: Spooled, coding: AnswerCoding, store: Store) -> tuple[Coun
             kept = [value for value in counts if value not in codes]
             ends = min(kept), max(kept)
         found.update({(j, code_text(code)): counts[code] for code in codes})
-        others[j] = f" (the others are from {code_text(float(ends[0]))} to {code_text(float(ends[1]))})"
+        limits = list(dict.fromkeys(code_text(float(end)) for end in ends))
+        others[j] = f" (the others are {'from ' if len(limits) > 1 else ''}{' to '.join(limits)})"
     return found, others
 
 

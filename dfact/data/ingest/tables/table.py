@@ -17,6 +17,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.dictionaries.base import Dictionary, describe
 from dfact.data.ingest.coding.answers import AnswerCoding
 from dfact.data.ingest.coding.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
+from dfact.data.ingest.coding.tick_boxes import warn_of_boxes
 from dfact.data.ingest.tables.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
 from dfact.data.ingest.tables.chunks import write_spooled
 from dfact.data.ingest.tables.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
@@ -62,6 +63,7 @@ def import_table(
     recode: Mapping[str, Mapping[float, float]] | None = None,
     missing: Codes | Mapping[str, Codes] = (),
     not_missing: Mapping[str, Codes] | None = None,
+    empty_cells: float | str | Mapping[str, float | str] | None = None,
     default_missing: bool = True,
     confounder_missing: Codes | Mapping[str, Codes] | None = (),
     confounder_ranges: Mapping[str, Range] | None = None,
@@ -133,6 +135,9 @@ def import_table(
     not_missing : dict from name or pattern to codes
         Codes of items, confounders and the weight that are answers, although the file declares them as missing, or their label, sign or
         distance from the others suggests it.
+    empty_cells : number or text, or dict from name or pattern to such an answer
+        The answer that an empty cell is, such as 0 for boxes of which only those that are ticked have a 1; a text must be one of
+        the ``levels``. By default, empty cells are missing.
     default_missing : bool
         Whether texts such as NA, N/A, null and "." are missing, too.
     confounder_missing : numbers or texts, or dict from name to such codes
@@ -239,7 +244,7 @@ def import_table(
     of_people = {*kinds, weight}
     kept = {name: codes for name, codes in (not_missing or {}).items() if name in of_people}
     not_missing = {name: codes for name, codes in (not_missing or {}).items() if name not in of_people}
-    user_rules = Statements(levels, recode, missing, not_missing, default_missing, reverse, valid_range, unlabelled)
+    user_rules = Statements(levels, recode, missing, not_missing, default_missing, reverse, valid_range, unlabelled, empty_cells)
     description = find_dictionary(opened, dictionary, codings)
     id_column = default_id(opened, description, kinds) if id_column is None else id_column
     replicates = match_names(opened.columns, replicate_weights, "replicate weights")
@@ -273,6 +278,7 @@ def import_table(
         arranged = arranged.with_answers(rows.statistics)
         statistics = arranged.of_items(rows.statistics)
         require_observed_columns(table.name, arranged.labels, statistics.observed)
+        warn_of_boxes(table.name, arranged.items, statistics)
         if note is not None:
             for remark in [*opened.notes, *rows.remarks(table.name)]:  # of the file, not of its arrangement
                 note(remark)
@@ -308,7 +314,7 @@ def _spool(arranged: Arrangement, empty_rows: EmptyRows, pool: TaskPool, progres
     try:
         return spool(arranged.table, arranged.coding, empty_rows, pool, progress)
     except TextInNumbersError as error:
-        raise _text_answers(arranged.table, error) from error
+        raise _text_answers(arranged.table, [item.name for item in arranged.coding.items], error) from error
 
 
 def require_unchanged(source: Input | InputFrame, before: Signature | tuple[Signature, ...]) -> None:
@@ -398,11 +404,13 @@ def _levels_text(coding: AnswerCoding) -> str:
     return f", a battery with the levels {' < '.join(label for _, label in first)}" if same else ""
 
 
-def _text_answers(table: Table, error: TextInNumbersError) -> DataError:
+def _text_answers(table: Table, items: Sequence[str], error: TextInNumbersError) -> DataError:
     """Return the error for text in a column of numbers; where most cells are a few texts, they are answers without a known order."""
-    counts = count_texts(table, error.column)
-    n_texts = sum(count for text, count in counts.items() if not is_number(text))
-    return unordered_texts(table, error.column) if 2 * n_texts > counts.total() and len(counts) <= _MAX_LEVELS else error
+    counts = count_texts(table, items if error.column in items else [error.column])
+    texts = counts[error.column]
+    n_texts = sum(count for text, count in texts.items() if not is_number(text))
+    alike = [name for name, others in counts.items() if {*others} == {*texts}]
+    return unordered_texts(table, error.column, alike) if 2 * n_texts > texts.total() and len(texts) <= _MAX_LEVELS else error
 
 
 _MAX_LEVELS = 50
