@@ -127,6 +127,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
 @click.option("--encoding", metavar="NAME", help="Encoding of a text file, such as cp1252.", show_default="UTF-8")
 @click.option("--decimal", metavar="CHARACTER", help="Decimal mark of a text file.", show_default="a point")
+@click.option("--thousands", metavar="CHARACTER", help="Mark between thousands in a text file, or 'space'.", show_default="none")
 @click.option("--header-rows", type=click.IntRange(1), metavar="NUMBER", help="Number of lines with column names.", show_default="1")
 @click.option("--sheet", metavar="NAME", help="Sheet of a workbook.", show_default="the only one with cells")
 @click.option("--object", metavar="NAME", help="Table in a file of several.", show_default="the only one")
@@ -307,6 +308,7 @@ def import_array_command(
 )
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
 @click.option("--decimal", metavar="CHARACTER", help="Decimal mark of a text file.", show_default="a point")
+@click.option("--thousands", metavar="CHARACTER", help="Mark between thousands in a text file, or 'space'.", show_default="none")
 @overwrite_option
 def import_triplets_command(source: Location, destination: Location, **settings: Any) -> None:
     """Import a table with one entry per line as a dataset.

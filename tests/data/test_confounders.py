@@ -354,9 +354,9 @@ def test_a_decimal_comma_applies_to_confounders_and_weights(tmp_path, header):
     np.testing.assert_array_equal(dataset.confounders["alter"], expected)
     np.testing.assert_array_equal(dataset.weights, weight)
 
-    with pytest.raises(DataError, match=r"weight 'gew' holds '\d+,\d+', expected a finite number of at least 0; declare .*--decimal ,"):
+    with pytest.raises(DataError, match=r"weight 'gew' holds '\d+,\d+', expected a finite number of at least 0; say --decimal ,"):
         dfact.import_table(source, tmp_path / "d.zarr", weight="gew", **given)
-    with pytest.raises(DataError, match=r"confounder 'alter' holds '\d+,\d+', expected a finite number; declare .*--decimal ,"):
+    with pytest.raises(DataError, match=r"confounder 'alter' holds '\d+,\d+', expected a finite number; say --decimal ,"):
         dfact.import_table(source, tmp_path / "d.zarr", confounders={"alter": "continuous"}, **given)
     with pytest.raises(DataError, match=r"confounder 'alter' has \d+ levels in 40 participants, such as .*--decimal ,"):
         dfact.import_table(source, tmp_path / "d.zarr", confounders=["alter"], **given)

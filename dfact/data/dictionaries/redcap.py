@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 from dfact.data.dictionaries.base import Dictionary, EventColumns, Paths, UntouchedBoxes
 from dfact.data.dictionaries.text_rows import Records, as_number, parse_choices, plain_text
 from dfact.data.readers.base import CellType, MissingCodes, Variable
+from dfact.data.readers.number_marks import NumberMarks
 from dfact.errors import DataError
 
 _EVENT, _REPEAT = "redcap_event_name", ("redcap_repeat_instrument", "redcap_repeat_instance")
@@ -124,7 +125,7 @@ class RedcapDictionary(Dictionary):
             categories=tuple(code for code, number in codes.items() if number is None) if not labels else (),
             missing=MissingCodes(values),
             texts=texts,
-            decimal="," if known.validation.endswith("comma_decimal") else None,
+            marks=NumberMarks(",") if known.validation.endswith("comma_decimal") else None,
             limits=known.limits if known.type == "slider" else None,
             measure="scale" if known.type in ("slider", "calc") else None,
             excluded=self._reason(known),

@@ -4,6 +4,7 @@ A format is a module of this folder with a tuple ``FORMATS``; ``formats`` choose
 opens a :class:`Table`, a format of arrays a :class:`LabelledArray`, a format of genotypes a ``GenotypeFile``.
 """
 
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from dfact.data.codebook import Key
 from dfact.data.readers.isolation.parsers import Parser
+from dfact.data.readers.number_marks import PLAIN, NumberMarks, is_number
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, InputFolder
 
@@ -62,8 +64,8 @@ class Variable:
     limits: tuple[float, float] | None = None
     """Lowest and highest valid value, of a column whose values have no labels."""
     measure: Literal["nominal", "ordinal", "scale"] | None = None
-    decimal: str | None = None
-    """Decimal mark of this column, where it differs from the file's."""
+    marks: NumberMarks | None = None
+    """Marks in the numbers of this column, where they differ from the file's."""
     texts: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the texts that stand for numbers in this column, such as TRUE for 1."""
     scale: str = ""
@@ -111,6 +113,8 @@ class Table(TablePart):
     columns: list[str]
     format: str = ""
     """Name of the format, which ``open_table`` sets."""
+    marks: NumberMarks = PLAIN
+    """Marks in the numbers of a file of text."""
     notes: Sequence[str] = ()
     """Remarks for the user on how the file is read, a sentence each."""
 
@@ -138,6 +142,7 @@ class ReadOptions:
     delimiter: str | None = None
     encoding: str | None = None
     decimal: str | None = None
+    thousands: str | None = None
     header_rows: int | None = None
     sheet: str | None = None
     object: str | None = None
@@ -180,20 +185,11 @@ def require_modules(name: str, modules: Sequence[str], extra: str | None) -> Non
         raise ParameterError(f"{name} needs {', '.join(lacking)}; install it with: pip install 'dfact[{extra}]'")
 
 
-def is_number(cell: str) -> bool:
-    """Check whether Arrow parses the cell as a number; Python also accepts 1_000 and digits of other scripts."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell and cell.strip().isascii()
-
-
 class TextInNumbersError(DataError):
     """The error for text in a column of numbers."""
 
     def __init__(self, position: str, column: str, cell: str) -> None:
-        remedy = "declare it in missing=, or name other columns (items=, or row=, column=, value= of triplets)"
+        remedy = f"declare it in missing= (--missing {shlex.quote(cell.strip())}), or name other columns (--items, or those of triplets)"
         super().__init__(f"{position}, column {column!r} holds the text {cell!r}, expected a number; {remedy}")
         self.position, self.column, self.cell = position, column, cell
 

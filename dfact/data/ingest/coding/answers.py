@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import REVERSED, Codebook, Item, Key, MissingCount
 from dfact.data.dictionaries.base import UntouchedBoxes
-from dfact.data.readers.base import MissingCodes, TextInNumbersError, is_number
+from dfact.data.readers.base import MissingCodes, TextInNumbersError
 from dfact.data.readers.columnar.columns import Cells
+from dfact.data.readers.number_marks import PLAIN, NumberMarks, is_number
 from dfact.data.validation import invalid_value
 from dfact.errors import DataError
 from dfact.kernels.entries import first_invalid, mask_listed
@@ -47,7 +48,7 @@ class ItemCoding:
     """Numbers of the texts, for an item whose cells are read as text; None for one that is read as numbers."""
     accepts_numbers: bool = False
     """Whether cells that are read as text may be numbers, too."""
-    decimal: str = "."
+    marks: NumberMarks = PLAIN
     recode: Mapping[float, float] = field(default_factory=dict)
     missing: MissingCodes = field(default_factory=MissingCodes)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class ItemCoding:
             return np.nan
         if text in numbers:
             return numbers[text]
-        plain = trimmed.replace(self.decimal, ".")
+        plain = self.marks.plain(trimmed)
         if self.accepts_numbers and is_number(plain):
             return float(plain)
         raise KeyError(text)

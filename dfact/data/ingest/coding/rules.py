@@ -15,8 +15,9 @@ from dfact.data.ingest.coding.answers import DEFAULT_MISSING, AnswerCoding, Item
 from dfact.data.ingest.coding.doubtful_codes import doubtful_labels
 from dfact.data.ingest.coding.no_answer import labels_of_no_answer
 from dfact.data.ingest.tables.items import is_pattern, valid_levels
-from dfact.data.readers.base import MissingCodes, Table, Variable, is_number
+from dfact.data.readers.base import MissingCodes, Table, Variable
 from dfact.data.readers.columnar.columns import read_texts
+from dfact.data.readers.number_marks import PLAIN, NumberMarks, is_number
 from dfact.data.validation import column_limits
 from dfact.errors import DataError, ParameterError
 
@@ -46,6 +47,8 @@ class Statements:
     unlabelled: Unlabelled = "error"
     empty_cells: float | str | Mapping[str, float | str] | None = None
     """Answer of empty cells, a number or a text."""
+    marks: NumberMarks = PLAIN
+    """Marks in the numbers of the file."""
 
 
 class ParsedCodes(NamedTuple):
@@ -134,7 +137,7 @@ def _item(
     has_numbers = all(map(is_number, variable.categories))  # or no categories
     if (levels is not None and variable.type != "number") or not has_numbers:
         return _words(table, variable, levels, MissingCodes((*variable.missing.values, *defaults)), answers)
-    in_text = in_text or bool(variable.texts) or variable.decimal is not None or variable.type == "text" or bool(variable.categories)
+    in_text = in_text or bool(variable.texts) or variable.marks is not None or variable.type == "text" or bool(variable.categories)
     labelled = dict(valid_levels(replace(variable, categories=())))
     doubtful = tuple(labels_of_no_answer(labelled)) if variable.is_explained else doubtful_labels(labelled)
     unsettled = _without(MissingCodes((*doubtful, *variable.doubtful.values), variable.doubtful.ranges), answers)
@@ -148,7 +151,7 @@ def _item(
         variable.wording,
         texts=dict(variable.texts) if in_text else None,
         accepts_numbers=in_text,
-        decimal=variable.decimal or ".",
+        marks=variable.marks or user_rules.marks,
         missing=replace(variable.missing, values=(*variable.missing.values, *defaults, "None")) if in_text else variable.missing,
         labels=labels,
         levels=declared,

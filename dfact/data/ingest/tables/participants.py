@@ -21,12 +21,12 @@ from dfact.data.ingest.coding.no_answer import labels_of_no_answer, sounds_like_
 from dfact.data.ingest.coding.rules import Codes, ParsedCodes, parse_codes
 from dfact.data.ingest.tables.items import valid_levels
 from dfact.data.ingest.writing.writer import Participants
-from dfact.data.readers.base import Table, Variable, is_number
+from dfact.data.readers.base import Table, Variable
+from dfact.data.readers.number_marks import PLAIN, NumberMarks, is_number
 from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.weights import check_weights
 from dfact.errors import DataError, ParameterError
 
-_COMMA = re.compile(r"[+-]?\d+,\d+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T].*)?")
 _PARSED_ROWS = 1 << 20  # rows whose texts are parsed at once: pandas makes an object of each
 
@@ -89,8 +89,8 @@ class ParticipantColumns:
     """Method by which the survey made the replicate weights; ``fay`` and ``scales`` belong to it."""
     fay: float | None
     scales: float | Sequence[float] | None
-    decimal: str = "."
-    """Decimal mark of the file."""
+    marks: NumberMarks = PLAIN
+    """Marks in the numbers of the file."""
 
     @property
     def names(self) -> list[str]:
@@ -112,9 +112,9 @@ class ParticipantColumns:
         return Participants(ids, frame, ranges, weights, self._replicate_weights(table, texts, variables, dropped))
 
     def _variable(self, name: str, variables: Mapping[str, Variable]) -> Variable:
-        """Return what is known of a column, with the decimal mark of the file unless the dictionary states another."""
+        """Return what is known of a column, with the marks of the file unless the dictionary states others."""
         variable = variables.get(name, Variable(name))
-        return variable if variable.decimal is not None else replace(variable, decimal=self.decimal)
+        return variable if variable.marks is not None else replace(variable, marks=self.marks)
 
     def _confounders(self, table: Table, texts: pa.Table, variables: Mapping[str, Variable]) -> pd.DataFrame | None:
         """Return numbers, or texts with the labels that the file gives to their codes; None without confounders."""
@@ -151,7 +151,7 @@ class ParticipantColumns:
         words = kept[(numbers.isna() & ~is_missing).to_numpy()[kept]]
         if words.size:
             row = f"{table.name}: {table.row_position(int(words[0]))}, weight {name!r}"
-            remedy = _decimal_remedy(text.iloc[words[0]], variable) or "correct it"
+            remedy = _marks_remedy(text.iloc[words[0]], text, variable) or "correct it"
             raise DataError(f"{row} holds {text.iloc[words[0]].strip()!r}, expected a finite number of at least 0; {remedy}")
         weights = numbers.mask(is_missing).rename(name)
         named = weights.iloc[kept].rename(f"{table.name}: the weight {name!r}")
@@ -222,8 +222,8 @@ def _parse_numbers(
         part = slice(start, start + _PARSED_ROWS)
         cells = text.iloc[part].str.strip()
         plain = cells
-        if variable.decimal not in (None, "."):  # a point then makes a cell no number
-            plain = cells.str.replace(".", "x", regex=False).str.replace(variable.decimal, ".", regex=False)
+        if variable.marks is not None and not variable.marks.are_plain:
+            plain = cells.map(variable.marks.plain, na_action="ignore")
         values = pd.to_numeric(plain, errors="coerce").astype(np.float64)
         missing = cells.isna() | (cells == "") | (cells.str.lower() == "nan") | cells.isin(words) | values.isin(codes)
         for low, high in declared.ranges:
@@ -257,16 +257,16 @@ def _confounder(table: Table, cells: _Cells, variable: Variable, kind: Kind | No
     if kind == "continuous" or (kind is None and not is_categorical(numbers)):
         row = f"{table.name}: {table.row_position(int(nonnumeric[0]))}, confounder {name!r}"
         remedy = f"declare it in confounder_missing=, or the kind with confounders={{{name!r}: 'categorical'}}"
-        remedy = _decimal_remedy(text.iloc[nonnumeric[0]], variable) or remedy
+        remedy = _marks_remedy(text.iloc[nonnumeric[0]], text, variable) or remedy
         raise DataError(f"{row} holds {text.iloc[nonnumeric[0]].strip()!r}, expected a finite number; {remedy}")
     if n_levels > FEW_LEVELS and n_values < 2 * n_levels:
         example = words.dropna().iloc[0]
         found = f"{table.name}: confounder {name!r} has {n_levels} levels in {n_values} participants, such as {example!r}"
         remedy = "pass groups or numbers in place of it, or leave it out; dates are written as 1980-12-31"
-        remedy = _decimal_remedy(example, variable) or remedy
+        remedy = _marks_remedy(example, words, variable) or remedy
         raise DataError(f"{found}, expected levels that many participants share; {remedy}")
-    if kind is None and variable.decimal == ".":
-        _warn_decimal_commas(f"{table.name}: confounder {name!r}", words.dropna())
+    if kind is None:
+        _warn_of_marks(f"{table.name}: confounder {name!r}", words.dropna(), variable)
     return words.map(lambda word: variable.text_labels.get(word, word), na_action="ignore")
 
 
@@ -285,15 +285,16 @@ def _years(words: "pd.Series[Any]") -> "pd.Series[float] | None":
     return pd.Series(first.astype(np.int64) + 1970 + share, texts.index).reindex(words.index)
 
 
-def _decimal_remedy(cell: str, variable: Variable) -> str | None:
-    """Return the remedy for a cell such as 1,5 in a file whose decimal mark is a point; None for other cells."""
-    return "declare the decimal mark: decimal=',' (--decimal ,)" if variable.decimal == "." and _COMMA.fullmatch(cell.strip()) else None
+def _marks_remedy(cell: str, cells: "pd.Series[Any]", variable: Variable) -> str | None:
+    """Return the remedy for a cell of a column such as 1,5 in a file whose decimal mark is a point; None for other cells."""
+    return (variable.marks or PLAIN).remedy(cell, cells.dropna().unique())
 
 
-def _warn_decimal_commas(what: str, words: "pd.Series[Any]") -> None:
-    """Warn of a confounder whose texts are all numbers, some of them with a decimal comma, so that each of them becomes a level."""
-    if not words.map(lambda word: bool(_COMMA.fullmatch(word)) or is_number(word)).all():
+def _warn_of_marks(what: str, words: "pd.Series[Any]", variable: Variable) -> None:
+    """Warn of a confounder whose texts are all numbers with marks, so that each of them becomes a level."""
+    marked = next((word for word in words if not is_number(word)), None)
+    remedy = None if marked is None else _marks_remedy(marked, words, variable)
+    if remedy is None or not all(any(character.isdigit() for character in word) and not any(map(str.isalpha, word)) for word in words):
         return
-    found = f"{what} holds {words[words.str.contains(',', regex=False)].iloc[0]!r} and becomes categorical with {words.nunique()} levels"
-    remedy = "declare the decimal mark: decimal=',' (--decimal ,), or the kind: categorical"
-    warnings.warn(f"{found}, expected numbers with a point; {remedy}", UserWarning, stacklevel=6)
+    found = f"{what} holds {marked!r} and becomes categorical with {words.nunique()} levels"
+    warnings.warn(f"{found}, expected numbers; {remedy}, or declare the kind: categorical", UserWarning, stacklevel=6)

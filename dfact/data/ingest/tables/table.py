@@ -29,9 +29,10 @@ from dfact.data.ingest.tables.stack import Stack
 from dfact.data.ingest.writing.storage_types import missing_code_for, storage_type
 from dfact.data.ingest.writing.tasks import TaskPool, open_pool
 from dfact.data.ingest.writing.writer import dataset_writer
-from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable, is_number
+from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable
 from dfact.data.readers.formats import TableSource, open_source, open_table
 from dfact.data.readers.frames import InputFrame
+from dfact.data.readers.number_marks import is_number
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, fill_limits, require_observed_columns, stored_limits
@@ -83,6 +84,7 @@ def import_table(
     delimiter: str | None = None,
     encoding: str | None = None,
     decimal: str | None = None,
+    thousands: str | None = None,
     header_rows: int | None = None,
     sheet: str | None = None,
     object: str | None = None,  # noqa: A002  # the name of the option, and of no use as a type here
@@ -178,8 +180,8 @@ def import_table(
         total rows, "rows written").
     note : function
         Called with sentences about decisions that the import made.
-    delimiter, encoding, decimal : text
-        Separator of the cells, encoding and decimal mark of a text file.
+    delimiter, encoding, decimal, thousands : text
+        Separator of the cells, encoding, decimal mark, and mark between thousands of a text file; "space" stands for all kinds of it.
     header_rows : int
         Number of lines with column names.
     sheet : name
@@ -235,7 +237,7 @@ def import_table(
     ensure_absent(path, overwrite=overwrite)
     file = open_source(source)
     opened = open_table(
-        file, ReadOptions(delimiter, encoding, decimal, header_rows, sheet, object, None if labels is None else str(labels))
+        file, ReadOptions(delimiter, encoding, decimal, thousands, header_rows, sheet, object, None if labels is None else str(labels))
     )
     kinds = confounder_kinds(confounders)
     ranges = check_ranges(confounder_ranges or {}, kinds)
@@ -244,7 +246,9 @@ def import_table(
     of_people = {*kinds, weight}
     kept = {name: codes for name, codes in (not_missing or {}).items() if name in of_people}
     not_missing = {name: codes for name, codes in (not_missing or {}).items() if name not in of_people}
-    user_rules = Statements(levels, recode, missing, not_missing, default_missing, reverse, valid_range, unlabelled, empty_cells)
+    user_rules = Statements(
+        levels, recode, missing, not_missing, default_missing, reverse, valid_range, unlabelled, empty_cells, opened.marks
+    )
     description = find_dictionary(opened, dictionary, codings)
     id_column = default_id(opened, description, kinds) if id_column is None else id_column
     replicates = match_names(opened.columns, replicate_weights, "replicate weights")
@@ -260,7 +264,7 @@ def import_table(
         method=replicate_method,
         fay=fay,
         scales=replicate_scales,
-        decimal=decimal or ".",
+        marks=opened.marks,
     )
     described = _DescribedTable(
         opened, description, people.names, user_rules, third_mode, event, None if instance is None else str(instance)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dfact.data.readers.base import Table, TablePart, TextInNumbersError, Variable, is_number
+from dfact.data.readers.base import Table, TablePart, TextInNumbersError, Variable
+from dfact.data.readers.number_marks import is_number
 from dfact.data.sources.frames import is_enum
 from dfact.errors import DataError
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from dfact.data.readers.base import Format, ReadOptions, Table, TablePart, TextInNumbersError, is_number
+from dfact.data.readers.base import Format, ReadOptions, Table, TablePart, TextInNumbersError
+from dfact.data.readers.number_marks import NumberMarks, is_number
 from dfact.data.readers.text.text_files import Record, TextFile, is_decoded, open_text
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile
@@ -32,7 +33,7 @@ class _Layout:
     """A text and the columns of its rows."""
 
     text: TextFile
-    decimal: str
+    marks: NumberMarks
     columns: tuple[str, ...]
     header_records: int
     """Number of records before the first row, empty lines included."""
@@ -74,8 +75,10 @@ class _Rows:
         that cannot parse is read as floating-point numbers, and then as text with spaces around it.
         """
         names, n_read = [*numbers, *texts], 0
-        attempts = [dict.fromkeys(numbers, pa.float64()), dict.fromkeys(numbers, pa.string())]
-        if not self.hexadecimal and not self.layout.bytes_.isdisjoint(numbers):
+        attempts = [dict.fromkeys(numbers, pa.string())]
+        if not self.layout.marks.thousands:
+            attempts.insert(0, dict.fromkeys(numbers, pa.float64()))
+        if len(attempts) > 1 and not self.hexadecimal and not self.layout.bytes_.isdisjoint(numbers):
             attempts.insert(0, {name: pa.int8() if name in self.layout.bytes_ else pa.float64() for name in numbers})
         for types in attempts:
             last, unread = types is attempts[-1], n_read
@@ -102,7 +105,7 @@ class _Rows:
             include_columns=columns,
             column_types={column: types.get(name, pa.string()) for name, column in zip(names, columns, strict=True)},
             null_values=["", *missing],
-            decimal_point=layout.decimal,
+            decimal_point=layout.marks.decimal,
         )
         # A block must hold a row; the text of a number rarely exceeds ten times the length of its column name.
         block = max(_BLOCK_BYTES, 16 * sum(len(name) + 1 for name in layout.columns))
@@ -121,9 +124,7 @@ class _Rows:
     def _to_numbers(self, cells: pa.Array, missing: Sequence[str]) -> pa.Array:
         cells = pc.utf8_trim_whitespace(cells)
         cells = pc.if_else(pc.is_in(cells, pa.array(["", *missing])), None, cells)
-        if self.layout.decimal != ".":  # a point then makes a cell invalid
-            cells = pc.replace_substring(pc.replace_substring(cells, ".", "x"), self.layout.decimal, ".")
-        return cells.cast(pa.float64())
+        return self.layout.marks.plain_cells(cells).cast(pa.float64())
 
     def _locate_error(
         self, error: Exception, n_read: int, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]
@@ -140,18 +141,15 @@ class _Rows:
                 return layout.text.undecodable()
             for column in numbers:
                 cell = record[layout.index[column]]
-                if absent.isdisjoint((cell, cell.strip())) and not self._is_number(cell.strip()):
+                if absent.isdisjoint((cell, cell.strip())) and not is_number(layout.marks.plain(cell.strip())):
                     return self._not_a_number(f"{name}: line {line}", column, cell, first=self.first and row == 0)
         return DataError(f"{name} cannot be read: {error}; check for an unclosed quotation mark")
 
-    def _is_number(self, cell: str) -> bool:
-        decimal = self.layout.decimal
-        return is_number(cell) if decimal == "." else "." not in cell and is_number(cell.replace(decimal, "."))
-
     def _not_a_number(self, position: str, column: str, cell: str, *, first: bool) -> DataError:
         found = f"{position}, column {column!r} holds the text {cell!r}, expected a number"
-        if self.layout.decimal == "." and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", cell):
-            return DataError(f"{found}; say --decimal ,")
+        others = (record[self.layout.index[column]] for _, record in self.records() if len(record) == len(self.layout.columns))
+        if remedy := self.layout.marks.remedy(cell, others):
+            return DataError(f"{found}; {remedy}")
         return DataError(f"{found}; {self.layout.hint}") if first and self.layout.hint else TextInNumbersError(position, column, cell)
 
 
@@ -206,6 +204,7 @@ class DelimitedTable(Table):
 
     def __init__(self, layout: _Layout, notes: list[str]) -> None:
         self.name, self.columns, self.notes = layout.text.file.name, list(layout.columns), notes
+        self.marks = layout.marks
         self._layout = layout
 
     @cached_property
@@ -257,11 +256,9 @@ def _without_empty(records: Iterator[Record]) -> Iterator[Record]:
 
 
 def _open(file: InputFile, options: ReadOptions) -> DelimitedTable:
-    decimal, n_headers = options.decimal or ".", 1 if options.header_rows is None else options.header_rows
-    if decimal not in (".", ","):
-        raise ParameterError(f"decimal is {decimal!r}, expected '.' or ','")
-    if n_headers < 1:
-        raise ParameterError(f"header_rows is {n_headers}, expected 1 or more")
+    marks, n_headers = NumberMarks.of_options(options.decimal, options.thousands), options.header_rows or 1
+    if options.header_rows is not None and options.header_rows < 1:
+        raise ParameterError(f"header_rows is {options.header_rows}, expected 1 or more")
     text, notes = open_text(file, options)
     n_records, headers, rows = 0, list[list[str]](), list[Record]()
     for number, (line, record) in enumerate(text.records()):
@@ -282,7 +279,7 @@ def _open(file: InputFile, options: ReadOptions) -> DelimitedTable:
         notes.append(f"{file.name}: line {line} holds {_RESPONSE!r} below questions, as a second line of column names does; {hint}")
     # Empty lines between header and rows are not records.
     header_lines = next(islice(text.records(), n_records, None))[0] - 1
-    layout = _Layout(text, decimal, tuple(columns), n_records, header_lines, _bytes(columns, [cells for _, cells in rows]), hint)
+    layout = _Layout(text, marks, tuple(columns), n_records, header_lines, _bytes(columns, [cells for _, cells in rows]), hint)
     return DelimitedTable(layout, notes)
 
 
@@ -328,6 +325,6 @@ FORMATS = (
         "delimited text",
         (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz"),
         _open,
-        options=("delimiter", "encoding", "decimal", "header_rows"),
+        options=("delimiter", "encoding", "decimal", "thousands", "header_rows"),
     ),
 )
