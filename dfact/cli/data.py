@@ -387,5 +387,7 @@ def join(destination: Location, datasets: tuple[Location, ...], **settings: Any)
     if len(datasets) < 2:
         raise click.UsageError(f"Got {len(datasets)} dataset(s) after DEST, expected two or more.")
     with closing(Progress("join")) as progress:
-        dataset = join_datasets([read_dataset(path) for path in datasets], destination, progress=progress.update, **settings)
+        dataset = join_datasets(
+            [read_dataset(path) for path in datasets], destination, progress=progress.update, note=click.echo, **settings
+        )
     click.echo(dataset_text(dataset))

@@ -42,12 +42,16 @@ def confounder_kinds(confounders: Sequence[str] | Mapping[str, Kind | None]) -> 
 
 
 def check_ids(table: Table, column: pa.ChunkedArray, name: str) -> NDArray[Any]:
-    """Return the ids; raise DataError if one is missing or occurs twice."""
-    ids = column.to_pandas()
-    missing = np.flatnonzero(ids.isna() | (ids.str.strip() == ""))
+    """Return the ids without spaces around them; raise DataError if one is missing, occurs twice or is no text."""
+    ids = column.to_pandas().str.strip()
+    missing = np.flatnonzero(ids.isna() | (ids == ""))
     if missing.size:
         row = f"{table.name}: {table.row_position(int(missing[0]))}"
         raise DataError(f"{row} has no id in column {name!r}, expected one in every row; add it, or leave out id_column")
+    damaged = np.flatnonzero(ids.str.contains("\0", regex=False))
+    if damaged.size:
+        row = f"{table.name}: {table.row_position(int(damaged[0]))}"
+        raise DataError(f"{row} has an id with a NUL character in column {name!r}, expected text; export the file again")
     duplicates = np.flatnonzero(ids.duplicated())
     if duplicates.size:
         label = ids.iloc[duplicates[0]]
