@@ -69,6 +69,7 @@ def _open_array(file: InputFile, options: ReadOptions) -> LabelledArray:
     encoding, objects = _read_objects(file)
     chosen = _choose(file.name, objects, [each for each in objects if each.kind in {"matrix", "array"}], options.object, "matrix or array")
     with damage_errors(file):
+        _require_plain(file.name, chosen)
         values = _numbers(chosen.value)
         if values is None:
             raise DataError(f"{file.name}: {chosen.text} holds text, expected numbers; use dfact import")
@@ -149,7 +150,17 @@ def _read_frame(file: str, chosen: _Object, encoding: str) -> RTable:
     return _with_row_names(file, columns, variables, _row_names(attributes.get("row.names"), chosen.shape[0], encoding), tags)
 
 
+def _require_plain(file: str, chosen: _Object) -> None:
+    """Raise DataError on an array whose numbers stand for something else: the levels of a factor, or dates."""
+    classes = classes_of(attributes_of(chosen.value))
+    held = "a factor" if "factor" in classes else "dates" if classes & {"Date", "POSIXct", "difftime"} else ""
+    if held:
+        found = f"{file}: {chosen.text} holds {held}, expected numbers or text"
+        raise DataError(f"{found}; save a data frame, in which each column is {held}, or numbers: as.numeric")
+
+
 def _read_matrix(file: str, chosen: _Object, encoding: str) -> RTable:
+    _require_plain(file, chosen)
     n, m = chosen.shape
     labels = dimension_names(chosen.value, encoding)
     names = [f"V{j + 1}" for j in range(m)] if len(labels) < 2 or labels[1] is None else [str(label) for label in labels[1]]

@@ -131,7 +131,7 @@ def _read_sheet(file: InputFile, sheet: Any, n_headers: int) -> SheetTable:
     where = f"{file.name}: sheet {sheet.name!r}"
     if sheet.start is None:
         raise DataError(f"{where} has no cells, expected a header and rows")
-    rows = enumerate(sheet.iter_rows(), start=1)
+    rows = enumerate((_without_nul(where, row) for row in sheet.iter_rows()), start=1)
     # Notes above the header fill few cells of its columns.
     first, header = next(((i, row) for i, row in rows if _n_filled(row) > sheet.width / 2), (0, None))
     if header is None:
@@ -150,6 +150,17 @@ def _read_sheet(file: InputFile, sheet: Any, n_headers: int) -> SheetTable:
     columns = [column for column, *cells in zip(columns, *headers, strict=True) if column.kinds or any(cell != "" for cell in cells)]
     notes = [f"{where}: row {first} is the header; the rows above it are notes"] if first > 1 and sheet.start[0] + 1 < first else []
     return SheetTable(file.name, sheet.name, columns, numbers, notes)
+
+
+def _without_nul(where: str, row: list[Any]) -> Cells:
+    """Return the cells of a row with texts in place of the bytes of UTF-16, as which old workbooks hold some texts."""
+    if not any(isinstance(cell, str) and "\0" in cell for cell in row):
+        return row
+    cells = [cell[::2] if isinstance(cell, str) and cell[1::2] == "\0" * (len(cell) // 2) and len(cell) % 2 == 0 else cell for cell in row]
+    damaged = next((cell for cell in cells if isinstance(cell, str) and "\0" in cell), None)
+    if damaged is not None:
+        raise DataError(f"{where} holds {damaged!r}, expected text; save it as .xlsx")
+    return cells
 
 
 def _n_filled(row: Cells) -> int:
