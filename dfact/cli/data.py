@@ -129,6 +129,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @click.option("--decimal", metavar="CHARACTER", help="Decimal mark of a text file.", show_default="a point")
 @click.option("--thousands", metavar="CHARACTER", help="Mark between thousands in a text file, or 'space'.", show_default="none")
 @click.option("--header-rows", type=click.IntRange(1), metavar="NUMBER", help="Number of lines with column names.", show_default="1")
+@click.option("--skip-rows", type=click.IntRange(0), metavar="NUMBER", help="Number of lines above the column names.", show_default="0")
 @click.option("--sheet", metavar="NAME", help="Sheet of a workbook.", show_default="the only one with cells")
 @click.option("--object", metavar="NAME", help="Table in a file of several.", show_default="the only one")
 @click.option("--labels", metavar="FILE", type=InputPath(), help="File with the value labels of a SAS file (.sas7bcat).")

@@ -78,6 +78,6 @@ def test_ids_with_nul_characters_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [4.5, 4.0])
 def test_answers_that_are_all_the_same_are_written(value: float, tmp_path: Path) -> None:
-    """A chunk that holds the fill value alone is no missing chunk."""
+    """Chunks that hold the fill value alone are stored, too."""
     dataset = dfact.import_table(pd.DataFrame({"q": [value] * 5, "r": [value] * 5}), tmp_path / "d.zarr", items=["q", "r"])
     np.testing.assert_array_equal(answers_of(dataset), np.full((5, 2), value))

@@ -115,6 +115,8 @@ class Table(TablePart):
     """Name of the format, which ``open_table`` sets."""
     marks: NumberMarks = PLAIN
     """Marks in the numbers of a file of text."""
+    first_rows: Sequence[tuple[int, Sequence[str]]] = ()
+    """Numbers and cells of the first rows, one of which may be the header, if notes stand above it."""
     notes: Sequence[str] = ()
     """Remarks for the user on how the file is read, a sentence each."""
 
@@ -144,6 +146,8 @@ class ReadOptions:
     decimal: str | None = None
     thousands: str | None = None
     header_rows: int | None = None
+    skip_rows: int | None = None
+    """Number of lines or rows above the column names."""
     sheet: str | None = None
     object: str | None = None
     """Name of the array, data frame or group in a file of several."""

@@ -42,7 +42,7 @@ def confounder_kinds(confounders: Sequence[str] | Mapping[str, Kind | None]) -> 
 
 
 def check_ids(table: Table, column: pa.ChunkedArray, name: str) -> NDArray[Any]:
-    """Return the ids without spaces around them; raise DataError if one is missing, occurs twice or is no text."""
+    """Return the ids without spaces around them; raise DataError if one is missing, damaged or not unique."""
     ids = column.to_pandas().str.strip()
     missing = np.flatnonzero(ids.isna() | (ids == ""))
     if missing.size:

@@ -22,7 +22,7 @@ from dfact.data.ingest.tables.arrangement import Arrangement, Counts, arrange, c
 from dfact.data.ingest.tables.chunks import write_spooled
 from dfact.data.ingest.tables.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
 from dfact.data.ingest.tables.far_answers import far_answers
-from dfact.data.ingest.tables.items import check_columns, infer_items, match_columns
+from dfact.data.ingest.tables.items import check_columns, infer_items, join_parts, match_columns
 from dfact.data.ingest.tables.participants import ParticipantColumns, confounder_kinds, match_names
 from dfact.data.ingest.tables.spool import Progress, Spooled, spool
 from dfact.data.ingest.tables.stack import Stack
@@ -86,6 +86,7 @@ def import_table(
     decimal: str | None = None,
     thousands: str | None = None,
     header_rows: int | None = None,
+    skip_rows: int | None = None,
     sheet: str | None = None,
     object: str | None = None,  # noqa: A002  # the name of the option, and of no use as a type here
     labels: str | PathLike[str] | None = None,
@@ -182,8 +183,8 @@ def import_table(
         Called with sentences about decisions that the import made.
     delimiter, encoding, decimal, thousands : text
         Separator of the cells, encoding, decimal mark, and mark between thousands of a text file; "space" stands for all kinds of it.
-    header_rows : int
-        Number of lines with column names.
+    header_rows, skip_rows : int
+        Number of lines with column names, and of lines above them, such as notes.
     sheet : name
         Sheet of a workbook.
     object : name
@@ -237,7 +238,10 @@ def import_table(
     ensure_absent(path, overwrite=overwrite)
     file = open_source(source)
     opened = open_table(
-        file, ReadOptions(delimiter, encoding, decimal, thousands, header_rows, sheet, object, None if labels is None else str(labels))
+        file,
+        ReadOptions(
+            delimiter, encoding, decimal, thousands, header_rows, skip_rows, sheet, object, None if labels is None else str(labels)
+        ),
     )
     kinds = confounder_kinds(confounders)
     ranges = check_ranges(confounder_ranges or {}, kinds)
@@ -362,8 +366,8 @@ class _DescribedTable:
             default = None if dictionary is None else dictionary.default_items(table.columns)
             names = [name for name in default or () if name not in text_columns] or infer_items(table, self.variables, text_columns)
         else:
-            given = [items] if isinstance(items, str) else list(items)
             known = set(table.columns)
+            given = join_parts([items] if isinstance(items, str) else list(items), known)
             if dictionary is not None:
                 given = [column for name in given for column in ((name not in known and dictionary.expand(name, table.columns)) or [name])]
             turned = [name[1:] for name in given if name not in known and name[:1] == "-" and name[1:] in known]

@@ -107,7 +107,7 @@ class _Member:
     row_length: int
     n_rows: int
     fault: str = ""
-    """Reason why it cannot be read, which is no fault of the others."""
+    """Reason why this one cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
