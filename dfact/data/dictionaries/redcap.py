@@ -115,7 +115,8 @@ class RedcapDictionary(Dictionary):
         codes = {code: as_number(code) for code in known.choices}
         labels = {number: known.choices[code] for code, number in codes.items() if number is not None}
         missing = {code: as_number(code) for code in known.missing}
-        texts = _TRUTH if known.type in _CHOICE_TYPES and set(labels) == _TWO else {}
+        labelled = {label: number for number, label in labels.items()}  # of exports with labels
+        texts = labelled | _TRUTH if known.type in _CHOICE_TYPES and set(labels) == _TWO else {}
         values = tuple(code if number is None else number for code, number in missing.items())
         return Variable(
             known.name,
@@ -217,7 +218,7 @@ def _box(column: str, known: Field, code: str) -> Variable:
         type="number",
         wording=f"{known.label}: {known.choices[code]}",
         labels={0.0: "Unchecked", 1.0: "Checked"},
-        texts=_TRUTH,
+        texts=_TRUTH | {"Unchecked": 0.0, "Checked": 1.0},
         excluded="is marked as an identifier" if known.identifier else "",
     )
 

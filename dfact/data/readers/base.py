@@ -115,6 +115,8 @@ class Table(TablePart):
     """Name of the format, which ``open_table`` sets."""
     marks: NumberMarks = PLAIN
     """Marks in the numbers of a file of text."""
+    row_names: str | None = None
+    """Column with the names of the rows, which are the ids unless a user names others."""
     first_rows: Sequence[tuple[int, Sequence[str]]] = ()
     """Numbers and cells of the first rows, one of which may be the header, if notes stand above it."""
     notes: Sequence[str] = ()

@@ -20,7 +20,14 @@ from dfact.data.ingest.coding.rules import Codes, Levels, Range, Statements, Unl
 from dfact.data.ingest.coding.tick_boxes import warn_of_boxes
 from dfact.data.ingest.tables.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
 from dfact.data.ingest.tables.chunks import write_spooled
-from dfact.data.ingest.tables.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
+from dfact.data.ingest.tables.dictionary import (
+    default_id,
+    find_dictionary,
+    holds_labels,
+    reversed_by_keying,
+    with_forms,
+    with_labels_as_texts,
+)
 from dfact.data.ingest.tables.far_answers import far_answers
 from dfact.data.ingest.tables.items import check_columns, infer_items, join_parts, match_columns
 from dfact.data.ingest.tables.participants import ParticipantColumns, confounder_kinds, match_names
@@ -273,12 +280,14 @@ def import_table(
     described = _DescribedTable(
         opened, description, people.names, user_rules, third_mode, event, None if instance is None else str(instance)
     )
-    arranged, unanswered = described.arrange(items), []
+    unanswered: list[str] = []
     with scratch_store(path) as scratch, open_pool(executor, n_readers, scratch) as pool:
+        arranged = described.arrange(items)
         rows = _spool(arranged, empty_rows, pool, progress)
         if items is None and (unanswered := arranged.unanswered(rows.statistics)):
+            answered = [item.name for item in arranged.items.items if item.name not in unanswered]
             with warnings.catch_warnings(action="ignore"):  # the first arrangement has warned
-                arranged = described.arrange([item.name for item in arranged.items.items if item.name not in unanswered])
+                arranged = described.arrange(answered)
             rows = _spool(arranged, empty_rows, pool, progress)
         table = arranged.table
         require_unchanged(file, before)
@@ -347,7 +356,9 @@ class _DescribedTable:
     @cached_property
     def variables(self) -> Mapping[str, Variable]:
         """Variables of the table, as its file and its dictionary describe them."""
-        return describe(self.table.variables, self.dictionary, self.table.columns)
+        variables = describe(self.table.variables, self.dictionary, self.table.columns)
+        has_labels = self.dictionary is not None and holds_labels(self.table, variables)
+        return {name: with_labels_as_texts(each) for name, each in variables.items()} if has_labels else variables
 
     def arrange(self, items: str | Sequence[str] | None) -> Arrangement:
         """Return these items, by default all, and their coding, at one event or instance, or at all of them as a mode."""
