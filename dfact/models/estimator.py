@@ -20,7 +20,14 @@ from dfact.data.sources.array import axis_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.entrance import as_arrays, as_column
 from dfact.data.sources.frames import frame_codebook, is_dask_frame
-from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, require_observed, warn_unobserved_rows
+from dfact.data.validation import (
+    require_finite,
+    require_magnitude,
+    require_no_empty_columns,
+    require_observed,
+    require_variation,
+    warn_unobserved_rows,
+)
 from dfact.data.weights import WeightSummary
 from dfact.engine.driver import drive
 from dfact.engine.environment import Environment
@@ -227,6 +234,8 @@ class Factorization(ScoreInterface, TransformerInterface):
             self._check_columns(dataset, offset)
         if reset:
             require_observed(dataset)
+            if not self.traits.tensor:
+                require_variation(dataset)
         self._check_observed(dataset, reset=reset)
         require_finite(dataset)
         dtype = self._working_dtype(dataset)
