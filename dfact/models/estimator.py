@@ -38,6 +38,7 @@ from dfact.models.reconstruction import ScoreInterface
 from dfact.models.run_end import end_callbacks, log_end, warn_unconverged
 from dfact.models.scikit_learn import TransformerInterface, check_is_fitted, checked_array, set_feature_count
 from dfact.models.traits import ModelTraits
+from dfact.models.variants import Variants, can_match_labels, match_columns, view_by_variants
 from dfact.parameters import check_magnitudes, check_parameters, random_generator
 from dfact.progress import Iteration
 from dfact.renames import add_old_names
@@ -46,7 +47,7 @@ MODELS: dict[str, type[Factorization]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
 _ANNOTATIONS = ("selection_", "stability_", "comparison_", "sites_")  # attributes that any model may have besides its fitted ones
 _OF_GROWTH = ("sums_", "growth_")  # sums and records of models that grow
-SAVED_TYPES: dict[str, type[Any]] = {Environment.__name__: Environment}
+SAVED_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in (Environment, Variants)}
 """Dataclasses by name that fitted attributes may hold."""
 
 
@@ -90,6 +91,9 @@ class Factorization(ScoreInterface, TransformerInterface):
     ----------
     column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
         Description of the fitted data. Row labels and fingerprint come from a stored dataset; otherwise they are None.
+    variants_ : Variants or None
+        ``chromosome``, ``name``, ``position``, ``A1`` and ``A2`` of the SNPs (m,) of a dataset of genotypes, which count A2, and the
+        ``frequency`` of A2. Other genotypes are matched with them by name or position, alleles and strand.
     """
 
     executor: Any
@@ -106,6 +110,7 @@ class Factorization(ScoreInterface, TransformerInterface):
     row_labels_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
     offset_: Annotated[NDArray[Any], Shape(("m",))] | None
     codebook_: Codebook | None
+    variants_: Variants | None
     fingerprint_: str | None
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False), OPTIONAL]
     n_iter_: Annotated[int, OPTIONAL]
@@ -210,6 +215,8 @@ class Factorization(ScoreInterface, TransformerInterface):
             if reset:
                 set_feature_count(self, dataset.shape[1])
         self._check_modes(dataset)
+        if not reset:
+            dataset = self._by_fitted_columns(dataset)
         # The values that an import subtracted from the answers are not known for arrays.
         offset = dataset.offset if isinstance(X, (str, PathLike, Dataset)) else None
         if reset:
@@ -220,6 +227,7 @@ class Factorization(ScoreInterface, TransformerInterface):
             self.row_labels_ = dataset.label_source
             self.fingerprint_ = dataset.stored_fingerprint
             self.codebook_ = dataset.codebook
+            self.variants_ = Variants.of(dataset.genotypes.variants)
             if confounders is not None and dataset.confounders is not None:
                 remedy = "set the implausible values of {name} to NaN"
                 warn_implausible(dataset.confounders, (), remedy, stacklevel=5)
@@ -274,6 +282,7 @@ class Factorization(ScoreInterface, TransformerInterface):
         for name, value in fitted_attributes(self).items():
             if name not in omitted and not name.endswith("_history_"):
                 setattr(light, name, value)
+        light.variants_ = None
         light.codebook_ = None  # checked against that of the rows before they are split into chunks
         return light
 
@@ -283,6 +292,15 @@ class Factorization(ScoreInterface, TransformerInterface):
             require_no_empty_columns(dataset)
         if not self.traits.counts_empty_rows:
             warn_unobserved_rows(dataset)
+
+    def _by_fitted_columns(self, dataset: Dataset) -> Dataset:
+        """Return genotypes with the fitted SNPs: in their order, counting their alleles, missing where X lacks one. Others stay."""
+        ours, theirs = self.variants_, Variants.of(dataset.genotypes.variants)
+        fitted, labels = ([str(label) for label in labels] for labels in (self.column_labels_, dataset.column_labels))
+        if (ours is None or theirs is None) and not (self.traits.matches_labels and can_match_labels(fitted, labels)):
+            return dataset
+        frequency = None if ours is None else ours.frequency
+        return view_by_variants(dataset, match_columns(fitted, labels, ours, theirs), fitted, frequency)
 
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
         """Refuse columns other than the fitted ones: a change of their order or of their offset would give wrong factors silently."""
@@ -355,7 +373,7 @@ class Factorization(ScoreInterface, TransformerInterface):
 
     def _added_attributes(self) -> dict[str, Any]:
         """Return fitted attributes that the first models of format version 2 lack, with the values that these stand for."""
-        return {"codebook_": None}
+        return {"codebook_": None, "variants_": None}
 
     def _check_loaded(self) -> None:
         """Refuse a loaded model whose attributes contradict one another. Their types have been checked."""

@@ -37,6 +37,8 @@ class ModelTraits:
     """Whether intervals of loadings over refits cover what they should; the guide ``evidence`` has the measured rates."""
     centred_matching: bool = False
     """Whether components are matched by their differences from their mean."""
+    matches_labels: bool = False
+    """Whether new columns without alleles are matched with the fitted ones by their labels, instead of refused where they differ."""
     warm_starts: bool = False
     """Whether fits start from the loadings of others with fewer components or another penalty, by the solver of bounded models."""
     cannot_grow: str = "it keeps no sums of its rows"

@@ -103,8 +103,9 @@ def test_import_is_that_of_the_matrix(seed: int, tmp_path: Path) -> None:
         assert np.array_equal(getattr(found.statistics, name), getattr(expected.statistics, name)), name
     variants = found.genotypes.variants
     assert variants is not None
-    assert list(variants) == ["chromosome", "name", "cM", "position", "A1", "A2"]
-    assert [*variants.iloc[-1]] == ["3", f"rs{G.shape[1] - 1}", (G.shape[1] - 1) / 8, 999 + G.shape[1], "C", "T"]
+    assert list(variants) == ["chromosome", "name", "cM", "position", "A1", "A2", "frequency"]
+    assert [*variants.iloc[-1]][:-1] == ["3", f"rs{G.shape[1] - 1}", (G.shape[1] - 1) / 8, 999 + G.shape[1], "C", "T"]
+    np.testing.assert_allclose(variants["frequency"], np.ma.masked_equal(G, 9).mean(axis=0) / 2)
     assert expected.genotypes.variants is None
 
 

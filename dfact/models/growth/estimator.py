@@ -15,6 +15,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.sources.selected import SelectedColumns
 from dfact.engine.driver import drive
 from dfact.engine.requests import Solver, read_environments
 from dfact.engine.session import StateRows
@@ -114,6 +115,10 @@ class Growing(Factorization, registered=False):
         if getattr(self, "growth_", None) is None or getattr(self, "sums_", None) is None:
             raise DataError(self._no_sums())
         task = copy(self)._prepare_update(X, **fit_inputs)
+        source = task.dataset.source
+        if isinstance(source, SelectedColumns) and source.n_absent:
+            found = f"{source.n_absent} of the model's {len(source.columns)} SNPs cannot be taken from X"
+            raise DataError(f"{found}, expected all of them in an update; fit all individuals with the shared SNPs, of one strand")
         fingerprint = task.dataset.stored_fingerprint
         if fingerprint is not None and fingerprint in (self.fingerprint_, *self.growth_.batches):
             found = f"the dataset with fingerprint {fingerprint} is part of the model already"

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.sources.selected import SelectedColumns
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
@@ -253,6 +254,8 @@ class PCA(Growing):
     def _expects(self, dataset: Dataset) -> bool:
         """Return whether entries are missing, in rows with others, and taken by expectation."""
         statistics = dataset.statistics
+        if _lacks_columns(dataset):
+            return True
         return self.missing == "em" and bool(statistics.observed.min() < dataset.shape[0] - statistics.n_empty_rows)
 
     def _check_genotypes(self, dataset: Dataset) -> None:
@@ -399,11 +402,12 @@ class PCA(Growing):
         """Return the view of the entries as the task's data store them."""
         return Standardized(self.mean_ - task.dataset.offset, self.scale_, task.dtype)
 
-    def _projection(self) -> Projection:
+    def _projection(self, *, fills_zeros: bool | None = None) -> Projection:
+        fills_zeros = self.missing == "mean" if fills_zeros is None else fills_zeros
         noise = self.noise_variance_
         weights = np.sqrt(np.maximum(self.explained_variance_ - noise, 0))
         least = np.finfo(np.float64).eps * max(float(self.explained_variance_[0]), np.finfo(np.float64).tiny)
-        return Projection(self.components_.astype(np.float64), weights, max(noise, least), self._divisors, self.missing == "mean")
+        return Projection(self.components_.astype(np.float64), weights, max(noise, least), self._divisors, fills_zeros)
 
     @property
     def _divisors(self) -> Floats:
@@ -417,13 +421,16 @@ class PCA(Growing):
         """Return the scores (n, k) of rows X (n, m), expected from their observed entries; NaN for those without any.
 
         With ``unshrink`` they are divided by ``shrinkage_``: do so for rows that were not fitted alone.
+        Genotypes are matched with the fitted SNPs by name or position, alleles and strand; see
+        :func:`dfact.models.variants.match_columns`. If X lacks some, missing entries are taken by expectation, also with
+        ``missing="mean"``: their means would pull all scores to 0.
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
         A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         task = self._task(dataset)
-        projection = self._projection()
+        projection = self._projection(fills_zeros=False) if _lacks_columns(dataset) else self._projection()
         if self.unshrink:
             projection = replace(projection, divisors=projection.divisors * self.shrinkage_)
         sums, scores = task.compute_rows(ScorePass(task.dtype, self._view(task)), projection, len(self.components_), out)
@@ -508,6 +515,11 @@ class PCA(Growing):
 def _of_pass(report: Reporter) -> Callable[[int], None]:
     """Return what reports the passes of a decomposition."""
     return lambda number: report.reached(number, f"pass {number} of the decomposition")
+
+
+def _lacks_columns(dataset: Dataset) -> bool:
+    """Return whether new genotypes lack SNPs of the model."""
+    return isinstance(dataset.source, SelectedColumns) and dataset.source.n_absent > 0
 
 
 def _warn_empty(empty: int, n: int) -> None:

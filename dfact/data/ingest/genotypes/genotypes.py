@@ -149,7 +149,7 @@ def import_genotypes(
         _write(file, kept, array, plan, pool, steps)
         steps.begin(2)
         rows = _read_back(array, plan, pool, _statistics(counts[kept], n), steps)
-        write_variants(writer.group, variants)
+        write_variants(writer.group, variants, _frequencies(counts[kept]))
         writer.finish(
             rows,
             Participants(file.labels, genotypes=Genotypes(people, len(counts) - len(kept))),
@@ -276,6 +276,14 @@ def _write(file: GenotypeFile, kept: NDArray[np.intp], array: zarr.Array[Any], p
             steps.share(1, (start + per_task * next(finished)) / len(kept))
 
         pool.run(write, tasks, receive)
+
+
+def _frequencies(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the frequency of A2 of each variant by the numbers of each code; NaN without any genotype."""
+    none, _, one, two = counts.T
+    with np.errstate(invalid="ignore"):
+        frequencies: NDArray[np.float64] = (one + 2 * two) / (2 * (none + one + two))
+    return frequencies
 
 
 def _statistics(counts: NDArray[np.int64], n: int) -> ColumnStatistics:
