@@ -74,6 +74,22 @@ def write_vcf_zarr(path: Path, calls: NDArray[np.int8], alleles: NDArray[Any], z
     return path
 
 
+def write_vcf(path: Path, calls: NDArray[np.int8]) -> Path:
+    """Write a VCF file of calls (variants, persons, 2), compressed in several members, as bgzip does, if its name ends in .gz."""
+    m, n, _ = calls.shape
+    header = "##fileformat=VCFv4.2\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\tFORMAT\t" + "\t".join(f"p{i}" for i in range(n)) + "\n"
+    lines = [header]
+    for j in range(m):
+        texts = [f"{'/|'[(i + j) % 2].join('.' if a < 0 else str(a) for a in calls[j, i])}:{i}" for i in range(n)]
+        lines.append(f"{1 + 3 * j // m}\t{1000 + j}\trs{j}\tT\tC\t.\tPASS\tDP=3\tGT:DP\t" + "\t".join(texts) + "\n")
+    parts = ["".join(lines[:20]), "".join(lines[20:])]
+    if path.suffix == ".gz":
+        path.write_bytes(b"".join(gzip.compress(part.encode()) for part in parts))
+    else:
+        path.write_text("".join(parts))
+    return path
+
+
 def to_calls(G: Genotypes) -> NDArray[np.int8]:
     """Calls (variants, persons, 2) in which 0 is A2."""
     g = G.T.astype(np.int8)
@@ -146,12 +162,14 @@ def test_variants_without_genotypes_are_refused_or_dropped(tmp_path: Path) -> No
     G[:, [3, 11]] = 9
     G[:, 4] = np.where(np.arange(30) == 0, 9, 0)  # monomorphic
     source, notes = write_bed(tmp_path / "a.bed", G), list[str]()
-    expected = r"a.bed: 2 variant\(s\) with no genotype of any person \('rs3', 'rs11'\), expected none; .* \(--empty-variants drop\)"
+    expected = (
+        r"a.bed: 2 of 20 variants are invalid, expected none: 2 variant\(s\) with no genotype of any person \(first 1:1003 'rs3' T>C\)"
+    )
     with pytest.raises(dfact.DataError, match=expected):
         dfact.import_genotypes(source, tmp_path / "a.zarr")
     assert not (tmp_path / "a.zarr").exists()
     dataset = dfact.import_genotypes(source, tmp_path / "a.zarr", empty_variants="drop", note=notes.append)
-    assert notes == ["dropped 2 variant(s) with no genotype of any person: 'rs3', 'rs11'"]
+    assert notes == ["dropped 2 variant(s) with no genotype of any person (first 1:1003 'rs3' T>C)"]
     assert list(dataset.column_labels) == [name for name in names_of(20) if name not in ("rs3", "rs11")]
     assert dataset.genotypes.variants is not None
     assert list(dataset.genotypes.variants["name"]) == list(dataset.column_labels)
@@ -169,7 +187,7 @@ def test_labels_are_unique(tmp_path: Path) -> None:
         dfact.import_genotypes(write_bed(tmp_path / "a.bed", G, None, [fam[0], *fam[:2]]), tmp_path / "b.zarr")
     write_bed(tmp_path / "a.bed", G)
     (tmp_path / "a.bim").write_text("1 rs0 0 5 C T\n" * 4)
-    with pytest.raises(dfact.DataError, match=r"holds the variant '1:5:C:T' twice \(3 repeated in all\)"):
+    with pytest.raises(dfact.DataError, match=r"4 variant\(s\) with the name, position and alleles of others \(first 1:5 'rs0' T>C\)"):
         dfact.import_genotypes(tmp_path / "a.bed", tmp_path / "b.zarr")
 
 
@@ -225,21 +243,22 @@ def test_other_formats_are_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.further
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("kind", ["pgen", "vcf 2", "vcf 3"])
+@pytest.mark.parametrize("kind", ["pgen", "vcf 2", "vcf 3", "vcf", "vcf.gz"])
 def test_every_format_gives_the_same_dataset(kind: str, seed: int, tmp_path: Path) -> None:
     G = draw(seed, 30, 50)
     expected = dfact.import_genotypes(write_bed(tmp_path / "a.bed", G), tmp_path / "a.zarr")
     alleles = np.array([["T", "C"]] * 50)
-    source = (
-        write_pgen(tmp_path / "b.pgen", G)
-        if kind == "pgen"
-        else write_vcf_zarr(tmp_path / "b.vcz", to_calls(G), alleles, int(kind.split()[1]))
-    )
+    if kind == "pgen":
+        source = write_pgen(tmp_path / "b.pgen", G)
+    elif kind.startswith("vcf "):
+        source = write_vcf_zarr(tmp_path / "b.vcz", to_calls(G), alleles, int(kind.split()[1]))
+    else:
+        source = write_vcf(tmp_path / f"b.{kind}", to_calls(G))
     found = dfact.import_genotypes(source, tmp_path / "b.zarr")
     assert found.fingerprint == expected.fingerprint
     assert expected.genotypes.variants is not None
     assert found.genotypes.variants is not None
-    columns = list(expected.genotypes.variants) if kind == "pgen" else ["chromosome", "name", "position", "A1", "A2"]
+    columns = list(expected.genotypes.variants) if kind == "pgen" else ["chromosome", "name", "position", "A1", "A2", "frequency"]
     pd.testing.assert_frame_equal(found.genotypes.variants[columns], expected.genotypes.variants[columns])
 
 
@@ -254,7 +273,7 @@ def test_variants_with_more_alleles_are_refused_or_dropped(kind: str, tmp_path: 
     else:
         alleles = np.array([["T", "C", "G" if j == 4 else ""] for j in range(9)])
         source = write_vcf_zarr(tmp_path / "a.vcz", calls, alleles, 3)
-    with pytest.raises(dfact.DataError, match=r"1 variant\(s\) with more than two alleles \('rs4'\).*--multiallelic drop"):
+    with pytest.raises(dfact.DataError, match=r"1 variant\(s\) with more than two alleles \(it is 2:1004 'rs4' T>C"):
         dfact.import_genotypes(source, tmp_path / "a.zarr")
     dataset = dfact.import_genotypes(source, tmp_path / "a.zarr", multiallelic="drop")
     assert np.array_equal(dataset.source.read(0, 12), np.delete(G, 4, axis=1))
@@ -266,13 +285,15 @@ def test_invalid_vcf_zarr_is_refused(tmp_path: Path) -> None:
     calls = to_calls(G)
     calls[2, 3] = 0, -2
     haploid = write_vcf_zarr(tmp_path / "haploid.vcz", calls, alleles, 3)
-    with pytest.raises(dfact.DataError, match="the variant 'rs2' has a haploid call of 'p3', expected two alleles 0 or 1"):
+    with pytest.raises(dfact.DataError, match=r"1 variant\(s\) with haploid calls \(it is 2:1002 'rs2' T>C, person 'p3'\)"):
         dfact.import_genotypes(haploid, tmp_path / "a.zarr")
     calls[2, 3] = 0, 3
-    with pytest.raises(dfact.DataError, match="has an allele that its list of alleles lacks"):
+    with pytest.raises(dfact.DataError, match="'rs2' has an allele of 'p3' that its list of alleles lacks"):
         dfact.import_genotypes(write_vcf_zarr(tmp_path / "third.vcz", calls, alleles, 2), tmp_path / "a.zarr")
     triploid = np.concatenate([to_calls(G), to_calls(G)[:, :, :1]], axis=2)
-    with pytest.raises(dfact.DataError, match="holds 3 alleles of a person, expected 2"):
+    with pytest.raises(
+        dfact.DataError, match=r"5 variant\(s\) with calls of more than two alleles \(first 1:1000 'rs0' T>C, person 'p0'\)"
+    ):
         dfact.import_genotypes(write_vcf_zarr(tmp_path / "triploid.vcz", triploid, alleles, 3), tmp_path / "a.zarr")
     document = tmp_path / "third.vcz" / "variant_contig" / ".zarray"
     document.write_text(json.dumps(json.loads(document.read_text()) | {"chunks": [0]}))
@@ -364,7 +385,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--empty-variants", "drop", "--population", str(tmp_path / "people.csv"), "--n-readers", "1", "--memory-limit", "1GiB"]
     assert main(["import", str(bed), str(tmp_path / "a.zarr"), *options]) == 0
     printed = capsys.readouterr().out
-    assert "dropped 1 variant(s) with no genotype of any person: 'rs3'" in printed
+    assert "dropped 1 variant(s) with no genotype of any person (it is 1:1003 'rs3' T>C)" in printed
     assert "on 3 chromosome(s) (1, 2, 3); 1 dropped; genotypes count A2 (T of rs0), not A1 (C)" in printed
     assert "A (3), B (3), 2 unknown" in printed
     assert (

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,19 @@ class GenotypeFile(ABC):
         """Whether each variant has more than two alleles."""
         return np.zeros(len(self.variants), np.bool_)
 
+    @property
+    def failing(self) -> NDArray[np.bool_]:
+        """Whether each variant fails a filter of the file."""
+        return np.zeros(len(self.variants), np.bool_)
+
+    @cached_property
+    def irregular(self) -> dict[int, tuple[int, str]]:
+        """Variants with calls that do not have two alleles, among those that have been read: the kind of the first, and its person.
+
+        The kinds are those of :mod:`dfact.kernels.genotypes`. Such calls are read as missing.
+        """
+        return {}
+
     @abstractmethod
     def read_packed(self, start: int, stop: int) -> NDArray[np.uint8]:
         """Return the variants start to stop, packed as in :mod:`dfact.kernels.genotypes`; those with more alleles hold any codes."""
@@ -75,7 +89,8 @@ def person_labels(file: str, families: NDArray[np.object_] | None, persons: NDAr
 def sibling(file: InputFile, suffixes: Sequence[str], required: bool = True) -> InputFile | None:
     """Find the first existing file with the name of ``file`` and another suffix; raise StoreError if there is none."""
     location, name = str(file.location), file.name
-    stem = location[: len(location) - len(name)] + name.rpartition(".")[0]
+    name = name.removesuffix(".gz").removesuffix(".bgz")
+    stem = location[: len(location) - len(file.name)] + name.rpartition(".")[0]
     for suffix in suffixes:
         try:
             return open_input_file(stem + suffix)
@@ -153,11 +168,11 @@ def _read_header(stream: Any) -> tuple[list[str] | None, int]:
             return None, skipped
 
 
-def parse_numbers(file: str, texts: "pd.Series[Any]", column: str, *, whole: bool, first_line: int = 1) -> NDArray[Any]:
-    """Return a column as numbers; raise DataError with the line of the first text that is none."""
+def parse_numbers(file: str, texts: "pd.Series[Any]", column: str, *, whole: bool, first_line: int = 1, what: str = "line") -> NDArray[Any]:
+    """Return a column as numbers; raise DataError with the line (``what``) of the first text that is none."""
     pattern = r"[-+]?\d{1,18}" if whole else r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?"
     invalid = np.flatnonzero(~texts.str.fullmatch(pattern).to_numpy(bool))
     if invalid.size:
         found, kind = texts.iloc[int(invalid[0])], "whole number" if whole else "number"
-        raise DataError(f"line {first_line + int(invalid[0])} of {file}: the {column} is {found!r}, expected a {kind}; correct it")
+        raise DataError(f"{what} {first_line + int(invalid[0])} of {file}: the {column} is {found!r}, expected a {kind}; correct it")
     return texts.to_numpy(object).astype(np.int64 if whole else np.float64)
