@@ -25,11 +25,14 @@ genotype_options = option_group(
         "--population",
         metavar="FILE",
         type=InputPath(),
-        help="Populations of persons with genotypes: a .pop file with a line for each person, or a table with persons and populations.",
+        help="Populations of individuals with genotypes: a text file with a line for each, or a table with individuals and populations.",
         show_default="the .pop file next to SOURCE, if there is one",
     ),
     click.option(
-        "--population-column", metavar="NAME", help="Column of that table with the populations.", show_default="the second column"
+        "--population-column",
+        metavar="NAME",
+        help="Column of that table with the populations.",
+        show_default="pop or the like, the family of a .fam file, or the only one",
     ),
     choice("--empty-variants", "error drop", "Treatment of variants without any genotype: an error, or drop them.", show_default="error"),
     choice(

@@ -84,7 +84,7 @@ def parse_calls(
             while True:
                 symbol = text[at] if at < stop else np.uint8(9)
                 if 48 <= symbol <= 57:
-                    number = 10 * max(number, 0) + (symbol - 48)
+                    number = 10 * max(number, 0) + int(symbol) - 48
                 elif symbol in (47, 124) and at == began:  # "/" or "|" before the first allele states the phase in VCF 4.4
                     began += 1
                 elif symbol in (47, 124, 58, 9):

@@ -170,9 +170,13 @@ def read_populations(path: str | PathLike[str]) -> list[str]:
     file = open_input_file(path)
     try:
         with file.open() as stream:
-            return stream.read().decode().splitlines()
+            lines = stream.read().decode().splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{file.name} is not UTF-8 ({error}), expected a line with the population of each row") from error
+    if file.name.lower().endswith((".fam", ".psam", ".ind", ".csv", ".tsv")) or any("\t" in line for line in lines):
+        found = f"{file.name} is a table, expected a text file with the population of each individual in a line"
+        raise DataError(f"{found}; import the genotypes with --population {file.name}, and pass the dataset (--data)")
+    return lines
 
 
 def dataset_populations(dataset: Dataset) -> pd.Categorical:

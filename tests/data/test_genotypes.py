@@ -334,28 +334,45 @@ def test_pickles_in_a_store_are_never_loaded(name: str, member: str, message: st
 
 def test_populations(tmp_path: Path) -> None:
     G = draw(0, 4, 6)
-    fam = [f"f p{i} 0 0 0 {'red' if i < 3 else '-'}" for i in range(4)]
+    fam = [f"{'red' if i < 3 else 'blue'} p{i} 0 0 0 {1 + i % 2}" for i in range(4)]
     bed = write_bed(tmp_path / "a.bed", G, None, fam)
     plain = dfact.import_genotypes(bed, tmp_path / "plain.zarr")
     assert plain.genotypes.population is None
-    (tmp_path / "panel.tsv").write_text("sample\tsuper\tpop\np2\tX\tYRI\np0\tX\tCEU\nother\tX\tCEU\n")
-    (tmp_path / "ids.csv").write_text("pop,number,sample\nCEU,1,p0\nYRI,2,p2\n")
-    (tmp_path / "a.pop").write_text("CEU\n-\n YRI\n-\n")
-    cases: list[tuple[dict[str, Any], list[Any]]] = [
-        ({}, ["CEU", None, "YRI", None]),  # the .pop file next to it
-        ({"population": tmp_path / "a.pop"}, ["CEU", None, "YRI", None]),
-        ({"population": tmp_path / "a.fam"}, ["red", "red", "red", None]),
-        ({"population": tmp_path / "a.fam", "population_column": "family"}, ["f"] * 4),
-        ({"population": tmp_path / "panel.tsv"}, ["X", None, "X", None]),
-        ({"population": tmp_path / "panel.tsv", "population_column": "pop"}, ["CEU", None, "YRI", None]),
-        ({"population": tmp_path / "panel.tsv", "population_column": "super", "id_column": "sample"}, ["X", None, "X", None]),
-        ({"population": tmp_path / "ids.csv", "population_column": "pop", "id_column": "sample"}, ["CEU", None, "YRI", None]),
-        ({"population": ["b", "-", "a", "b"]}, ["b", None, "a", "b"]),
+    texts = {
+        "panel.tsv": "sample\tsuper\tpop\np2\tX\tYRI\np0\tX\tCEU\np1\tX\t-\np3\tX\t\nother\tX\tCEU\n",
+        "ids.csv": "ancestry,number,sample\nCEU,1,p0\nYRI,2,p2\n-,3,p1\n-,4,p3\n",
+        "two.csv": "who,where\np0,CEU\np2,YRI\np1,-\np3,-\n",
+        "a.pop": "CEU\n-\n YRI\n-\n",
+        "a.labels": "CEU\n-\nYRI\n-\n",
+        "a.ind": "p2 F YRI\np0 M CEU\np1 M -\np3 F -\n",
+        "a.clst": "IID pop\np2 YRI\np0 CEU\np1 -\np3 -\n",
+        "a.psam": "#FID\tIID\tSEX\tSuperPop\nf\tp0\t1\tCEU\nf\tp1\t1\t-\nf\tp2\t1\tYRI\nf\tp3\t1\t-\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    named = ["CEU", None, "YRI", None]
+    cases: list[tuple[dict[str, Any], list[Any], str]] = [
+        ({}, named, ""),  # the .pop file next to it
+        ({"population": "a.pop"}, named, ""),
+        ({"population": "a.labels"}, named, ""),
+        ({"population": "a.fam"}, ["red", "red", "red", "blue"], "the column 'family' of a.fam, by the ids in 'person'"),
+        ({"population": "a.fam", "population_column": "phenotype"}, ["1", "2", "1", "2"], "the column 'phenotype' of a.fam"),
+        ({"population": "a.psam"}, named, "the column 'SuperPop' of a.psam, by the ids in 'IID'"),
+        ({"population": "panel.tsv"}, named, "the column 'pop' of panel.tsv, by the ids in 'sample'"),
+        ({"population": "panel.tsv", "population_column": "super", "id_column": "sample"}, ["X"] * 4, "the column 'super'"),
+        ({"population": "ids.csv"}, named, "the column 'ancestry' of ids.csv, by the ids in 'sample'"),
+        ({"population": "two.csv"}, named, "the column 'where' of two.csv, by the ids in 'who'"),
+        ({"population": "a.ind", "population_column": "3"}, named, "the column '3' of a.ind, by the ids in '1'"),
+        ({"population": "a.clst"}, named, "the column 'pop' of a.clst, by the ids in 'IID'"),
+        ({"population": ["b", "-", "a", "b"]}, ["b", None, "a", "b"], ""),
     ]
-    for i, (options, expected) in enumerate(cases):
-        dataset = dfact.import_genotypes(bed, tmp_path / f"{i}.zarr", **options)
+    for i, (options, expected, said) in enumerate(cases):
+        path, notes = options.get("population"), list[str]()
+        located = options | ({"population": tmp_path / path} if isinstance(path, str) else {})
+        dataset = dfact.import_genotypes(bed, tmp_path / f"{i}.zarr", **located, note=notes.append)
         assert isinstance(dataset.genotypes.population, pd.Categorical)
         assert [None if value != value else value for value in dataset.genotypes.population] == expected
+        assert said in "".join(notes)
         assert dataset.fingerprint != plain.fingerprint
         assert dataset.confounders is None
     for options, message in (
@@ -363,12 +380,21 @@ def test_populations(tmp_path: Path) -> None:
         ({"population": ["a"]}, "population has 1 populations, expected 4"),
         ({"population": tmp_path / "panel.tsv", "id_column": "super"}, "holds the person 'X' twice"),
         ({"population": tmp_path / "panel.tsv", "id_column": "pop", "population_column": "sample"}, "holds the person 'CEU' twice"),
+        ({"population": tmp_path / "a.ind"}, r"a.ind has the columns 2 \(2 values, such as 'F'\), 3 .*--population-column"),
     ):
         with pytest.raises(dfact.DfactError, match=message):
             dfact.import_genotypes(bed, tmp_path / "no.zarr", **options)
+    write_bed(bed, G, None, [f"p{i} p{i} 0 0 0 {1 + i % 2}" for i in range(4)])
+    with pytest.raises(dfact.ParameterError, match=r"a.fam has the columns family \(4 values.* phenotype \(2 values.*--population-column"):
+        dfact.import_genotypes(bed, tmp_path / "no.zarr", population=tmp_path / "a.fam")
     (tmp_path / "others.csv").write_text("id,pop\nq1,CEU\n")
     with pytest.raises(dfact.DataError, match=r"others.csv names no population of the persons of a.bed, such as 'p0'; check id_column"):
         dfact.import_genotypes(bed, tmp_path / "no.zarr", population=tmp_path / "others.csv")
+    (tmp_path / "some.csv").write_text("id,pop\np1,CEU\nq7,CEU\np0,-\n")
+    with pytest.warns(
+        UserWarning, match="some.csv lacks 2 of 4 persons of a.bed.*: p2, p3; 1 of its rows are of other persons: q7; compare"
+    ):
+        dfact.import_genotypes(bed, tmp_path / "some.zarr", population=tmp_path / "some.csv")
     (tmp_path / "a.pop").unlink()
     with pytest.raises(dfact.ParameterError, match="population_column is 'pop' and population is None"):
         dfact.import_genotypes(bed, tmp_path / "no.zarr", population_column="pop")
@@ -381,18 +407,20 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     G = draw(0, 8, 20)
     G[:, 3] = 9
     bed = write_bed(tmp_path / "a.bed", G)
-    (tmp_path / "people.csv").write_text("id,pop\n" + "".join(f"p{i},{'AB'[i % 2]}\n" for i in range(6)))
+    (tmp_path / "people.csv").write_text("id,pop\n" + "".join(f"p{i},{'AB'[i % 2] if i < 6 else '-'}\n" for i in range(8)))
     options = ["--empty-variants", "drop", "--population", str(tmp_path / "people.csv"), "--n-readers", "1", "--memory-limit", "1GiB"]
     assert main(["import", str(bed), str(tmp_path / "a.zarr"), *options]) == 0
     printed = capsys.readouterr().out
     assert "dropped 1 variant(s) with no genotype of any person (it is 1:1003 'rs3' T>C)" in printed
     assert "on 3 chromosome(s) (1, 2, 3); 1 dropped; genotypes count A2 (T of rs0), not A1 (C)" in printed
+    assert "populations: the column 'pop' of people.csv, by the ids in 'id'" in printed
     assert "A (3), B (3), 2 unknown" in printed
+    (tmp_path / "t.csv").write_text("id,pop\n" + "".join(f"p{i},{'AB'[i % 2]}\n" for i in range(6)))
     assert (
         main(
             [
                 "import",
-                str(tmp_path / "people.csv"),
+                str(tmp_path / "t.csv"),
                 str(tmp_path / "t.zarr"),
                 "--items",
                 "pop",

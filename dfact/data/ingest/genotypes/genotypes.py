@@ -74,11 +74,13 @@ def import_genotypes(
     path : str or path
         Location of the new dataset.
     population : path, or sequence of texts
-        Population of each person: a .pop file with a line for each person, a table that names persons and populations (.csv, .tsv,
-        .txt, .fam, .psam), or the names themselves in the order of the persons. "" and "-" stand for unknown. By default the
-        .pop file next to the source, if there is one.
+        Population of each person: a text file with a line for each person (.pop, .labels or any other ending), a table that names persons
+        and populations (.csv, .tsv, .fam, .psam, or a text with blanks or tabs between the fields), or the names themselves in the order
+        of the persons. "" and "-" stand for unknown. By default the .pop file next to the source, if there is one.
     population_column, id_column : str
-        Columns of the table with the populations and the person ids; by default its second and first column.
+        Columns of the table with the populations and the person ids. By default a column with a usual name such as "pop", the family of
+        a .fam file, or the only further one, and the column that holds most of the ids. Of a text without names they are numbers from
+        "1" on. ``note`` says which columns were taken; where several may be meant, an error lists them.
     empty_variants : {"error", "drop"}
         Treatment of variants at which no person has a genotype. ``Dataset.genotypes.dropped_variants``
         counts dropped variants.
@@ -134,7 +136,7 @@ def import_genotypes(
     limit = parse_bytes(memory_limit)
     file = open_genotypes(source)
     n, steps = len(file.labels), _Steps(progress, _STAGES * len(file.variants))
-    people = read_population(file, population, population_column, id_column)
+    people = read_population(file, population, population_column, id_column, note)
     counts = _count(file, steps)
     empty = counts[:, _MISSING_CODE] == counts.sum(axis=1)
     treatments = {EMPTY: empty_variants, MULTIALLELIC: multiallelic}

@@ -65,8 +65,7 @@ class VCFZarr(GenotypeFile):
             )
         with read_errors(f"the filters of {self.name}"):
             applied = np.asarray(arrays["variant_filter"][:])
-        failing: NDArray[np.bool_] = applied[:, names != "PASS"].any(axis=1)
-        return failing
+        return np.asarray(applied[:, ~np.isin(names, "PASS")].any(axis=1), np.bool_)
 
     def _read_variants(self, arrays: dict[str, Any], m: int) -> None:
         alleles, contigs = _texts(arrays["variant_allele"]), _texts(arrays["contig_id"])
@@ -113,8 +112,8 @@ class VCFZarr(GenotypeFile):
             raise DataError(f"{self.name}: {found}, expected 0 or 1; convert the VCF file again")
         haploid, polyploid = (alleles == 1) & ~missing, alleles > 2
         for kind, found_calls in ((HAPLOID, haploid), (POLYPLOID, polyploid)):
-            for j in np.flatnonzero(found_calls.any(axis=1) & regular):
-                self.irregular.setdefault(start + int(j), (kind, str(self.labels[found_calls[j].argmax()])))
+            for j in np.flatnonzero(found_calls.any(axis=1) & regular).tolist():
+                self.irregular.setdefault(start + j, (kind, str(self.labels[found_calls[j].argmax()])))
         return pack(np.where(missing | haploid | polyploid, MISSING, (calls == 0).sum(axis=2)))
 
 
