@@ -96,6 +96,7 @@ def export(
     from dfact.report.apa.effects import write_apa_effects
     from dfact.report.apa.loadings import write_apa_loadings
     from dfact.report.apa.write import FORMATS
+    from dfact.report.presenters.base import find_presenter
 
     check_destination(out, overwrite=overwrite, formats=FORMATS if style else (*FITTED_ROW_FORMATS, *TABLE_FORMATS))
     described = None if items is None else read_items(items)
@@ -122,7 +123,8 @@ def export(
             "stability": write_stability,
         }[table]
         write(fitted, out, texts=texts, scales=scales, below=suppress or 0.0, overwrite=overwrite)
-    click.echo(f"{out}: {table} of {model}")
+    words = {"factors": find_presenter(fitted).factors, "loadings": fitted.vocabulary.loadings[0].lower() + fitted.vocabulary.loadings[1:]}
+    click.echo(f"{out}: {words.get(table, table)} of {model}")
 
 
 def _check_options(table: str, given: Mapping[str, object]) -> None:

@@ -29,7 +29,7 @@ _QUANTILES = {"min": 0.0, "5%": 0.05, "25%": 0.25, "median": 0.5, "75%": 0.75, "
     "-n",
     "--top",
     type=click.IntRange(1),
-    default=5,
+    show_default="5, and no SNPs",
     help="Number of items listed for each factor or class of a model, or from the codebook of a dataset.",
 )
 @list_option(
@@ -39,7 +39,7 @@ _QUANTILES = {"min": 0.0, "5%": 0.05, "25%": 0.25, "median": 0.5, "75%": 0.75, "
     metavar="NAMES",
 )
 @json_option
-def info(path: Location, top: int, items: list[str]) -> None:
+def info(path: Location, top: int | None, items: list[str]) -> None:
     """Print a summary of a dataset or a model.
 
     With --json, all items are listed.
@@ -51,7 +51,7 @@ def info(path: Location, top: int, items: list[str]) -> None:
         _print_document(path, is_model=kind_at(path) == KIND)
         return
     if kind_at(path) != KIND:
-        click.echo(dataset_text(read_dataset(path), top, items))
+        click.echo(dataset_text(read_dataset(path), top or 5, items))
         return
     if items:
         raise click.UsageError("--items applies to datasets; remove it, or list more items of a model with --top.")
@@ -121,7 +121,9 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
 
 def _nouns(dataset: "Dataset") -> tuple[str, str, str]:
     """Return the words for the rows, the columns and the entries."""
-    return ("individuals", "SNPs", "genotypes") if dataset.genotypes.variants is not None else ("participants", "items", "answers")
+    if dataset.genotypes.variants is not None:
+        return "individuals", "SNPs", "genotypes"
+    return ("rows", "columns", "entries") if dataset.codebook is None else ("participants", "items", "answers")
 
 
 def _genotype_lines(variants: "pd.DataFrame", genotypes: "Genotypes") -> list[tuple[str, str]]:
@@ -230,7 +232,7 @@ def _storage(dataset: "Dataset") -> str:
     return f"{kind}{format_bytes(on_disk)} in the store, {format_bytes(in_memory)} in memory, {array.nchunks} chunk(s) of {chunk}"
 
 
-def stored_model_text(path: Location, top: int) -> str:
+def stored_model_text(path: Location, top: int | None = None) -> str:
     """Describe a model with its parameters and versions."""
     from dfact.models.persistence import load_model, saved_versions
     from dfact.report.presenters.base import environments_text, model_text

@@ -133,7 +133,7 @@ def stability(
         return
     result = estimator.stability_
     table = result.summary(estimator.get_feature_names_out())
-    heading = f"{model}: {resamples_text(result, estimator.traits.vocabulary.rows)}, intervals of {100 * level:g}%"
+    heading = f"{model}: {resamples_text(result, estimator.vocabulary.rows)}, intervals of {100 * level:g}%"
     click.echo("\n\n".join([heading, table.to_string(float_format="{:.3f}".format), "\n".join(remarks(estimator))]))
 
 

@@ -37,8 +37,8 @@ from dfact.models.notebook import model_html
 from dfact.models.reconstruction import ScoreInterface
 from dfact.models.run_end import end_callbacks, log_end, warn_unconverged
 from dfact.models.scikit_learn import TransformerInterface, check_is_fitted, checked_array, set_feature_count
-from dfact.models.traits import ModelTraits
-from dfact.models.variants import Variants, can_match_labels, match_columns, view_by_variants
+from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.models.variants import Variants, can_match_labels, match_columns, population_texts, view_by_variants
 from dfact.parameters import check_magnitudes, check_parameters, random_generator
 from dfact.progress import Iteration
 from dfact.renames import add_old_names
@@ -94,6 +94,8 @@ class Factorization(ScoreInterface, TransformerInterface):
     variants_ : Variants or None
         ``chromosome``, ``name``, ``position``, ``A1`` and ``A2`` of the SNPs (m,) of a dataset of genotypes, which count A2, and the
         ``frequency`` of A2. Other genotypes are matched with them by name or position, alleles and strand.
+    row_populations_ : array (n,) or None
+        Name of the population that a dataset of genotypes states for each individual, "" where unknown; for tables, plots and reports.
     """
 
     executor: Any
@@ -111,6 +113,7 @@ class Factorization(ScoreInterface, TransformerInterface):
     offset_: Annotated[NDArray[Any], Shape(("m",))] | None
     codebook_: Codebook | None
     variants_: Variants | None
+    row_populations_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
     fingerprint_: str | None
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False), OPTIONAL]
     n_iter_: Annotated[int, OPTIONAL]
@@ -189,13 +192,19 @@ class Factorization(ScoreInterface, TransformerInterface):
         """Loadings as a table, items × components."""
         return pd.DataFrame(self.components_.T, index=self._items, columns=self.get_feature_names_out())
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Words for the parts of the model and of its data: genotypes are of individuals and SNPs, whatever the model."""
+        words = self.traits.vocabulary
+        return words if getattr(self, "variants_", None) is None else replace(words, rows="individuals", items="SNPs")
+
     def _fitted_html(self) -> str:
         return model_html(self)
 
     @property
     def _items(self) -> pd.Index[Any]:
         """Labels of the columns as an index, named as the model calls a column."""
-        items: pd.Index[Any] = pd.Index(self.column_labels_, name=self.traits.vocabulary.items.removesuffix("s"))
+        items: pd.Index[Any] = pd.Index(self.column_labels_, name=self.vocabulary.items.removesuffix("s"))
         return items
 
     def _dataset(self, X: Any, confounders: Any, sample_weight: Any = None, *, reset: bool) -> Dataset:
@@ -228,6 +237,7 @@ class Factorization(ScoreInterface, TransformerInterface):
             self.fingerprint_ = dataset.stored_fingerprint
             self.codebook_ = dataset.codebook
             self.variants_ = Variants.of(dataset.genotypes.variants)
+            self.row_populations_ = population_texts(dataset.genotypes.population)
             if confounders is not None and dataset.confounders is not None:
                 remedy = "set the implausible values of {name} to NaN"
                 warn_implausible(dataset.confounders, (), remedy, stacklevel=5)
@@ -306,7 +316,7 @@ class Factorization(ScoreInterface, TransformerInterface):
         """Refuse columns other than the fitted ones: a change of their order or of their offset would give wrong factors silently."""
         fitted, labels = ([str(label) for label in labels] for labels in (self.column_labels_, dataset.column_labels))
         if len(labels) != len(fitted):
-            raise DataError(f"X has {len(labels)} items, the model was fitted on {len(fitted)}; pass those items alone")
+            raise DataError(f"X has {len(labels)} {self.vocabulary.items}, the model was fitted on {len(fitted)}; pass those alone")
         unnamed = [str(j) for j in range(len(labels))]
         if labels != fitted and unnamed not in (labels, fitted):
             j = next(j for j in range(len(labels)) if labels[j] != fitted[j])
@@ -373,7 +383,7 @@ class Factorization(ScoreInterface, TransformerInterface):
 
     def _added_attributes(self) -> dict[str, Any]:
         """Return fitted attributes that the first models of format version 2 lack, with the values that these stand for."""
-        return {"codebook_": None, "variants_": None}
+        return {"codebook_": None, "variants_": None, "row_populations_": None}
 
     def _check_loaded(self) -> None:
         """Refuse a loaded model whose attributes contradict one another. Their types have been checked."""

@@ -284,6 +284,18 @@ def _compare_frequencies(
         warnings.warn(f"{text}; check their alleles and strands, or leave them out", UserWarning, stacklevel=7)
 
 
+UNKNOWN = ("", "-")
+"""Texts of an unknown population."""
+
+
+def population_texts(populations: Any) -> NDArray[np.object_] | None:
+    """Return the name of the population of each row, "" where unknown; None without any."""
+    if populations is None:
+        return None
+    texts = ["" if pd.isna(name) else str(name).strip() for name in populations]
+    return np.array(["" if text in UNKNOWN else text for text in texts], dtype=object)
+
+
 def chromosome_borders(m: int, variants: Variants | None) -> NDArray[np.intp]:
     """Return the first SNP of each run of SNPs with one chromosome, and the number of SNPs m (runs + 1,)."""
     changes = np.empty(0, np.intp) if variants is None else np.flatnonzero(variants.chromosome[1:] != variants.chromosome[:-1]) + 1

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["plot_memberships", "plot_structure", "read_frequencies", "read_memberships", "text"]
 
 
-def text(model: "Factorization", top: int = 5, texts: Mapping[str, str] | None = None) -> str:
+def text(model: "Factorization", top: int | None = None, texts: Mapping[str, str] | None = None) -> str:
     """Describe a fitted model: its size, the figures of its fit, and the leading items of each component.
 
     Parameters
     ----------
     model : fitted estimator
         Any of dfact's, or a subclass of its base.
-    top : int
-        Number of items listed for each component.
+    top : int, optional
+        Number of items listed for each component; by default 5, and none of genotypes, as names of SNPs say nothing on a component.
     texts : dict from item to text, optional
         Wording of the items, printed next to their names, in place of the wording in the codebook of the fitted data.
 

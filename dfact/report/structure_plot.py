@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
-from dfact.models.admixture.estimator import UNKNOWN
 from dfact.models.estimator import Factorization
+from dfact.models.variants import UNKNOWN
 from dfact.report.alignment import RunGroup, align_runs
 from dfact.report.plots import new_figure
 from dfact.storage.input_files import open_input_file

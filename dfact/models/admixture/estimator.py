@@ -35,11 +35,9 @@ from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
 from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.models.variants import population_texts
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, Values, is_count, resolve_seed
 from dfact.progress import Iteration, Reporter
-
-UNKNOWN = ("", "-")
-"""Texts of an unknown population."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +120,6 @@ class Admixture(Growing):
         Names of the labelled populations; empty unless ``supervised``.
     n_unobserved_ : int
         Number of individuals without any genotype.
-    row_populations_ : array (n,) or None
-        Name of the population that the dataset, or ``populations``, states for each individual, "" where unknown; for plots and reports.
 
     Raises
     ------
@@ -164,7 +160,6 @@ class Admixture(Growing):
     converged_: bool
     populations_: Annotated[list[str], OPTIONAL]
     n_unobserved_: int
-    row_populations_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
     memberships_se_: Annotated[Any, Shape(("n", "k"), rows=True), OPTIONAL]
     sums_: Annotated[FrequencySurrogate, OPTIONAL]
     rows_attribute = "memberships_"
@@ -255,11 +250,11 @@ class Admixture(Growing):
         populations = dataset.genotypes.population if populations is None else populations
         if populations is None:
             return None
-        texts = ["" if name is None else str(name).strip() for name in known_labels(populations)]
+        texts = [*(population_texts(known_labels(populations)) if populations is not None else ())]
         n = dataset.shape[0]
         if len(texts) != n:
             raise DataError(f"populations has {len(texts)} names, expected one for each of {n} individuals")
-        return ["" if text in UNKNOWN else text for text in texts]
+        return texts
 
     def _population_names(self, texts: list[str] | None) -> tuple[str, ...]:
         """Return the names of the labelled populations."""
@@ -327,10 +322,6 @@ class Admixture(Growing):
         texts = self._population_texts(dataset, populations)
         names = tuple(self.populations_)
         labels = None if texts is None or not self.supervised else _label_numbers(texts, names)
-        if self.row_populations_ is not None or texts is not None:
-            known = np.full(self.growth_.n_rows, "", object) if self.row_populations_ is None else np.asarray(self.row_populations_, object)
-            added = [""] * dataset.shape[0] if texts is None else texts
-            self.row_populations_ = np.concatenate([known, np.array(added, dtype=object)])
         footprint = fit_footprint(self.n_components, dataset.shape[1], self._working_dtype(dataset), self.memory_limit, update=True)
         offset = dataset.offset if dataset.offset.any() else None
         return self._task(dataset, AdmixtureProblem(Codes(self.ploidy, offset), names), covariates=labels, footprint=footprint)
@@ -417,7 +408,7 @@ class Admixture(Growing):
         return np.array([*self.populations_, *labels[len(self.populations_) :]], dtype=object)
 
     def _added_attributes(self) -> dict[str, Any]:
-        return super()._added_attributes() | {"row_populations_": None, "projection_frequencies_": None}
+        return super()._added_attributes() | {"projection_frequencies_": None}
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         return fit_footprint(self.n_components, shape[1], dtype, self.memory_limit)

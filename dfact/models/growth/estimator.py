@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain
@@ -31,6 +31,7 @@ from dfact.models.growth.record import EXACT, SAVED, Gain, Growth
 from dfact.models.row_factors import gather_rows
 from dfact.models.run_end import end_callbacks
 from dfact.models.scikit_learn import check_is_fitted
+from dfact.models.variants import population_texts
 
 _OF_EARLIER_LOADINGS = ("stability_", "comparison_", "sites_")  # annotations that an update makes untrue
 _NAMED = 3  # labels in a message
@@ -119,11 +120,27 @@ class Growing(Factorization, registered=False):
         if isinstance(source, SelectedColumns) and source.n_absent:
             found = f"{source.n_absent} of the model's {len(source.columns)} SNPs cannot be taken from X"
             raise DataError(f"{found}, expected all of them in an update; fit all individuals with the shared SNPs, of one strand")
+        task.model.row_populations_ = self._joined_populations(
+            task.model._population_texts(task.dataset, fit_inputs.get("populations")), task
+        )
         fingerprint = task.dataset.stored_fingerprint
         if fingerprint is not None and fingerprint in (self.fingerprint_, *self.growth_.batches):
             found = f"the dataset with fingerprint {fingerprint} is part of the model already"
             raise DataError(f"{found}, expected new rows; import those that are new")
         return task
+
+    def _population_texts(self, dataset: Dataset, populations: Any = None) -> Sequence[str] | None:
+        """Return the name of the population of each new row, "" where unknown; None without any. Only some models take ``populations``."""
+        del populations
+        return population_texts(dataset.genotypes.population)
+
+    def _joined_populations(self, added: Sequence[str] | None, task: FitTask[Any]) -> NDArray[np.object_] | None:
+        """Return the populations of the rows seen and the new ones, "" where unknown; None if none is known."""
+        if self.row_populations_ is None and added is None:
+            return None
+        n = self.row_factors().shape[0]
+        seen = np.full(n, "", object) if self.row_populations_ is None else np.asarray(self.row_populations_, object)
+        return np.concatenate([seen, np.array([""] * task.dataset.shape[0] if added is None else [*added], dtype=object)])
 
     def update_prepared(self, task: FitTask[Any], *, level: float = LEVEL) -> Self:
         """Run the update that ``prepare_update`` returned. ``level`` is the familywise error rate of the tests for drift."""
@@ -261,6 +278,6 @@ def _append_labels(earlier: Any, dataset: Dataset, n: int) -> NDArray[Any] | Non
         repeated = sorted(set(map(str, known)).intersection(map(str, added)))
         if repeated:
             names = ", ".join(repeated[:_NAMED]) + (", …" if len(repeated) > _NAMED else "")
-            message = f"{len(repeated)} of the new rows have labels that the model has seen ({names}); add each participant once"
+            message = f"{len(repeated)} of the new rows have labels that the model has seen ({names}); add each row once"
             warnings.warn(message, UserWarning, stacklevel=2)
     return np.concatenate([known.astype(object), added.astype(object)])

@@ -31,7 +31,7 @@ def loadings_table(model: Factorization, texts: Texts = None) -> ApaTable:
     ParameterError
         The components of the model are not factors of items, or ``texts`` contain none of its items.
     """
-    words = model.traits.vocabulary
+    words = model.vocabulary
     if model.traits.tensor or (words.component, words.items) != (Vocabulary.component, Vocabulary.items):
         found = f"the {type(model).__name__} has {words.components} of {words.items}"
         raise ParameterError(f"{found}, expected a model with factors of items for a table in APA style; export a .csv or .xlsx")

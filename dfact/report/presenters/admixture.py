@@ -34,7 +34,7 @@ class AdmixturePresenter(Presenter[Admixture]):
 
     def summary(self) -> Lines:
         model = self.model
-        lines = [self.model_line(), ("fit", f"{convergence_text(model, 'passes')}, log-likelihood {model.log_likelihood_:.3f}")]
+        lines = [self.model_line(), ("fit", f"{convergence_text(model)}, log likelihood {model.log_likelihood_:.3f}")]
         if model.populations_:
             lines.append(("labelled", ", ".join(model.populations_)))
         if model.n_unobserved_:
@@ -52,6 +52,8 @@ class AdmixturePresenter(Presenter[Admixture]):
         blocks = [table_text(_as_texts(size_table(self.model)).reset_index(), header=True)]
         if len(self.names) > 1:
             blocks.append(table_text(self.distances.reset_index(names="F_ST"), header=True, decimals=3))
+        if not top:
+            return blocks
         about, table = self.top_items(top)
         items = [f"{name}: {', '.join(map(_item_text, rows.to_dict('records')))}" for name, rows in table.groupby("factor", sort=False)]
         return [*blocks, "\n".join([about, indented("\n".join(items))])] if items else blocks
@@ -116,9 +118,9 @@ class AdmixturePresenter(Presenter[Admixture]):
         history = np.asarray(self.model.log_likelihood_history_, np.float64)
         if len(history) < 2:
             return None
-        alt = f"Line of the log-likelihood over {len(history)} passes, from {history[0]:.8g} to {history[-1]:.8g}."
-        caption = "The log-likelihood after each accepted pass; it never falls."
-        return Drawing(lambda: history_figure(history, None, "log-likelihood"), alt, caption)
+        alt = f"Line of the log likelihood over {len(history)} iterations, from {history[0]:.8g} to {history[-1]:.8g}."
+        caption = "The log likelihood after each accepted iteration; it never falls."
+        return Drawing(lambda: history_figure(history, None, "log likelihood"), alt, caption)
 
 
 def size_table(model: Admixture) -> pd.DataFrame:

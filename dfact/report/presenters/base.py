@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TOP = 8  # items of each component in a report
 MAX_ITEMS = 2000  # in tables and heat maps; clustering takes memory quadratic in their number
+_SNPS = "SNPs"
 M = TypeVar("M", bound=Factorization)
 
 
@@ -60,7 +61,7 @@ class Presenter(Generic[M]):
     @property
     def words(self) -> Vocabulary:
         """Words for the parts of the model."""
-        return self.model.traits.vocabulary
+        return self.model.vocabulary
 
     @cached_property
     def names(self) -> list[str]:
@@ -101,6 +102,11 @@ class Presenter(Generic[M]):
                 out.insert(0, name, [labels.get(str(item), "") for item in table.index])
         return out
 
+    @property
+    def of_snps(self) -> bool:
+        """Whether the items are SNPs, whose names say nothing on a component."""
+        return self.words.items == _SNPS
+
     def item_cards(self, names: Sequence[str], table: pd.DataFrame, style: str) -> Cards:
         """Return a card of the items, loadings and any differences of each name in the column ``factor`` of a table."""
         cards = []
@@ -133,7 +139,7 @@ class Presenter(Generic[M]):
         weighted = ""
         if getattr(self.model, "weighted_", False):
             weighted = f", weighted (Kish's effective n {self.model.n_effective_:.1f}, without strata and clusters)"
-        size = f"{counted_rows(n, 'participants')} × {len(self.model.column_labels_)} items"
+        size = f"{counted_rows(n, self.words.rows)} × {len(self.model.column_labels_)} {self.words.items}"
         return "model", f"{type(self.model).__name__}, {k} factors of {size}{weighted}"
 
     def size_text(self) -> str:
@@ -225,8 +231,12 @@ def find_presenter(model: Factorization) -> type[Presenter[Factorization]]:
     return presenter
 
 
-def model_text(model: Factorization, top: int = 5, texts: Texts = None, extra: tuple[tuple[str, str], ...] = ()) -> str:
-    """Return the summary of a fitted model with ``extra`` lines (name, text), and the ``top`` items of each component."""
+def model_text(model: Factorization, top: int | None = None, texts: Texts = None, extra: tuple[tuple[str, str], ...] = ()) -> str:
+    """Return the summary of a fitted model with ``extra`` lines (name, text), and the ``top`` items of each component.
+
+    By default these are 5 items, and no SNPs, whose names say nothing on a component.
+    """
+    top = (0 if model.vocabulary.items == _SNPS else 5) if top is None else top
     presenter = find_presenter(model)(model)
     lines = [*presenter.summary(), *stability_lines(model), *growth_lines(model), *sites_lines(model), *extra]
     return escape_lines("\n\n".join([align_columns(lines), *presenter.component_texts(top, texts)]))
@@ -240,7 +250,7 @@ def environments_text(model: Factorization) -> str:
 
 def rows_text(model: Factorization, n_rows: int) -> str:
     """Describe the output of ``transform`` for this number of rows."""
-    return find_presenter(model).rows.format(k=len(model.components_), n=n_rows)
+    return find_presenter(model).rows.format(k=len(model.components_), n=n_rows, rows=model.vocabulary.rows)
 
 
 def sites_lines(model: Factorization) -> list[tuple[str, str]]:

@@ -23,31 +23,34 @@ _SCALES = {None: "centred", "standard": "centred, divided by their standard devi
 class PCAPresenter(Presenter[PCA]):
     """The presentation of principal components."""
 
-    rows = "scores of {n} rows on {k} components"
+    rows = "scores of {n} {rows} on {k} components"
     factors = "scores"
 
     def model_line(self) -> tuple[str, str]:
         model = self.model
-        rows = counted_rows(model.factors_.shape[0], "rows")
-        return "model", f"PCA, {len(model.components_)} components of {rows} × {len(model.mean_)} columns"
+        rows = counted_rows(model.factors_.shape[0], self.words.rows)
+        return "model", f"PCA, {len(model.components_)} components of {rows} × {len(model.mean_)} {self.words.items}"
 
     def summary(self) -> Lines:
         model = self.model
         kind = "probabilistic, " if hasattr(model, "log_likelihood_history_") else ""
-        missing = [("missing", "by expectation" if kind else "as the mean of their column")]
+        words = self.words
+        missing = [("missing", "by expectation" if kind else f"as the mean of their {words.items.removesuffix('s')}")]
         return [
             self.model_line(),
-            ("fit", f"{kind}{convergence_text(model, 'passes')}"),
-            ("columns", _SCALES[model.scale]),
+            ("fit", f"{kind}{convergence_text(model)}"),
+            (words.items, _SCALES[model.scale]),
             *(missing if kind or model.missing == "mean" else []),
-            ("explained", f"{model.explained_share_:.1%} of the variance of the columns"),
-            ("shrinkage", f"scores of new rows are {_range(model.shrinkage_)} of those of the fitted rows"),
+            ("explained", f"{model.explained_share_:.1%} of the variance of the {words.items}"),
+            ("shrinkage", f"scores of new {words.rows} are {_range(model.shrinkage_)} of those of the fitted {words.rows}"),
             ("noise", f"{model.noise_variance_:.4g} is the mean variance of the other directions"),
         ]
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
         table = self.model.explained_
         headings = [f"{row.Index}: explains {row.share:.1%} of the variance" for row in table.itertuples()]
+        if not top:
+            return ["\n".join(headings)]
         return [under_headings(headings, list(table.index), largest_items(self.model, self.model.loadings_, top, texts))]
 
     def component_section(self) -> Section:
