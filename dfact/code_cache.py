@@ -1,8 +1,10 @@
 """Code cache: compiled kernels on disk, stored and loaded by several processes at once."""
 
+import grp
 import inspect
 import logging
 import os
+import pwd
 import stat
 import sys
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from dfact.settings import is_watched
 
 COMPILED = "DFACT_COMPILED_KERNELS"
 """Environment variable: a folder of kernels compiled before, such as those of the container image. They are only read."""
+_ALL_USERS = (1 << 32) - 1
 logger = logging.getLogger("dfact.kernels")
 
 
@@ -158,15 +161,51 @@ def _announce_compilation() -> None:
 
 @cache
 def _unsafe_folder(folder: Path, owner: int) -> Path | None:
-    """Return the folder if another user can put files there, or its parent if one can replace the folder; None if both are safe.
+    """Return the folder, or the one above it, in which another user can put or replace files; None if there is none up to the root.
 
-    ``owner`` of the sources is trusted as they are. The sticky bit protects a folder in its parent, not from new files in itself.
+    The rule is that of OpenSSH for keys: each folder belongs to this user or to root, and neither its group nor others may write. It has
+    these exceptions. ``owner`` of the sources is trusted as they are. The sticky bit, as of ``/tmp``, protects a folder in its parent, but
+    not from new files in itself. A group without any other member is the user. In a user namespace, owners outside of it all look
+    alike: a folder above that belongs to one of them counts as that of the system.
     """
-    for path, protects in ((folder, 0), (folder.parent, stat.S_ISVTX)):
-        status = path.stat()
-        is_shared = status.st_mode & stat.S_IWOTH and not status.st_mode & protects
-        if is_shared or status.st_uid not in (0, os.geteuid(), owner):
+    for path in (folder, *folder.parents):
+        status, is_above = path.stat(), path != folder
+        has_writers = status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid))
+        is_shared = has_writers and not (is_above and status.st_mode & stat.S_ISVTX)
+        is_trusted = status.st_uid in (0, os.geteuid(), owner) or (is_above and status.st_uid == _owner_outside())
+        if is_shared or not is_trusted:
             return path
+    return None
+
+
+@cache
+def _is_private_group(group: int) -> bool:
+    """Return whether this user is the only member of a group that has the user's name, as Debian and Fedora create one for each user."""
+    try:
+        user, named = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:  # a user of a container without a name
+        return False
+    if user.pw_gid != group or named.gr_name != user.pw_name or {*named.gr_mem} - {user.pw_name}:
+        return False
+    return all(other.pw_uid == user.pw_uid for other in pwd.getpwall() if other.pw_gid == group)
+
+
+@cache
+def _owner_outside() -> int | None:
+    """Return the number that stands for all users outside of the user namespace of this process; None where there are none."""
+    try:
+        inside = sum(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines())
+        return int(Path("/proc/sys/kernel/overflowuid").read_text()) if inside < _ALL_USERS else None
+    except FileNotFoundError:  # another system, without such namespaces
+        return None
+
+
+def _private_folder() -> Path | None:
+    """Return a folder of this user for compiled code; None where it cannot be made, as without a home."""
+    with suppress(OSError, RuntimeError):
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dfact" / "kernels"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder.resolve()
     return None
 
 
@@ -174,35 +213,52 @@ def store_by_signature(compiled: Any, decorators: str) -> Any:
     """Make a function that Numba compiles with a cache use :class:`_CacheFile`, and return it; ``decorators`` is their module's file.
 
     Code is unpickled, and runs. So where another user could plant it, in a folder of ``NUMBA_CACHE_DIR`` or of ``DFACT_COMPILED_KERNELS``,
-    none is read or stored.
+    none is read or stored; a folder of this user takes its place.
     """
     if (stored := cache_of(compiled)) is None:
         return compiled
     source = Path(inspect.getfile(compiled.py_func))
     owner, version = source.stat().st_uid, _version(source, Path(decorators))
     subfolder = f"{source.parent.name}_{version[:16]}"  # wherever the sources lie
-    folder = Path(stored.cache_path)
-    if shared := shared_cache_folder():
-        folder = shared / subfolder
-        folder.mkdir(parents=True, exist_ok=True)
-    if (found := _unsafe_folder(folder, owner)) is not None:
-        _warn_unsafe_folder(found, "NUMBA_CACHE_DIR")
+    shared = shared_cache_folder()
+    folder = _safe_folder(shared / subfolder if shared else Path(stored.cache_path), subfolder, owner)
+    if folder is None:
         set_cache(compiled, NullCache())
         return compiled
     given = os.environ.get(COMPILED)
-    before = Path(given) / subfolder if given else None
+    before = (Path(given) / subfolder).resolve() if given else None
     if before is not None and before.is_dir() and (found := _unsafe_folder(before, owner)) is not None:
-        _warn_unsafe_folder(found, COMPILED)
+        _warn_unsafe_folder(found, COMPILED, "The kernels in it are not used")
         before = None
     set_cache_file(compiled, _CacheFile(cached_files(stored), folder, version, before))
     return compiled
 
 
+def _safe_folder(folder: Path, subfolder: str, owner: int) -> Path | None:
+    """Return a folder, with its links resolved, or a private one in its place if others can put files there; None without either."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()  # links may change later
+    if (found := _unsafe_folder(folder, owner)) is None:
+        return folder
+    private = _private_folder()
+    if private is not None and _unsafe_folder(private, owner) is None:
+        _warn_unsafe_folder(found, "NUMBA_CACHE_DIR", f"Until then compiled kernels are in {private}")
+        (private / subfolder).mkdir(mode=0o700, exist_ok=True)
+        return private / subfolder
+    _warn_unsafe_folder(found, "NUMBA_CACHE_DIR", "Until then every process compiles its kernels again")
+    return None
+
+
 @cache
-def _warn_unsafe_folder(folder: Path, variable: str) -> None:
+def _warn_unsafe_folder(folder: Path, variable: str, consequence: str) -> None:
+    status = folder.stat()
     logger.warning(
-        "%s belongs to another user or is writable by others, expected a folder of your own (mode 0700) for compiled kernels; "
-        "change %s. Until then every process compiles its kernels again",
+        "other users can change files in %s (owner %d, group %d, mode %04o), expected a folder that only you or root may write, as are all "
+        "above it; take the permission away (chmod go-w), or name another folder in %s. %s",
         folder,
+        status.st_uid,
+        status.st_gid,
+        stat.S_IMODE(status.st_mode),
         variable,
+        consequence,
     )

@@ -2,8 +2,10 @@
 
 import inspect
 import itertools
+import json
 from collections.abc import Callable, Iterable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +40,13 @@ def every(**values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[.
         return run
 
     return fold
+
+
+def unseal(path: Path) -> None:
+    """Remove the seal of a stored dataset, which finds every change, so that a test reaches the checks of datasets without one."""
+    document = json.loads((path / "zarr.json").read_text())
+    del document["attributes"]["dfact"]["seal"]
+    (path / "zarr.json").write_text(json.dumps(document))
 
 
 def exhaustive_after(kept: int, cases: Iterable[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data.confounders import as_frame
 from dfact.federation.contract import write_contract
+from dfact.federation.row_sets import deal_rows
 from dfact.models.estimator import Factorization
 from dfact.report.reliability_tables import write_description
 from dfact.selection.result import Selection
@@ -27,6 +28,8 @@ CANARY_ROW = 7
 """A row of each site whose answers and whose age no other row has."""
 GRID: dict[str, Any] = {"n_components": [2, 3]}
 BLOCKS: dict[str, Any] = {"n_blocks": (3, 3), "n_folds": 3, "random_state": 0}
+KEY = "5a" * 32
+"""The key of every site in each of its runs, by which the pooled selection has the same blocks."""
 Array = NDArray[Any]
 
 
@@ -48,8 +51,8 @@ class Case:
             return dfact.describe(whole, **settings)
         if self.command[0] == "fit":
             return self.model(**settings).fit(whole)
-        by_site = np.repeat(np.arange(len(whole.source.segments)), whole.source.segments)
-        return dfact.selection.block_cross_validate(self.model(**settings), whole, GRID, **BLOCKS, stratify=by_site, in_memory=False)
+        drawn = {"groups": drawn_blocks(whole), "stratify": np.zeros(whole.shape[0])}
+        return dfact.selection.block_cross_validate(self.model(**settings), whole, GRID, **BLOCKS, **drawn, in_memory=False)
 
 
 def _fit(name: str, command: str, options: str, model: Callable[..., Any], data: str = ANSWERS) -> Case:
@@ -91,6 +94,15 @@ CASES = (
     ),
     Case("describe", ("describe",)),
 )
+
+
+def drawn_blocks(whole: Any) -> Array:
+    """Return the blocks that the sites of the concatenated data draw for their rows with the key of this benchmark."""
+    sizes, blocks = whole.source.segments, []
+    for first, size in zip(np.cumsum([0, *sizes]), sizes, strict=False):
+        labels = range(size) if whole.label_source is None else whole.row_labels[first : first + size]
+        blocks.append(deal_rows(labels, bytes.fromhex(KEY), BLOCKS["n_blocks"][0]))
+    return np.concatenate(blocks)
 
 
 def site_answers(rows: int, columns: int, seed: int) -> Array:

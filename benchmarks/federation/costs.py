@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import dfact
-from benchmarks.federation.cases import ANSWERS, CASES, DEPTH, MISSING, TENSOR, Array, Case, across, same_result, site_answers
+from benchmarks.federation.cases import ANSWERS, CASES, DEPTH, KEY, MISSING, TENSOR, Array, Case, across, same_result, site_answers
 from benchmarks.federation.sites import COORDINATOR, SITES, Network
 from dfact.cli.across_sites import open_sites
 from dfact.data.coerce import as_dataset
@@ -89,7 +89,11 @@ def many_sites(cases: Sequence[Case], rows: int, columns: int, repeats: int) -> 
         whole = dfact.concatenate(list(parts.values()))
         with tempfile.TemporaryDirectory() as folder:
             logs: Any = {name: Path(folder) / name for name in parts}
-            with InProcessSites(parts, policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0), logs=logs) as sites:
+            for path in logs.values():
+                path.with_suffix(".key").write_text(KEY)
+            with InProcessSites(
+                parts, policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9), logs=logs
+            ) as sites:
                 log = next(iter(logs.values()))
                 table += [_costs(case, sites, whole, log, repeats) for case in cases if case.data == data]
     return table

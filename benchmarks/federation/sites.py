@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import dfact
 from benchmarks.faults.namespaces import Hosts
-from benchmarks.federation.cases import ANSWERS, SITES, Case, write_site
+from benchmarks.federation.cases import ANSWERS, KEY, SITES, Case, write_site
 from dfact.federation.site_log import read_log
 from tests.tls.authority import Authority
 
@@ -47,7 +47,9 @@ class Network:
                 # The middle shows sites the coordinator's name, and the coordinator those of the sites.
                 authority.issue(self.disk(MIDDLE) / site, site)
                 write_site(self.disk(site), site, self.rows, self.columns)
-                (self.disk(site) / "policy.toml").write_text(f"min_cell = {10 if self.rows >= 5000 else 1}\n")
+                (self.disk(site) / "policy.toml").write_text(
+                    f"min_cell = {10 if self.rows >= 5000 else 1}\nmax_numbers = 1e9\nmax_share = 1.0\nmin_rows = 20\nmax_contracts = 9\n"
+                )
             for contract in self.disk(SITES[0]).glob("*.json"):
                 (self.disk(COORDINATOR) / contract.name).write_text(contract.read_text())
             self._stack = stack.pop_all()
@@ -113,6 +115,7 @@ class Network:
         tls = [word for name in CERTIFICATES for word in (f"--{name}", disk / "tls" / f"{name}.pem")]
         own = ["--name", site, "--data", disk / f"{data}.zarr", "--policy", disk / "policy.toml", "--output", output]
         output.mkdir(exist_ok=True)
+        (output / "log.key").write_text(KEY)
         kept = ["--checkpoint", output / "progress"] if checkpoint else []
         return self.dfact(site, "site", "join", self.address(via), *own, *tls, *kept, log=output / "program.log")
 

@@ -84,7 +84,7 @@ class Recording:
             name,
             self.data[name],
             connection,
-            policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0),
+            policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9),
             executor=InlineExecutor(),
         )
 

@@ -89,8 +89,24 @@ _DOCUMENTS = ("zarr.json", ".zgroup", ".zarray", ".zattrs")  # of Zarr formats 3
 
 
 def mutate_store(folder: Path, rng: random.Random) -> bool:
-    """Change a file of a Zarr store; return whether its values must be unchanged if it can still be read."""
+    """Change a file of a Zarr store; return whether its values must be unchanged if it can still be read.
+
+    Half of the stores with a seal lose it first, as it finds every other change.
+    """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
+    document = folder / "zarr.json"
+    root = json.loads(document.read_text()) if document.exists() else {}
+    if root.get("attributes", {}).get("dfact", {}).pop("seal", None) is None:
+        return _mutate_file_of_store(files, rng)
+    if rng.random() < 0.5:
+        document.write_text(json.dumps(root))
+        return _mutate_file_of_store(files, rng)
+    before = document.read_bytes()
+    same = _mutate_file_of_store(files, rng)
+    return same or (document.exists() and document.read_bytes() == before)
+
+
+def _mutate_file_of_store(files: list[Path], rng: random.Random) -> bool:
     documents = [path for path in files if path.name in _DOCUMENTS]
     chunks = [path for path in files if path.name not in _DOCUMENTS]
     match rng.randrange(10):

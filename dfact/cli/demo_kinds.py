@@ -82,15 +82,19 @@ if __name__ == "__main__":  # a script needs this line, because Dask imports the
 FEDERATED_SCRIPT = f"""\
 import subprocess
 import sys
+from pathlib import Path
 
 import dfact
 
 FOLDER = "{FOLDER}"
 
 if __name__ == "__main__":
+    # The answers are public: 500 people are too few for the default policy.
+    Path(f"{{FOLDER}}/policy.toml").write_text("max_numbers = 1\\n")
     with dfact.Sites(["north", "south"], "127.0.0.1:0", insecure=True, contract=f"{{FOLDER}}/contract.json") as sites:
         join = [sys.executable, "-m", "dfact.cli.main", "site", "join", sites.address, "--insecure", "--overwrite"]
         own = [["--name", name, "--data", f"{{FOLDER}}/{{name}}.zarr", "--output", f"{{FOLDER}}/{{name}}"] for name in ("north", "south")]
+        join += ["--policy", f"{{FOLDER}}/policy.toml"]
         programs = [subprocess.Popen([*join, *options]) for options in own]
         model = sites.fit(dfact.ICQF(n_components=4))
     for program in programs:
@@ -323,7 +327,7 @@ KINDS = {
             Step("Print what has left one of them:", f"dfact site log {FOLDER}/north/log.jsonl", writes=False),
         ),
         f"dfact report {FOLDER}/north/icqf.model north.html --data {FOLDER}/north.zarr",
-        companions=("south",),  # its results, as those of north
+        companions=("south", "policy.toml"),  # the results as those of north, and what the script writes
         scripts={"federated.py": FEDERATED_SCRIPT},
     ),
 }

@@ -10,7 +10,7 @@ import click
 from dfact.cli.options import example, json_option, list_option, read_dataset, wants_json
 from dfact.errors import DataError
 from dfact.jobs.declarations import InputLocation
-from dfact.storage.location import Location
+from dfact.storage.location import Location, absolute
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +38,13 @@ _QUANTILES = {"min": 0.0, "5%": 0.05, "25%": 0.25, "median": 0.5, "75%": 0.75, "
     "by commas.",
     metavar="NAMES",
 )
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Read all of it, and check that every chunk and attribute is the one that was written: after a copy or a restore, for example.",
+)
 @json_option
-def info(path: Location, top: int | None, items: list[str]) -> None:
+def info(path: Location, top: int | None, items: list[str], *, verify: bool) -> None:
     """Print a summary of a dataset or a model.
 
     With --json, all items are listed.
@@ -47,26 +52,40 @@ def info(path: Location, top: int | None, items: list[str]) -> None:
     from dfact.models.catalogue import KIND
     from dfact.storage.groups import kind_at
 
+    is_model = kind_at(path) == KIND
+    verified = _verify(path, is_model=is_model) if verify else None
     if wants_json():
-        _print_document(path, is_model=kind_at(path) == KIND)
+        _print_document(path, verified, is_model=is_model)
         return
-    if kind_at(path) != KIND:
-        click.echo(dataset_text(read_dataset(path), top or 5, items))
-        return
-    if items:
+    if is_model and items:
         raise click.UsageError("--items applies to datasets; remove it, or list more items of a model with --top.")
-    click.echo(stored_model_text(path, top))
+    click.echo(stored_model_text(path, top) if is_model else dataset_text(read_dataset(path), top or 5, items))
+    if verified is not None:
+        click.echo(f"\nverified: {verified}")
 
 
-def _print_document(path: Location, *, is_model: bool) -> None:
+def _verify(path: Location, *, is_model: bool) -> str:
+    """Read all of a dataset or a model; raise StoreError unless it is what was written, and state what was compared."""
+    if not is_model:
+        from dfact.data.verification import verify_dataset
+
+        return verify_dataset(absolute(path))
+    from dfact.models.persistence import load_model
+
+    load_model(path)
+    return "every array and attribute has its digest"
+
+
+def _print_document(path: Location, verified: str | None, *, is_model: bool) -> None:
     from dfact.export.documents import dataset_document, model_document, to_json
 
     if not is_model:
-        click.echo(to_json("dataset", dataset_document(read_dataset(path))))
+        click.echo(to_json("dataset", dataset_document(read_dataset(path)) | {"verified": verified}))
         return
     from dfact.models.persistence import load_model, saved_versions
 
-    click.echo(to_json("model", {"location": path, "versions": saved_versions(path)} | model_document(load_model(path))))
+    extra = {"location": path, "versions": saved_versions(path), "verified": verified}
+    click.echo(to_json("model", extra | model_document(load_model(path))))
 
 
 def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ()) -> str:

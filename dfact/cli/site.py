@@ -137,6 +137,7 @@ def policy_text(policy: "Policy") -> str:
         ("rows in a cell of a table of two items", f"at least {policy.min_cell}, or none"),
         ("rows for each component", f"at least {policy.rows_per_component}"),
         ("share of one row in a sum of squares", f"at most {policy.max_share:g}"),
+        ("numbers about an item, as a share of its answers", f"at most {policy.max_numbers:g}"),
         ("passes", f"at most {policy.max_passes}"),
         ("lowest and highest answers", "leave" if policy.extremes else "stay; ranges come from the contract"),
         (
@@ -157,8 +158,8 @@ def policy_text(policy: "Policy") -> str:
 def log_command(file: Path, verify: bool) -> None:
     """Summarize the log FILE: what has left this site.
 
-    For each run and pass, prints the number of messages, arrays and bytes, and the fewest rows behind one. The file itself has a line
-    for each message, with the digest of each array.
+    For each run and pass, prints the number of messages, arrays and bytes, and the fewest rows behind one; then how many numbers about
+    an item have left. The file itself has a line for each message, with the digest of each array.
     """
     from dfact.federation.site_log import read_log, summarize, verify_log
 
@@ -175,6 +176,10 @@ def log_command(file: Path, verify: bool) -> None:
         click.echo(to_json("site-log", {"entries": entries}))
         return
     click.echo(table.reset_index().to_string(index=False) if len(table) else "Nothing has left.")
+    spent = next((entry for entry in reversed(entries) if "share_of_answers" in entry), None)
+    if spent is not None:
+        numbers, share = spent["numbers_about_an_item"], spent["share_of_answers"]
+        click.echo(f"Numbers about an item that have left, in all runs: {numbers:g}, {share:.2%} of its answers (max_numbers).")
 
 
 @site.command(epilog=example("dfact site contract dfact-demo/north.zarr contract.json"))

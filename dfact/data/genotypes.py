@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dfact.errors import DataError
 from dfact.lazy import pd
-from dfact.storage.arrays import read_labels, read_numbers, write_array, write_labels
+from dfact.storage.arrays import member, read_labels, read_numbers, write_array, write_labels
 
 VARIANTS = "variants"
 """Name of the group of the variants in the store."""
@@ -53,7 +53,7 @@ def write_variants(group: zarr.Group, variants: pd.DataFrame, frequency: NDArray
 
 def read_variants(group: zarr.Group, n: int) -> pd.DataFrame | None:
     """Read the table of n variants, None if the group has none; raise StoreError if a column of it is missing or damaged."""
-    if VARIANTS not in group:
+    if member(group, VARIANTS) is None:
         return None
     texts = {name: read_labels(group, f"{VARIANTS}/{name}", n) for name in _TEXTS}
     numbers = {name: read_numbers(group, f"{VARIANTS}/{name}", n) for name in _NUMBERS}

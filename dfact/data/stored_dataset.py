@@ -26,7 +26,7 @@ from dfact.data.stored_values import complete_array, open_values
 from dfact.data.weights import are_valid
 from dfact.errors import DfactError, StoreError
 from dfact.lazy import pd
-from dfact.storage.arrays import read_labels, read_numbers, write_array, write_labels
+from dfact.storage.arrays import member, read_labels, read_numbers, write_array, write_labels
 from dfact.storage.groups import attributes, open_group, update_attributes
 from dfact.storage.location import Location, parse_location
 
@@ -200,13 +200,13 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         weights=None if info["weights"] is None else pd.Series(read_numbers(group, _WEIGHTS, n), name=info["weights"], dtype=np.float64),
         replicate_weights=_read_replicates(group, info[_REPLICATES], n, path),
         genotypes=Genotypes(
-            _read_values_of_rows(group, _POPULATION, n, _POPULATION).column() if _POPULATION in group else None,
+            _read_values_of_rows(group, _POPULATION, n, _POPULATION).column() if member(group, _POPULATION) is not None else None,
             info["dropped_columns"],
             partial(read_variants, group, m),
         ),
         stored_fingerprint=info["fingerprint"],
         mode_labels=tuple(
-            read_labels(group, f"mode_{mode}", size) if f"mode_{mode}" in group else None
+            read_labels(group, f"mode_{mode}", size) if member(group, f"mode_{mode}") is not None else None
             for mode, size in enumerate(source.shape[2:], start=3)
         ),
     )

@@ -214,5 +214,8 @@ def complete_array(group: zarr.Group, name: str, path: Location) -> zarr.Array[A
     if not isinstance(array, zarr.Array):
         raise StoreError(f"{path} lacks its array {name!r}; import it again")
     if array.size and array.nchunks_initialized < array.nchunks:
-        raise StoreError(f"{path}: {name!r} has {array.nchunks_initialized} chunks, expected {array.nchunks}; import it again")
+        raise StoreError(
+            f"{path}: {name!r} has {array.nchunks_initialized} chunks, expected {array.nchunks}; import it again, or copy the lost ones "
+            "(dfact info --verify names them)"
+        )
     return array

@@ -273,7 +273,18 @@ class PartitionStates:
         """
         return self._read(self._states[number], prefix) if number in self._states else []
 
-    def names(self, number: int) -> tuple[str, ...]:
+    def split_by_names(self, run: range) -> list[range]:
+        """Split a run where the names of the arrays change, as a pass over a sample leaves arrays in its partitions only."""
+        parts, held = [range(run[0], run[0])], tuple[str, ...]()
+        for number in run:
+            names = self._names(number)
+            if names and held and names != held:
+                parts.append(range(number, number))
+            held = names or held
+            parts[-1] = range(parts[-1].start, number + 1)
+        return parts
+
+    def _names(self, number: int) -> tuple[str, ...]:
         """Return the names of the arrays that a partition's blocks have; none if it has no state."""
         stored = self._states.get(number)
         if isinstance(stored, SpilledState):

@@ -379,20 +379,9 @@ class Shard:
             if state is not None:
                 saved.append(state)
 
-        runs = [same for run in consecutive(self._done) for same in self._split_names(run)]
+        runs = [same for run in consecutive(self._done) for same in self._states.split_by_names(run)]
         self._run_items(work, [part for run in runs for part in self._split_streams(run)])
         return saved
-
-    def _split_names(self, run: range) -> list[range]:
-        """Split a run where the names of the arrays change, as a pass over a sample leaves arrays in its partitions only."""
-        parts, held = [range(run[0], run[0])], tuple[str, ...]()
-        for number in run:
-            names = self._states.names(number)
-            if names and held and names != held:
-                parts.append(range(number, number))
-            held = names or held
-            parts[-1] = range(parts[-1].start, number + 1)
-        return parts
 
     def _split_streams(self, run: range) -> list[range]:
         """Split a run into as many parts as there are threads, or fewer if they would be small."""

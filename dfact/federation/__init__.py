@@ -7,7 +7,8 @@ for a pass, and gets the total of all sites back. No code, no pass and no broadc
     policy, site_log    what may leave a site, and what has left
     carriers            how many rows carry a sum
     released            the sums that may leave
-    ledger              what a site remembers over all runs
+    ledger, row_sets    what a site remembers over all runs
+    gate                the way of sums out of a site
     settings            the parameters that a coordinator may set, with their ranges
     tasks, resources    what a coordinator may ask for, and the memory and processes that sites have for it
     sessions            passes over the rows of a site, and over none at the coordinator

@@ -170,3 +170,14 @@ def carriers_of_confounder(values: "pd.Series[float]", low: float, high: float, 
     limits = (low, high, np.nanmin(x), np.nanmax(x)) if x.size and not np.isnan(x).all() else (low, high)
     columns = np.stack([np.abs(x - limit) for limit in limits])
     return Carriers.of(columns if weights is None else columns * weights)
+
+
+def carriers_of_weights(weights: NDArray[np.float64]) -> Carriers:
+    """Return the carriers of survey weights less each of their values: sums with weights, less a multiple of those without, are theirs."""
+    w = np.sort(weights) - np.median(weights)
+    values, first = np.unique(w, return_index=True)
+    before, total, squares = np.concatenate([[0.0], np.cumsum(w)])[first], w.sum(), float(w @ w)
+    absolute = values * first - before + (total - before) - values * (len(w) - first)
+    largest = np.maximum(values - w[0], w[-1] - values) ** 2
+    about = np.maximum(squares - 2 * values * total + len(w) * values**2, largest)
+    return Carriers(absolute, about, largest)

@@ -335,7 +335,9 @@ class SitesBase:
         return model
 
     def select(self, model: Factorization, grid: Mapping[str, Any], **arguments: Any) -> Any:
-        """Choose parameters by :func:`dfact.selection.block_cross_validate` over the rows of all sites, with folds balanced by site.
+        """Choose parameters by :func:`dfact.selection.block_cross_validate` over the rows of all sites.
+
+        Each site deals its rows to blocks by its key, the same in all repeats and runs.
 
         Parameters
         ----------
@@ -344,7 +346,7 @@ class SitesBase:
         grid : dict
             Values of the parameters to choose among, by name.
         **arguments
-            ``n_blocks``, ``n_folds``, ``n_repeats``, ``rule``, ``n_restarts`` and ``random_state`` of that function, and ``weights`` of
+            ``n_blocks``, ``n_folds``, ``n_repeats``, ``rule`` and ``random_state`` of that function, and ``weights`` of
             :meth:`fit`.
 
         Returns

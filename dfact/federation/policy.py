@@ -15,13 +15,15 @@ from dfact.data.dataset import Dataset
 from dfact.data.weights import WeightSummary
 from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError, ParameterError
-from dfact.federation.carriers import Carriers, carriers_of_confounder, carriers_of_entries
-from dfact.federation.released import BY_COLUMN, COUNTS, SUMS, WITHHELD, cells_of, flatten, groups
+from dfact.federation.carriers import Carriers, carriers_of_confounder, carriers_of_entries, carriers_of_weights
+from dfact.federation.leverage import Products, leverage_of_confounders
+from dfact.federation.released import COUNTS, SUMS, WITHHELD, cells_of, flatten, groups
 from dfact.federation.settings import SETTINGS
 from dfact.federation.tasks import Task
 from dfact.lazy import pd
 
 _ROUNDING = 1e-9
+_COMBINED = 5  # times max_share is that of a row in a combination of columns, as this may be chosen to fit the row
 
 
 class WithheldError(FederationError):
@@ -66,6 +68,9 @@ class Policy:
         Number of rows for each component of a model, at least: the sums of a component that few rows have are sums over these rows.
     max_share : float
         Share of one row in a sum of squares, at most: of its factor, its answer to an item, or its value of a confounder.
+    max_numbers : float
+        Numbers about an item that leave, in all runs, at most, as a share of the answers to the item: with as many numbers as answers,
+        someone may solve for the answers.
     max_passes : int
         Number of passes over the rows whose sums leave while the site's program runs, at most.
     extremes : bool
@@ -74,6 +79,9 @@ class Policy:
         Number of refusals that the coordinator reads, in all runs, at most: each is an answer of one bit. Then the site does not join.
     max_contracts : int
         Number of different contracts that the site compares its data with, in all runs, at most.
+    max_settings : int
+        Number of settings of each model's penalties, expectile, ridge and random start, in all runs, at most: the sums of fits that differ
+        in them differ by the persons whose factor reaches a bound, or whose residual changes its sign.
     ranges : dict of str to (low, high)
         Narrower ranges of numbers that a coordinator may set, by the name of the parameter, as a table ``[ranges]``. Without, those of
         :data:`dfact.federation.settings.SETTINGS` hold.
@@ -86,10 +94,12 @@ class Policy:
     min_cell: int = 10
     rows_per_component: int = 10
     max_share: float = 0.1
+    max_numbers: float = 0.05
     max_passes: int = 10_000
     extremes: bool = False
     max_refusals: int = 20
     max_contracts: int = 1
+    max_settings: int = 1
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
@@ -112,24 +122,21 @@ class Policy:
             listed = bool(get_args(kind))
             valid = isinstance(value, list) and all(isinstance(each, str) for each in value) if listed else type(value) is kind
             if kind is float:
-                valid = type(value) in (int, float) and 0 <= value <= 1
+                valid = type(value) in (int, float) and value >= 0
             if not valid or (kind is int and value < 0):
-                names = {bool: "true or false", float: "a number from 0 to 1"}
+                names = {bool: "true or false", float: "a number of at least 0"}
                 expected = "a list of texts" if listed else names.get(kind, "a whole number of at least 0")
                 raise ParameterError(f"{name} of the policy {path} is {value!r}, expected {expected}")
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
         return cls(**values)
 
-    def check_task(self, task: Task, rows: int, n_items: int | None = None) -> None:
-        """Refuse a task that this policy does not name, or whose sums would have too few of the site's ``rows`` behind them.
-
-        Lists with a number for each item have ``n_items``.
-        """
+    def check_task(self, task: Task, rows: int) -> None:
+        """Refuse a task that this policy does not name, or whose sums would have too few of the site's ``rows`` behind them."""
         if task.kind not in self.tasks:
             raise FederationError(f"the policy forbids to {task.kind}; it allows {', '.join(self.tasks) or 'nothing'}")
         if self.models and task.model is not None and task.model not in self.models:
             raise FederationError(f"the policy forbids the model {task.model}; it allows {', '.join(self.models)}")
-        task.check_settings(self.ranges, n_items)
+        task.check_settings(self.ranges)
         needed, each = task.n_components * self.rows_per_component, rows // task.row_blocks
         if needed > rows:
             found = f"{task.n_components} components need {needed} rows with rows_per_component={self.rows_per_component} of the policy"
@@ -150,7 +157,10 @@ class Policy:
             label = str(dataset.column_labels.reshape(-1)[few[0]]) if observed.size == len(dataset.column_labels) else str(few[0])
             told = f"a column has fewer observed entries than min_rows={self.min_rows} of the policy, and more than none"
             raise WithheldError(told, f"column {label!r} has {observed[few[0]]} ({few.size} such columns); leave it out")
+        self._check_missing("an answer", n - observed, "who skipped a question")
+        self._check_missing("any answer", np.asarray(dataset.statistics.n_empty_rows), "without answers")
         for each in dataset.confounder_summaries():
+            self._check_missing("a confounder", np.asarray(each.n_missing), f"without {each.name!r}")
             counts = dict(each.levels) or {"values": each.n_rows - each.n_missing}
             for level, count in counts.items():
                 if 0 < count < self.min_rows:
@@ -159,6 +169,14 @@ class Policy:
         self._check_pairs(dataset.confounders)
         self._check_weights(dataset)
         self._check_values(dataset)
+        if dataset.confounders is not None:
+            self.check_leverage(leverage_of_confounders(dataset), "the confounders")
+
+    def _check_missing(self, lacked: str, counts: NDArray[Any], who: str) -> None:
+        """Refuse data that a few rows lack: sums over all rows less those over the others are theirs."""
+        if self._is_small(counts):
+            told = f"fewer rows than min_cell={self.min_cell} of the policy lack {lacked}, and more than none"
+            raise WithheldError(told, f"{counts[(counts > 0) & (counts < self.min_cell)].min()} {who}; leave them out, or what they lack")
 
     def _check_values(self, dataset: Dataset) -> None:
         """Refuse items that are the same for all but a few rows, and continuous confounders that are."""
@@ -195,6 +213,21 @@ class Policy:
             told = f"few rows carry the factors in {what}: min_rows={self.min_rows} or max_share={self.max_share:g} of the policy"
             raise WithheldError(told, f"column {found[0]} {found[1]}; fewer components, or a smaller penalty")
 
+    def check_products(self, products: Products, what: str) -> None:
+        """Refuse products of columns of which a combination is 0 for all rows but a few, or that are tables with cells of a few rows."""
+        self.check_leverage(products.leverage, what)
+        if self._is_small(products.cells):
+            few = int(((products.cells > 0) & (products.cells < self.min_cell)).any(axis=0).sum())
+            told = f"two items with two values have a cell of fewer rows than min_cell={self.min_cell} of the policy, in {what}"
+            raise WithheldError(told, f"{few} pairs of items have; leave out rare items, or lower min_cell if such numbers may leave")
+
+    def check_leverage(self, largest: float, what: str) -> None:
+        """Refuse products of columns if a combination of these is 0 for all rows but a few."""
+        if largest > _COMBINED * self.max_share * (1 + _ROUNDING):
+            told = f"a combination of columns is 0 for all but a few rows, in {what}: max_share={self.max_share:g} of the policy"
+            found = f"a row has {largest:.1%} of its squares, expected at most {_COMBINED * self.max_share:.0%}"
+            raise WithheldError(told, f"{found}; leave out one of two columns that are almost the same, or correct the row")
+
     def _check_weights(self, dataset: Dataset) -> None:
         """Refuse weights with which few rows decide sums over many: of all rows, or of those of a level of a confounder."""
         if dataset.weights is None:
@@ -211,6 +244,9 @@ class Policy:
             if rows.any() and (effective := WeightSummary.of(weights[rows]).effective) < self.min_rows:
                 told = f"the weights give an effective number of rows below min_rows={self.min_rows} of the policy"
                 raise WithheldError(told, f"{effective:.1f} for {group}; trim the largest weights")
+            if rows.any() and (found := self._carried(carriers_of_weights(weights[rows]), self.min_rows)) is not None:
+                told = f"few rows have other weights than the rest: min_rows={self.min_rows} or max_share={self.max_share:g} of the policy"
+                raise WithheldError(told, f"in {group}, less some constant, the weight {found[1]}; leave the weights out, or trim them")
 
     def _check_pairs(self, confounders: "pd.DataFrame | None") -> None:
         """Refuse levels of two confounders that few rows have in common: the products of confounders hold their numbers."""
@@ -218,16 +254,15 @@ class Policy:
             return
         levels = [name for name in confounders.columns if isinstance(confounders[name].dtype, pd.CategoricalDtype)]
         for first, second in combinations(levels, 2):
-            table = pd.crosstab(confounders[first], confounders[second]).to_numpy()
+            table = pd.crosstab(confounders[first].cat.codes, confounders[second].cat.codes).to_numpy()  # a missing value has a code
             if self._is_small(table):
                 told = f"levels of two confounders have fewer rows in common than min_cell={self.min_cell} of the policy"
                 raise WithheldError(told, f"{first!r} and {second!r}; merge levels")
 
-    def check_sums(self, sums: PartialSums, rows: int, what: str, broadcast: Any = None, missing: NDArray[Any] | None = None) -> None:
+    def check_sums(self, sums: PartialSums, rows: int, what: str, broadcast: Any = None) -> None:
         """Refuse sums that may not leave.
 
-        ``rows`` is the number of rows behind them, ``what`` the name of the pass, ``broadcast`` what the pass was given, and ``missing``
-        the number of rows without an entry in each column.
+        ``rows`` is the number of rows behind them, ``what`` the name of the pass, and ``broadcast`` what the pass was given.
         """
         for part, given in flatten(sums, broadcast):
             name = part.checkpoint_name or type(part).__name__
@@ -240,9 +275,6 @@ class Policy:
             if behind < self.min_rows:
                 told = f"{what} sums over fewer rows than min_rows={self.min_rows} of the policy"
                 raise WithheldError(told, f"over {behind}; rows with missing answers do not count in all sums")
-            if name in BY_COLUMN and missing is not None and self._is_small(missing):
-                told = f"{what} has sums by column, and a column lacks fewer entries than min_cell={self.min_cell} of the policy"
-                raise WithheldError(told, "the sums over all rows less these are those of the rows without; leave such columns or rows out")
             if any(map(self._is_small, cells_of(part, given))):
                 told = f"{what} has cells of fewer rows than min_cell={self.min_cell} of the policy"
                 raise WithheldError(told, f"in {SUMS[name]}, where a missing answer is a level; merge rare levels in the data of all sites")
@@ -260,29 +292,3 @@ def _ranges(found: Any, path: str | PathLike[str]) -> dict[str, tuple[float, flo
             expected = f"a table of [LOW, HIGH] by parameter, some of {', '.join(sorted(known))}"
             raise ParameterError(f"ranges of the policy {path} has {name!r} = {limits!r}, expected {expected}")
     return {name: (float(low), float(high)) for name, (low, high) in found.items()}
-
-
-class Gate:
-    """The way of sums out of a site: its policy, applied to its data.
-
-    ``missing`` are the numbers of rows without an entry in each column.
-    """
-
-    def __init__(self, policy: Policy, missing: NDArray[Any]) -> None:
-        self._policy, self._missing, self._passes = policy, missing, 0
-
-    def check(self, sums: PartialSums, rows: int, what: str, broadcast: Any = None, carriers: Carriers | None = None) -> dict[str, Any]:
-        """Refuse sums that the policy does not permit, and more passes than it permits; see :meth:`Policy.check_sums`.
-
-        Returns what the log says of them: the effective rows behind them, and the largest share of one row in a sum of squares.
-        """
-        if self._passes >= self._policy.max_passes:
-            raise FederationError(f"the policy allows {self._policy.max_passes} passes, and {what} would be one more")
-        self._policy.check_sums(sums, rows, what, broadcast, self._missing)
-        details: dict[str, Any] = {}
-        if carriers is not None and carriers.squares.size:
-            self._policy.check_carriers(carriers, what)
-            effective, share = float(carriers.effective.min()), float(carriers.shares.max())
-            details = {"effective_rows": round(min(effective, rows), 1), "largest_share": round(share, 4)}
-        self._passes += 1
-        return details

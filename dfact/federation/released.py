@@ -1,6 +1,7 @@
 """Sums that may leave a site: what they hold, and where they say how many rows are behind them."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError
 from dfact.models.binomial.growth import FigureSums
 from dfact.models.pca.passes import HeldOutSquares
+from dfact.psychometrics.correlation import Moments
 from dfact.psychometrics.item_sums import ItemSums
 from dfact.psychometrics.polychoric import Levels, PairTables
 
@@ -79,24 +81,8 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
 """The fields of sums that hold the numbers of rows behind them, which missing answers make fewer than the rows of a pass."""
 
 
-BY_COLUMN = frozenset(
-    {
-        "binomial_figures",
-        "binomial_step",
-        "bounded_nmf_differences",
-        "bounded_nmf_rows",
-        "cp_growth",
-        "expectile",
-        "expectile_growth",
-        "factor_scores",
-        "nmf_divergence",
-        "nmf_divergence_rows",
-        "pca_expectation",
-        "pca_measured_scores",
-    }
-)
-"""Sums of answers, residuals or products of row factors over the rows that have an entry in each column. Others, such as those of the
-iterations of ICQF, fill missing entries by the model, or count pairs of answers."""
+PRODUCTS = frozenset({"cp_unfolding_grams", "moments", "pca_pairs", "svd_gram", "weighted_moments"})
+"""Sums with the products of all pairs of columns, which are those of every combination of columns."""
 
 
 def check_counts(sums: PartialSums, rows: int) -> None:
@@ -126,6 +112,20 @@ def cells_of(sums: Any, broadcast: Any) -> Iterator[NDArray[Any]]:
     elif sums.checkpoint_name in ("moments", "pca_pairs", "weighted_moments"):
         counts = np.asarray(sums.counts)
         yield np.rint(counts.diagonal()[:, None] - counts)
+
+
+def arrays_of(sums: PartialSums, broadcast: Any, n_items: int) -> Iterator[tuple[NDArray[Any], int]]:
+    """Yield the arrays of sums, each with the number of items that it is about: all, or those whose pairs it has."""
+    for part, given in flatten(sums, broadcast):
+        if isinstance(part, FusedSums):
+            continue
+        about = n_items
+        if isinstance(part, Moments):
+            about = len(part.sums)
+        elif isinstance(part, PairTables) and isinstance(given, Levels):
+            about = len(given.starts) - 1
+        for field in fields(part):
+            yield np.asarray(getattr(part, field.name)), about
 
 
 def _answers_without_another(tables: PairTables, levels: Levels) -> Iterator[NDArray[Any]]:

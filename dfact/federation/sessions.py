@@ -27,9 +27,9 @@ from dfact.engine.tiles import TileStates, TileStep, n_columns, split_sums
 from dfact.errors import FederationError
 from dfact.federation.carriers import CarriedPass, Carriers, CarriersPass, is_weighted
 from dfact.federation.exchange import RECORDED, Exchange
+from dfact.federation.gate import Gate
 from dfact.federation.messages import Message, short
 from dfact.federation.packing import check_finite, check_same_shape, packed_message, unpacked
-from dfact.federation.policy import Gate
 from dfact.federation.released import check_counts
 
 P = TypeVar("P", bound=PartialSums)
@@ -137,12 +137,13 @@ class SiteSession(_FederatedSession):
 
     def _total(self, request: RunPass[P]) -> P:
         what, own = pass_name(request), self._own(request)
-        rows = self._rows(own)
-        if rows:
+        slices = self._slices(own)
+        if slices:
             sums, carriers = self._carried(own)
             sums.count_gathered()
-            details = self._gate.check(sums, rows, what, request.broadcast, carriers)
+            details = self._gate.check(sums, slices, what, request.broadcast, carriers)
             message = packed_message(sums, what)
+            rows = sum(each.stop - each.start for each in slices)
             reply = self._channel.contribute(self._steps.count, message, rows, details)
             _require_tiled(reply, request, "the checkpoint of the coordinator is ahead of this site")
             check_same_shape(reply, message)
@@ -168,21 +169,18 @@ class SiteSession(_FederatedSession):
         numbers = (number - self._first for number in request.sample)
         return replace(request, sample=tuple(number for number in numbers if number in self._partitions.numbers))
 
-    def _rows(self, request: RunPass[Any]) -> int:
-        """Return how many of the rows of this site the sums of its own request cover."""
+    def _slices(self, request: RunPass[Any]) -> list[slice]:
+        """Return the rows of this site that the sums of its own request cover."""
         p = self._partitions
-        if request.sample is None:
-            return p.source.shape[0]
-        slices = [p.layout.rows(number, number + 1) for number in request.sample]
-        return sum(rows.stop - rows.start for rows in slices)
+        return [slice(0, p.source.shape[0])] if request.sample is None else [p.layout.rows(number, number + 1) for number in request.sample]
 
     def replayed(self, sums: PartialSums) -> None:
         reply = self._channel.contribute(self._steps.count, RECORDED)
         if reply.fields.get("kind") == "send":  # the coordinator has lost the total
             rows = self._partitions.source.shape[0]
             total = self._with_tiled(sums)
-            self._gate.check(total, rows, "recorded")
-            self._channel.contribute(self._steps.count, packed_message(total, "recorded"), rows)
+            details = self._gate.check(total, [slice(0, rows)], "recorded")
+            self._channel.contribute(self._steps.count, packed_message(total, "recorded"), rows, details)
         self._steps.count += 1
 
     def _run_step(self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str, sums: Mapping[str, NDArray[Any]]) -> PartialSums:

@@ -1,7 +1,9 @@
 """The parameters that a coordinator may set across sites, by model: numbers and names in ranges, and no array with a value by row.
 
 A parameter that is not listed has its default. Each entry has been reviewed for what it can single out: loadings to start from would
-choose the person whose factor is highest, variances or batches by row the rows themselves.
+choose the person whose factor is highest, variances or batches by row the rows themselves. Bounds of factors and loadings, and an ℓ1
+penalty of NMF, would take the factor of one person alone, and random loadings with a seed the same by trying seeds. Numbers have few
+digits: two fits that hardly differ have sums that differ by the few persons for whom the change decides.
 """
 
 from collections.abc import Mapping
@@ -25,32 +27,22 @@ class Setting:
     high: float = -inf
     """Ends of the range of a number; empty if no number may be set."""
     whole: bool = False
-    unbounded: bool = False
-    """Whether infinity is a value, which stands for no limit."""
-    by_item: bool = False
-    """Whether a list with a number for each item may be set, too."""
-    pair: bool = False
-    """Whether the value is a pair of such values."""
+    digits: int = 1
+    """Significant digits of a number that is not whole, at most."""
+    decides: bool = False
+    """Whether the value decides whose factor or residual is at a bound, so that fits with many values could tell of a person."""
 
     def within(self, low: float, high: float) -> "Setting":
         """Return the setting with the part of its range that a policy permits."""
-        return replace(self, low=max(self.low, low), high=min(self.high, high), unbounded=self.unbounded and high == inf)
+        return replace(self, low=max(self.low, low), high=min(self.high, high))
 
-    def permits(self, value: Any, n_items: int | None) -> bool:
-        """Return whether a value, as JSON holds it, may be set; without a number of items, lists of any length may."""
+    def permits(self, value: Any) -> bool:
+        """Return whether a value, as JSON holds it, may be set."""
         if value is None or isinstance(value, (str, bool)):
             return any(value is name or (isinstance(value, str) and value == name) for name in self.names)
-        if self.pair:
-            one = replace(self, pair=False)
-            return isinstance(value, (list, tuple)) and len(value) == 2 and all(one.permits(each, n_items) for each in value)
-        if self.by_item and isinstance(value, (list, tuple)):
-            return n_items in (None, len(value)) and all(map(self._in_range, value))
-        return self._in_range(value)
-
-    def _in_range(self, value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
+        if not isinstance(value, int if self.whole else (int, float)) or not self.low <= value <= self.high:
             return False
-        return self.unbounded if value == inf else self.low <= value <= self.high
+        return self.whole or float(f"{value:.{self.digits - 1}e}") == value
 
     @property
     def expected(self) -> str:
@@ -58,50 +50,50 @@ class Setting:
         parts = [", ".join(map(repr, self.names))] if self.names else []
         if self.low <= self.high:
             kind = "a whole number" if self.whole else "a number"
-            kind = f"{kind} from {self.low:g} to {self.high:g}{' or infinity' if self.unbounded else ''}"
-            kind += ", or one for each item" if self.by_item else ""
-            parts.append(f"a pair, each {kind}" if self.pair else kind)
+            digits = "" if self.whole else f" of {self.digits} digit{'s' if self.digits > 1 else ''}"
+            parts.append(f"{kind}{digits} from {self.low:g} to {self.high:g}")
         return " or ".join(parts) or "its default"
 
 
-def _names(*names: str | bool | None) -> Setting:
-    return Setting(names)
+def _names(*names: str | bool | None, decides: bool = False) -> Setting:
+    return Setting(names, decides=decides)
 
 
-def _number(low: float, high: float, *names: str | None, **others: bool) -> Setting:
-    return Setting(names, low, high, **others)
+def _number(low: float, high: float, *names: str | None, whole: bool = False, digits: int = 1, decides: bool = False) -> Setting:
+    return Setting(names, low, high, whole, digits, decides)
 
 
-_COMPONENTS, _SEED = _number(1, 10_000, whole=True), _number(0, _MAX_SEED, None, whole=True)
+_MOST_COMPONENTS = 10_000
+_SEED, _START = _number(0, _MAX_SEED, None, whole=True), _number(0, _MAX_SEED, None, whole=True, decides=True)
+_BOUNDED = {"n_components": _number(2, _MOST_COMPONENTS, whole=True)}
+"""With one component the sums of a fit are those of all rows, which other sums tell, less those of the rows whose factor is at a bound."""
 _ITERATIVE = {
-    "n_components": _COMPONENTS,
+    "n_components": _number(1, _MOST_COMPONENTS, whole=True),
     "max_iter": _number(1, MOST_ITERATIONS, whole=True),
     "tol": _number(0, 1),
     "dtype": _names("float32", "float64", None),
 }
-_YES_OR_NO, _STARTS = _names(True, False), _names("nndsvd", "random")
+_YES_OR_NO = _names(True, False)
 
 SETTINGS: Mapping[str, Mapping[str, Setting]] = {
     "ICQF": _ITERATIVE
+    | _BOUNDED
     | {
-        "beta": _number(0, 1),
-        "penalty": _names("l1", "l2"),
+        "beta": _number(0, 1, decides=True),
+        "penalty": _names("l1", "l2", decides=True),
         "solver": _names("mm", "admm"),
         "subproblem_solver": _names("cd", "fista"),
         "rho": _number(0.1, 100, "adaptive"),
-        "w_max": _number(0.01, 1000, unbounded=True),
-        "q_max": _number(0.01, 1e6, None, by_item=True, unbounded=True),
-        "bounds": _number(0, 1e6, None, by_item=True, unbounded=True, pair=True),
-        "init": _STARTS,
+        "init": _names("nndsvd"),
         "random_state": _SEED,
     },
     "NMF": _ITERATIVE
+    | _BOUNDED
     | {
-        "loss": _names("frobenius", "kullback-leibler"),
-        "alpha_W": _number(0, 1),
-        "alpha_H": _number(0, 1, "same"),
-        "l1_ratio": _number(0, 1),
-        "init": _STARTS,
+        "loss": _names("frobenius", "kullback-leibler", decides=True),
+        "alpha_W": _number(0, 1, decides=True),
+        "alpha_H": _number(0, 1, "same", decides=True),
+        "init": _names("nndsvd"),
         "random_state": _SEED,
     },
     "FactorAnalysis": _ITERATIVE
@@ -109,7 +101,7 @@ SETTINGS: Mapping[str, Mapping[str, Setting]] = {
         "method": _names("minres"),
         "correlation": _names("pearson", "polychoric"),
         "rotation": _names("promax", "promax-spss", "oblimin", "varimax", None),
-        "kappa": _number(1, 10),
+        "kappa": _number(1, 10, digits=2),
         "kaiser": _names(True, False, None),
         "missing": _names("pairwise", "listwise"),
     },
@@ -121,24 +113,26 @@ SETTINGS: Mapping[str, Mapping[str, Setting]] = {
         "missing": _names("em", "mean"),
     },
     "ExpectileMF": _ITERATIVE
+    | _BOUNDED
     | {
-        "tau": _number(0.02, 0.98),
-        "ridge": _number(1e-12, 1000),
+        "tau": _number(0.02, 0.98, digits=2, decides=True),
+        "ridge": _number(1e-12, 1000, decides=True),
         "solver": _names("exact", "surrogate", None),
         "init": _names("svd", "random"),
         "orthogonalize": _YES_OR_NO,
-        "random_state": _SEED,
+        "random_state": _START,
     },
     "ElasticCP": _ITERATIVE
+    | _BOUNDED
     | {
-        "lam": _number(0, 10),
-        "l1_ratio": _number(0, 1),
-        "nonnegative": _YES_OR_NO,
+        "lam": _number(0, 10, decides=True),
+        "l1_ratio": _number(0, 1, decides=True),
+        "nonnegative": _names(True, False, decides=True),
         "missing": _names("auto", "fill", "exact"),
-        "slice_variances": _names("estimate", None),
+        "slice_variances": _names("estimate", None, decides=True),
         "init": _names("auto", "random", "svd"),
         "n_init": _number(1, MOST_STARTS, whole=True),
-        "random_state": _SEED,
+        "random_state": _START,
     },
     "Admixture": _ITERATIVE
     | {
@@ -150,12 +144,12 @@ SETTINGS: Mapping[str, Mapping[str, Setting]] = {
 """The models that can be fitted across sites, with the parameters that a coordinator may set."""
 
 
-def check_setting(model: str, name: str, value: Any, ranges: Mapping[str, tuple[float, float]], n_items: int | None) -> None:
+def check_setting(model: str, name: str, value: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
     """Raise FederationError unless a coordinator may set a parameter of a model to a value, within the ``ranges`` of a policy."""
     setting = SETTINGS[model].get(name)
     if setting is None:
         raise FederationError(f"a task has the parameter {short(name)}, which {model} takes from no coordinator; leave it at its default")
     if name in ranges:
         setting = setting.within(*ranges[name])
-    if not setting.permits(value, n_items):
+    if not setting.permits(value):
         raise FederationError(f"{name} of a task is {short(value)}, expected {setting.expected}, which is what a coordinator may set")

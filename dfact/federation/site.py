@@ -21,9 +21,10 @@ from dfact.engine.memory_plan import WorkerResources
 from dfact.errors import DfactError, FederationError, StoreError
 from dfact.federation.coordinator import UNKNOWN_RUN, models_of, record_sites
 from dfact.federation.description import Description
+from dfact.federation.gate import Gate
 from dfact.federation.ledger import Ledger
 from dfact.federation.messages import Message, short
-from dfact.federation.policy import Gate, Policy, WithheldError, words_that_leave
+from dfact.federation.policy import Policy, WithheldError, words_that_leave
 from dfact.federation.resources import Resources
 from dfact.federation.sessions import SiteExecutor
 from dfact.federation.site_log import SiteLog
@@ -88,23 +89,27 @@ class Site:
         """Names of the runs that have ended here by their checkpoints, which are kept until the coordinator has the result, too."""
         self._workers: WorkerResources | None = None
         """The processes of the executor when this site joined."""
-        self._gate = Gate(self._policy, dataset.shape[0] - dataset.statistics.observed)
+        self._gate = Gate(self._policy, self._ledger, dataset)
 
     def join(self) -> None:
         """Check the data against the policy, describe it to the coordinator, and check it against the contract."""
         try:
             self._ledger.require_refusals_left(self._policy.max_refusals)
             self._join()
-        except DfactError as error:
+        except Exception as error:
             if not isinstance(error, StoreError):
                 self._ledger.count_refusal()
             self._send({"kind": "refused", "text": words_that_leave(error)})
-            raise
+            if isinstance(error, DfactError):
+                raise
+            raise FederationError(f"site {self._name} has failed to join: {type(error).__name__}: {error}") from error
 
     def _join(self) -> None:
         self._policy.check_data(self._dataset)
         self._check_contract(self._connection.call(Message({"kind": "contract"})))
+        self._gate.admit_data()
         description = Description.of(self._name, self._dataset, extremes=self._policy.extremes)
+        description = replace(description, fingerprint=self._ledger.keyed(self._dataset.fingerprint))
         message = description.message("description")
         self._workers = self._executor.workers(self._memory_limit)
         fields = {
@@ -178,7 +183,7 @@ class Site:
         for name in ("run", "task", *resources.as_fields()):
             fields.pop(name, None)
         self._log.run = f"{short(number)[1:-1]} {task.kind} {task.model or ''}".strip()
-        self._policy.check_task(task, self._dataset.shape[0], self._dataset.statistics.observed.size)
+        self._policy.check_task(task, self._dataset.shape[0])
         pooled = Description.from_message(Message(fields, run.arrays))
         if (self._name, self._dataset.shape[0]) not in pooled.sites:
             raise FederationError(f"the coordinator's sites do not name the {self._dataset.shape[0]} rows of {self._name}")
@@ -190,7 +195,10 @@ class Site:
         channel = _RunChannel(self._connection, number)
         executor = SiteExecutor(self._executor, self._own_workers(self._workers, resources), resources.planned(), channel, self._gate)
         checkpoint = self._checkpoint(task, pooled)
-        runtime = {} if checkpoint is None else {"checkpoint": checkpoint}
+        runtime: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
+        blocks = self._gate.admit_task(task)
+        if blocks is not None:
+            runtime["blocks"] = {[name for name, _ in pooled.sites].index(self._name): blocks}
         with _Beats(self._connection):
             result = task.run(pooled.dataset(self._name, self._dataset), executor, **runtime)
         channel.end(record_sites(result, pooled))

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -102,16 +103,25 @@ class Task:
         if self.model is not None:
             self.check_settings({})
         if self.kind == "select":
-            fits = self._size("n_repeats", 1) * self._size("n_folds", 10) * (1 + self._size("n_restarts", 0))
+            fits = self._size("n_repeats", 1) * self._size("n_folds", 10)
             if self.row_blocks < 1 or fits * prod(map(len, grid.values())) > _MAX_FITS:
                 raise FederationError(f"a task to select has {self.row_blocks} blocks of rows and more than {_MAX_FITS} fits, or none")
 
-    def check_settings(self, ranges: Mapping[str, tuple[float, float]], n_items: int | None = None) -> None:
+    def check_settings(self, ranges: Mapping[str, tuple[float, float]]) -> None:
         """Refuse parameters that a coordinator may not set, or not to these values; see :data:`dfact.federation.settings.SETTINGS`."""
         if self.model is None:
             return
         for name, value in [*self.parameters.items(), *((name, value) for name, values in self.grid.items() for value in values)]:
-            check_setting(self.model, name, value, ranges, n_items)
+            check_setting(self.model, name, value, ranges)
+
+    def deciding_settings(self) -> Iterator[dict[str, Any]]:
+        """Yield the values with which models are fitted of the parameters that :attr:`Setting.decides` marks."""
+        if self.model is None:
+            return
+        model = self._class()()
+        names = [name for name, setting in SETTINGS[self.model].items() if setting.decides]
+        for values in product(*(self._values(name, model) for name in names)):
+            yield dict(zip(names, values, strict=True))
 
     def _class(self) -> type[Factorization]:
         cls: type[Factorization] = getattr(dfact, str(self.model))
@@ -187,9 +197,12 @@ def _fit(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, Any]) -
 
 
 def _select(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, Any]) -> Any:
-    # Folds are balanced by site, since no process has the confounders of all rows.
-    site = np.repeat(np.arange(len(dataset.source.segments)), dataset.source.segments)
-    return block_cross_validate(task.estimator(executor), dataset, **task.settings, **runtime, stratify=site, in_memory=False)
+    # Each site has drawn the blocks of its rows, which no other process knows; here are placeholders for those of other sites.
+    own = runtime.get("blocks", {})
+    blocks = [own.get(number, np.arange(rows) % task.row_blocks) for number, rows in enumerate(dataset.source.segments)]
+    drawn: dict[str, Any] = {"groups": np.concatenate(blocks), "stratify": np.zeros(dataset.shape[0]), "in_memory": False}
+    settings = {**task.settings, **{name: value for name, value in runtime.items() if name != "blocks"}, **drawn}
+    return block_cross_validate(task.estimator(executor), dataset, **settings)
 
 
 def _describe(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, Any]) -> Any:
@@ -204,7 +217,7 @@ _RUN: Mapping[str, Callable[[Task, Dataset, Any, dict[str, Any]], Any]] = {"fit"
 
 ARGUMENTS: Mapping[str, set[str]] = {
     "fit": {"weights"},
-    "select": {"grid", "n_blocks", "n_folds", "n_repeats", "rule", "n_restarts", "random_state", "weights"},
+    "select": {"grid", "n_blocks", "n_folds", "n_repeats", "rule", "random_state", "weights"},
     "describe": {"scales", "keys", "correlation", "missing", "group_factors", "interval", "weights"},
 }
 """The arguments that a coordinator may set: none of them is a path."""

@@ -4,13 +4,13 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
-from dfact.errors import DfactError
 from dfact.jobs.job_file import Step
 from dfact.jobs.kubernetes import STORES, PlannedWorkers, locations_of
 from dfact.storage.location import parse_location
@@ -232,23 +232,24 @@ def write_manifests(folder: Path, job: Path, components: Sequence[str], manifest
     """Write the manifests, a copy of the job file, and copies of the base and the components into a folder.
 
     The folder's ``kustomization.yaml`` is removed first and written last: without it ``kubectl`` refuses the folder. Earlier copies of
-    the base and the components are removed, other files are kept.
+    the base and the components are removed, other files are kept. Of several writers, each waits for those of the same host.
+
+    Raises
+    ------
+    StoreError
+        They cannot be written, or another writer is at work in the folder or has been faster.
     """
     import yaml
 
-    from dfact.storage.files import atomic_file
+    from dfact.storage.replacement import written_beside
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / _KUSTOMIZATION).unlink(missing_ok=True)
+    last = folder / _KUSTOMIZATION
+    with written_beside(last, "file", partial(Path.touch, exist_ok=False), partial(last.unlink, missing_ok=True)) as unfinished:
         for part in ("base", "components"):
             if (folder / part).exists():
                 shutil.rmtree(folder / part)
         for part in ("base", *(f"components/{component}" for component in components)):
             shutil.copytree(MANIFESTS / "kubernetes" / part, folder / part)
         (folder / "job.toml").write_bytes(job.read_bytes())
-        for name in sorted(manifests, key=lambda name: name == _KUSTOMIZATION):
-            with atomic_file(folder / name, overwrite=True) as path:
-                path.write_text(yaml.safe_dump(manifests[name], sort_keys=False))
-    except OSError as error:
-        raise DfactError(f"cannot write the manifests to {folder}: {error}") from error
+        for name, manifest in manifests.items():
+            (unfinished if name == _KUSTOMIZATION else folder / name).write_text(yaml.safe_dump(manifest, sort_keys=False))

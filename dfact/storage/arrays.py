@@ -66,7 +66,7 @@ def member(group: zarr.Group, name: str) -> zarr.Array[Any] | zarr.Group | None:
 
     Zarr casts the fill value of damaged metadata to the type of the array, for which it may be too large: that is an error.
     """
-    with np.errstate(over="raise"):
+    with read_errors(f"array {name!r} of {group.store}"), np.errstate(over="raise"):
         return group.get(name)
 
 
@@ -116,8 +116,7 @@ def write_labels(group: zarr.Group, name: str, labels: NDArray[Any], dimension: 
 def read_array(group: zarr.Group, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
     """Read all of an array. Its shape must be the given one: damaged metadata may describe an array larger than any memory."""
     where = f"array {name!r} of {group.store}"
-    with read_errors(where):
-        array = member(group, name)
+    array = member(group, name)
     if not isinstance(array, zarr.Array) or array.shape != shape:
         raise StoreError(f"{where} is {array}, expected shape {shape}; write the store again")
     with read_errors(where):

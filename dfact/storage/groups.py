@@ -28,6 +28,7 @@ from dfact.storage.replacement import (
     writers_of,
     written_beside,
 )
+from dfact.storage.seals import read_seal
 from dfact.storage.versions import (
     ATTRIBUTE,
     current_version,
@@ -242,6 +243,7 @@ def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
         raise StoreError(f"{location} holds a dfact {stored.get('kind')}, expected a {kind}")
     if stored.get("complete") is not True:
         raise StoreError(f"{location} is incomplete: its writer was interrupted; write it again")
+    group.store.seal = read_seal(location, stored)  # type: ignore[attr-defined]  # of both stores that open_store returns
     return group
 
 

@@ -20,10 +20,10 @@ from zarr.storage import LocalStore, ObjectStore
 from dfact.errors import StoreError
 from dfact.monitoring import metrics
 from dfact.storage.location import SCHEMES, Location
+from dfact.storage.seals import Seal, check_read
 
 T = TypeVar("T")
 
-_METADATA = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")  # Zarr probes for these, so they may be missing
 _PLAIN_KEY = re.compile(r"[^/\\:]+(/[^/\\:]+)*")
 """Keys that name nothing outside of the store's folder on any operating system, if no part is ``..``."""
 _ENVIRONMENT = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
@@ -61,12 +61,6 @@ _CERTIFICATE_REASONS = {
 }
 
 
-def _require_metadata(key: str) -> None:
-    """Raise StoreError if the missing key is a chunk."""
-    if not key.endswith(_METADATA):
-        raise StoreError(f"its chunk {key} is missing")
-
-
 class ContainedLocalStore(LocalStore):
     """A local folder, whose links do not lead out of it: a store of others could have some to files that are not theirs."""
 
@@ -99,10 +93,13 @@ def link_error(path: Path) -> StoreError:
 class StrictLocalStore(ContainedLocalStore):
     """A local folder to which dfact has written all chunks, so that a missing one is an error when it is read."""
 
+    seal: Seal | None = None
+    """The parts that the store must have when it is read; None if they are not known."""
+
     async def get(self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None) -> Buffer | None:
         value = await super().get(key, prototype, byte_range)
-        if value is None and self.read_only:
-            _require_metadata(key)
+        if self.read_only:
+            check_read(self.seal, key, value, byte_range)
         return value
 
 
@@ -112,15 +109,17 @@ class StrictObjectStore(ObjectStore[Any]):
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         super().__init__(object_client(url), read_only=read_only)
         self.url = url
+        self.seal: Seal | None = None  # as in a local store
 
     def with_read_only(self, read_only: bool = False) -> Self:
         return type(self)(self.url, read_only=read_only)
 
     def __getstate__(self) -> dict[Any, Any]:
-        return {"url": self.url, "read_only": self.read_only}
+        return {"url": self.url, "read_only": self.read_only, "seal": self.seal}
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         type(self).__init__(self, state["url"], read_only=state["read_only"])
+        self.seal = state["seal"]
 
     def __str__(self) -> str:
         return self.url
@@ -129,8 +128,8 @@ class StrictObjectStore(ObjectStore[Any]):
         with self.object_errors(key):
             value = await super().get(key, prototype, byte_range)
         metrics.add(store_read_bytes=len(value or ()))
-        if value is None and self.read_only:
-            _require_metadata(key)
+        if self.read_only:
+            check_read(self.seal, key, value, byte_range)
         return value
 
     async def exists(self, key: str) -> bool:

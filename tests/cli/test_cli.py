@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import shlex
 import shutil
 import signal
@@ -210,6 +211,19 @@ def test_info_of_a_dataset(data: Path, capsys: pytest.CaptureFixture[str]) -> No
         "1 chunk(s) of 2048 × 12",
     ):
         assert expected in text
+
+
+def test_info_verifies(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path, expected in ((data, "arrays and all attributes are those that were written"), (model, "array and attribute has its digest")):
+        assert main(["info", str(path), "--verify", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["verified"].endswith(expected)
+        assert main(["info", str(path), "--verify"]) == 0
+        assert re.search(rf"\nverified: .*{expected}\n$", capsys.readouterr().out)
+        copy = Path(shutil.copytree(path, tmp_path / path.name))
+        chunk = next(each for each in sorted(copy.rglob("*")) if each.is_file() and each.name != "zarr.json")
+        chunk.write_bytes(chunk.read_bytes()[:-1] + b"\0")
+        assert main(["info", str(copy), "--verify"]) == 1
+        assert str(chunk.relative_to(copy).parts[0]) in capsys.readouterr().err
 
 
 def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:

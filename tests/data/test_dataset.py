@@ -30,6 +30,7 @@ from dfact.data.stored_dataset import write_metadata
 from dfact.data.stored_values import DenseWriter
 from dfact.storage import replacement
 from dfact.storage.groups import create_group
+from tests.cases import unseal
 from tests.suites.zarr_store import ZarrStoreSuite
 
 SEEDS = [0, 1]
@@ -83,6 +84,12 @@ class TestLocalStore(ZarrStoreSuite):
 
     def remove(self, location: str) -> None:
         Path(location).unlink()
+
+    def content(self, location: str) -> bytes:
+        return Path(location).read_bytes()
+
+    def replace(self, location: str, content: bytes) -> None:
+        Path(location).write_bytes(content)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -287,6 +294,8 @@ def originals(tmp_path_factory):
         patch.setattr(values_module, "_CHUNK_ENTRIES", 50)
         patch.setattr(values_module, "_INDPTR_CHUNK", 40)
         import_array(sparse_answers(0), folder / "s.zarr", **full(0))
+    for path in folder.iterdir():
+        unseal(path)
     return folder
 
 

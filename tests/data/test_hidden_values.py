@@ -1,5 +1,7 @@
 """Hidden values are missing, whatever hides them and wherever they enter: a mask, a null, a declared code, None."""
 
+import importlib
+import importlib.util
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from typing import Any
 import dask
 import dask.array as da
 import dask.dataframe as dd
+import h5py
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -108,6 +111,19 @@ def stored(**attributes: Any) -> Any:
     return array
 
 
+def of_file(**attributes: Any) -> Any:
+    """An open dataset of an HDF5 file, which lies in memory."""
+    dataset = h5py.File(f"{next(_names)}.h5", "w", driver="core", backing_store=False).create_dataset("X", data=coded().to_numpy())
+    dataset.attrs.update(attributes)
+    return dataset
+
+
+def polars() -> Any:
+    if importlib.util.find_spec("polars") is None:
+        pytest.skip("polars is not installed: pip install 'dfact[test]'")
+    return importlib.import_module("polars")
+
+
 def wider() -> Any:
     whole = np.ma.masked_all((2 * N, M + 3))
     whole[::2, 1 : M + 1] = masked(DOUBLE)
@@ -170,6 +186,9 @@ INPUTS: dict[str, tuple[Callable[[], Any], type[np.floating]]] = {
     "a DataArray with _FillValue": (lambda: coded(_FillValue=np.int16(CODE)), SINGLE),
     "a lazy DataArray with missing_value": (lambda: coded(missing_value=CODE).chunk({"row": 16}), SINGLE),
     "a Zarr array with _FillValue": (lambda: stored(_FillValue=CODE), SINGLE),
+    "an open dataset of h5py with _FillValue": (lambda: of_file(_FillValue=np.int16(CODE)), SINGLE),
+    "a frame of polars": (lambda: polars().from_arrow(table()), DOUBLE),
+    "a lazy frame of polars": (lambda: polars().from_arrow(table()).lazy(), DOUBLE),
     "an array of a file with a code": (lambda: LabelledArray(masked(np.int16).data, missing=(CODE, 1e9)), SINGLE),
     "a masked array of a file": (lambda: LabelledArray(masked(np.int16)), SINGLE),
     "masked blocks": (lambda: da.from_array(masked(DOUBLE), chunks=(16, M)), DOUBLE),
@@ -315,6 +334,7 @@ COLUMNS: dict[str, Callable[[NDArray[Any]], Any]] = {
     "an array of Arrow": lambda values: pa.array(hidden_rows(values.tolist(), None)),
     "chunks of Arrow": lambda values: pa.chunked_array([hidden_rows(values.tolist(), None)[:9], hidden_rows(values.tolist(), None)[9:]]),
     "a dictionary of Arrow": lambda values: pa.array(hidden_rows(values.tolist(), None)).dictionary_encode(),
+    "a series of polars": lambda values: polars().Series(hidden_rows(values.tolist(), None)),
     "a DataArray": lambda values: xr.DataArray(masked_rows(values)),
     "masked blocks": lambda values: da.from_array(masked_rows(values), chunks=16),
 }
@@ -546,6 +566,16 @@ def test_masked_entries_of_a_sparse_matrix_are_missing() -> None:
 def test_a_declared_code_that_the_type_cannot_hold_hides_nothing() -> None:
     X = xr.DataArray(np.array([[25, 1], [2, 3]], np.uint8), attrs={"_FillValue": -999.0, "missing_value": 231.5})  # -999 wraps to 25
     np.testing.assert_array_equal(as_arrays(X).data, X.data, strict=True)
+
+
+def test_open_datasets_of_h5py_are_labels_and_weights(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["weights"], file["X"] = WEIGHTS, ANSWERS
+        file.create_dataset("labels", data=[f"p{i}" for i in range(N)], dtype=h5py.string_dtype())
+        dataset = dfact.import_array(file["X"], tmp_path / "d.zarr", weights=file["weights"], row_labels=file["labels"])
+    assert dataset.weights is not None
+    np.testing.assert_array_equal(dataset.weights, WEIGHTS)
+    assert list(dataset.row_labels)[:2] == ["p0", "p1"]
 
 
 def test_a_code_of_a_zarr_array_becomes_that_of_the_dataset() -> None:

@@ -20,6 +20,7 @@ from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.data.validation import first_outside, locate_outside
 from dfact.engine.partitions import partitions
 from dfact.linalg.svd import zero_filled
+from tests.cases import unseal
 from tests.conftest import CutRows, planted_answers
 
 SEEDS = [0, 1]
@@ -110,6 +111,7 @@ def test_import_keeps_the_implicit_value(tmp_path: Path, seed: int) -> None:
 def test_unknown_implicit_value_in_a_store_is_refused(tmp_path: Path) -> None:
     X, expected = partly_stored(0)
     before = dfact.import_array(X, tmp_path / "x.zarr")
+    unseal(tmp_path / "x.zarr")
     values = zarr.open_group(tmp_path / "x.zarr", mode="r+")["values"]
     assert values.attrs["implicit"] == "zero"
     after = dfact.open_dataset(tmp_path / "x.zarr")

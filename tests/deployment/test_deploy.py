@@ -483,6 +483,28 @@ def test_manifests_that_are_written_again_have_no_parts_of_earlier_ones(job: Pat
     assert (folder / "notes.txt").read_text() == "mine"
 
 
+def test_a_second_writer_of_manifests_leaves_those_of_the_first(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    second: list[int] = []
+    copy_tree = shutil.copytree
+
+    def copy_and_begin_again(source: Path, target: Path, *others: Any, **options: Any) -> None:
+        if not second:
+            second.append(0)
+            assert not (target.parent / "kustomization.yaml").exists()
+            second[0] = deploy(job, *SIZED, "--overwrite")[0]
+        copy_tree(source, target, *others, **options)
+
+    deploy(job, *SIZED, "--driver-cpu", "1")
+    monkeypatch.setattr("dfact.jobs.kustomization.shutil.copytree", copy_and_begin_again)
+    code, folder = deploy(job, *SIZED, "--driver-cpu", "1", "--overwrite")
+    assert (code, second) == (0, [1])
+    assert "kustomization.yaml is being written by process" in capfd.readouterr().err
+    assert (folder / "components" / "workers").is_dir()
+    assert not list(folder.glob("*.incomplete-*"))
+
+
 def test_failed_deploy_leaves_nothing_that_kubectl_accepts(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, folder = deploy(job, *SIZED)
     with monkeypatch.context() as context:

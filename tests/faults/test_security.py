@@ -26,6 +26,7 @@ from dfact.models.persistence import annotate_model
 from dfact.storage.folder_owners import host
 from dfact.storage.groups import ATTRIBUTE
 from dfact.storage.input_files import InputFolder, open_input
+from tests.cases import unseal
 from tests.conftest import planted_answers
 from tests.data.test_genotypes import write_vcf_zarr
 
@@ -84,7 +85,10 @@ def test_pickles_in_numpy_files_are_refused(tmp_path: Path) -> None:
 
 
 def planted_dataset(path: Path) -> dfact.Dataset:
-    return dfact.import_array(planted_answers(N, M, 2, 0).astype(np.uint8), path, row_labels=[f"p{i}" for i in range(N)])
+    """A dataset without a seal, as a stranger can write one."""
+    dfact.import_array(planted_answers(N, M, 2, 0).astype(np.uint8), path, row_labels=[f"p{i}" for i in range(N)])
+    unseal(path)
+    return dfact.open_dataset(path)
 
 
 def test_store_with_pickles_is_refused(tmp_path: Path) -> None:
@@ -147,6 +151,7 @@ def test_missing_attributes_of_a_dataset_are_refused(tmp_path: Path, name: str) 
     frame = pd.DataFrame({"age": np.arange(N) + 0.5, "sex": ["f", "m"] * (N // 2)})
     written = dfact.import_array(planted_answers(N, M, 2, 0), tmp_path / "d.zarr", confounders=frame)
     pd.testing.assert_frame_equal(dfact.open_dataset(tmp_path / "d.zarr").confounders, written.confounders)
+    unseal(tmp_path / "d.zarr")
     document = tmp_path / "d.zarr" / "zarr.json"
     tree = json.loads(document.read_text())
     del tree["attributes"][ATTRIBUTE][name]

@@ -10,11 +10,13 @@ import dfact
 from dfact.data.coerce import as_dataset
 from dfact.federation.contract import read_contract, write_contract
 from dfact.federation.in_process import InProcessSites
+from dfact.federation.ledger import Ledger
 from dfact.federation.policy import Policy
+from dfact.federation.row_sets import deal_rows
 from tests.cases import further_unless
 from tests.federation.conftest import NAMES, SIZES, stored_sites
 
-OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
+OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9)
 MODELS: dict[str, Any] = {
     "icqf": lambda: dfact.ICQF(4, max_iter=5),
     "admm": lambda: dfact.ICQF(3, solver="admm", max_iter=5),
@@ -83,10 +85,13 @@ def test_selections_and_descriptions_have_the_same_bits(tmp_path: Path) -> None:
     data = stored_sites(tmp_path)
     whole, model = dfact.concatenate(list(data.values())), dfact.ICQF(max_iter=5, random_state=0, executor="inline")
     settings: Any = {"grid": {"n_components": [2, 3]}, "n_blocks": (3, 3), "n_folds": 3, "random_state": 3}
-    with InProcessSites(data, policy=OPEN) as sites:
+    logs = {name: tmp_path / f"{name}.jsonl" for name in NAMES}
+    with InProcessSites(data, policy=OPEN, logs=logs) as sites:
         found = sites.select(dfact.ICQF(max_iter=5, random_state=0), **settings)
         described = sites.describe()
-    expected = dfact.selection.block_cross_validate(model, whole, **settings, stratify=np.repeat(NAMES, SIZES), in_memory=False)
+    blocks = [deal_rows(data[name].row_labels, Ledger(logs[name]).key, 3) for name in NAMES]
+    drawn = {"groups": np.concatenate(blocks), "stratify": np.zeros(sum(SIZES))}
+    expected = dfact.selection.block_cross_validate(model, whole, **settings, **drawn, in_memory=False)
     assert found.table.drop(columns="seconds").equals(expected.table.drop(columns="seconds"))
     assert described.items.equals(dfact.describe(whole, executor="inline").items)
 
@@ -138,7 +143,9 @@ def test_ranges_of_the_contract_take_the_place_of_lowest_and_highest_answers(tmp
     write_contract(data["east"], tmp_path / "contract.json")
     contract = read_contract(tmp_path / "contract.json")
     pooled = dfact.ICQF(3, max_iter=4, executor="inline").fit(dfact.concatenate(list(data.values())))
-    with InProcessSites(data, policy=Policy(min_cell=1, min_rows=3, max_share=1.0), contract=contract, keep_bytes=True) as sites:
+    with InProcessSites(
+        data, policy=Policy(min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9), contract=contract, keep_bytes=True
+    ) as sites:
         found = sites.fit(dfact.ICQF(3, max_iter=4))
         assert sites.failures == {}
     np.testing.assert_array_equal(found.components_, pooled.components_)
@@ -149,7 +156,7 @@ def test_rows_without_answers_are_counted_without_their_labels() -> None:
     parts = {name: rng.integers(0, 4, (80, 12)).astype(np.float32) for name in NAMES}
     parts["north"][:12] = np.nan
     with (
-        InProcessSites(parts, policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)) as sites,
+        InProcessSites(parts, policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9)) as sites,
         pytest.warns(UserWarning, match="12 rows have no observed"),
     ):
         sites.fit(dfact.ICQF(2, max_iter=2))

@@ -61,7 +61,7 @@ def test_no_row_leaves(name: str, sites: dict[str, Any], monkeypatch: pytest.Mon
         return answer
 
     monkeypatch.setattr(MemoryConnection, "call", recorded)
-    with InProcessSites(sites, policy=Policy(extremes=True, min_cell=1, min_rows=3), keep_bytes=True) as federation:
+    with InProcessSites(sites, policy=Policy(extremes=True, min_cell=1, min_rows=3, max_numbers=1e9), keep_bytes=True) as federation:
         federation.fit(MODELS[name]())
         result = federation.results["north"]
     row, factors = np.asarray(sites["north"].source.read(77, 78))[0], np.asarray(result.row_factors())[77]

@@ -11,7 +11,7 @@ import dfact
 from dfact.data.coerce import as_dataset
 from dfact.data.confounders import PlausibleRange
 from dfact.errors import FederationError
-from dfact.federation.carriers import Carriers, carriers_of_entries
+from dfact.federation.carriers import Carriers, carriers_of_entries, carriers_of_weights
 from dfact.federation.in_process import InProcessSites
 from dfact.federation.policy import Policy, words_that_leave
 
@@ -42,7 +42,6 @@ def refusal(data: Any, model: Any, policy: Policy) -> str:
 
 
 MODELS: dict[str, Any] = {
-    "icqf": lambda: dfact.ICQF(4, max_iter=40, random_state=0, beta=0.0, w_max=100.0, bounds=(0, np.inf)),
     "nmf": lambda: dfact.NMF(4, max_iter=40, random_state=0),
     "divergence": lambda: dfact.NMF(4, loss="kullback-leibler", max_iter=40, random_state=0),
     "pca": lambda: dfact.PCA(4),
@@ -53,7 +52,7 @@ MODELS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_factors_of_one_row_stay(name: str) -> None:
-    policy = Policy(extremes=True, max_share=0.3, min_rows=5)
+    policy = Policy(extremes=True, max_share=0.3, min_rows=5, max_numbers=1e9)
     assert refusal(answers(), MODELS[name](), policy) == ""
     assert FEW in refusal(with_one_other_person(answers()), MODELS[name](), policy)
 
@@ -98,8 +97,10 @@ def test_a_confounder_that_one_person_has_is_refused(usual: float) -> None:
     assert words_that_leave(error.value).startswith("few rows decide a continuous confounder")
 
 
-def test_one_person_who_skipped_items_is_not_solved_for() -> None:
-    """The last pass of ICQF has sums by item over those who answered it."""
-    M = answers()
-    M[200, [3, 7, 11, 15]] = np.nan
-    assert "a column lacks fewer entries than min_cell=10" in refusal(M, dfact.ICQF(3, max_iter=3), Policy(extremes=True, min_rows=5))
+def test_carriers_of_weights_are_those_of_weights_less_each_of_their_values() -> None:
+    weights = np.random.default_rng(0).choice([1.0, 1.5, 4.0], 200, p=[0.5, 0.4, 0.1])
+    found = carriers_of_weights(weights)
+    plain = Carriers.of(np.stack([weights - value for value in np.unique(weights)]))
+    np.testing.assert_allclose(found.effective, plain.effective, rtol=1e-9)
+    np.testing.assert_allclose(found.shares, plain.shares, rtol=1e-9)
+    assert carriers_of_weights(np.full(60, 0.3)).effective == np.inf

@@ -22,13 +22,15 @@ from dfact.errors import MemoryPlanError
 from dfact.federation import sessions
 from dfact.federation.description import Description, pool
 from dfact.federation.in_process import InProcessSites
+from dfact.federation.ledger import Ledger
 from dfact.federation.messages import Message
 from dfact.federation.policy import Policy
 from dfact.federation.resources import Resources
+from dfact.federation.row_sets import deal_rows
 from dfact.federation.sessions import SiteExecutor
 from tests.conftest import CutRows, planted_answers
 
-OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
+OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9)
 SIZES = {"east": 190, "north": 700, "south": 211}
 MODELS: dict[str, Any] = {
     "icqf": lambda: dfact.ICQF(3, max_iter=4, random_state=0),
@@ -81,9 +83,10 @@ def test_a_fit_has_the_bits_of_the_concatenated_data(name: str, client: Client, 
 def test_a_selection_has_the_bits_of_the_concatenated_data(client: Client) -> None:
     data, settings = answers(), {"grid": {"n_components": [2, 3]}, "n_blocks": (3, 3), "n_folds": 3, "random_state": 3}
     model = dfact.ICQF(max_iter=4, random_state=0, executor="inline")
-    strata = np.repeat(list(SIZES), list(SIZES.values()))
+    blocks = np.concatenate([deal_rows(range(size), Ledger(None).key, 3) for size in SIZES.values()])
+    drawn = {"groups": blocks, "stratify": np.zeros(len(blocks))}
     whole = dfact.concatenate(list(data.values()))
-    expected = dfact.selection.block_cross_validate(model, whole, **settings, stratify=strata, in_memory=False)
+    expected = dfact.selection.block_cross_validate(model, whole, **settings, **drawn, in_memory=False)
     with InProcessSites(data, policy=OPEN, executors={"north": client}) as sites:
         found = sites.select(dfact.ICQF(max_iter=4, random_state=0), **settings)
         assert sites.failures == {}

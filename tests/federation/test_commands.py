@@ -19,7 +19,7 @@ from tests.federation.conftest import NAMES, stored_sites
 
 pytest.importorskip("grpc")
 pytestmark = [pytest.mark.process, pytest.mark.faults]
-POLICY = "extremes = true\nmin_cell = 1\nmin_rows = 3\nmax_share = 1.0\n"
+POLICY = "extremes = true\nmin_cell = 1\nmin_rows = 3\nmax_share = 1.0\nmax_numbers = 1e9\n"
 
 
 @pytest.fixture
@@ -85,7 +85,9 @@ def test_a_fit_survives_the_loss_of_a_site_and_of_the_coordinator(folder: Path, 
     capsys.readouterr()
     assert main(["site", "log", str(log)]) == 0
     assert main(["site", "log", str(log), "--verify"]) == 0
-    assert "bounded_nmf" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "bounded_nmf" in said
+    assert "Numbers about an item that have left, in all runs: " in said
     assert main(["transform", str(folder / "out.model"), str(folder / "north.zarr"), str(folder / "north.csv")]) == 0
 
 

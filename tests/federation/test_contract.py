@@ -21,7 +21,7 @@ from dfact.federation.messages import Message
 from dfact.federation.policy import Policy
 from dfact.federation.site import Site
 
-OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
+OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9)
 
 
 def dataset(**changes: Any) -> Dataset:

@@ -17,7 +17,7 @@ from dfact.federation.messages import Message
 from dfact.federation.policy import Policy
 from dfact.federation.tasks import Task
 
-OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
+OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9)
 pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore")]
 
 
@@ -59,7 +59,7 @@ def with_parameters(**parameters: Any) -> Change:
 
 
 def selecting(**arguments: Any) -> Change:
-    arguments = {"grid": {"n_components": [1, 2]}, "n_blocks": [1, 1], "random_state": 0} | arguments
+    arguments = {"grid": {"n_components": [2, 3]}, "n_blocks": [1, 1], "random_state": 0} | arguments
     return with_task(kind="select", arguments=arguments)
 
 
@@ -78,17 +78,18 @@ RUNS: dict[str, tuple[Change, str]] = {
     "checkpoint": (with_parameters(checkpoint="/etc/cron.d/x"), "the parameter 'checkpoint'"),
     "callbacks": (with_parameters(callbacks=["print"]), "the parameter 'callbacks'"),
     "memory": (with_parameters(memory_limit="1 TB"), "the parameter 'memory_limit'"),
-    "path of a start": (with_parameters(init="/etc/passwd"), "init of a task is '/etc/passwd', expected 'nndsvd', 'random'"),
+    "path of a start": (with_parameters(init="/etc/passwd"), "init of a task is '/etc/passwd', expected 'nndsvd'"),
     "loadings to start from": (with_parameters(init=[[1.0] * 6] * 2), "init of a task is"),
-    "a large penalty": (with_parameters(beta=1e5), "beta of a task is 100000.0, expected a number from 0 to 1"),
-    "bounds of other items": (with_parameters(q_max=[1.0] * 120), "q_max of a task is"),
+    "a large penalty": (with_parameters(beta=1e5), "beta of a task is 100000.0, expected a number of 1 digit from 0 to 1"),
+    "a penalty of many digits": (with_parameters(beta=0.123), "beta of a task is 0.123, expected a number of 1 digit"),
+    "bounds of loadings": (with_parameters(q_max=2.0), "the parameter 'q_max'"),
     "a number by row": (
         with_task(model="ElasticCP", parameters={"slice_variances": [[1e-12] * 120, [1.0] * 6]}),
         "slice_variances of a task is",
     ),
     "batches of rows": (with_task(model="ElasticCP", parameters={"batch_sizes": [1, 6]}), "the parameter 'batch_sizes'"),
     "many components": (with_parameters(n_components=60), "60 components need 600 rows"),
-    "components as text": (with_parameters(n_components="2"), "n_components of a task is '2', expected a whole number from 1"),
+    "components as text": (with_parameters(n_components="2"), "n_components of a task is '2', expected a whole number from 2"),
     "path in a grid": (selecting(grid={"checkpoint": ["/etc/cron.d/x"]}), "the parameter 'checkpoint'"),
     "path of a selection": (selecting(checkpoint="/etc/cron.d/x"), "the argument 'checkpoint'"),
     "many folds": (selecting(n_folds=10_000, n_repeats=1000), "more than 10000 fits"),

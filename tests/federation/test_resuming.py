@@ -27,7 +27,7 @@ from dfact.federation.tasks import Task
 from tests.federation.conftest import NAMES, stored_sites
 
 pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore:.*confounder")]
-POLICY = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
+POLICY = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9)
 
 
 @pytest.fixture(autouse=True)

@@ -60,7 +60,7 @@ def fit_over(address: str, sites: Sites, security: Callable[[str], dict[str, Any
 
     def serve(name: str, data: Any) -> None:
         with GrpcConnection(address, **security(name)) as connection:
-            policy = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0)
+            policy = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9)
             try:
                 Site(name, dfact.data.coerce.as_dataset(data), connection, policy=policy, executor=InlineExecutor()).serve(lambda *_: None)
             except DfactError as error:
@@ -149,7 +149,11 @@ def test_a_coordinator_waits_until_its_sites_have_saved_their_results(monkeypatc
         with GrpcConnection(sites.address, insecure=True, name="north", wait=5) as connection:
             data = dfact.data.coerce.as_dataset(data_of_sites()["north"])
             site = Site(
-                "north", data, connection, policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0), executor=InlineExecutor()
+                "north",
+                data,
+                connection,
+                policy=Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9),
+                executor=InlineExecutor(),
             )
             ends.append(site.serve(save))
 

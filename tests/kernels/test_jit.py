@@ -1,12 +1,16 @@
 """What processes that compile a kernel leave on disk for the next."""
 
 import errno
+import grp
 import importlib.util
 import os
+import pwd
 import shutil
+import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -205,29 +209,146 @@ def test_damaged_code_that_was_compiled_before_is_compiled_again(ending: str, tm
     assert not kernel.stats.cache_hits
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o1777])
-@pytest.mark.parametrize("shared", ["numba", "numba/kernels", "before/kernels"])
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+@pytest.mark.parametrize("shared", [".", "numba", "numba/kernels", "before/kernels"])
 def test_code_that_others_could_plant_is_not_read(
     shared: str, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The sticky bit protects a folder in its parent, but not from new files in itself."""
     variable = code_cache.COMPILED if shared.startswith("before") else "NUMBA_CACHE_DIR"
-    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "numba"))
+    monkeypatch.setattr(code_cache, "_is_private_group", cache(lambda _: False))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "private"))
+    if shared == ".":  # a folder above
+        (tmp_path / "above").mkdir()
+    numba = tmp_path / "above" / "x" / "numba" if shared == "." else tmp_path / "numba"
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(numba))
     kernel = new_process(tmp_path)
     assert kernel(np.arange(5)) == 10
-    planted = Path(kernel._cache.cache_path) if "/" in shared else tmp_path / "numba"
+    planted = Path(kernel._cache.cache_path) if "/" in shared else tmp_path / ("above" if shared == "." else "numba")
     planted.chmod(mode)
     if variable == code_cache.COMPILED:
-        monkeypatch.setenv(code_cache.COMPILED, str(tmp_path / "numba"))
+        monkeypatch.setenv(code_cache.COMPILED, str(numba))
         monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "own"))
-    code_cache._unsafe_folder.cache_clear()
-    code_cache._warn_unsafe_folder.cache_clear()
+    forget()
     later = new_process(tmp_path)
     assert later(np.arange(5)) == 10
-    if shared == "numba" and mode == 0o1777:
+    if "/" not in shared and mode == 0o1777:
         assert later.stats.cache_hits
         assert not caplog.text
         return
     assert not later.stats.cache_hits
-    assert f"{planted} belongs to another user or is writable by others, expected a folder of your own" in caplog.text
-    assert f"change {variable}" in caplog.text
+    again = new_process(tmp_path)
+    assert again(np.arange(5)) == 10
+    assert again.stats.cache_hits, "there is code in a folder of this user"
+    [record] = caplog.records
+    assert f"other users can change files in {planted} (owner {os.geteuid()}, group " in record.getMessage()
+    assert f"mode {mode:04o}), expected a folder that only you or root may write" in record.getMessage()
+    assert f"name another folder in {variable}" in record.getMessage()
+    if variable == "NUMBA_CACHE_DIR":
+        assert f"Until then compiled kernels are in {tmp_path / 'private/dfact/kernels'}" in record.getMessage()
+        assert stat.S_IMODE((tmp_path / "private/dfact/kernels").stat().st_mode) & 0o077 == 0
+
+
+def forget() -> None:
+    """Forget what is known of folders, as a new process does."""
+    for function in (code_cache._unsafe_folder, code_cache._warn_unsafe_folder, code_cache._is_private_group, code_cache._owner_outside):
+        function.cache_clear()
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
+def test_without_a_private_folder_every_process_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.joinpath("file").touch()
+    tmp_path.joinpath("numba").mkdir()
+    tmp_path.joinpath("numba").chmod(0o777)
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "numba"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for _ in range(2):
+        kernel = new_process(tmp_path)
+        assert kernel(np.arange(5)) == 10
+        assert not kernel.stats.cache_hits
+    [record] = caplog.records
+    assert record.getMessage().endswith("Until then every process compiles its kernels again")
+    assert not list(tmp_path.rglob("*.nbc"))
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.skipif(os.geteuid() != 0, reason="folders of others need root")
+@pytest.mark.parametrize("place", ["x/y", "x", "."])
+def test_a_folder_of_another_user_is_unsafe(place: str, tmp_path: Path) -> None:
+    folder = tmp_path / "x" / "y"
+    folder.mkdir(parents=True)
+    assert code_cache._unsafe_folder(folder, 0) is None
+    os.chown(tmp_path / place, 4321, 4321)
+    forget()
+    assert code_cache._unsafe_folder(folder, 0) == tmp_path / place
+    assert code_cache._unsafe_folder(folder, 4321) is None, "the owner of the sources is trusted as they are"
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.skipif(os.geteuid() != 0, reason="folders of others need root")
+@pytest.mark.parametrize(("mapped", "safe"), [(65536, True), (1 << 32, False)])
+def test_owners_outside_of_a_user_namespace_count_as_the_system(
+    mapped: int, safe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "x" / "y"
+    folder.mkdir(parents=True)
+    os.chown(tmp_path / "x", 65534, 65534)
+    texts = {"/proc/self/uid_map": f"0 100000 {mapped - 1}\n", "/proc/sys/kernel/overflowuid": "65534\n"}
+    monkeypatch.setattr(Path, "read_text", lambda path: texts[str(path)])
+    assert code_cache._unsafe_folder(folder, 0) == (None if safe else tmp_path / "x")
+    os.chown(folder, 65534, 65534)
+    forget()
+    assert code_cache._unsafe_folder(folder, 0) == folder, "the folder itself belongs to this user"
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize(
+    ("name", "group", "members", "others", "private"),
+    [
+        ("ada", 5, [], [], True),
+        ("ada", 5, ["ada"], [], True),
+        ("ada", 5, ["ada", "ben"], [], False),
+        ("ada", 5, [], [5], False),
+        ("users", 5, [], [], False),
+        ("ada", 6, [], [], False),
+    ],
+)
+def test_a_group_of_this_user_alone_may_write(
+    name: str, group: int, members: list[str], others: list[int], private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me, status = os.geteuid(), tmp_path.stat()
+    user = pwd.struct_passwd(("ada", "x", me, status.st_gid if group == 5 else status.st_gid + 1, "", "/", "/bin/sh"))
+    ben = [pwd.struct_passwd(("ben", "x", me + 1, status.st_gid, "", "/", "/bin/sh")) for _ in others]
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: user)
+    monkeypatch.setattr(pwd, "getpwall", lambda: [user, *ben])
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((name, "x", gid, members)))
+    tmp_path.chmod(0o770)
+    assert code_cache._unsafe_folder(tmp_path, me) == (None if private else tmp_path)
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_user_without_a_name_has_no_private_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> Any:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    tmp_path.chmod(0o770)
+    assert code_cache._unsafe_folder(tmp_path, os.geteuid()) == tmp_path
+
+
+def test_links_are_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "link"))
+    kernel = new_process(tmp_path)
+    (tmp_path / "link").unlink()
+    assert kernel(np.arange(5)) == 10
+    assert list((tmp_path / "real").rglob("*.nbc"))

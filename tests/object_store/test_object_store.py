@@ -485,6 +485,18 @@ class TestObjectStore(ZarrStoreSuite):
         store, _, key = location.partition(".zarr/")
         StrictObjectStore(f"{current_version(f'{store}.zarr')}").remove([key])
 
+    def content(self, location: str) -> bytes:
+        store, _, key = location.partition(".zarr/")
+        found = StrictObjectStore(f"{current_version(f'{store}.zarr')}").read(key)
+        assert found is not None
+        return found[0]
+
+    def replace(self, location: str, content: bytes) -> None:
+        import obstore
+
+        store, _, key = location.partition(".zarr/")
+        obstore.put(StrictObjectStore(f"{current_version(f'{store}.zarr')}").store, key, content)
+
     def reach(self, client: Client) -> None:
         client.run(os.environ.update, settings(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])))
 

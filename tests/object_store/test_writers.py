@@ -27,17 +27,9 @@ from dfact.storage.versions import current_version
 from dfact.storage.writers import Writer
 from dfact.storage.zarr_stores import StrictObjectStore
 from tests.object_store.test_object_store import bucket, server, settings  # noqa: F401  # fixtures
-from tests.storage.test_writers import K, M, stability
+from tests.storage.test_writers import K, M, stability, store
 
 pytestmark = pytest.mark.object_store
-
-
-@contextmanager
-def store(url: str, version: int, *, overwrite: bool) -> Iterator[None]:
-    with create_group(url, "dataset", overwrite=overwrite) as group:
-        write_array(group, "a", np.full(3, version), ("a",))
-        write_array(group, "b", np.full(3, version), ("b",))
-        yield
 
 
 @contextmanager

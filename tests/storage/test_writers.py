@@ -32,7 +32,7 @@ K, M = 2, 6
 
 
 @contextmanager
-def store(path: Path, version: int, *, overwrite: bool) -> Iterator[None]:
+def store(path: Path | str, version: int, *, overwrite: bool) -> Iterator[None]:
     """Write a store of a version, which is complete after the block."""
     with create_group(path, "dataset", overwrite=overwrite) as group:
         write_array(group, "a", np.full(3, version), ("a",))

@@ -48,6 +48,7 @@ def as_arrays(X: Any) -> Any:
     """
     if isinstance(X, (list, tuple)):
         X = from_sequence(X)
+    X = _read_hdf5(X)
     if isinstance(X, np.ndarray):
         return _numbers(X)
     if is_sparse(X):
@@ -131,15 +132,29 @@ def known_labels(values: Any) -> list[Any]:
     return without_hidden(values.to_pylist() if hasattr(values, "to_pylist") else values)
 
 
+def _read_hdf5(X: Any) -> Any:
+    """Return an open dataset of h5py in memory, with NaN for the codes that it declares as missing; anything else unchanged."""
+    h5py = sys.modules.get("h5py")
+    if h5py is None or not isinstance(X, h5py.Dataset):
+        return X
+    values = X.asstr()[()] if h5py.check_string_dtype(X.dtype) else X[()]
+    return hide_codes(values, declared_missing(X.attrs)) if values.dtype.kind in "iuf" else values
+
+
 def _computed(values: Any) -> Any:
-    """Return a lazy column of Dask in memory, anything else unchanged."""
+    """Return a lazy column of Dask, or an open one of h5py, in memory, anything else unchanged."""
+    values = _read_hdf5(values)
     return values.compute() if hasattr(values, "compute") and hasattr(values, "dask") and not hasattr(values, "dims") else values
 
 
 def name_of(values: Any) -> str | None:
-    """Return the name of a series or of a DataArray; None without one. That of a Dask array is a key of its graph."""
-    name = None if hasattr(values, "chunks") and not hasattr(values, "dims") else getattr(values, "name", None)
-    return None if name is None else str(name)
+    """Return the name of a series or of a DataArray; None without one, or with an empty one, as polars has it.
+
+    That of a Dask array is a key of its graph, and that of an open HDF5 dataset its place in the file.
+    """
+    is_keyed = hasattr(values, "chunks") and not (hasattr(values, "dims") and hasattr(values, "coords"))
+    name = None if is_keyed else getattr(values, "name", None)
+    return None if name in (None, "") else str(name)
 
 
 def require_complete(name: str, values: NDArray[Any], expected: str, kind: type[DfactError] = DataError) -> None:

@@ -27,8 +27,9 @@ from dfact.data.validation import EmptyRows, empty_row, first_outside, invalid_v
 from dfact.data.weights import check_weights
 from dfact.errors import DataError
 from dfact.lazy import sp
-from dfact.storage.groups import create_group
+from dfact.storage.groups import create_group, update_attributes
 from dfact.storage.location import Location
+from dfact.storage.seals import seal
 
 Progress = Callable[[int, int], None]
 """Function of the rows that are written, and of all rows."""
@@ -236,3 +237,4 @@ def dataset_writer(
     """
     with create_group(path, KIND, overwrite=overwrite) as group, _unicode_errors(name):
         yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty, sparse, implicit_value)
+        update_attributes(group, seal=seal(group))

@@ -1,0 +1,1 @@
+"""Attacks on sites with the default policy, each counted by the persons it finds."""
