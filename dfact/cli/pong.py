@@ -1,9 +1,9 @@
 """``dfact pong``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from dfact.cli.options import computing_options, example, executor_for, overwrit
 from dfact.cli.types import Counts
 from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @click.command(epilog=example("dfact pong runs --data dfact-demo/genotypes.zarr -k 2-4", "dfact pong more dfact-demo/best.model"))
@@ -40,23 +43,32 @@ def pong(
         raise click.UsageError("--data and -k belong together: the genotypes, and the numbers of populations to fit.")
     if not runs and data is None:
         raise click.UsageError("Got no RUN, expected models or .Q files, or --data and -k.")
+    import numpy as np
+
     from dfact.export.admixture_files import MEMBERSHIPS, read_memberships
     from dfact.export.pong import POPULATIONS, write_pong
+    from dfact.export.tables import convergence_text
     from dfact.models.admixture.estimator import Admixture
     from dfact.models.persistence import load_model
+    from dfact.models.variants import population_texts
     from dfact.progress import Progress
     from dfact.report.structure_plot import run_memberships, stated_populations
 
     loaded: list[Any] = [read_memberships(run) if Path(run).suffix in (MEMBERSHIPS, ".gz") else load_model(run) for run in runs]
-    if data is not None:
-        dataset = read_dataset(data)
-        with executor_for(executor, scheduler) as resolved:
-            for k in n_components or ():
+    populations, dataset = stated_populations(loaded), None if data is None else read_dataset(data)
+    if populations is None and dataset is not None:
+        populations = population_texts(dataset.genotypes.population)
+    fits = [] if dataset is None else list(n_components or ())
+    with executor_for(executor, scheduler) as resolved:
+
+        def memberships() -> Iterator["NDArray[Any]"]:
+            yield from map(run_memberships, loaded)
+            for k in fits:
                 with closing(Progress(f"fit K = {k}")) as progress:
-                    loaded.append(Admixture(k, executor=resolved, callbacks=[progress], **settings).fit(dataset))
-    paths = write_pong(Path(folder), [run_memberships(run) for run in loaded], stated_populations(loaded), overwrite=overwrite)
-    for run, path in zip(loaded, paths[-len(loaded) :], strict=True):
-        fit = f"log likelihood {run.log_likelihood_:.3f}" if isinstance(run, Admixture) else "as read"
-        click.echo(f"{path}: K = {run_memberships(run).shape[1]}, {fit}")
+                    model = Admixture(k, executor=resolved, callbacks=[progress], **settings).fit(dataset)
+                click.echo(f"K = {k}: {convergence_text(model)}, log likelihood {model.log_likelihood_:.3f}")
+                yield np.asarray(model.memberships_)
+
+        paths = write_pong(Path(folder), memberships(), populations, overwrite=overwrite)
     named = f" -i {paths[1]}" if paths[1].name == POPULATIONS else ""
-    click.echo(f"pong -m {paths[0]}{named}")
+    click.echo(f"{folder}: {len(loaded) + len(fits)} run(s); show them with pong -m {paths[0]}{named}")

@@ -29,6 +29,7 @@ def transform(
     from dfact.export.admixture_files import require_memberships
     from dfact.export.files import ROW_FORMATS, check_destination, write_factors
     from dfact.models.persistence import load_model
+    from dfact.models.variants import population_texts
     from dfact.progress import Progress
     from dfact.report.presenters.base import rows_text
 
@@ -45,5 +46,6 @@ def transform(
         factors = estimator.set_params(executor=client, memory_limit=memory_limit).transform(dataset)
     columns, labels = list(map(str, estimator.get_feature_names_out())), dataset.label_source
     with closing(Progress("write")) as progress:
-        write_factors(out, factors, columns, labels, overwrite=overwrite, progress=progress.update)
+        populations = population_texts(dataset.genotypes.population)
+        write_factors(out, factors, columns, labels, populations=populations, overwrite=overwrite, progress=progress.update)
     click.echo(f"{out}: {rows_text(estimator, dataset.shape[0])}")

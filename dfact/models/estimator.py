@@ -22,6 +22,7 @@ from dfact.data.sources.entrance import as_arrays, as_column
 from dfact.data.sources.frames import frame_codebook, is_dask_frame
 from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, require_observed, warn_unobserved_rows
 from dfact.data.weights import WeightSummary
+from dfact.data.words import WORDS, Kind, kind_of
 from dfact.engine.driver import drive
 from dfact.engine.environment import Environment
 from dfact.engine.executors import data_client
@@ -94,6 +95,8 @@ class Factorization(ScoreInterface, TransformerInterface):
     variants_ : Variants or None
         ``chromosome``, ``name``, ``position``, ``A1`` and ``A2`` of the SNPs (m,) of a dataset of genotypes, which count A2, and the
         ``frequency`` of A2. Other genotypes are matched with them by name or position, alleles and strand.
+    data_kind_ : "genotypes", "answers", "measurements" or None
+        Kind of the fitted dataset, which decides the words for its parts; None for arrays.
     row_populations_ : array (n,) or None
         Name of the population that a dataset of genotypes states for each individual, "" where unknown; for tables, plots and reports.
     """
@@ -113,6 +116,7 @@ class Factorization(ScoreInterface, TransformerInterface):
     offset_: Annotated[NDArray[Any], Shape(("m",))] | None
     codebook_: Codebook | None
     variants_: Variants | None
+    data_kind_: Kind | None
     row_populations_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
     fingerprint_: str | None
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False), OPTIONAL]
@@ -194,9 +198,11 @@ class Factorization(ScoreInterface, TransformerInterface):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Words for the parts of the model and of its data: genotypes are of individuals and SNPs, whatever the model."""
-        words = self.traits.vocabulary
-        return words if getattr(self, "variants_", None) is None else replace(words, rows="individuals", items="SNPs")
+        """Words for the parts of the model and of its data, whose kind decides; without a dataset, and for tensors, the model's own."""
+        words, kind = self.traits.vocabulary, getattr(self, "data_kind_", None)
+        if kind is None or self.traits.tensor or (kind == "answers" and words.rows != "rows"):
+            return words
+        return replace(words, rows=WORDS[kind].rows, items=WORDS[kind].columns)
 
     def _fitted_html(self) -> str:
         return model_html(self)
@@ -237,6 +243,7 @@ class Factorization(ScoreInterface, TransformerInterface):
             self.fingerprint_ = dataset.stored_fingerprint
             self.codebook_ = dataset.codebook
             self.variants_ = Variants.of(dataset.genotypes.variants)
+            self.data_kind_ = None if (kind := kind_of(dataset)) == "values" else kind
             self.row_populations_ = population_texts(dataset.genotypes.population)
             if confounders is not None and dataset.confounders is not None:
                 remedy = "set the implausible values of {name} to NaN"
@@ -383,7 +390,7 @@ class Factorization(ScoreInterface, TransformerInterface):
 
     def _added_attributes(self) -> dict[str, Any]:
         """Return fitted attributes that the first models of format version 2 lack, with the values that these stand for."""
-        return {"codebook_": None, "variants_": None, "row_populations_": None}
+        return {"codebook_": None, "variants_": None, "data_kind_": None, "row_populations_": None}
 
     def _check_loaded(self) -> None:
         """Refuse a loaded model whose attributes contradict one another. Their types have been checked."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from dfact.data.words import WORDS
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -14,6 +16,11 @@ class Vocabulary:
     items: str = "items"
     loadings: str = "Loadings"
     loading: str = "loading"
+
+    @property
+    def of_snps(self) -> bool:
+        """Whether the items are SNPs, whose names say nothing on a component."""
+        return self.items == WORDS["genotypes"].columns
 
 
 @dataclass(frozen=True)

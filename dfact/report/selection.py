@@ -34,7 +34,7 @@ def selection_text(selection: "Selection") -> str:
     best = (table[list(selection.best_params)] == pd.Series(selection.best_params)).all(axis=1)
     for name in selection.best_params:
         table[name] = table[name].map("{:g}".format) if table[name].dtype.kind == "f" else table[name]
-    if selection.model.vocabulary.items == "SNPs":
+    if selection.model.vocabulary.of_snps:
         table = table.rename(columns=_OF_GENOTYPES)
     text = indented(table_text(table.assign(**{"": best.map({True: "best", False: ""})}), header=True))
     skipped = ", ".join(map(str, selection.skipped_ranks))
@@ -71,7 +71,7 @@ def deviance_plot(selection: "Selection") -> "Figure":
 
     Bars show one standard error of the difference from the lowest.
     """
-    label = "cross-validation error" if selection.model.vocabulary.items == "SNPs" else "mean deviance of held-out entries"
+    label = "cross-validation error" if selection.model.vocabulary.of_snps else "mean deviance of held-out entries"
     return score_plot(selection.table, selection.best_params, "deviance", "se_difference", label)
 
 

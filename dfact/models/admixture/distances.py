@@ -10,7 +10,7 @@ from dfact.models.admixture.estimator import Admixture
 
 _BLOCKS = 100  # of consecutive SNPs, each left out once for the standard errors
 _COLUMNS = 2048  # whose matrices are in memory together
-_LARGEST_VARIANCE = 0.25  # of a frequency
+_LARGEST_VARIANCE = 0.25  # of a frequency that no individual tells of
 Floats = NDArray[np.float64]
 
 
@@ -30,8 +30,9 @@ def population_distances(model: Admixture) -> Distances:
     """Return Hudson's F_ST of the populations, Σ (p − p')² / Σ (p (1 − p') + p' (1 − p)) over the SNPs.
 
     Estimates of two frequencies differ by more than the frequencies do: E(p̂ − p̂')² = (p − p')² + V(p̂ − p̂'), and E p̂p̂' = pp' + C(p̂, p̂').
-    The variances and covariances are those of the curvature of the log likelihood, which the model keeps. One that was fitted with
-    too low a memory limit keeps none: its distances are too large, the more so the closer two populations are.
+    The variances and covariances are those of the curvature of the log likelihood, which the model keeps, and at most those of a single
+    allele: at a bound, where a population lacks an allele, the curvature alone would overstate them. A model that was fitted with too low
+    a memory limit keeps no curvature: its distances are too large, the more so the closer two populations are.
 
     References
     ----------
@@ -45,7 +46,7 @@ def population_distances(model: Admixture) -> Distances:
     for start in range(0, m, _COLUMNS):
         part = slice(start, start + _COLUMNS)
         p = P[:, part].T.astype(np.float64)
-        covariance: Any = np.zeros((len(p), k, k)) if sums is None else _covariances(sums.curvature[:, part], k)
+        covariance: Any = np.zeros((len(p), k, k)) if sums is None else _covariances(sums.curvature[:, part], p)
         variance = covariance.diagonal(axis1=1, axis2=2)
         squares = (p[:, :, None] - p[:, None, :]) ** 2 - variance[:, :, None] - variance[:, None, :] + 2 * covariance
         products = p[:, :, None] * p[:, None, :] - covariance
@@ -65,9 +66,12 @@ def _ratio(within: Floats, between: Floats) -> Floats:
     return np.divide(within, between, out=np.zeros_like(within), where=between > 0)
 
 
-def _covariances(curvature: Floats, k: int) -> Floats:
-    """Return the covariances (c, K, K) of the frequencies of columns, given the curvatures (K(K+1)/2, c) of the log likelihood."""
+def _covariances(curvature: Floats, p: Floats) -> Floats:
+    """Return the covariances (c, K, K) of frequencies p (c, K), given the curvatures (K(K+1)/2, c) of the log likelihood."""
+    k = p.shape[1]
     first, second = np.tril_indices(k)
-    C = np.empty((curvature.shape[1], k, k))
+    C = np.empty((len(p), k, k))
     C[:, first, second] = C[:, second, first] = curvature.T
-    return np.linalg.inv(C + np.eye(k) / _LARGEST_VARIANCE)
+    covariances: Floats = np.linalg.inv(C + np.eye(k) / _LARGEST_VARIANCE).astype(np.float64)
+    scales = np.sqrt(np.minimum(1, p * (1 - p) / covariances.diagonal(axis1=1, axis2=2)))
+    return covariances * scales[:, :, None] * scales[:, None, :]

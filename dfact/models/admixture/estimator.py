@@ -229,7 +229,7 @@ class Admixture(Growing):
             n, m = dataset.shape
             raise ParameterError(f"n_components={self.n_components} is larger than the data allows: n_samples={n}, n_features={m}")
         texts = self._population_texts(dataset, populations)
-        self.row_populations_ = None if texts is None else np.array(texts, dtype=object)
+        self.row_populations_ = texts
         names = self._population_names(texts)
         labels = _label_numbers(texts, names) if self.supervised else None
         offset, curved = (
@@ -243,20 +243,19 @@ class Admixture(Growing):
             warnings.warn(task.footprint.note, UserWarning, stacklevel=4)
         return task
 
-    def _population_texts(self, dataset: Dataset, populations: Any) -> list[str] | None:
+    def _population_texts(self, dataset: Dataset, populations: Any = None) -> NDArray[np.object_] | None:
         """Return the name of each individual's population, "" where unknown; None without any."""
         if populations is not None and not self.supervised:
             raise ParameterError("populations are given for a fit that is not supervised; pass supervised=True")
         populations = dataset.genotypes.population if populations is None else populations
         if populations is None:
             return None
-        texts = [*(population_texts(known_labels(populations)) if populations is not None else ())]
-        n = dataset.shape[0]
-        if len(texts) != n:
+        texts, n = population_texts(known_labels(populations)), dataset.shape[0]
+        if texts is not None and len(texts) != n:
             raise DataError(f"populations has {len(texts)} names, expected one for each of {n} individuals")
         return texts
 
-    def _population_names(self, texts: list[str] | None) -> tuple[str, ...]:
+    def _population_names(self, texts: NDArray[np.object_] | None) -> tuple[str, ...]:
         """Return the names of the labelled populations."""
         if not self.supervised:
             return ()
@@ -419,13 +418,14 @@ class Admixture(Growing):
         return tags
 
 
-def _label_numbers(texts: Sequence[str] | None, names: Sequence[str]) -> NDArray[np.float64]:
+def _label_numbers(texts: NDArray[np.object_] | None, names: Sequence[str]) -> NDArray[np.float64]:
     """Return the number of each individual's population (n, 1), −1 where unknown."""
     numbers = {name: float(number) for number, name in enumerate(names)} | {"": -1.0}
-    unknown = sorted({*(texts or ())} - {*numbers})
+    texts = np.empty(0, object) if texts is None else texts
+    unknown = sorted({*texts} - {*numbers})
     if unknown:
         raise DataError(f"{unknown[0]!r} is not a population of the model, expected {', '.join(names)} or none; fit all individuals again")
-    return np.array([[numbers[text]] for text in texts or ()])
+    return np.array([[numbers[text]] for text in texts])
 
 
 def _warn_silent(silent: int, task: FitTask[Any]) -> None:

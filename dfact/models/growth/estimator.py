@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain
 from types import MethodType
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
 import zarr
@@ -120,27 +120,27 @@ class Growing(Factorization, registered=False):
         if isinstance(source, SelectedColumns) and source.n_absent:
             found = f"{source.n_absent} of the model's {len(source.columns)} SNPs cannot be taken from X"
             raise DataError(f"{found}, expected all of them in an update; fit all individuals with the shared SNPs, of one strand")
-        task.model.row_populations_ = self._joined_populations(
-            task.model._population_texts(task.dataset, fit_inputs.get("populations")), task
-        )
+        model, texts = cast(Self, task.model), self._population_texts(task.dataset, fit_inputs.get("populations"))
+        model.row_populations_ = self._joined_populations(texts, task.dataset.shape[0])
         fingerprint = task.dataset.stored_fingerprint
         if fingerprint is not None and fingerprint in (self.fingerprint_, *self.growth_.batches):
             found = f"the dataset with fingerprint {fingerprint} is part of the model already"
             raise DataError(f"{found}, expected new rows; import those that are new")
         return task
 
-    def _population_texts(self, dataset: Dataset, populations: Any = None) -> Sequence[str] | None:
+    def _population_texts(self, dataset: Dataset, populations: Any = None) -> NDArray[np.object_] | None:
         """Return the name of the population of each new row, "" where unknown; None without any. Only some models take ``populations``."""
         del populations
         return population_texts(dataset.genotypes.population)
 
-    def _joined_populations(self, added: Sequence[str] | None, task: FitTask[Any]) -> NDArray[np.object_] | None:
-        """Return the populations of the rows seen and the new ones, "" where unknown; None if none is known."""
+    def _joined_populations(self, added: NDArray[np.object_] | None, n: int) -> NDArray[np.object_] | None:
+        """Return the populations of the rows seen and of n new ones, "" where unknown; None if none is known."""
         if self.row_populations_ is None and added is None:
             return None
-        n = self.row_factors().shape[0]
-        seen = np.full(n, "", object) if self.row_populations_ is None else np.asarray(self.row_populations_, object)
-        return np.concatenate([seen, np.array([""] * task.dataset.shape[0] if added is None else [*added], dtype=object)])
+        seen = (
+            np.full(self.row_factors().shape[0], "", object) if self.row_populations_ is None else np.asarray(self.row_populations_, object)
+        )
+        return np.concatenate([seen, np.full(n, "", object) if added is None else added])
 
     def update_prepared(self, task: FitTask[Any], *, level: float = LEVEL) -> Self:
         """Run the update that ``prepare_update`` returned. ``level`` is the familywise error rate of the tests for drift."""

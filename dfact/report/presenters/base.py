@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 TOP = 8  # items of each component in a report
 MAX_ITEMS = 2000  # in tables and heat maps; clustering takes memory quadratic in their number
-_SNPS = "SNPs"
 M = TypeVar("M", bound=Factorization)
 
 
@@ -101,11 +100,6 @@ class Presenter(Generic[M]):
             if labels:
                 out.insert(0, name, [labels.get(str(item), "") for item in table.index])
         return out
-
-    @property
-    def of_snps(self) -> bool:
-        """Whether the items are SNPs, whose names say nothing on a component."""
-        return self.words.items == _SNPS
 
     def item_cards(self, names: Sequence[str], table: pd.DataFrame, style: str) -> Cards:
         """Return a card of the items, loadings and any differences of each name in the column ``factor`` of a table."""
@@ -236,7 +230,7 @@ def model_text(model: Factorization, top: int | None = None, texts: Texts = None
 
     By default these are 5 items, and no SNPs, whose names say nothing on a component.
     """
-    top = (0 if model.vocabulary.items == _SNPS else 5) if top is None else top
+    top = (0 if model.vocabulary.of_snps else 5) if top is None else top
     presenter = find_presenter(model)(model)
     lines = [*presenter.summary(), *stability_lines(model), *growth_lines(model), *sites_lines(model), *extra]
     return escape_lines("\n\n".join([align_columns(lines), *presenter.component_texts(top, texts)]))

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from dfact.export.tables import Lines, Texts, convergence_text, largest_items, under_headings
 from dfact.models.pca.estimator import PCA
 from dfact.models.provenance import SelectionRecord
-from dfact.report.document import Drawing, Section, Text, make_table
+from dfact.report.document import Block, Drawing, Section, Text, make_table
 from dfact.report.plots import new_figure
 from dfact.report.presenters.base import Presenter, counted_rows
+from dfact.report.scores_plot import scores_figure
 from dfact.report.selection import eigenvalue_plot
 
 if TYPE_CHECKING:
@@ -56,14 +57,29 @@ class PCAPresenter(Presenter[PCA]):
     def component_section(self) -> Section:
         table = self.model.explained_.assign(shrinkage=self.model.shrinkage_)
         caption = (
-            "Variance of each component, its share of the total variance of the columns, the sum of the shares so far, and the estimated "
-            "ratio of the scores of new rows to those of the fitted rows"
+            f"Variance of each component, its share of the total variance of the {self.words.items}, the sum of the shares so far, and the "
+            f"estimated ratio of the scores of new {self.words.rows} to those of the fitted ones"
         )
         shares = make_table(table, caption, formats={"share": "{:.1%}", "cumulative": "{:.1%}", "shrinkage": "{:.2f}"})
         alt = f"Line of the variances of {len(table)} components, from {table['variance'].iloc[0]:.4g} to {table['variance'].iloc[-1]:.4g}."
         about = "Scores of components are uncorrelated, if no entry is missing. The sign of a component is that of its largest loading."
         drawing = Drawing(lambda: variance_plot(self.model), alt, "Variance of the components; dashed: the mean of the other directions.")
         return Section("variance", "Explained variance", [shares, drawing, Text(about)])
+
+    def items_plot(self) -> "Figure":
+        return self.scores_plot() if self.words.of_snps and self.model.factors_.shape[0] else super().items_plot()
+
+    def scores_plot(self) -> "Figure":
+        """Plot the scores on the first two components, coloured by the population that the data states."""
+        model = self.model
+        return scores_figure(np.asarray(model.factors_), self.names, model.explained_variance_ratio_.tolist(), model.row_populations_)
+
+    def row_tables(self) -> list[Block]:
+        if not self.words.of_snps or not self.model.factors_.shape[0]:
+            return []
+        colored = "" if self.model.row_populations_ is None else ", coloured by the population that the data states"
+        names = " and ".join(self.names[:2])
+        return [Drawing(self.scores_plot, f"Points of the {self.words.rows} on {names}.", f"Scores on {names}{colored}.")]
 
     def history_drawing(self) -> Drawing | None:
         return None
@@ -72,7 +88,7 @@ class PCAPresenter(Presenter[PCA]):
         table = record.table.set_index(record.names)
         if "random" not in table:
             return super().selection_drawing(record, best, alt)
-        caption = "Variances of the components, next to those of unrelated columns (dashed)."
+        caption = f"Variances of the components, next to those of unrelated {self.words.items} (dashed)."
         return Drawing(lambda: eigenvalue_plot(table, best["n_components"]), f"Scree plot. {alt}", caption)
 
 

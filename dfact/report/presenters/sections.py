@@ -51,7 +51,7 @@ def make_document(
     words, k = presenter.words, len(presenter.names)
     sections = [
         overview(presenter),
-        None if presenter.of_snps else top_items(presenter),
+        None if words.of_snps else top_items(presenter),
         loadings(presenter),
         items(presenter),
         presenter.component_section(),
