@@ -118,9 +118,9 @@ def write_loadings(
 ) -> None:
     """Write the loadings (the item parameters of a grade of membership) to a .csv, .parquet or .xlsx; those of an admixture also to a .P.
 
-    The table has a column ``item`` with the labels, columns ``text`` and ``scale`` where they are known, and one for each
-    factor. Texts and scales by item replace those in the codebook of the fitted data. Loadings with an absolute value less than
-    ``below`` become empty cells. A .P file has all numbers, and nothing else.
+    The table has a column ``item``, named by the kind of the data (``SNP``, ``measurement``), with the labels, columns ``text`` and
+    ``scale`` where they are known, and one for each factor. Texts and scales by item replace those in the codebook of the fitted data.
+    Loadings with an absolute value less than ``below`` become empty cells. A .P file has all numbers, and nothing else.
 
     Texts are never formulas: cells of an .xlsx are marked as text, and in a csv file, labels and texts that a spreadsheet would
     interpret as formulas get an apostrophe.
@@ -284,11 +284,13 @@ def _write_items(
     require_own_items(model, texts=texts, scales=scales)
     items = [str(item) for item in table.index]
     known = {"text": item_texts(model, texts), "scale": item_scales(model, scales)}
-    labels = {"item": items} | {column: [of_items.get(item, "") for item in items] for column, of_items in known.items() if of_items}
+    labels = {model.vocabulary.item: items} | {
+        column: [of_items.get(item, "") for item in items] for column, of_items in known.items() if of_items
+    }
     values = np.where(np.abs(table.to_numpy()) < below, np.nan, table.to_numpy())
     columns = [str(column) for column in table]
     if suffix(path) in WORKBOOKS:
-        described = pd.DataFrame(labels).set_index("item")
+        described = pd.DataFrame(labels).set_index(model.vocabulary.item)
         write_workbook(path, {name: pd.concat([described, pd.DataFrame(values, described.index, columns)], axis=1)}, overwrite=overwrite)
         return
     with open_table(path, columns, values.dtype, tuple(labels), overwrite=overwrite) as write:

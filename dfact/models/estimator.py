@@ -202,7 +202,7 @@ class Factorization(ScoreInterface, TransformerInterface):
         words, kind = self.traits.vocabulary, getattr(self, "data_kind_", None)
         if kind is None or self.traits.tensor or (kind == "answers" and words.rows != "rows"):
             return words
-        return replace(words, rows=WORDS[kind].rows, items=WORDS[kind].columns)
+        return replace(words, rows=WORDS[kind].rows, items=WORDS[kind].columns, entries=WORDS[kind].entries)
 
     def _fitted_html(self) -> str:
         return model_html(self)
@@ -210,7 +210,7 @@ class Factorization(ScoreInterface, TransformerInterface):
     @property
     def _items(self) -> pd.Index[Any]:
         """Labels of the columns as an index, named as the model calls a column."""
-        items: pd.Index[Any] = pd.Index(self.column_labels_, name=self.vocabulary.items.removesuffix("s"))
+        items: pd.Index[Any] = pd.Index(self.column_labels_, name=self.vocabulary.item)
         return items
 
     def _dataset(self, X: Any, confounders: Any, sample_weight: Any = None, *, reset: bool) -> Dataset:
@@ -274,7 +274,7 @@ class Factorization(ScoreInterface, TransformerInterface):
 
     def _check_modes(self, dataset: Dataset) -> None:
         if len(dataset.shape) != 2 and not self.traits.tensor:
-            raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
+            raise DataError(f"X has {len(dataset.shape)} modes, expected two: rows and columns")
 
     def _check_shape(self, dataset: Dataset) -> None:
         """Refuse new rows whose columns differ from the fitted ones; values are not read."""
@@ -327,10 +327,11 @@ class Factorization(ScoreInterface, TransformerInterface):
         unnamed = [str(j) for j in range(len(labels))]
         if labels != fitted and unnamed not in (labels, fitted):
             j = next(j for j in range(len(labels)) if labels[j] != fitted[j])
-            raise DataError(f"column {j} of X is {labels[j]!r}, of the fitted data {fitted[j]!r}; pass the fitted items in their order")
+            found = f"column {j} of X is {labels[j]!r}, of the fitted data {fitted[j]!r}"
+            raise DataError(f"{found}; pass the fitted {self.vocabulary.items} in their order")
         if offset is not None and self.offset_ is not None and not np.array_equal(offset, self.offset_):
             j = int(np.flatnonzero(offset != self.offset_)[0])
-            found = f"answers of {labels[j]!r} begin at {offset[j]:g} in X, at {self.offset_[j]:g} in the fitted data"
+            found = f"{self.vocabulary.entries} of {labels[j]!r} begin at {offset[j]:g} in X, at {self.offset_[j]:g} in the fitted data"
             raise DataError(f"{found}; import X with the valid_range of the fitted data")
         self._check_items(dataset)
 

@@ -16,6 +16,17 @@ class Vocabulary:
     items: str = "items"
     loadings: str = "Loadings"
     loading: str = "loading"
+    entries: str = "answers"
+
+    @property
+    def row(self) -> str:
+        """Word for one row."""
+        return self.rows.removesuffix("s")
+
+    @property
+    def item(self) -> str:
+        """Word for one item."""
+        return self.items.removesuffix("s")
 
     @property
     def of_snps(self) -> bool:

@@ -35,12 +35,14 @@ def scores_figure(scores: NDArray[Any], names: Sequence[str], shares: Sequence[f
         rows = of_rows == name
         if not rows.any():
             continue
-        style = (number - 1) // len(COLORS)
+        style = max(number - 1, 0) // len(COLORS)
         color = _GREY if name == UNKNOWN_LABEL else COLORS[(number - 1) % len(COLORS)]
         axes.scatter(x[rows], y[rows], size, color=color, marker=_MARKERS[style % len(_MARKERS)], linewidths=0, label=name or None)
     axes.set_xlabel(labels[0] if len(labels) > 1 else "individual")
     axes.set_ylabel(labels[1] if len(labels) > 1 else labels[0])
     if populations is not None:
         handles, texts = axes.get_legend_handles_labels()
+        if texts[0] == UNKNOWN_LABEL:
+            handles, texts = [*handles[1:], handles[0]], [*texts[1:], texts[0]]
         figure.legend(handles, texts, loc="outside right upper", frameon=False, fontsize="small")
     return figure

@@ -166,7 +166,9 @@ class Admixture(Growing):
     rare_items = True
     saved_sums = (FrequencySurrogate,)
     traits = ModelTraits(
-        Vocabulary("population", "populations", "individuals", "SNPs", "Allele frequencies of the populations", "allele frequency"),
+        Vocabulary(
+            "population", "populations", "individuals", "SNPs", "Allele frequencies of the populations", "allele frequency", "genotypes"
+        ),
         nonnegative=True,
         counts_empty_rows=True,
         original_units=True,

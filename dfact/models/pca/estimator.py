@@ -151,7 +151,7 @@ class PCA(Growing):
     """
 
     traits = ModelTraits(
-        Vocabulary("component", "components", "rows", "columns", "Loadings of the components", "loading"),
+        Vocabulary("component", "components", "rows", "columns", "Loadings of the components", "loading", "entries"),
         counts_empty_rows=True,
         original_units=True,
     )
@@ -224,7 +224,7 @@ class PCA(Growing):
         task = self.prepare(X)
         m = task.dataset.shape[1]
         if self.scale is None and not uses_gram(m, self.n_components):
-            found = f"scale is None for {m} columns, expected columns of equal variance for parallel analysis of more than 512"
+            found = f"scale is None for {m} {self.vocabulary.items}, expected equal variances for parallel analysis of more than 512"
             raise ParameterError(f"{found}; use scale='standard' (--scale standard), or criterion='held_out' (--criterion held_out)")
         return replace(task, footprint=variances_footprint(task.footprint, m, task.dtype))
 

@@ -30,7 +30,6 @@ class AdmixturePresenter(Presenter[Admixture]):
 
     rows = "ancestry proportions of {n} individuals in {k} populations"
     factors = "ancestry proportions"
-    item = "SNP"
 
     def summary(self) -> Lines:
         model = self.model

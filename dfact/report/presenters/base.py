@@ -51,8 +51,6 @@ class Presenter(Generic[M]):
     """Description of the output of ``transform``."""
     factors: ClassVar[str] = "factors"
     """Word for the row factors."""
-    item: ClassVar[str] = "item"
-    """Words for one item."""
 
     def __post_init__(self) -> None:
         require_own_items(self.model, texts=self.texts, groups=self.groups)
@@ -61,6 +59,11 @@ class Presenter(Generic[M]):
     def words(self) -> Vocabulary:
         """Words for the parts of the model."""
         return self.model.vocabulary
+
+    @property
+    def item(self) -> str:
+        """Words for one item."""
+        return self.words.item
 
     @cached_property
     def names(self) -> list[str]:

@@ -19,7 +19,7 @@ from dfact.text import indented, table_text
 class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
     """The presentation of a factor analysis."""
 
-    rows = "scores of {n} participants on {k} factors"
+    rows = "scores of {n} {rows} on {k} factors"
 
     def summary(self) -> Lines:
         model = self.model
@@ -28,8 +28,8 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
         return [
             self.model_line(),
             ("fit", f"minimum residuals, {convergence_text(model)}; {rotation_text(model)}"),
-            ("correlations", f"{kind}of {model.n_observations_} participants ({model.missing}){smoothed}"),
-            ("explained", f"{model.explained_share_:.1%} of the variance of the items"),
+            ("correlations", f"{kind}of {model.n_observations_} {self.words.rows} ({model.missing}){smoothed}"),
+            ("explained", f"{model.explained_share_:.1%} of the variance of the {self.words.items}"),
             ("omega", omega_text(model)),
             ("residuals", f"{model.rmsr_:.3f} root mean square of the correlations"),
             ("fit indices", fit_text(model)),
@@ -48,13 +48,14 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
         table = record.table.set_index(record.names)
         if "factor_random" not in table:
             return super().selection_drawing(record, best, alt)
-        caption = "Eigenvalues of the correlations, compared with eigenvalues of unrelated answers (dashed)."
+        caption = f"Eigenvalues of the correlations, compared with eigenvalues of unrelated {self.words.entries} (dashed)."
         return Drawing(lambda: eigenvalue_plot(table, best["n_components"]), f"Scree plot. {alt}", caption)
 
     def component_section(self) -> Section:
         table = self.with_texts(communalities(self.model).iloc[self.shown[self.order[0]]])
-        caption = "Communality h² and uniqueness of each item: the shares of its variance that the factors explain, and that they do not"
-        note = "The explained shares of a report with data are larger, since the scores of a participant are fitted to these answers."
+        caption = f"Communality h² and uniqueness of each {self.words.item}: the shares of its variance that the factors explain, and not"
+        fitted = f"the scores of a {self.words.row} are fitted to these {self.words.entries}"
+        note = f"The explained shares of a report with data are larger, since {fitted}."
         shares = make_table(table, caption, formats={"h2": "{:.3f}", "uniqueness": "{:.3f}"})
         return Section("communalities", "Communalities", [shares, Text(note)])
 

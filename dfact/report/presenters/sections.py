@@ -114,16 +114,19 @@ def items(presenter: _Presenter) -> Section | None:
         return None
     described = {item.name: (item.levels_text, item.missing_text, ", ".join(item.changes), item.source) for item in codebook}
     names = [name for name in presenter.loadings.iloc[presenter.order[0]].index.astype(str) if name in described]
-    columns = pd.DataFrame([described[name] for name in names], pd.Index(names, name="item"), ["answers", "missing", "changed", "file"])
+    columns = pd.DataFrame(
+        [described[name] for name in names], pd.Index(names, name=presenter.words.item), ["answers", "missing", "changed", "file"]
+    )
     texts: list[Block] = []
     for name, title in (("answers", "Answers"), ("file", "File")):
         if columns[name].nunique() == 1 and columns[name].iloc[0]:  # once instead of in every row
-            texts.append(Text(f"{title} of all items: {columns.pop(name).iloc[0]}."))
+            texts.append(Text(f"{title} of all {presenter.words.items}: {columns.pop(name).iloc[0]}."))
     columns = columns[[name for name in columns if columns[name].any()]]
     if columns.empty and not texts and not codebook.texts:
         return None
-    caption = "Texts of the items, codes with their labels, and missing answers by code with their numbers at the import"
-    return Section("items", "The items and their answers", [*texts, make_table(presenter.with_texts(columns), caption)])
+    words = presenter.words
+    caption = f"Texts of the {words.items}, codes with their labels, and missing {words.entries} by code with their numbers at the import"
+    return Section("items", f"The {words.items} and their {words.entries}", [*texts, make_table(presenter.with_texts(columns), caption)])
 
 
 def convergence(presenter: _Presenter) -> Section | None:
@@ -173,7 +176,7 @@ def errors(presenter: _Presenter) -> Section | None:
     if presenter.dataset is None:
         return None
     words = presenter.words
-    table = item_errors(presenter.model, presenter.dataset).rename_axis(words.items.removesuffix("s"))
+    table = item_errors(presenter.model, presenter.dataset).rename_axis(words.item)
     order = np.argsort(-table["explained"].fillna(-np.inf).to_numpy(), kind="stable") if "explained" in table else np.arange(len(table))
     shown = table.iloc[order[:MAX_ITEMS]]
     blocks: list[Block] = []
@@ -188,7 +191,9 @@ def errors(presenter: _Presenter) -> Section | None:
         blocks.append(Drawing(lambda: errors_figure(drawn, "explained share of the variance", along), alt, caption))
     if len(shown) < len(table):
         blocks.append(Text(f"The table has {len(shown)} of {len(table)} {words.items}."))
-    caption = "Answers and errors by item: observed, share missing, mean and standard deviation of the answers, root mean squared error"
+    entries = words.entries
+    caption = f"{entries.capitalize()} and errors by {words.item}: observed, share missing, mean and standard deviation of the {entries}, "
+    caption += "root mean squared error"
     blocks.append(make_table(presenter.with_texts(shown), caption, formats={"missing": "{:.1%}", "explained": "{:.1%}"}))
     return Section("errors", f"Errors by {presenter.item}", blocks)
 
@@ -218,7 +223,7 @@ def stability(presenter: _Presenter) -> Section | None:
     order = shown[presenter.order[0]]
     centre = result.mean if result.estimate is None else result.estimate
     mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (centre, result.low, result.high))
-    caption = f"{words.loading.capitalize()} of each item in the fit to all {words.rows}, with its {result.level:.0%} interval"
+    caption = f"{words.loading.capitalize()} of each {words.item} in the fit to all {words.rows}, with its {result.level:.0%} interval"
     table = make_table(presenter.with_texts(mean.set_index(presenter.all_loadings.index[order])), caption, shaded=names)
     notes = [Text(text) for text in remarks(presenter.model)]
     blocks: list[Block] = [Text(about), drawing, summary, *notes, with_intervals(table, low, high, number_format(centre))]
