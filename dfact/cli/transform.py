@@ -21,10 +21,11 @@ from dfact.storage.location import Location
 def transform(
     model: Location, data: Location, out: Location, unshrink: bool, memory_limit: str | None, scheduler: str | None, overwrite: bool
 ) -> None:
-    """Compute the factors or memberships of participants.
+    """Compute the factors, scores or memberships of rows: participants, individuals.
 
-    Computes them for all participants of the dataset DATA with the loadings of MODEL, and writes them to OUT, which ends in
-    .csv, .parquet or .zarr, for memberships also in .Q.
+    Computes them for all rows of the dataset DATA with the loadings of MODEL, and writes them to OUT, which ends in
+    .csv, .parquet or .zarr, for memberships also in .Q. Genotypes are matched with the SNPs of MODEL by name or position, alleles and
+    strand.
     """
     from dfact.export.admixture_files import require_memberships
     from dfact.export.files import ROW_FORMATS, check_destination, write_factors

@@ -39,10 +39,7 @@ def warn_unconverged(model: Any) -> None:
     limit, n_iter = getattr(model, "max_iter", None), getattr(model, "n_iter_", None)
     steps = "" if n_iter is None else f" in {n_iter} iterations"
     remedy = "start from other values (random_state)" if limit is None or n_iter is None or n_iter < limit else "increase max_iter or tol"
-    history = next(
-        (name for name in ("objective_history_", "log_likelihood_history_") if hasattr(model, name)), "the figures of its iterations"
-    )
-    message = f"{type(model).__name__} did not converge{steps}; {remedy}, and look at {history}"
+    message = f"{type(model).__name__} did not converge{steps}; {remedy}, and compare objective_history_"
     warnings.warn(message, warning_class(), stacklevel=_level_outside())
 
 

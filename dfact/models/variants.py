@@ -104,7 +104,8 @@ def match_columns(fitted: Sequence[str], labels: Sequence[str], ours: Variants |
     counts = {"missing": missing, "unknown": unknown, "by_position": by_position, "swapped": int((alleles.turned & kept).sum())}
     counts |= {"flipped": int((alleles.flipped & kept).sum()), "palindromic": int(dropped.sum()), "other": int(other.sum())}
     examples = [_compare(fitted[first[i]], ours, first[i], theirs, second[i]) for i in np.flatnonzero(other)[:_NAMED]]
-    text = _describe(int(kept.sum()), **counts, examples=examples)
+    inverted = [repr(fitted[first[i]]) for i in np.flatnonzero(dropped)[:_NAMED]]
+    text = _describe(int(kept.sum()), **counts, examples=examples, inverted=inverted)
     if not kept.any():
         raise DataError(f"{text}: expected SNPs with the model's alleles; check that both name the same variants")
     return Match(first[kept], second[kept], alleles.turned[kept], text)
@@ -168,17 +169,23 @@ def _describe(
     palindromic: int = 0,
     other: int = 0,
     examples: Sequence[str] = (),
+    inverted: Sequence[str] = (),
 ) -> str:
     """Return the counts of a match as a sentence; an empty text if all SNPs are matched as they are."""
     if not (missing or unknown or by_position or swapped or flipped or palindromic or other):
         return ""
     said = [f"{by_position} by position"] * bool(by_position)
     said += [f"{swapped} with A1 and A2 swapped"] * bool(swapped) + [f"{flipped} on the other strand"] * bool(flipped)
-    left = [f"{palindromic} palindromic (A/T or C/G), as strands differ"] * bool(palindromic)
-    left += [f"{other} with other alleles: {', '.join(examples)}{', …' if other > len(examples) else ''}"] * bool(other)
+    left = [f"{palindromic} palindromic (A/T or C/G), as strands differ: {_some(inverted, palindromic)}"] * bool(palindromic)
+    left += [f"{other} with other alleles: {_some(examples, other)}"] * bool(other)
     left += [f"{missing} of the model that X lacks"] * bool(missing) + [f"{unknown} of X that the model lacks"] * bool(unknown)
     text = f"{matched} SNPs are matched" + (f", {', '.join(said)}" if said else "")
     return text + (f"; left out are {'; '.join(left)}" if left else "")
+
+
+def _some(names: Sequence[str], n: int) -> str:
+    """Return the first of n names."""
+    return f"{', '.join(names)}{', …' if n > len(names) else ''}"
 
 
 def _pairs(

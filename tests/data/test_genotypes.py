@@ -143,7 +143,7 @@ def test_panels_and_threads_change_nothing_but_the_chunks(tmp_path: Path, monkey
     assert (panels.statistics.n_empty_rows, panels.statistics.empty_rows) == (1, [5])
     assert steps[-1][0] == steps[-1][1]
     assert all(a[0] <= b[0] for a, b in pairwise(steps))
-    with pytest.raises(dfact.ParameterError, match="memory_limit is 20000 bytes, expected at least 43008 for 333 persons; raise it"):
+    with pytest.raises(dfact.ParameterError, match="memory_limit is 20000 bytes, expected at least 43008 for 333 individuals; raise it"):
         dfact.import_genotypes(source, tmp_path / "c.zarr", memory_limit=20000, **options)
 
 
@@ -163,13 +163,13 @@ def test_variants_without_genotypes_are_refused_or_dropped(tmp_path: Path) -> No
     G[:, 4] = np.where(np.arange(30) == 0, 9, 0)  # monomorphic
     source, notes = write_bed(tmp_path / "a.bed", G), list[str]()
     expected = (
-        r"a.bed: 2 of 20 variants are invalid, expected none: 2 variant\(s\) with no genotype of any person \(first 1:1003 'rs3' T>C\)"
+        r"a.bed: 2 of 20 variants are invalid, expected none: 2 variant\(s\) with no genotype of any individual \(first 1:1003 'rs3' T>C\)"
     )
     with pytest.raises(dfact.DataError, match=expected):
         dfact.import_genotypes(source, tmp_path / "a.zarr")
     assert not (tmp_path / "a.zarr").exists()
     dataset = dfact.import_genotypes(source, tmp_path / "a.zarr", empty_variants="drop", note=notes.append)
-    assert notes == ["dropped 2 variant(s) with no genotype of any person (first 1:1003 'rs3' T>C)"]
+    assert notes == ["dropped 2 variant(s) with no genotype of any individual (first 1:1003 'rs3' T>C)"]
     assert list(dataset.column_labels) == [name for name in names_of(20) if name not in ("rs3", "rs11")]
     assert dataset.genotypes.variants is not None
     assert list(dataset.genotypes.variants["name"]) == list(dataset.column_labels)
@@ -183,7 +183,7 @@ def test_labels_are_unique(tmp_path: Path) -> None:
     dataset = dfact.import_genotypes(write_bed(tmp_path / "a.bed", G, [".", "rs1", ".", "rs3"], fam), tmp_path / "a.zarr")
     assert list(dataset.row_labels) == ["f1_p1", "f2_p1", "f2_p2"]
     assert list(dataset.column_labels) == ["1:1000:C:T", "rs1", "2:1002:C:T", "rs3"]
-    with pytest.raises(dfact.DataError, match=r"a.fam holds the person 'f1_p1' twice, expected distinct persons"):
+    with pytest.raises(dfact.DataError, match=r"a.fam holds the individual 'f1_p1' twice, expected distinct individuals"):
         dfact.import_genotypes(write_bed(tmp_path / "a.bed", G, None, [fam[0], *fam[:2]]), tmp_path / "b.zarr")
     write_bed(tmp_path / "a.bed", G)
     (tmp_path / "a.bim").write_text("1 rs0 0 5 C T\n" * 4)
@@ -215,8 +215,8 @@ def change(path: Path, old: str, new: str) -> None:
         (lambda bed: change(bed.with_suffix(".bim"), "1003\tC\tT", "1003\tC"), "line 4 of a.bim has fewer fields.*expected 6"),
         (lambda bed: change(bed.with_suffix(".bim"), "1003\tC\tT", "1003\tC\tT\tG"), "a.bim cannot be read as a list of variants"),
         (lambda bed: change(bed.with_suffix(".fam"), " 0 0 0 -9", ""), "a.fam has 2 columns, expected 6"),
-        (lambda bed: bed.with_suffix(".fam").write_bytes(b"\xff\xfe f 0 0 0 0"), "a.fam cannot be read as a list of persons"),
-        (lambda bed: bed.with_suffix(".fam").write_bytes(b""), "a.fam cannot be read as a list of persons"),
+        (lambda bed: bed.with_suffix(".fam").write_bytes(b"\xff\xfe f 0 0 0 0"), "a.fam cannot be read as a list of individuals"),
+        (lambda bed: bed.with_suffix(".fam").write_bytes(b""), "a.fam cannot be read as a list of individuals"),
     ],
 )
 def test_invalid_files_are_refused(damage: Any, message: str, tmp_path: Path) -> None:
@@ -285,14 +285,14 @@ def test_invalid_vcf_zarr_is_refused(tmp_path: Path) -> None:
     calls = to_calls(G)
     calls[2, 3] = 0, -2
     haploid = write_vcf_zarr(tmp_path / "haploid.vcz", calls, alleles, 3)
-    with pytest.raises(dfact.DataError, match=r"1 variant\(s\) with haploid calls \(it is 2:1002 'rs2' T>C, person 'p3'\)"):
+    with pytest.raises(dfact.DataError, match=r"1 variant\(s\) with haploid calls \(it is 2:1002 'rs2' T>C, individual 'p3'\)"):
         dfact.import_genotypes(haploid, tmp_path / "a.zarr")
     calls[2, 3] = 0, 3
     with pytest.raises(dfact.DataError, match="'rs2' has an allele of 'p3' that its list of alleles lacks"):
         dfact.import_genotypes(write_vcf_zarr(tmp_path / "third.vcz", calls, alleles, 2), tmp_path / "a.zarr")
     triploid = np.concatenate([to_calls(G), to_calls(G)[:, :, :1]], axis=2)
     with pytest.raises(
-        dfact.DataError, match=r"5 variant\(s\) with calls of more than two alleles \(first 1:1000 'rs0' T>C, person 'p0'\)"
+        dfact.DataError, match=r"5 variant\(s\) with calls of more than two alleles \(first 1:1000 'rs0' T>C, individual 'p0'\)"
     ):
         dfact.import_genotypes(write_vcf_zarr(tmp_path / "triploid.vcz", triploid, alleles, 3), tmp_path / "a.zarr")
     document = tmp_path / "third.vcz" / "variant_contig" / ".zarray"
@@ -378,8 +378,8 @@ def test_populations(tmp_path: Path) -> None:
     for options, message in (
         ({"population": tmp_path / "panel.tsv", "population_column": "none"}, "population_column is 'none', expected one of the columns"),
         ({"population": ["a"]}, "population has 1 populations, expected 4"),
-        ({"population": tmp_path / "panel.tsv", "id_column": "super"}, "holds the person 'X' twice"),
-        ({"population": tmp_path / "panel.tsv", "id_column": "pop", "population_column": "sample"}, "holds the person 'CEU' twice"),
+        ({"population": tmp_path / "panel.tsv", "id_column": "super"}, "holds the individual 'X' twice"),
+        ({"population": tmp_path / "panel.tsv", "id_column": "pop", "population_column": "sample"}, "holds the individual 'CEU' twice"),
         ({"population": tmp_path / "a.ind"}, r"a.ind has the columns 2 \(2 values, such as 'F'\), 3 .*--population-column"),
     ):
         with pytest.raises(dfact.DfactError, match=message):
@@ -388,11 +388,11 @@ def test_populations(tmp_path: Path) -> None:
     with pytest.raises(dfact.ParameterError, match=r"a.fam has the columns family \(4 values.* phenotype \(2 values.*--population-column"):
         dfact.import_genotypes(bed, tmp_path / "no.zarr", population=tmp_path / "a.fam")
     (tmp_path / "others.csv").write_text("id,pop\nq1,CEU\n")
-    with pytest.raises(dfact.DataError, match=r"others.csv names no population of the persons of a.bed, such as 'p0'; check id_column"):
+    with pytest.raises(dfact.DataError, match=r"others.csv names no population of the individuals of a.bed, such as 'p0'; check id_column"):
         dfact.import_genotypes(bed, tmp_path / "no.zarr", population=tmp_path / "others.csv")
     (tmp_path / "some.csv").write_text("id,pop\np1,CEU\nq7,CEU\np0,-\n")
     with pytest.warns(
-        UserWarning, match="some.csv lacks 2 of 4 persons of a.bed.*: p2, p3; 1 of its rows are of other persons: q7; compare"
+        UserWarning, match="some.csv lacks 2 of 4 individuals of a.bed.*: p2, p3; 1 of its rows are of other individuals: q7; compare"
     ):
         dfact.import_genotypes(bed, tmp_path / "some.zarr", population=tmp_path / "some.csv")
     (tmp_path / "a.pop").unlink()
@@ -411,7 +411,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--empty-variants", "drop", "--population", str(tmp_path / "people.csv"), "--n-readers", "1", "--memory-limit", "1GiB"]
     assert main(["import", str(bed), str(tmp_path / "a.zarr"), *options]) == 0
     printed = capsys.readouterr().out
-    assert "dropped 1 variant(s) with no genotype of any person (it is 1:1003 'rs3' T>C)" in printed
+    assert "dropped 1 variant(s) with no genotype of any individual (it is 1:1003 'rs3' T>C)" in printed
     assert "on 3 chromosome(s) (1, 2, 3); 1 dropped; genotypes count A2 (T of rs0), not A1 (C)" in printed
     assert "populations: the column 'pop' of people.csv, by the ids in 'id'" in printed
     assert "A (3), B (3), 2 unknown" in printed
@@ -489,7 +489,7 @@ def test_public_files_that_are_damaged_are_refused(genotypes: Path, tmp_path: Pa
     messages = {
         "badfile": "it begins with b'This'",
         "empty": "its content is empty",
-        "small_too_short": "has 6 bytes, expected 7 for the 3 persons of the .fam file and 4 variants of the .bim file; it is truncated",
+        "small_too_short": "has 6 bytes, expected 7 for the 3 individuals of the .fam file and 4 variants of the .bim file; it is truncated",
         "smallmodebad": "third byte of smallmodebad.bed is 0x30, expected 0x01",
         "smallmode0": "is person-major .*expected variant-major",
     }

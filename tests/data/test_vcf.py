@@ -35,9 +35,9 @@ chrM 20 m A G PASS 1 1 0
 KINDS = {
     "1 variant(s) with more than two alleles (it is chr1:170 'three' A>C,G)",
     "2 variant(s) with a symbolic allele, such as * or <DEL> (first chr1:190 'star' A>*)",
-    "1 variant(s) with haploid calls (it is chr1:120 'haploid' A>G, person 'Eve')",
-    "1 variant(s) with calls of more than two alleles (it is chr1:130 'triploid' A>G, person 'Ben')",
-    "1 variant(s) with no genotype of any person (it is chr2:210 'empty' A>G)",
+    "1 variant(s) with haploid calls (it is chr1:120 'haploid' A>G, individual 'Eve')",
+    "1 variant(s) with calls of more than two alleles (it is chr1:130 'triploid' A>G, individual 'Ben')",
+    "1 variant(s) with no genotype of any individual (it is chr2:210 'empty' A>G)",
     "2 variant(s) with the name, position and alleles of others (first chr1:160 'twice' A>G)",
 }
 
@@ -80,7 +80,7 @@ def test_filters_and_chromosomes_are_chosen(tmp_path: Path) -> None:
     source.write_text("".join(line for line in source.read_text().splitlines(keepends=True) if not line.startswith("chrX")))
     with pytest.raises(dfact.ParameterError, match=r"chromosomes is '7,X' and a.vcf has chr1, chr2, chrM, expected some of these"):
         labels(chromosomes="7,X")
-    with pytest.raises(dfact.DataError, match=r"1 of 1 variants are invalid.* haploid calls .it is chrM:20 'm' A>G, person 'Ada'"):
+    with pytest.raises(dfact.DataError, match=r"1 of 1 variants are invalid.* haploid calls .it is chrM:20 'm' A>G, individual 'Ada'"):
         dfact.import_genotypes(source, tmp_path / "b.zarr", chromosomes="MT")
     with pytest.raises(dfact.DataError, match="has variants of chrX alone, expected autosomes; name the chromosomes: --chromosomes all"):
         dfact.import_genotypes(write(tmp_path / "x.vcf", "chrX 10 x A G PASS 0/1 1/1 0/0"), tmp_path / "b.zarr")
@@ -129,9 +129,9 @@ def _replaced(old: str, new: str) -> Any:
     ("damage", "message"),
     [
         (_replaced("#CHROM", "CHROM"), "line 2 of a.vcf begins with b'CHROM.*expected the line #CHROM before it"),
-        (_replaced("\tAda\tBen\tEve", ""), "expected CHROM, POS, .* and a column for each person"),
-        (_replaced("Ben", "Ada"), "holds the person 'Ada' twice"),
-        (_replaced("0/0\t0|1\t1/1", "0/0\t0|1"), "line 3 of a.vcf does not have 3 calls, one for each person"),
+        (_replaced("\tAda\tBen\tEve", ""), "expected CHROM, POS, .* and a column for each individual"),
+        (_replaced("Ben", "Ada"), "holds the individual 'Ada' twice"),
+        (_replaced("0/0\t0|1\t1/1", "0/0\t0|1"), "line 3 of a.vcf does not have 3 calls, one for each individual"),
         (_replaced("0/0\t0|1\t1/1", "0/0\t0|1\t1/1\t0/0"), "line 3 of a.vcf does not have 3 calls"),
         (_replaced("0/0\t0|1\t1/1", "0/0\t0|3\t1/1"), "chr1:100 has a call of 'Ben' with an allele that is not listed"),
         (_replaced("0/0\t0|1\t1/1", "0/0\tNA/1\t1/1"), "chr1:100 has a call of 'Ben' with an allele that is not listed"),

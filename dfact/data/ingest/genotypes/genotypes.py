@@ -1,4 +1,4 @@
-"""import_genotypes: write genotypes, which files hold variant by variant, as a dataset with a row for each person."""
+"""import_genotypes: write genotypes, which files hold variant by variant, as a dataset with a row for each individual."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def import_genotypes(
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], object] | None = None,
 ) -> Dataset:
-    """Write genotypes as a dataset of persons × variants.
+    """Write genotypes as a dataset of individuals × variants.
 
     An entry is the number of A2 alleles, 0, 1 or 2, or 9 if it is missing. A2 is the sixth column of a .bim file, and REF of a .pgen
     file, a VCF file or a VCF Zarr store, so that one cohort is the same dataset in each format. The columns are labelled by the names
@@ -74,15 +74,15 @@ def import_genotypes(
     path : str or path
         Location of the new dataset.
     population : path, or sequence of texts
-        Population of each person: a text file with a line for each person (.pop, .labels or any other ending), a table that names persons
+        Population of each individual: a text file with a line for each (.pop, .labels or any other ending), a table that names individuals
         and populations (.csv, .tsv, .fam, .psam, or a text with blanks or tabs between the fields), or the names themselves in the order
-        of the persons. "" and "-" stand for unknown. By default the .pop file next to the source, if there is one.
+        of the individuals. "" and "-" stand for unknown. By default the .pop file next to the source, if there is one.
     population_column, id_column : str
-        Columns of the table with the populations and the person ids. By default a column with a usual name such as "pop", the family of
+        Columns of the table with the populations and the individual ids. By default a column with a usual name such as "pop", the family of
         a .fam file, or the only further one, and the column that holds most of the ids. Of a text without names they are numbers from
         "1" on. ``note`` says which columns were taken; where several may be meant, an error lists them.
     empty_variants : {"error", "drop"}
-        Treatment of variants at which no person has a genotype. ``Dataset.genotypes.dropped_variants``
+        Treatment of variants at which no individual has a genotype. ``Dataset.genotypes.dropped_variants``
         counts dropped variants.
     multiallelic : {"error", "drop"}
         Treatment of variants with more than two alleles.
@@ -213,7 +213,7 @@ class _Plan:
         fitting = limit // 2 // -(-n // 4)
         if fitting < min(m, TILE):
             least = 2 * TILE * -(-n // 4)
-            raise ParameterError(f"memory_limit is {limit} bytes, expected at least {least} for {n} persons; raise it")
+            raise ParameterError(f"memory_limit is {limit} bytes, expected at least {least} for {n} individuals; raise it")
         n_chunks = max(1, round(layout.chunk_rows * m / _CHUNK_ENTRIES))
         columns = m if n_chunks == 1 else -(-m // n_chunks // TILE) * TILE
         columns = columns if columns <= fitting else fitting // TILE * TILE
@@ -235,7 +235,7 @@ def _pieces(file: GenotypeFile, start: int, stop: int) -> "list[tuple[int, int]]
 
 
 def _count(file: GenotypeFile, steps: _Steps) -> NDArray[np.int64]:
-    """Count the persons with each code of a .bed file, for each variant (all variants, 4)."""
+    """Count the individuals with each code of a .bed file, for each variant (all variants, 4)."""
     counts = np.empty((len(file.variants), 4), np.int64)
     for start, stop in _pieces(file, 0, len(counts)):
         count_codes(file.read_packed(start, stop), len(file.labels), counts[start:stop])

@@ -1,4 +1,4 @@
-"""The populations of persons: a text with a line for each person, a column of a table, or a sequence of names."""
+"""The populations of individuals: a text with a line for each individual, a column of a table, or a sequence of names."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -31,21 +31,21 @@ def read_population(
     id_column: str | None,
     note: Callable[[str], object] | None = None,
 ) -> pd.Categorical | None:
-    """Return the population of each person, missing where unknown; None if nothing states populations.
+    """Return the population of each individual, missing where unknown; None if nothing states populations.
 
     ``note`` is called with a sentence about the column that was taken.
 
     Raises
     ------
     DataError
-        The number of names differs from the number of persons, or no person is in the table.
+        The number of names differs from the number of individuals, or no individual is in the table.
     ParameterError
         The table has no such column, or several that may hold the populations.
 
     Warns
     -----
     UserWarning
-        The table lacks persons.
+        The table lacks individuals.
     """
     if population is None:
         beside = None if file.file is None else sibling(file.file, (".pop",), required=False)
@@ -62,7 +62,7 @@ def read_population(
     taken = _population_column(file, found.name, frame, column, ids)
     repeated = frame[ids].duplicated()
     if repeated.any():
-        raise DataError(f"{found.name} holds the person {frame[ids][repeated].iloc[0]!r} twice, expected a row for each person")
+        raise DataError(f"{found.name} holds the individual {frame[ids][repeated].iloc[0]!r} twice, expected a row for each individual")
     by_person = dict(zip(frame[ids], frame[taken], strict=True))
     names = [by_person.get(label, by_person.get(person)) for label, person in zip(file.labels, file.persons, strict=True)]
     _compare(file, found.name, ids, names, by_person)
@@ -72,16 +72,16 @@ def read_population(
 
 
 def _compare(file: GenotypeFile, name: str, ids: str, names: Sequence[str | None], by_person: dict[str, str]) -> None:
-    """Raise DataError if the table has no person of the file, and warn if it has only some."""
+    """Raise DataError if the table has no individual of the file, and warn if it has only some."""
     lacking = [str(label) for label, found in zip(file.labels, names, strict=True) if found is None]
     if not any(names):
-        found = f"{name} names no population of the persons of {file.name}, such as {file.persons[0]!r}"
+        found = f"{name} names no population of the individuals of {file.name}, such as {file.persons[0]!r}"
         raise DataError(f"{found}; check id_column ({ids!r} was taken)")
     if not lacking:
         return
     others = [each for each in by_person if each not in {*file.labels, *file.persons}]
-    text = f"{name} lacks {len(lacking)} of {len(names)} persons of {file.name}, whose populations are unknown: {_some(lacking)}"
-    text += f"; {len(others)} of its rows are of other persons: {_some(others)}" if others else ""
+    text = f"{name} lacks {len(lacking)} of {len(names)} individuals of {file.name}, whose populations are unknown: {_some(lacking)}"
+    text += f"; {len(others)} of its rows are of other individuals: {_some(others)}" if others else ""
     warnings.warn(f"{text}; compare the ids", UserWarning, stacklevel=5)
 
 
@@ -94,20 +94,20 @@ def _read_lines(file: InputFile) -> list[str]:
         with file.open() as stream:
             return [line.strip() for line in stream.read().decode().splitlines()]
     except UnicodeDecodeError as error:
-        raise DataError(f"{file.name} is not UTF-8 ({error}), expected a line for each person; save it as UTF-8") from error
+        raise DataError(f"{file.name} is not UTF-8 ({error}), expected a line for each individual; save it as UTF-8") from error
 
 
 def _to_categorical(name: str, names: Sequence[str], n: int) -> pd.Categorical:
     if len(names) != n:
-        raise DataError(f"{name} has {len(names)} populations, expected {n}, one for each person")
+        raise DataError(f"{name} has {len(names)} populations, expected {n}, one for each individual")
     return pd.Categorical([None if each in _UNKNOWN else each for each in names])
 
 
 def _read(file: InputFile, persons: Sequence[str]) -> pd.DataFrame:
-    """Read a file as texts: a list of persons, a table of a known format, or else lines of fields, with names if the first has some."""
+    """Read a file as texts: a list of individuals, a table of a known format, or else lines of fields, with names if the first has some."""
     ending = file.name.lower()
     if ending.endswith(_LISTS):
-        return read_fields(file, FAM_COLUMNS, "a list of persons").astype(str)
+        return read_fields(file, FAM_COLUMNS, "a list of individuals").astype(str)
     tables = [suffix for each in formats() for suffix in each.suffixes if each.holds == "table" and suffix not in _TEXT]
     if ending.endswith(tuple(tables)):
         return _read_texts(open_table(file))
@@ -133,7 +133,7 @@ def _read_texts(table: Table) -> pd.DataFrame:
 
 
 def _id_column(file: GenotypeFile, name: str, frame: pd.DataFrame, column: str | None) -> str:
-    """Return the column with the ids of the persons: that which holds most of them, of several the one whose name is usual."""
+    """Return the column with the ids of the individuals: that which holds most of them, of several the one whose name is usual."""
     if column is not None:
         return _require(name, frame, "id_column", column)
     persons = {*map(str, file.labels), *map(str, file.persons)}
@@ -159,7 +159,7 @@ def _population_column(file: GenotypeFile, name: str, frame: pd.DataFrame, colum
         if len(candidates) == 1:
             return candidates[0]
     counts = [f"{each} ({frame[each].nunique()} values, such as {frame[each].iloc[0]!r})" for each in map(str, frame) if each != ids]
-    found = f"{name} has the columns {', '.join(counts)}, expected one with the populations of the persons of {file.name}"
+    found = f"{name} has the columns {', '.join(counts)}, expected one with the populations of the individuals of {file.name}"
     raise ParameterError(f"{found}; name it: population_column= (--population-column)")
 
 

@@ -13,7 +13,7 @@ from dfact.kernels.genotypes import HAPLOID, POLYPLOID
 
 _SEX_AND_MITOCHONDRIA = {"X", "Y", "XY", "MT", "M", "PAR", "PAR1", "PAR2", "23", "24", "25", "26"}
 _NAMES = {"23": "X", "24": "Y", "25": "XY", "26": "MT", "M": "MT"}
-EMPTY, MULTIALLELIC = "no genotype of any person", "more than two alleles"
+EMPTY, MULTIALLELIC = "no genotype of any individual", "more than two alleles"
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ def _invalid(file: GenotypeFile, chosen: NDArray[np.bool_], empty: NDArray[np.bo
 
 
 def _text(file: GenotypeFile, kind: str, numbers: NDArray[np.intp]) -> str:
-    """Return the number of variants of a kind, with the first of them: chromosome, position, name, alleles, and the person of a call."""
+    """Return the number of variants of a kind, with the first: chromosome, position, name, alleles, and the individual of a call."""
     if not numbers.size:
         return ""
     j = int(numbers[0])
     row = file.variants.iloc[j]
-    person = f", person {file.irregular[j][1]!r}" if j in file.irregular else ""
+    person = f", individual {file.irregular[j][1]!r}" if j in file.irregular else ""
     site = f"{row['chromosome']}:{row['position']} {row['name']!r} {row['A2']}>{row['A1']}{person}"
     return f"{numbers.size} variant(s) with {kind} ({'first' if numbers.size > 1 else 'it is'} {site})"

@@ -1,4 +1,4 @@
-"""The contract of files with genotypes: packed variants, the persons, and the tables next to them."""
+"""The contract of files with genotypes: packed variants, the individuals, and the tables next to them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
@@ -23,7 +23,7 @@ _PACKED_CODES[:3] = 0, 2, 3
 
 
 class GenotypeFile(ABC):
-    """Genotypes of persons at variants, in the order of the variants."""
+    """Genotypes of individuals at variants, in the order of the variants."""
 
     name: str
     """Name in messages."""
@@ -32,7 +32,7 @@ class GenotypeFile(ABC):
     persons: NDArray[np.object_]
     """Person ids."""
     labels: NDArray[np.object_]
-    """Unique labels of the persons: their ids, or family and person id."""
+    """Unique labels of the individuals: their ids, or family and individual id."""
     file: InputFile | None = None
     """The file, where it is one; a file of populations may lie next to it."""
 
@@ -48,7 +48,7 @@ class GenotypeFile(ABC):
 
     @cached_property
     def irregular(self) -> dict[int, tuple[int, str]]:
-        """Variants with calls that do not have two alleles, among those that have been read: the kind of the first, and its person.
+        """Variants with calls that do not have two alleles, among those that have been read: the kind of the first, and its individual.
 
         The kinds are those of :mod:`dfact.kernels.genotypes`. Such calls are read as missing.
         """
@@ -60,7 +60,7 @@ class GenotypeFile(ABC):
 
 
 def pack(genotypes: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-    """Pack genotypes (variants, persons), which are 0, 1, 2 or 9 = missing."""
+    """Pack genotypes (variants, individuals), which are 0, 1, 2 or 9 = missing."""
     m, n = genotypes.shape
     codes = np.zeros((m, -(-n // 4) * 4), np.uint8)
     codes[:, :n] = _PACKED_CODES[genotypes]
@@ -70,19 +70,20 @@ def pack(genotypes: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
 
 
 def person_labels(file: str, families: NDArray[np.object_] | None, persons: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Return unique labels: the person ids if they are unique, else family_person, as PLINK writes them.
+    """Return unique labels: the individual ids if they are unique, else family_person, as PLINK writes them.
 
     Raises
     ------
     DataError
-        Two persons have the same ids.
+        Two individuals have the same ids.
     """
     labels = persons
     if families is not None and pd.Series(persons).duplicated().any():
         labels = np.array([f"{family}_{person}" for family, person in zip(families, persons, strict=True)], dtype=object)
     repeated = np.flatnonzero(pd.Series(labels).duplicated())
     if repeated.size:
-        raise DataError(f"{file} holds the person {labels[repeated[0]]!r} twice, expected distinct persons; remove or rename one of them")
+        found = f"{file} holds the individual {labels[repeated[0]]!r} twice, expected distinct individuals"
+        raise DataError(f"{found}; remove or rename one of them")
     return labels
 
 

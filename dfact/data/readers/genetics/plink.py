@@ -31,7 +31,7 @@ class BedFile(GenotypeFile):
         self._row_bytes = -(-len(self.labels) // 4)
         size, expected = file.signature()[0], _HEADER_BYTES + len(self.variants) * self._row_bytes
         if size != expected:
-            counts = f"{len(self.labels)} persons of the .fam file and {len(self.variants)} variants of the .bim file"
+            counts = f"{len(self.labels)} individuals of the .fam file and {len(self.variants)} variants of the .bim file"
             said = "is truncated, or belongs to other files" if size < expected else "belongs to other .bim and .fam files"
             raise DataError(f"{self.name} has {size} bytes, expected {expected} for the {counts}; it {said}: export the three files again")
 
@@ -93,9 +93,9 @@ class PgenFile(GenotypeFile):
 
 
 def _read_persons(file: InputFile | None) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
-    """Return the labels and the ids of the persons in a .fam or .psam file."""
+    """Return the labels and the ids of the individuals in a .fam or .psam file."""
     assert file is not None
-    table = read_fields(file, FAM_COLUMNS, "a list of persons").rename(columns={"FID": "family", "IID": "person"})
+    table = read_fields(file, FAM_COLUMNS, "a list of individuals").rename(columns={"FID": "family", "IID": "person"})
     if "person" not in table:
         raise DataError(f"{file.name} has the columns {', '.join(map(str, table))}, expected IID among them; export it again")
     persons = table["person"].to_numpy(object)

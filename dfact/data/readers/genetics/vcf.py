@@ -79,7 +79,7 @@ class VCFFile(GenotypeFile):
         names = line.removeprefix("#").split("\t")
         if tuple(names[: len(_FIXED)]) != _FIXED or len(names) == len(_FIXED):
             raise DataError(
-                f"{self.name} has the columns {', '.join(names[:12])}, expected {', '.join(_FIXED)} and a column for each person"
+                f"{self.name} has the columns {', '.join(names[:12])}, expected {', '.join(_FIXED)} and a column for each individual"
             )
         self.persons = np.array(names[len(_FIXED) :], dtype=object)
         self.labels = person_labels(self.name, None, self.persons)
@@ -93,7 +93,9 @@ class VCFFile(GenotypeFile):
             fields = text.split(b"\t", len(_FIXED))
             if len(fields) <= len(_FIXED) or not (fields[8] == b"GT" or fields[8].startswith(b"GT:")):
                 found = f"{len(fields)} fields" if len(fields) <= len(_FIXED) else f"the FORMAT {fields[8].decode(errors='replace')!r}"
-                raise DataError(f"line {number + j + 1} of {self.name} has {found}, expected GT first in FORMAT, and a call of each person")
+                raise DataError(
+                    f"line {number + j + 1} of {self.name} has {found}, expected GT first in FORMAT, and a call of each individual"
+                )
             starts.append(position + len(text) - len(fields[-1]))
             stops.append(position + len(text))
             self._fields.append([field.decode() for field in fields[:7]])
@@ -103,7 +105,7 @@ class VCFFile(GenotypeFile):
         wrong = np.flatnonzero(parsed[:, 0] != n)
         if wrong.size:
             raise DataError(
-                f"line {number + int(wrong[0]) + 1} of {self.name} does not have {n} calls, one for each person; export it again"
+                f"line {number + int(wrong[0]) + 1} of {self.name} does not have {n} calls, one for each individual; export it again"
             )
         for row, kind in zip(*(numbers.tolist() for numbers in np.nonzero(parsed[:, 1:] >= 0)), strict=True):
             site, person = self._fields[first + row], str(self.persons[parsed[row, 1 + kind]])

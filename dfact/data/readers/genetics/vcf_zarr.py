@@ -23,7 +23,7 @@ _NO_ALLELE = ("", ".")
 _NO_CALL = -2  # fills the alleles that calls of fewer alleles lack
 _MAX_PLOIDY = 64
 _READ_ENTRIES = 1 << 24
-_MAX_CHUNKS = 1 << 17  # of an array that describes variants or persons: a damaged shape has chunks without end, none of which exist
+_MAX_CHUNKS = 1 << 17  # of an array that describes variants or individuals: a damaged shape has chunks without end, none of which exist
 _MAX_ALLELES, _MAX_CONTIGS = 1 << 12, 1 << 22
 
 
@@ -47,7 +47,7 @@ class VCFZarr(GenotypeFile):
                 f"({m}, {n}, 2); convert the VCF file again"
             )
         if not 0 < self._calls.shape[2] <= _MAX_PLOIDY:
-            raise DataError(f"{self.name} holds {self._calls.shape[2]} alleles of a person, expected 1 to {_MAX_PLOIDY}; convert it again")
+            raise DataError(f"{self.name} holds {self._calls.shape[2]} alleles of a call, expected 1 to {_MAX_PLOIDY}; convert it again")
         _check_shapes(self.name, arrays, m)
         self.persons = _texts(arrays["sample_id"])
         self.labels = person_labels(self.name, None, self.persons)
