@@ -38,6 +38,7 @@ from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.models.variants import population_texts
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, Values, is_count, resolve_seed
 from dfact.progress import Iteration, Reporter
+from dfact.signals import finish_before_stop
 
 
 @dataclass(frozen=True)
@@ -275,6 +276,11 @@ class Admixture(Growing):
 
     def _solve(self, task: FitTask[AdmixtureProblem]) -> Solver[None]:
         counts, maximum = yield from self.maximize(task)
+        with finish_before_stop():  # a time limit must not take what is found
+            yield from self._complete(task, counts, maximum)
+
+    def _complete(self, task: FitTask[AdmixtureProblem], counts: Any, maximum: Maximum) -> Solver[None]:
+        """Set the attributes of the maximum that was found, in a last pass."""
         supervised = bool(task.problem.populations)
         order = np.arange(self.n_components) if supervised else np.argsort(-maximum.sizes, kind="stable")
         self.n_unobserved_ = int(counts.silent)

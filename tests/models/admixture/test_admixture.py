@@ -1,6 +1,9 @@
 """Admixture: ADMIXTURE's log-likelihoods, recovery, conditions of optimality, one result on all executors, projection, labels."""
 
+import os
 import re
+import signal
+import sys
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -18,10 +21,11 @@ from scipy.special import xlog1py, xlogy
 
 import dfact
 from dfact import Admixture, DataError, ParameterError
+from dfact.cli.main import main
 from dfact.data.examples.genotypes import write_bed, write_bim
 from dfact.engine.executors import LocalSession
 from dfact.engine.tiles import Tile
-from dfact.models.admixture import footprint
+from dfact.models.admixture import estimator, footprint
 from dfact.models.binomial.fit import ColumnStep, Extrapolate, Products
 from dfact.models.binomial.passes import ProjectionPass
 from dfact.models.variants import Variants, match_columns
@@ -468,3 +472,20 @@ def test_a_projection_reads_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(LocalSession, "run", lambda *arguments: reads.append(arguments[1]) or run(*arguments))
     model.transform(dataset)
     assert [type(request.pass_).__name__ for request in reads] == ["ProjectionPass"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("converged", [True, False])
+def test_a_stop_after_the_maximum_loses_no_model(converged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dfact.import_array(planted(3, 40, 30, 2)[2], tmp_path / "a.zarr")
+    name = "sum_rows" if converged else "maximize_likelihood"
+    original = getattr(estimator, name)
+
+    def stopped(*arguments: Any, **settings: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return (yield from original(*arguments, **settings))
+
+    monkeypatch.setattr(estimator, name, stopped)
+    code = main(["-q", "fit", "admixture", str(tmp_path / "a.zarr"), str(tmp_path / "a.model"), "-k", "2"])
+    assert code == (0 if converged else 128 + signal.SIGTERM)
+    assert (tmp_path / "a.model").exists() == converged
