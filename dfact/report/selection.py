@@ -20,7 +20,7 @@ ERROR_LABEL = "mean squared error of held-out answers"
 _EIGENVALUES = [f"{of}{name}" for of in ("", "factor_") for name in ("eigenvalue", "random", "excess")]
 _FORMATS = dict.fromkeys(_EIGENVALUES, "{:.3f}") | dict.fromkeys(("passes", "reads", "n", "zeros", "rank"), "{:d}")
 _FORMATS["seconds"] = "{:.2f}"
-_OF_GENOTYPES = {"deviance": "CV error", "passes": "iterations"}
+OF_GENOTYPES = {"deviance": "CV error", "passes": "iterations"}
 """Words of ADMIXTURE for the scores of a selection."""
 _MARKERS = "osD^vP*X"
 
@@ -35,7 +35,7 @@ def selection_text(selection: "Selection") -> str:
     for name in selection.best_params:
         table[name] = table[name].map("{:g}".format) if table[name].dtype.kind == "f" else table[name]
     if selection.model.vocabulary.of_snps:
-        table = table.rename(columns=_OF_GENOTYPES)
+        table = table.rename(columns=OF_GENOTYPES)
     text = indented(table_text(table.assign(**{"": best.map({True: "best", False: ""})}), header=True))
     skipped = ", ".join(map(str, selection.skipped_ranks))
     largest = selection.largest_chosen

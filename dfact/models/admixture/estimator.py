@@ -37,7 +37,7 @@ from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.models.variants import population_texts
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, Values, is_count, resolve_seed
-from dfact.progress import Iteration, Reporter
+from dfact.progress import LOG_LIKELIHOOD, Iteration, Reporter
 from dfact.signals import finish_before_stop
 
 
@@ -313,7 +313,7 @@ class Admixture(Growing):
             yield from random_start(codes, counts, self.n_components, seed, dtype)
         else:
             yield from spectral_start(codes, counts, self.n_components, dtype)
-        report = Reporter(self.callbacks, self.max_iter)
+        report = Reporter(self.callbacks, self.max_iter, LOG_LIKELIHOOD)
         pass_ = StepPass(codes, self.n_components, dtype, curved=task.problem.curved)
         maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
         return counts, maximum

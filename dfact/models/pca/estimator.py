@@ -43,7 +43,7 @@ from dfact.models.pca.spectrum import Columns, Spectrum, Variances, decompose, f
 from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO
-from dfact.progress import Iteration, Reporter
+from dfact.progress import LOG_LIKELIHOOD, Iteration, Reporter
 
 _ROUNDING = 1e-8  # least noise of a likelihood, relative to the largest variance: without noise there is none outside the components
 
@@ -249,7 +249,9 @@ class PCA(Growing):
     def _check_components(self, m: int) -> None:
         """Refuse as many components as columns if entries are missing: without noise there is no likelihood."""
         if self.n_components >= m:
-            raise ParameterError(f"n_components is {self.n_components}, expected fewer than the {m} columns of data with missing entries")
+            raise ParameterError(
+                f"n_components is {self.n_components}, expected fewer than the {m} {self.vocabulary.items} of data with missing entries"
+            )
 
     def _expects(self, dataset: Dataset) -> bool:
         """Return whether entries are missing, in rows with others, and taken by expectation."""
@@ -285,7 +287,7 @@ class PCA(Growing):
 
     def _find(self, task: FitTask[PCAProblem], *, keeps_sums: bool = False) -> Solver[tuple[Columns, Spectrum, ProbabilisticPCA | None]]:
         """Set all attributes but the scores. If the fit ``keeps_sums``, missing entries are counted."""
-        report = Reporter(self.callbacks, self.max_iter)
+        report = Reporter(self.callbacks, self.max_iter, LOG_LIKELIHOOD)
         columns = yield from self.standardize(task)
         view, m, k, expects = columns.view(task.dtype), task.dataset.shape[1], self.n_components, task.problem.expects
         pairwise = keeps_sums and not expects and bool((columns.observed < columns.rows).any())
@@ -316,7 +318,7 @@ class PCA(Growing):
 
     def _grow(self, task: FitTask[PCAProblem]) -> Solver[Added]:
         if isinstance(self.sums_, LatentSums):
-            report, current = Reporter(self.callbacks, ROUNDS), self._current()
+            report, current = Reporter(self.callbacks, ROUNDS, LOG_LIKELIHOOD), self._current()
             columns, model, self.sums_ = yield from self.sums_.update(task, self.scale, current, self.tol, report.iteration)
             self._set_model(columns, model, 0, task.dtype)
             self._set_shrinkage(columns, None)

@@ -152,7 +152,7 @@ def _fit(model: FactorAnalysis) -> list[str]:
         indices.append(f"BIC = {number(fit['bic'])}")
     sentences = [f"{', '.join(indices)}."] if indices else []
     if not (polychoric or np.isnan(fit["rmsea"])):
-        sentences.append("χ², *p* and the interval of RMSEA assume complete, normal answers.")
+        sentences.append(f"χ², *p* and the interval of RMSEA assume complete, normal {model.vocabulary.entries}.")
     if polychoric and len(indices) > 1:
         sentences.append("With polychoric correlations, RMSEA, CFI and TLI are descriptive.")
     return sentences

@@ -23,7 +23,7 @@ from dfact.models.traits import Vocabulary
 from dfact.report.document import Block, Card, Cards, Drawing, Section
 from dfact.report.figures import Groups, history_figure, items_heatmap, order_by_similarity
 from dfact.report.plots import signed_heatmap, with_item_labels
-from dfact.report.selection import ERROR_LABEL, score_plot
+from dfact.report.selection import ERROR_LABEL, OF_GENOTYPES, score_plot
 from dfact.text import align_columns, escape_lines
 
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ class Presenter(Generic[M]):
         table = record.table.set_index(record.names)
         error = next((name for name in ("se_difference", "standard error") if name in table), None)
         label = ERROR_LABEL if record.criterion == "error" else record.criterion.replace("_", " ")
+        label = OF_GENOTYPES.get(label, label) if self.words.of_snps else label
         of = " of the difference from the lowest" if error == "se_difference" else ""
         bars = f" Bars show one standard error{of}." if error else ""
         bars = " Bars show the range of 95% of the resamples." if {"low", "high"} <= set(table) else bars

@@ -85,10 +85,10 @@ def rotation_text(model: FactorAnalysis) -> str:
 def omega_text(model: FactorAnalysis) -> str:
     """Describe the sum of the items in one line."""
     omega = model.omega_
-    return f"ω total {omega.omega_total:.2f} of the sum of all items by these factors; ω {omega.omega:.2f} by one factor"
+    return f"ω total {omega.omega_total:.2f} of the sum of all {model.vocabulary.items} by these factors; ω {omega.omega:.2f} by one factor"
 
 
-NORMAL_ANSWERS = "χ², p and the interval of RMSEA assume complete, normal answers"
+NORMAL = "χ², p and the interval of RMSEA assume complete, normal {entries}"
 """Assumptions of the indices with a distribution; the guide ``evidence`` has the rates with other answers."""
 
 
@@ -99,7 +99,7 @@ def fit_text(model: FactorAnalysis) -> str:
         reason = "were smoothed" if model.smoothed_ else "are singular" if fit.df >= 0 else "are fewer than the parameters"
         return f"SRMR {fit.srmr:.3f}; others are undefined, as the correlations {reason}"
     test = f"χ²({fit.df:.0f}) = {fit.chi_square:.1f}, p {_p_text(fit.p)}, RMSEA {fit.rmsea:.3f} [{fit.rmsea_low:.3f}, {fit.rmsea_high:.3f}]"
-    note = "; " + ("all but SRMR are descriptive" if model.correlation == "polychoric" else NORMAL_ANSWERS)
+    note = "; " + ("all but SRMR are descriptive" if model.correlation == "polychoric" else NORMAL.format(entries=model.vocabulary.entries))
     return f"{test}, CFI {fit.cfi:.3f}, TLI {fit.tli:.3f}, SRMR {fit.srmr:.3f}, BIC {fit.bic:.1f}{note}"
 
 
@@ -109,7 +109,9 @@ def _p_text(p: float) -> str:
 
 def fit_table(model: FactorAnalysis) -> tuple[pd.DataFrame, str]:
     """Return the indices of fit as a table of one row, and its caption."""
-    caption = f"Fit of the model to the correlations; the interval of RMSEA is a 90% interval; {NORMAL_ANSWERS}"
+    caption = (
+        f"Fit of the model to the correlations; the interval of RMSEA is a 90% interval; {NORMAL.format(entries=model.vocabulary.entries)}"
+    )
     if model.correlation == "polychoric":
         caption += ". With polychoric correlations, all indices but SRMR are descriptive"
     if model.smoothed_:

@@ -25,6 +25,7 @@ from dfact.report.presenters.cp.stability import stability_section
 from dfact.report.presenters.growth import growth
 from dfact.report.reconstruction import item_errors
 from dfact.report.row_statistics import RowStatistics
+from dfact.report.selection import OF_GENOTYPES
 from dfact.selection.running.estimators import fitted_dataset
 
 _NOT_SHOWN = ("executor", "callbacks")  # parameters that belong to the process that fitted
@@ -142,14 +143,16 @@ def selection(presenter: _Presenter) -> Section | None:
         return None
     best = dict(zip(record.names, record.values[record.best], strict=True))
     chosen = ", ".join(f"{name} = {value}" for name, value in best.items())
-    criterion = record.criterion.replace("_", " ")
+    words = OF_GENOTYPES if presenter.words.of_snps else {}
+    criterion = words.get(record.criterion, record.criterion.replace("_", " "))
     about = f"{len(record.values)} candidates were compared by {criterion}; the rule “{record.rule}” chose {chosen}."
     span = f"from {np.nanmin(record.scores):.4g} to {np.nanmax(record.scores):.4g}"
-    alt = f"{record.criterion} of {len(record.values)} candidates, {span}; chosen: {chosen}."
+    alt = f"{criterion} of {len(record.values)} candidates, {span}; chosen: {chosen}."
     drawing = presenter.selection_drawing(record, best, alt)
     flat = record.table.assign(chosen=["chosen" if i == record.best else "" for i in range(len(record.values))])
     formats = dict.fromkeys((record.criterion, "standard error"), "{:.5g}")
-    candidates = make_table(flat.set_index(record.names[0]), "The candidates", formats=formats)
+    formats = {words.get(name, name): style for name, style in formats.items()}
+    candidates = make_table(flat.set_index(record.names[0]).rename(columns=words), "The candidates", formats=formats)
     notes = [Text(note) for note in presenter.selection_notes(record)]
     return Section("selection", "How it was chosen", [Text(about), *notes, drawing, candidates])
 
