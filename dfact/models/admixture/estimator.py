@@ -66,7 +66,8 @@ class Admixture(Growing):
 
         ℓ(Q, P) = Σ over observed (i, j) of g log f + (M − g) log(1 − f).
 
-    Missing genotypes are left out. Q and P stay at least 1e-5 from 0, and P from 1.
+    Individuals must be unrelated, as a family would become a population; the guide ``admixture`` says how to check. Missing genotypes
+    are left out. Q and P stay at least 1e-5 from 0, and P from 1.
 
     One pass over the data makes a Newton step of the ancestry proportions of every individual, on the simplex, and one of the
     frequencies of every SNP. Anderson's method extrapolates P. A point whose likelihood is lower than the previous one's is
