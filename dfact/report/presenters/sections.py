@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.data.words import WORDS
 from dfact.export.stability import remarks, resamples_text
 from dfact.models.cp.base import CPModel
 from dfact.models.cp.path import SolutionPath
@@ -113,21 +114,21 @@ def items(presenter: _Presenter) -> Section | None:
     codebook = presenter.model.codebook_
     if codebook is None:
         return None
+    words = WORDS[presenter.model.data_kind_ or "answers"]  # those of the columns, also of a tensor
     described = {item.name: (item.levels_text, item.missing_text, ", ".join(item.changes), item.source) for item in codebook}
     names = [name for name in presenter.loadings.iloc[presenter.order[0]].index.astype(str) if name in described]
     columns = pd.DataFrame(
-        [described[name] for name in names], pd.Index(names, name=presenter.words.item), ["answers", "missing", "changed", "file"]
+        [described[name] for name in names], pd.Index(names, name=words.column), ["answers", "missing", "changed", "file"]
     )
     texts: list[Block] = []
     for name, title in (("answers", "Answers"), ("file", "File")):
         if columns[name].nunique() == 1 and columns[name].iloc[0]:  # once instead of in every row
-            texts.append(Text(f"{title} of all {presenter.words.items}: {columns.pop(name).iloc[0]}."))
+            texts.append(Text(f"{title} of all {words.columns}: {columns.pop(name).iloc[0]}."))
     columns = columns[[name for name in columns if columns[name].any()]]
     if columns.empty and not texts and not codebook.texts:
         return None
-    words = presenter.words
-    caption = f"Texts of the {words.items}, codes with their labels, and missing {words.entries} by code with their numbers at the import"
-    return Section("items", f"The {words.items} and their {words.entries}", [*texts, make_table(presenter.with_texts(columns), caption)])
+    caption = f"Texts of the {words.columns}, codes with their labels, and missing {words.entries} by code with their numbers at the import"
+    return Section("items", f"The {words.columns} and their {words.entries}", [*texts, make_table(presenter.with_texts(columns), caption)])
 
 
 def convergence(presenter: _Presenter) -> Section | None:
