@@ -59,7 +59,7 @@ def test_one_message_names_all_invalid_variants(name: str, tmp_path: Path) -> No
     assert all(kind in str(error.value) for kind in KINDS)
     dataset = dfact.import_genotypes(source, tmp_path / "a.zarr", drop_invalid=True, note=notes.append)
     assert {note.removeprefix("dropped ") for note in notes if note.startswith("dropped")} == KINDS
-    assert "left out 2 variant(s) of chrX, chrM, as they are no autosomes; --chromosomes all takes them" in notes
+    assert "left out 2 variant(s) of chrX, chrM, which are not autosomes; --chromosomes all takes them" in notes
     assert "left out 1 variant(s) that fail a filter of the file; --keep-failing takes them" in notes
     assert list(dataset.column_labels) == ["ok", "half", "chr1:150:G:A", "chr1:150:T:A", "indel", "same"]
     assert dataset.source.read(0, 3).T.tolist() == [[2, 1, 0], [9, 9, 1], [2, 1, 0], [1, 1, 0], [2, 1, 0], [2, 2, 2]]
@@ -91,7 +91,7 @@ def test_sex_chromosomes_of_plink_are_left_out(tmp_path: Path, capsys: pytest.Ca
     lines = [f"{name}\trs{j}\t0\t{j + 1}\tC\tT\n" for j, name in enumerate(("1", "23", "24", "26", "22"))]
     bed.with_suffix(".bim").write_text("".join(lines))
     assert main(["import", str(bed), str(tmp_path / "a.zarr")]) == 0
-    assert "left out 3 variant(s) of 23, 24, 26, as they are no autosomes" in capsys.readouterr().out
+    assert "left out 3 variant(s) of 23, 24, 26, which are not autosomes" in capsys.readouterr().out
     assert list(dfact.open_dataset(tmp_path / "a.zarr").column_labels) == ["rs0", "rs4"]
     assert main(["import", str(bed), str(tmp_path / "b.zarr"), "--chromosomes", "1-22,X"]) == 0
     assert list(dfact.open_dataset(tmp_path / "b.zarr").column_labels) == ["rs0", "rs1", "rs4"]
@@ -161,3 +161,72 @@ def test_bcf_names_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "a.bcf").write_bytes(b"BCF\2")
     assert main(["import", str(tmp_path / "a.bcf"), str(tmp_path / "a.zarr")]) == 1
     assert "bcftools view a.bcf -Oz -o a.vcf.gz, then dfact import a.vcf.gz a.zarr" in capsys.readouterr().err
+
+
+# Files of twelve samples with every kind of variant that a reader may meet, and a table of populations with another person
+
+TRICKY = """\
+chr1 100 ok A G PASS 0/0 0/1 1/1 0|1 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 110 halfcall A G PASS ./1 1/. ./0 0/. 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 120 haploid A G PASS 0 1 . 0|1 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 130 triploid A G PASS 0/0/1 1/1/1 1/1 0|1 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 140 lowq A G LowQ 0/0 0/1 1/1 0|1 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 150 . A G PASS 0/0 0/1 1/1 0|1 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 150 . A T PASS 0/0 0/1 1/1 0|1 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 160 dup A G PASS 0/0 0/1 1/1 0|1 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 160 dup A G PASS 0/1 1/1 0/0 0/1 .|. ./. 1|1 1|0 0|1 1/1 0/1 0/0
+chr1 170 dup C G PASS 0/0 0/1 1/1 0|1 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 180 indel AT A PASS 0/0 0/1 1/1 0|1 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 185 star A * PASS 0/0 0/1 1/1 0|1 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 190 del A <DEL> PASS 0/0 0/1 1/1 0|1 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 200 mono A G PASS 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+chr1 205 noalt A . PASS 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+chr2 10 sing A G PASS 0/1 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0 0/0
+chrX 10 x1 A G PASS 0/1 1/1 0 1 0 1 0/1 0/1 0/1 0/1 0/1 0/1
+chrY 10 y1 A G PASS . . 0 1 0 1 . . . . . .
+chrM 10 m1 A G PASS 0 1 0 1 0 1 0 1 0 1 0 1
+"""
+SEVERAL = """\
+chr1 100 ok A G PASS 0/0 0/1 1/1 0|1 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 300 multi A C,G PASS 0/1 0/2 1/2 2/2 1|0 1|1 ./. .|. 0/1 0/0 1/1 0/1
+chr1 310 allmiss A G PASS ./. ./. ./. ./. ./. ./. ./. ./. ./. ./. ./. ./.
+"""
+POPULATIONS = "IID\tpop\tsex\nS0\tA\t1\nS1\tA\t2\nS2\tB\t1\nT9\tB\t2\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "refused", "kept"),
+    [
+        (
+            TRICKY,
+            "6 of 15 variants are invalid",
+            ["ok", "halfcall", "chr1:150:G:A", "chr1:150:T:A", "dup", "indel", "mono", "noalt", "sing"],
+        ),
+        (SEVERAL, "2 of 3 variants are invalid", "ok"),
+    ],
+    ids=["tricky", "several"],
+)
+def test_every_kind_of_variant_of_twelve_samples(
+    lines: str, refused: str, kept: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = "".join(f"\tS{i}" for i in range(12))
+    source, text = tmp_path / "a.vcf", "##fileformat=VCFv4.2\n" + COLUMNS.replace("\tAda\tBen\tEve", samples)
+    for line in lines.splitlines():
+        chromosome, position, name, reference, other, passed, *calls = line.split()
+        text += "\t".join([chromosome, position, name, reference, other, ".", passed, ".", "GT", *calls]) + "\n"
+    source.write_text(text)
+    (tmp_path / "pops.tsv").write_text(POPULATIONS)
+    command = ["import", str(source), str(tmp_path / "a.zarr"), "--population", str(tmp_path / "pops.tsv")]
+    lacking = "lacks 9 of 12 individuals of a.vcf, whose populations are unknown: S3, S4, S5, …; 1 of its rows are of other individuals: T9"
+    with pytest.warns(UserWarning, match=lacking):
+        assert main(command) == 1
+    assert refused in (error := capsys.readouterr().err)
+    assert "--drop-invalid" in error
+    with pytest.warns(UserWarning, match=lacking):
+        assert main([*command, "--drop-invalid"]) == 0
+    said = capsys.readouterr()
+    assert "the column 'pop' of pops.tsv, by the ids in 'IID'" in said.out + said.err
+    dataset = dfact.open_dataset(tmp_path / "a.zarr")
+    assert [*dataset.column_labels] == kept.split()
+    assert dataset.source.read(0, 12)[:, 0].tolist() == [2, 1, 0, 1, 1, 0, 9, 9, 1, 2, 0, 1]
+    assert [*dataset.genotypes.population[:4]][:3] == ["A", "A", "B"]

@@ -18,7 +18,7 @@ EMPTY, MULTIALLELIC = "no genotype of any individual", "more than two alleles"
 
 @dataclass(frozen=True)
 class Rules:
-    """What an import takes, and what it drops."""
+    """The variants that an import takes, and those that it drops."""
 
     chromosomes: Sequence[str] | None = None
     """Names or ranges such as "1-22" and "X"; ("all",) for all; None for autosomes."""
@@ -72,7 +72,7 @@ def _choose_chromosomes(name: str, chromosomes: "pd.Series[str]", wanted: Sequen
         remedy = "--chromosomes all takes them"
         if not chosen.any():
             raise DataError(f"{name} has variants of {left} alone, expected autosomes; name the chromosomes: {remedy}")
-        return chosen, f"left out {(~chosen).sum()} variant(s) of {left}, as they are no autosomes; {remedy}" if left else ""
+        return chosen, f"left out {(~chosen).sum()} variant(s) of {left}, which are not autosomes; {remedy}" if left else ""
     names = {_NAMES.get(each, each) for part in wanted for each in _expand(part)}
     chosen = np.ones(len(plain), bool) if "ALL" in names else plain.replace(_NAMES).isin(names).to_numpy(bool, copy=True)
     if not chosen.any():
