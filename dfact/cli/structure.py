@@ -53,6 +53,7 @@ def structure(
     from dfact.report.selection import check_plot
     from dfact.report.structure_plot import (
         dataset_populations,
+        largest_populations,
         own_names,
         read_populations,
         run_memberships,
@@ -71,3 +72,5 @@ def structure(
     figure = structure_figure(memberships, populations, population_order=order, means=means, names=names or own_names(loaded))
     save_figure(figure, out, overwrite=overwrite)
     click.echo(f"{out}: {len(runs)} run{'s' * (len(runs) > 1)} of {len(memberships[0])} individuals")
+    if names and populations is not None:  # as names in another order than the components would go unnoticed
+        click.echo(largest_populations(memberships, populations, names))

@@ -118,6 +118,15 @@ def own_names(runs: Sequence[Any]) -> list[str]:
     return [str(name) for name in largest[0].get_feature_names_out()] if len(largest) == 1 and hasattr(largest[0], "memberships_") else []
 
 
+def largest_populations(runs: Sequence[NDArray[Any]], populations: Any, names: Sequence[str]) -> str:
+    """Describe in which population each named component of the drawn run with the most of them has the largest mean."""
+    widest = max(align_runs(runs), key=lambda group: len(group.colors)).memberships
+    known = np.isfinite(widest).all(axis=1)
+    means = pd.DataFrame(widest[known]).groupby(population_names(populations, len(known))[known]).mean()
+    largest = [(name, str(means[k].idxmax()), means[k].max()) for k, name in enumerate(names)]
+    return "names: " + ", ".join(f"{name} is largest in {population} ({mean:.2f})" for name, population, mean in largest)
+
+
 def run_memberships(run: Any) -> NDArray[Any]:
     """Return the memberships (n, K) of a run: of a fitted model, or an array."""
     memberships = run.memberships_ if hasattr(run, "memberships_") else run

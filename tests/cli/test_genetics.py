@@ -110,6 +110,12 @@ def test_legend_order_and_axis_of_a_structure_plot(cohort: Path, tmp_path: Path,
     assert [text.get_text() for text in several.legends[0].get_texts()] == ["component 1", "component 2", "component 3"]
     with pytest.raises(dfact.ParameterError, match=r"2 names are given \(a, b\), expected 3, one for each component of the largest run"):
         dfact.report.plot_structure(three, names=["a", "b"])
+    assert main(["structure", str(tmp_path / "y.png"), str(cohort / "three.model"), "--names", "a,b,c"]) == 0
+    populations = np.asarray(three.row_populations_)
+    means = {name: Q[populations == name].mean(axis=0) for name in ("north", "south", "west")}
+    leading = [max(means, key=lambda name: means[name][k]) for k in range(3)]
+    said = [f"{name} is largest in {leading[k]} ({means[leading[k]][k]:.2f})" for k, name in enumerate("abc")]
+    assert f"names: {', '.join(said)}" in capsys.readouterr().out
     np.savetxt(tmp_path / "x.2.Q", np.full((140, 2), 0.5))
     assert main(["structure", str(tmp_path / "x.png"), str(tmp_path / "x.2.Q"), "--order", "south"]) == 2
     assert "--order names populations, which nothing states" in capsys.readouterr().err
