@@ -91,10 +91,20 @@ def distances(files: Iterable[Path]) -> dict[Path, int]:
             continue
         reached[path] = distance
         queue.extend((user, distance + 1) for user in users().get(path, ()))
-        for place, folder in READERS.items():
-            if path.suffix != ".py" and path.is_relative_to(ROOT / place):
-                queue.extend((test, distance + 1) for test in (ROOT / folder).rglob("test_*.py"))
+        if path.suffix != ".py":
+            queue.extend((reader, distance + 1) for reader in readers(path))
     return reached
+
+
+def readers(path: Path) -> Iterator[Path]:
+    """Yield the files that read a file which is not a module: tests by ``READERS``, and the modules beside it, or above it if none are."""
+    for place, folder in READERS.items():
+        if path.is_relative_to(ROOT / place):
+            yield from (ROOT / folder).rglob("test_*.py")
+    for folder in path.relative_to(ROOT).parents[:-1]:
+        if beside := list((ROOT / folder).glob("*.py")):
+            yield from beside
+            return
 
 
 def seconds() -> dict[str, tuple[float, float]]:
@@ -123,7 +133,7 @@ def touched(commit: str) -> Touched:
         _, cost = costs.get(name, (0.0, 0.0))
         if distance and spent + cost > BUDGET:  # a changed file of tests always runs
             left.append(name)
-        elif distance == 0 or cost:
+        elif distance == 0 or cost or name not in costs:
             spent += cost
             chosen.append(name)
     return Touched(chosen, left)
