@@ -234,8 +234,8 @@ def model_text(model: Factorization, top: int | None = None, texts: Texts = None
 
     By default these are 5 items, and no SNPs, whose names say nothing on a component.
     """
-    top = (0 if model.vocabulary.of_snps else 5) if top is None else top
     presenter = find_presenter(model)(model)
+    top = (0 if model.vocabulary.of_snps else 5) if top is None else top
     lines = [*presenter.summary(), *stability_lines(model), *growth_lines(model), *sites_lines(model), *extra]
     return escape_lines("\n\n".join([align_columns(lines), *presenter.component_texts(top, texts)]))
 
