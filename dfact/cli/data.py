@@ -254,7 +254,7 @@ def import_array_command(
     """Import an array with two or more modes as a dataset.
 
     SOURCE is a file of NumPy (.npy, .npz), HDF5 (.h5, .hdf5), AnnData (.h5ad), MATLAB (.mat), NetCDF (.nc, .nc4), R (.rda,
-    .rds) or Matrix Market (.mtx, .mtx.gz), or a Zarr store of Dask or xarray (.zarr). Its first mode holds the participants or
+    .rds) or Matrix Market (.mtx, .mtx.gz), or a Zarr store of Dask or xarray (.zarr). Its first mode holds the rows: participants,
     samples. DEST is the dataset, a Zarr store.
     """
     from dfact.cli.info import dataset_text

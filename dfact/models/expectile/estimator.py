@@ -178,7 +178,7 @@ class ExpectileMF(Growing):
     """
 
     traits = ModelTraits(
-        Vocabulary("component", "components", "rows", "columns", "Factors of the columns", "factor"),
+        Vocabulary("component", "components", "rows", "columns", "Factors of the columns", "factor", "entries"),
         implicit="missing",
         original_units=True,
         limited_parameters=("ridge",),
