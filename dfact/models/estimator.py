@@ -259,9 +259,9 @@ class Factorization(ScoreInterface, TransformerInterface):
             self._check_columns(dataset, offset)
         if reset:
             require_observed(dataset)
-            if not self.traits.tensor:
-                require_variation(dataset)
         self._check_observed(dataset, reset=reset)
+        if reset and not self.traits.tensor:
+            require_variation(dataset)
         require_finite(dataset)
         dtype = self._working_dtype(dataset)
         require_magnitude(dataset, dtype, fitted=reset)

@@ -195,7 +195,9 @@ class TextInNumbersError(DataError):
     """The error for text in a column of numbers."""
 
     def __init__(self, position: str, column: str, cell: str) -> None:
-        remedy = f"declare it in missing= (--missing {shlex.quote(cell.strip())}), or name other columns (--items, or those of triplets)"
+        remedy = (
+            f"declare it in missing= (--missing {shlex.quote(cell.strip())}), or name other columns: items= (--items), or those of triplets"
+        )
         super().__init__(f"{position}, column {column!r} holds the text {cell!r}, expected a number; {remedy}")
         self.position, self.column, self.cell = position, column, cell
 

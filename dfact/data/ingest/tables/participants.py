@@ -124,7 +124,7 @@ class ParticipantColumns:
         """Return numbers, or texts with the labels that the file gives to their codes; None without confounders."""
         if not self.kinds:
             return None
-        by_name = self.missing if isinstance(self.missing, Mapping) else {"*": self.missing or ()}
+        by_name = self.missing if isinstance(self.missing, Mapping) else {"*": () if self.missing is None else self.missing}
         unknown = next((name for name in by_name if name not in (*self.kinds, "*")), None)
         if unknown is not None:
             raise ParameterError(f"confounder_missing names {unknown!r}, expected confounders, {', '.join(map(repr, self.kinds))}")
