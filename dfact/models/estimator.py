@@ -260,7 +260,7 @@ class Factorization(ScoreInterface, TransformerInterface):
         if reset:
             require_observed(dataset)
         self._check_observed(dataset, reset=reset)
-        if reset and not self.traits.tensor:
+        if reset and self.data_kind_ == "answers":
             require_variation(dataset)
         require_finite(dataset)
         dtype = self._working_dtype(dataset)

@@ -17,6 +17,7 @@ from dfact.data.ingest.coding.rules import Statements, parse_levels, plan_coding
 from dfact.data.ingest.tables.items import infer_items
 from dfact.data.readers.base import MissingCodes, Table, Variable
 from dfact.data.readers.columnar.columns import read_cells
+from dfact.data.readers.number_marks import NumberMarks
 from tests.data.test_import_table import answers_of
 
 AGREEMENT = {1.0: "Disagree", 2.0: "Neutral", 3.0: "Agree", 9.0: "Refused"}
@@ -277,7 +278,7 @@ def test_texts_that_stand_for_numbers():
     variable = Variable("q", texts={"TRUE": 1.0, "FALSE": 0.0}, labels={0.0: "No", 1.0: "Yes"})
     values, _, _ = coded(DescribedTable({"q": ["TRUE", "0", "FALSE", "1", None]}, variable), ["q"])
     np.testing.assert_array_equal(values[:, 0], [1, 0, 0, 1, np.nan])
-    height = Variable("h", decimal=",")
+    height = Variable("h", marks=NumberMarks(","))
     np.testing.assert_array_equal(coded(DescribedTable({"h": ["1,54", "2"]}, height), ["h"])[0][:, 0], [1.54, 2])
 
 
