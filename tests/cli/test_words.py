@@ -95,6 +95,7 @@ report cp.model cp.html --data spectra.zarr
 """
 
 
+@pytest.mark.further
 def test_words_of_genotypes(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_cohort(Path())
