@@ -57,7 +57,8 @@ def read_variants(group: zarr.Group, n: int) -> pd.DataFrame | None:
         return None
     texts = {name: read_labels(group, f"{VARIANTS}/{name}", n) for name in _TEXTS}
     numbers = {name: read_numbers(group, f"{VARIANTS}/{name}", n) for name in _NUMBERS}
-    further = {FREQUENCY: read_numbers(group, f"{VARIANTS}/{FREQUENCY}", n)} if FREQUENCY in group[VARIANTS] else {}  # type: ignore[operator]
+    stored = f"{VARIANTS}/{FREQUENCY}"
+    further = {FREQUENCY: read_numbers(group, stored, n)} if stored in group else {}
     return pd.DataFrame({name: (texts | numbers)[name] for name in COLUMNS} | further)
 
 
