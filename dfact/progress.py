@@ -41,6 +41,8 @@ class Iteration:
     """Time since the fit began."""
     step: str = ""
     """Description of the step, for solvers whose steps differ."""
+    name: str = "objective"
+    """Name of the objective."""
 
     @property
     def text(self) -> str:
@@ -48,7 +50,7 @@ class Iteration:
         if self.step or isnan(self.objective):
             return self.step
         change = f", change {self.change:.1e}" if self.number > 1 else ""
-        return f"objective {self.objective:.6g}{change}"
+        return f"{self.name} {self.objective:.6g}{change}"
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -64,11 +66,15 @@ class Iteration:
         )
 
 
-class Reporter:
-    """Reports iterations to callbacks, with the time since its creation."""
+LOG_LIKELIHOOD = "log likelihood"
+"""Name of the objective of likelihood fits."""
 
-    def __init__(self, callbacks: Iterable[Callable[[Iteration], None]], limit: int) -> None:
-        self._callbacks, self._limit, self._began = tuple(callbacks), limit, time.perf_counter()
+
+class Reporter:
+    """Reports iterations to callbacks, with the time since its creation, and the name of the objective."""
+
+    def __init__(self, callbacks: Iterable[Callable[[Iteration], None]], limit: int, name: str = "objective") -> None:
+        self._callbacks, self._limit, self._name, self._began = tuple(callbacks), limit, name, time.perf_counter()
         self._number = 0
         self._last: tuple[int, float] | None = None
         """Number and end of the last step."""
@@ -96,7 +102,7 @@ class Reporter:
 
     def _notify(self, objective: float, change: float, step: str) -> None:
         now = time.perf_counter()
-        iteration = Iteration(self._number, self._limit, objective, change, now - self._began, step)
+        iteration = Iteration(self._number, self._limit, objective, change, now - self._began, step, self._name)
         shown: dict[str, float] = {"iteration": self._number, "iteration_limit": self._limit, "objective": objective}
         if self._last is not None and self._number > self._last[0]:
             pace = (now - self._last[1]) / (self._number - self._last[0])

@@ -52,6 +52,7 @@ REQUIRED: dict[str, str] = {
 }
 """Valid values of parameters that a command needs."""
 USUAL: dict[str, dict[str, str]] = {
+    "pong": {"n_components": ""},  # of the runs alone
     "import": {"items": "Q*", "id_column": "id", "missing": "-9"},
     "import-array": {"source": "x.npy"},
     "import-triplets": {"source": "triplets.csv"},

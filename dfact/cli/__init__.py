@@ -10,7 +10,7 @@ Imports every other room; computes nothing itself. dfact's modules are imported 
     estimator_options  options for the parameters of an estimator, read from its signature and docstring
     data            the imports; info and describe print what a dataset holds
     transform, stability, compare  new rows, resampling and groups with a fitted model
-    report, export, structure  pages, files and plots of fitted models
+    report, export, structure, pong  pages, files and plots of fitted models
     run, deploy     job files, here and on Kubernetes
     demo            example data and the first commands of its guide; demo_kinds declares the kinds
     help            the guides

@@ -31,6 +31,13 @@ def _codes(parsed: dict[str, Any], value: str) -> None:
         parsed.setdefault(name, []).append((code if equals else entry).strip())
 
 
+def _empty(parsed: dict[str, Any], value: str) -> None:
+    """Parse [ITEMS=]ANSWER."""
+    items, equals, answer = value.rpartition("=")
+    for item in items.split(",") if equals else ["*"]:
+        parsed[item.strip()] = answer.strip()
+
+
 def _recoded(parsed: dict[str, Any], value: str) -> None:
     """Parse ITEMS:OLD=NEW,…"""
     items, colon, pairs = value.partition(":")
@@ -87,11 +94,28 @@ missing_option = click.option(
     help="Codes of missing answers, such as -9 or race=6; empty cells and codes that the file declares are always missing. Repeatable or "
     "separated by commas.",
 )
+confounder_missing_option = click.option(
+    "--confounder-missing",
+    multiple=True,
+    metavar="[NAME=]CODES",
+    callback=_each(_codes),
+    show_default=False,
+    help="Codes of missing confounders, such as -9 or age=98; empty cells are always missing. Repeatable or separated by commas.",
+)
 not_missing_option = click.option(
     "--not-missing",
     multiple=True,
     metavar="[ITEM=]CODES",
     callback=_each(_codes),
     show_default=False,
-    help="Codes that are answers, although the file or their labels suggest that they are missing. Repeatable or separated by commas.",
+    help="Codes that are answers, although the file, or their label, sign or distance, suggests that they are missing."
+    " Repeatable or separated by commas.",
+)
+empty_cells_option = click.option(
+    "--empty-cells",
+    multiple=True,
+    metavar="[ITEMS=]ANSWER",
+    callback=_each(_empty),
+    show_default=False,
+    help="Answer that an empty cell is, such as 0 for boxes of which only those that are ticked have a 1; repeatable.",
 )

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.answer_options import levels_option, missing_option, not_missing_option, recode_option
+from dfact.cli.answer_options import (
+    confounder_missing_option,
+    empty_cells_option,
+    levels_option,
+    missing_option,
+    not_missing_option,
+    recode_option,
+)
 from dfact.cli.genotype_options import genotype_options, select_settings
 from dfact.cli.options import choice, cluster, example, list_option, metrics_server, overwrite_option, read_dataset, scheduler_option
 from dfact.cli.types import MatrixShape
@@ -58,12 +65,13 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     callback=confounder_kinds,
     show_default=False,
     help="Column with a confounder, of KIND categorical or continuous; repeatable. By default, text and few distinct integers are "
-    "categorical.",
+    "categorical. Continuous dates become years.",
 )
 @levels_option
 @recode_option
 @missing_option
 @not_missing_option
+@empty_cells_option
 @click.option("--no-default-missing", is_flag=True, help="Do not treat texts such as NA, N/A and null as missing.")
 @list_option(
     "--reverse",
@@ -72,11 +80,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     metavar="NAMES",
 )
 @choice("--unlabelled", "error keep", "Treatment of values without a label in items with labels.")
-@list_option(
-    "--confounder-missing",
-    "Codes of missing confounders, such as -9; empty cells are always missing. Repeatable or separated by commas.",
-    metavar="CODES",
-)
+@confounder_missing_option
 @click.option(
     "--confounder-range",
     "confounder_ranges",
@@ -123,7 +127,9 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
 @click.option("--encoding", metavar="NAME", help="Encoding of a text file, such as cp1252.", show_default="UTF-8")
 @click.option("--decimal", metavar="CHARACTER", help="Decimal mark of a text file.", show_default="a point")
+@click.option("--thousands", metavar="CHARACTER", help="Mark between thousands in a text file, or 'space'.", show_default="none")
 @click.option("--header-rows", type=click.IntRange(1), metavar="NUMBER", help="Number of lines with column names.", show_default="1")
+@click.option("--skip-rows", type=click.IntRange(0), metavar="NUMBER", help="Number of lines above the column names.", show_default="0")
 @click.option("--sheet", metavar="NAME", help="Sheet of a workbook.", show_default="the only one with cells")
 @click.option("--object", metavar="NAME", help="Table in a file of several.", show_default="the only one")
 @click.option("--labels", metavar="FILE", type=InputPath(), help="File with the value labels of a SAS file (.sas7bcat).")
@@ -248,7 +254,7 @@ def import_array_command(
     """Import an array with two or more modes as a dataset.
 
     SOURCE is a file of NumPy (.npy, .npz), HDF5 (.h5, .hdf5), AnnData (.h5ad), MATLAB (.mat), NetCDF (.nc, .nc4), R (.rda,
-    .rds) or Matrix Market (.mtx, .mtx.gz), or a Zarr store of Dask or xarray (.zarr). Its first mode holds the participants or
+    .rds) or Matrix Market (.mtx, .mtx.gz), or a Zarr store of Dask or xarray (.zarr). Its first mode holds the rows: participants,
     samples. DEST is the dataset, a Zarr store.
     """
     from dfact.cli.info import dataset_text
@@ -303,6 +309,7 @@ def import_array_command(
 )
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
 @click.option("--decimal", metavar="CHARACTER", help="Decimal mark of a text file.", show_default="a point")
+@click.option("--thousands", metavar="CHARACTER", help="Mark between thousands in a text file, or 'space'.", show_default="none")
 @overwrite_option
 def import_triplets_command(source: Location, destination: Location, **settings: Any) -> None:
     """Import a table with one entry per line as a dataset.
@@ -381,5 +388,7 @@ def join(destination: Location, datasets: tuple[Location, ...], **settings: Any)
     if len(datasets) < 2:
         raise click.UsageError(f"Got {len(datasets)} dataset(s) after DEST, expected two or more.")
     with closing(Progress("join")) as progress:
-        dataset = join_datasets([read_dataset(path) for path in datasets], destination, progress=progress.update, **settings)
+        dataset = join_datasets(
+            [read_dataset(path) for path in datasets], destination, progress=progress.update, note=click.echo, **settings
+        )
     click.echo(dataset_text(dataset))

@@ -37,7 +37,7 @@ def _formats(context: click.Context) -> str:
     metavar="TABLE",
     show_default="factors for .Q and .Q_se, else loadings",
     is_eager=True,  # the endings that OUT may have depend on it
-    help="loadings of the items; factors, memberships or scores of the fitted participants (factors); effects of confounders on the "
+    help="loadings of the items; factors, memberships or scores of the fitted rows (factors); effects of confounders on the "
     "items, or their impact on the factors; the raw loadings of the items on confounders (confounders); communalities, "
     "factor-correlations or item-correlations of a factor analysis; fit, its figures; groups or items, the factors in groups or the "
     "tests of items of dfact compare; stability, the loadings with the intervals and selection frequencies of dfact stability.",
@@ -51,8 +51,8 @@ def export(
 ) -> None:
     """Write a table of a model.
 
-    Writes the loadings of MODEL, with the labels of the items, or its factors of the fitted participants. OUT ends in .csv or
-    .parquet, for loadings also in .xlsx (needs openpyxl), for factors also in .zarr. For new participants, use dfact transform.
+    Writes the loadings of MODEL, with the labels of the items, or its factors of the fitted rows. OUT ends in .csv or
+    .parquet, for loadings also in .xlsx (needs openpyxl), for factors also in .zarr. For new rows, use dfact transform.
 
     With --style apa, the loadings become a table for a paper, in .html or .md: items are sorted by the factor on which they load
     most, and a note describes the sample and the model. The table of a factor analysis has communalities, explained variances,
@@ -65,7 +65,7 @@ def export(
     The table of items has the tests of a comparison of groups, which dfact compare stores in MODEL: a row for each group and item.
 
     Memberships are also written to a .Q file, and the frequencies of an admixture to a .P file, both without labels, as other
-    admixture programs do: a line for each person or SNP, in the order of the data. Frequencies are of the allele A2. Standard
+    admixture programs do: a line for each individual or SNP, in the order of the data. Frequencies are of the allele A2. Standard
     errors of the memberships, which dfact stability stores in MODEL, are written alone to a .Q_se file, and as further columns
     of a table of factors.
 
@@ -96,6 +96,7 @@ def export(
     from dfact.report.apa.effects import write_apa_effects
     from dfact.report.apa.loadings import write_apa_loadings
     from dfact.report.apa.write import FORMATS
+    from dfact.report.presenters.base import find_presenter
 
     check_destination(out, overwrite=overwrite, formats=FORMATS if style else (*FITTED_ROW_FORMATS, *TABLE_FORMATS))
     described = None if items is None else read_items(items)
@@ -122,7 +123,8 @@ def export(
             "stability": write_stability,
         }[table]
         write(fitted, out, texts=texts, scales=scales, below=suppress or 0.0, overwrite=overwrite)
-    click.echo(f"{out}: {table} of {model}")
+    words = {"factors": find_presenter(fitted).factors, "loadings": fitted.vocabulary.loadings[0].lower() + fitted.vocabulary.loadings[1:]}
+    click.echo(f"{out}: {words.get(table, table)} of {model}")
 
 
 def _check_options(table: str, given: Mapping[str, object]) -> None:

@@ -7,7 +7,15 @@ import click
 from dfact.cli.options import choice, option_group
 from dfact.jobs.declarations import InputPath
 
-_GENOTYPES_ONLY = ("population", "population_column", "empty_variants", "multiallelic")
+_GENOTYPES_ONLY = (
+    "population",
+    "population_column",
+    "empty_variants",
+    "multiallelic",
+    "drop_invalid",
+    "chromosomes",
+    "keep_failing",
+)
 _GENOTYPES_TOO = ("id_column", "n_readers", "overwrite", "memory_limit")
 _OF_THE_RUN = ("scheduler", "memory_limit")
 """Settings that a job states for all its steps, ignored by an import that does not use them."""
@@ -17,11 +25,14 @@ genotype_options = option_group(
         "--population",
         metavar="FILE",
         type=InputPath(),
-        help="Populations of persons with genotypes: a .pop file with a line for each person, or a table with persons and populations.",
+        help="Populations of individuals with genotypes: a text file with a line for each, or a table with individuals and populations.",
         show_default="the .pop file next to SOURCE, if there is one",
     ),
     click.option(
-        "--population-column", metavar="NAME", help="Column of that table with the populations.", show_default="the second column"
+        "--population-column",
+        metavar="NAME",
+        help="Column of that table with the populations.",
+        show_default="pop or the like, the family of a .fam file, or the only one",
     ),
     choice("--empty-variants", "error drop", "Treatment of variants without any genotype: an error, or drop them.", show_default="error"),
     choice(
@@ -30,6 +41,18 @@ genotype_options = option_group(
         "Treatment of variants with more than two alleles: an error, or drop them.",
         show_default="error",
     ),
+    click.option(
+        "--drop-invalid",
+        is_flag=True,
+        help="Drop all invalid variants: empty, multiallelic, symbolic or repeated ones, and those with haploid or polyploid calls.",
+    ),
+    click.option(
+        "--chromosomes",
+        metavar="NAMES",
+        help="Chromosomes whose variants are taken, such as 1-22,X, or all.",
+        show_default="all but X, Y, XY and MT",
+    ),
+    click.option("--keep-failing", is_flag=True, help="Take variants that fail a filter of the file, too."),
     click.option("--memory-limit", metavar="SIZE", help="Memory limit for genotypes, such as 4GiB.", show_default="2GiB"),
 )
 

@@ -29,6 +29,7 @@ _GUIDES = {
     "indicators": "import",
     "info": "import",
     "join": "import",
+    "pong": "admixture",
     "report": "psychometrics",
     "run": "jobs",
     "select": "selection",

@@ -29,7 +29,7 @@ _QUANTILES = {"min": 0.0, "5%": 0.05, "25%": 0.25, "median": 0.5, "75%": 0.75, "
     "-n",
     "--top",
     type=click.IntRange(1),
-    default=5,
+    show_default="5, and no SNPs",
     help="Number of items listed for each factor or class of a model, or from the codebook of a dataset.",
 )
 @list_option(
@@ -44,7 +44,7 @@ _QUANTILES = {"min": 0.0, "5%": 0.05, "25%": 0.25, "median": 0.5, "75%": 0.75, "
     help="Read all of it, and check that every chunk and attribute is the one that was written: after a copy or a restore, for example.",
 )
 @json_option
-def info(path: Location, top: int, items: list[str], *, verify: bool) -> None:
+def info(path: Location, top: int | None, items: list[str], *, verify: bool) -> None:
     """Print a summary of a dataset or a model.
 
     With --json, all items are listed.
@@ -59,7 +59,7 @@ def info(path: Location, top: int, items: list[str], *, verify: bool) -> None:
         return
     if is_model and items:
         raise click.UsageError("--items applies to datasets; remove it, or list more items of a model with --top.")
-    click.echo(stored_model_text(path, top) if is_model else dataset_text(read_dataset(path), top, items))
+    click.echo(stored_model_text(path, top) if is_model else dataset_text(read_dataset(path), top or 5, items))
     if verified is not None:
         click.echo(f"\nverified: {verified}")
 
@@ -91,6 +91,7 @@ def _print_document(path: Location, verified: str | None, *, is_model: bool) -> 
 def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ()) -> str:
     """Describe a dataset with the first ``top`` items of its codebook, or those whose names match a pattern."""
     from dfact.data.weights import describe_weights
+    from dfact.data.words import words_of
     from dfact.export.tables import elided
     from dfact.text import align_columns
 
@@ -99,24 +100,25 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
     low, high = dataset.valid_range[:, 0] + dataset.offset, dataset.valid_range[:, 1] + dataset.offset
     worst, n_empty_items = int(statistics.observed.argmin()), int((statistics.observed == 0).sum())
     missing = 1 - statistics.observed[worst] / n
-    rows, columns, entries = _nouns(dataset)
-    at_most = (
-        f", at most {missing:.2%} of {'a SNP' if columns == 'SNPs' else 'an item'} ({labels[worst]})"
-        if missing > 0 and len(others) == 1
-        else ""
-    )
+    words = words_of(dataset)
+    rows, columns, entries = words.rows, words.columns, words.entries
+    at_most = f", at most {missing:.2%} of {words.a_column} ({labels[worst]})" if missing > 0 and len(others) == 1 else ""
     empty = (
-        f"; {statistics.n_empty_rows} {rows[:-1]}(s) and {n_empty_items} {columns[:-1]}(s) without any"
+        f"; {statistics.n_empty_rows} {words.row}(s) and {n_empty_items} {words.column}(s) without any"
         if statistics.n_empty_rows or n_empty_items
         else ""
     )
     code = "" if dataset.missing_code is None else f", {dataset.missing_code} = missing"
-    shifted = "" if not dataset.offset.any() else f", stored as {_format_range(dataset.valid_range[:, 0], dataset.valid_range[:, 1])}"
+    shifted = (
+        ""
+        if not dataset.offset.any()
+        else f", stored as {_format_range(dataset.valid_range[:, 0], dataset.valid_range[:, 1], words.columns)}"
+    )
     lines = [
         ("dataset", str(dataset.path)),
         ("size", f"{n} {rows} × {' × '.join(map(str, others))} {columns}, {dataset.dtype}{code}"),
         ("missing", f"{dataset.missing_rate:.2%} of the {entries}{at_most}{empty}"),
-        ("range", f"{entries} {_format_range(low, high)}{shifted}"),
+        ("range", f"{entries} {_format_range(low, high, columns)}{shifted}"),
         (columns, elided(labels)),
         *((f"mode {mode}", elided(list(map(str, names)))) for mode, names in enumerate(dataset.mode_labels, start=3) if names is not None),
         (rows, _row_labels(dataset)),
@@ -134,17 +136,12 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
         raise DataError(f"{dataset.path} has no codebook, expected one for --items; import it from a file with labels, or a dictionary")
     if dataset.codebook is None:
         return align_columns(lines)
-    lines.append(("codebook", _codebook_line(dataset.codebook)))
+    lines.append(("codebook", _codebook_line(dataset.codebook, words.column)))
     return "\n\n".join(filter(None, [align_columns(lines), items_text(dataset.codebook, top, patterns)]))
 
 
-def _nouns(dataset: "Dataset") -> tuple[str, str, str]:
-    """Return the words for the rows, the columns and the entries."""
-    return ("individuals", "SNPs", "genotypes") if dataset.genotypes.variants is not None else ("participants", "items", "answers")
-
-
 def _genotype_lines(variants: "pd.DataFrame", genotypes: "Genotypes") -> list[tuple[str, str]]:
-    """Describe the variants of genotypes and the populations of the persons."""
+    """Describe the variants of genotypes and the populations of the individuals."""
     from dfact.export.tables import elided
 
     chromosomes = variants["chromosome"].unique()
@@ -158,9 +155,9 @@ def _genotype_lines(variants: "pd.DataFrame", genotypes: "Genotypes") -> list[tu
     return lines
 
 
-def _codebook_line(codebook: "Codebook") -> str:
+def _codebook_line(codebook: "Codebook", column: str) -> str:
     n_levels, n_coded = (sum(map(bool, values)) for values in zip(*((item.levels, item.missing) for item in codebook), strict=True))
-    described = f"{len(codebook.texts)} item(s) with wording, {n_levels} with levels, {n_coded} with missing codes"
+    described = f"{len(codebook.texts)} {column}(s) with wording, {n_levels} with levels, {n_coded} with missing codes"
     return f"{described}; fingerprint {codebook.fingerprint}"
 
 
@@ -200,18 +197,23 @@ def items_text(codebook: "Codebook", top: int, patterns: Sequence[str] = ()) -> 
     return align_columns(lines) + more
 
 
-def _format_range(low: Any, high: Any) -> str:
+def _format_range(low: Any, high: Any, columns: str) -> str:
     """Format the range of all columns, and note if columns differ."""
     differ = (low != low[0]).any() or (high != high[0]).any()
-    return f"{low.min():g} to {high.max():g}{' (differs between items)' if differ else ''}"
+    return f"{low.min():g} to {high.max():g}{f' (differs between {columns})' if differ else ''}"
 
 
 def _row_labels(dataset: "Dataset") -> str:
+    from dfact.data.words import words_of
     from dfact.export.tables import elided
 
     labels = dataset.label_source
     shown = "numbered from 0" if labels is None else f"{elided([str(labels[i]) for i in range(min(3, dataset.shape[0]))])}, …"
-    return f"{shown}; {dataset.dropped_rows} without any answer left out" if dataset.dropped_rows else shown
+    return (
+        f"{shown}; {dataset.dropped_rows} without any {words_of(dataset).entries.removesuffix('s')} left out"
+        if dataset.dropped_rows
+        else shown
+    )
 
 
 def _confounder(confounder: "StoredConfounder", limits: "PlausibleRange | None") -> str:
@@ -249,7 +251,7 @@ def _storage(dataset: "Dataset") -> str:
     return f"{kind}{format_bytes(on_disk)} in the store, {format_bytes(in_memory)} in memory, {array.nchunks} chunk(s) of {chunk}"
 
 
-def stored_model_text(path: Location, top: int) -> str:
+def stored_model_text(path: Location, top: int | None = None) -> str:
     """Describe a model with its parameters and versions."""
     from dfact.models.persistence import load_model, saved_versions
     from dfact.report.presenters.base import environments_text, model_text

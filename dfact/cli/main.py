@@ -23,6 +23,7 @@ from dfact.cli.extensions import MODEL_PREFIX, extension_command, extension_mode
 from dfact.cli.help import help_command, name_guides
 from dfact.cli.info import info
 from dfact.cli.model_commands import fit_command, model_specs, select_command
+from dfact.cli.pong import pong
 from dfact.cli.report import report
 from dfact.cli.run import run
 from dfact.cli.site import site
@@ -130,6 +131,7 @@ for command in (
     export,
     report,
     structure,
+    pong,
     help_command,
 ):
     cli.add_command(command)

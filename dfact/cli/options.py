@@ -251,7 +251,7 @@ def read_dataset(path: Location) -> "Dataset":
 
 
 def _weights_option(default: str) -> Option:
-    text = "Use the weights of the participants, or ignore them."
+    text = "Use the weights of the rows, or ignore them."
     return click.option("--weights/--no-weights", "weighted", default=None, help=text, show_default=default)
 
 

@@ -31,7 +31,7 @@ from dfact.storage.location import Location
 @click.option(
     "--halves",
     is_flag=True,
-    help="Refit to random halves of the participants instead of bootstrap samples, for the bound on falsely selected loadings.",
+    help="Refit to random halves of the rows instead of bootstrap samples, for the bound on falsely selected loadings.",
 )
 @click.option(
     "--reselect",
@@ -44,7 +44,7 @@ from dfact.storage.location import Location
     "--snp-blocks",
     "n_blocks",
     type=int,
-    help="Resample this number of blocks of consecutive SNPs instead of participants, for standard errors of the memberships of an "
+    help="Resample this number of blocks of consecutive SNPs instead of individuals, for standard errors of the memberships of an "
     "admixture; 100 suit human genotypes.",
 )
 @click.option("--seed", "random_state", type=int, help="Seed of the resamples.")
@@ -73,7 +73,7 @@ def stability(
 ) -> None:
     """Measure how a model varies between samples.
 
-    Refits MODEL to bootstrap samples: as many participants as in the dataset DATA, drawn from it with replacement. The
+    Refits MODEL to bootstrap samples: as many rows as in the dataset DATA, drawn from it with replacement. The
     factors of the refits are matched with the model's. Their similarities, the intervals of the loadings and their selection
     frequencies are stored in MODEL and appear in its report. The table lists for each factor the median and the 5th percentile
     of the similarities: 1 is identical, and for loadings with signs, below 0.85 is a different factor. It has the numbers of
@@ -104,9 +104,7 @@ def stability(
         raise click.UsageError("--reselect repeats the selection in bootstrap samples, not --halves; remove one of them.")
     given = click.get_current_context().get_parameter_source
     if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in map(given, ("level", "cold_start", "halves", "reselect")):
-        raise click.UsageError(
-            "--level, --halves, --reselect and --cold-start concern resampled participants; remove them, or --snp-blocks."
-        )
+        raise click.UsageError("--level, --halves, --reselect and --cold-start concern resampled rows; remove them, or --snp-blocks.")
     estimator = load_model(model)
     dataset = choose_fitted_weights(read_dataset(data), weighted, estimator, model)
     with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
@@ -133,7 +131,7 @@ def stability(
         return
     result = estimator.stability_
     table = result.summary(estimator.get_feature_names_out())
-    heading = f"{model}: {resamples_text(result, estimator.traits.vocabulary.rows)}, intervals of {100 * level:g}%"
+    heading = f"{model}: {resamples_text(result, estimator.vocabulary.rows)}, intervals of {100 * level:g}%"
     click.echo("\n\n".join([heading, table.to_string(float_format="{:.3f}".format), "\n".join(remarks(estimator))]))
 
 

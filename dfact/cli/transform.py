@@ -21,14 +21,16 @@ from dfact.storage.location import Location
 def transform(
     model: Location, data: Location, out: Location, unshrink: bool, memory_limit: str | None, scheduler: str | None, overwrite: bool
 ) -> None:
-    """Compute the factors or memberships of participants.
+    """Compute the factors, scores or memberships of rows: participants, individuals.
 
-    Computes them for all participants of the dataset DATA with the loadings of MODEL, and writes them to OUT, which ends in
-    .csv, .parquet or .zarr, for memberships also in .Q.
+    Computes them for all rows of the dataset DATA with the loadings of MODEL, and writes them to OUT, which ends in
+    .csv, .parquet or .zarr, for memberships also in .Q. Genotypes are matched with the SNPs of MODEL by name or position, alleles and
+    strand.
     """
     from dfact.export.admixture_files import require_memberships
     from dfact.export.files import ROW_FORMATS, check_destination, write_factors
     from dfact.models.persistence import load_model
+    from dfact.models.variants import population_texts
     from dfact.progress import Progress
     from dfact.report.presenters.base import rows_text
 
@@ -45,5 +47,6 @@ def transform(
         factors = estimator.set_params(executor=client, memory_limit=memory_limit).transform(dataset)
     columns, labels = list(map(str, estimator.get_feature_names_out())), dataset.label_source
     with closing(Progress("write")) as progress:
-        write_factors(out, factors, columns, labels, overwrite=overwrite, progress=progress.update)
+        populations = population_texts(dataset.genotypes.population)
+        write_factors(out, factors, columns, labels, populations=populations, overwrite=overwrite, progress=progress.update)
     click.echo(f"{out}: {rows_text(estimator, dataset.shape[0])}")

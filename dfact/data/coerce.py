@@ -63,7 +63,7 @@ def _from_array(X: Any, client: Client | None = None) -> Dataset:
     if source.dtype.kind not in "iufb":
         raise DataError(f"X holds {source.dtype}, expected numbers, NaN where missing; encode text first or use dfact.import_table")
     if len(source.shape) < 2:
-        raise DataError(f"X has shape {source.shape}, expected rows (participants) and columns (items)")
+        raise DataError(f"X has shape {source.shape}, expected two modes or more: rows and columns")
     n_columns = source.shape[1]
     labels = axis_labels(given if is_dask_frame(given) else X, 1)
     source, statistics = _with_statistics(X, source, client)

@@ -12,7 +12,7 @@ import numpy as np
 from dfact.data.codebook import compare_items
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
-from dfact.data.genotypes import Genotypes
+from dfact.data.genotypes import FREQUENCY, Genotypes
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.concatenated import ConcatenatedCSR, ConcatenatedSource
 from dfact.data.sources.sparse import SparseSource
@@ -104,6 +104,8 @@ def find_difference(first: Dataset, other: Dataset) -> str | None:
         if other.offset[j] != first.offset[j]:
             begin = f"answers of {label!r} begin at {other.offset[j]:g}, expected {first.offset[j]:g}"
             return f"{begin}; import both with the same valid_range"
+    if (text := _other_alleles(first, other)) is not None:
+        return text
     if other.codebook is not None and first.codebook is not None:
         for item, expected_item in zip(other.codebook, first.codebook, strict=True):
             difference = compare_items(item, expected_item)
@@ -114,6 +116,20 @@ def find_difference(first: Dataset, other: Dataset) -> str | None:
         if not np.array_equal(np.asarray(names, object), np.asarray(expected_names, object)):
             return f"the labels of mode {mode} differ"
     return None
+
+
+def _other_alleles(first: Dataset, other: Dataset) -> str | None:
+    """Return the first SNP that counts another allele in the other dataset than in the first; None without."""
+    ours, theirs = first.genotypes.variants, other.genotypes.variants
+    if ours is None or theirs is None:
+        return None
+    different = np.flatnonzero((ours[["A1", "A2"]].to_numpy() != theirs[["A1", "A2"]].to_numpy()).any(axis=1))
+    if not different.size:
+        return None
+    j = int(different[0])
+    found, expected = (f"A1 {table['A1'].iloc[j]}, A2 {table['A2'].iloc[j]}" for table in (theirs, ours))
+    named = f"SNP {first.column_labels[j]!r} has {found}, expected {expected} ({different.size} of {len(ours)} SNPs differ)"
+    return f"{named}; align the alleles before the import (plink2 --ref-allele)"
 
 
 def _confounders(dataset: Dataset) -> list[tuple[str, list[str] | None]]:
@@ -139,7 +155,19 @@ def _labels(parts: Sequence[Dataset]) -> Any:
 
 def _genotypes(parts: Sequence[Dataset]) -> Genotypes:
     populations: list[Any] = [part.genotypes.population for part in parts]
+    genotypes = replace(parts[0].genotypes, read=lambda: _joined_variants(parts))
     if any(population is None for population in populations):
-        return replace(parts[0].genotypes, population=None)
+        return replace(genotypes, population=None)
     joined = pd.Categorical(pd.concat([pd.Series(population.astype(object)) for population in populations], ignore_index=True))
-    return replace(parts[0].genotypes, population=joined)
+    return replace(genotypes, population=joined)
+
+
+def _joined_variants(parts: Sequence[Dataset]) -> pd.DataFrame | None:
+    """Return the variants of the first dataset with the frequencies of all."""
+    tables = [part.genotypes.variants for part in parts]
+    if tables[0] is None or any(table is None or FREQUENCY not in table for table in tables):
+        return None if tables[0] is None else tables[0].drop(columns=FREQUENCY, errors="ignore")
+    observed = np.array([part.statistics.observed for part in parts])
+    alleles = np.nan_to_num([table[FREQUENCY] for table in tables if table is not None]) * observed
+    with np.errstate(invalid="ignore"):
+        return tables[0].assign(**{FREQUENCY: alleles.sum(axis=0) / observed.sum(axis=0)})

@@ -25,7 +25,7 @@ from dfact.lazy import is_data_frame, pd
 
 Kind = Literal["categorical", "continuous"]
 INTERCEPT = "intercept"
-_MAX_LEVELS = 10  # whole numbers with at most this many distinct values are levels, not a scale
+FEW_LEVELS = 10  # whole numbers with at most this many distinct values are levels, not a scale
 _FAR = 10  # interquartile ranges beyond the quartiles; one value there squeezes all others into a tenth of [0, 1] or less
 
 
@@ -34,7 +34,7 @@ def is_categorical(values: pd.Series) -> bool:
     if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
         return True
     distinct = np.asarray(values.dropna().unique(), np.float64)
-    return len(distinct) <= _MAX_LEVELS and bool(np.all(np.isfinite(distinct) & (distinct == np.floor(distinct))))
+    return len(distinct) <= FEW_LEVELS and bool(np.all(np.isfinite(distinct) & (distinct == np.floor(distinct))))
 
 
 def level_name(value: object) -> str:

@@ -20,6 +20,8 @@ _TEXTS = ("chromosome", "name", "A1", "A2")
 _NUMBERS = {"cM": np.float64, "position": np.int64}
 COLUMNS = ("chromosome", "name", "cM", "position", "A1", "A2")
 """Columns of the table of variants, as in PLINK's .bim files. A genotype is the number of its A2 alleles."""
+FREQUENCY = "frequency"
+"""Further column: the frequency of A2 in the data, NaN without any genotype. Datasets of earlier versions lack it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,17 +37,18 @@ class Genotypes:
 
     @cached_property
     def variants(self) -> pd.DataFrame | None:
-        """Chromosome, name, cM, position, A1 and A2 of each column, which counts A2; None for other data."""
+        """Chromosome, name, cM, position, A1, A2 and the frequency of A2 of each column, which counts A2; None for other data."""
         return None if self.read is None else self.read()
 
 
-def write_variants(group: zarr.Group, variants: pd.DataFrame) -> None:
-    """Write the table of variants, an array for each of its columns."""
+def write_variants(group: zarr.Group, variants: pd.DataFrame, frequency: NDArray[np.float64]) -> None:
+    """Write the table of variants, an array for each of its columns, and the frequencies of A2."""
     members = group.create_group(VARIANTS)
     for name in _TEXTS:
         write_labels(members, name, variants[name].to_numpy(object), "column")
     for name, dtype in _NUMBERS.items():
         write_array(members, name, variants[name].to_numpy(dtype), ("column",))
+    write_array(members, FREQUENCY, frequency, ("column",))
 
 
 def read_variants(group: zarr.Group, n: int) -> pd.DataFrame | None:
@@ -54,7 +57,9 @@ def read_variants(group: zarr.Group, n: int) -> pd.DataFrame | None:
         return None
     texts = {name: read_labels(group, f"{VARIANTS}/{name}", n) for name in _TEXTS}
     numbers = {name: read_numbers(group, f"{VARIANTS}/{name}", n) for name in _NUMBERS}
-    return pd.DataFrame({name: (texts | numbers)[name] for name in COLUMNS})
+    stored = f"{VARIANTS}/{FREQUENCY}"
+    further = {FREQUENCY: read_numbers(group, stored, n)} if stored in group else {}
+    return pd.DataFrame({name: (texts | numbers)[name] for name in COLUMNS} | further)
 
 
 def variant_labels(file: str, variants: pd.DataFrame) -> tuple[NDArray[np.object_], int]:

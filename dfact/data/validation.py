@@ -51,6 +51,17 @@ def require_observed(dataset: Dataset) -> None:
         )
 
 
+def require_variation(dataset: Dataset) -> None:
+    """Raise DataError on rows in which no item varies, as every observed entry of an item is the same."""
+    statistics = dataset.statistics
+    if statistics.n_rows > 1 and len(dataset.shape) == 2 and bool(np.all(statistics.minimum == statistics.maximum)):
+        labels, values = dataset.column_labels, statistics.minimum + dataset.offset
+        listed = ", ".join(f"{str(label)!r} is {value:g}" for label, value in zip(labels[:3], values[:3], strict=False))
+        boxes = "; boxes of which only those that are ticked have an answer are imported with empty_cells= (--empty-cells 0)"
+        found = f"no item varies: {listed}{', …' if len(labels) > 3 else ''} in every row"
+        raise DataError(f"{found}, expected different answers{boxes if statistics.missing_rate else ''}")
+
+
 def require_no_empty_columns(dataset: Dataset) -> None:
     """Raise DataError on columns without any observed entry."""
     empty = np.flatnonzero(dataset.statistics.observed == 0)

@@ -1,6 +1,6 @@
 """Files of admixture programs: memberships as .Q and frequencies as .P, numbers without labels, separated by blanks.
 
-A .Q file has a line of K memberships for each person, a .P file a line of K frequencies for each SNP, in the order of the data.
+A .Q file has a line of K memberships for each individual, a .P file a line of K frequencies for each SNP, in the order of the data.
 A .Q_se file has the standard errors of the numbers of a .Q file.
 """
 
@@ -66,7 +66,7 @@ def read_memberships(path: str | PathLike[str]) -> NDArray[np.float64]:
     Parameters
     ----------
     path : path or URL
-        Lines of K numbers from 0 to 1 that sum to 1, separated by blanks. A line of NaN is a person without any genotype.
+        Lines of K numbers from 0 to 1 that sum to 1, separated by blanks. A line of NaN is an individual without any genotype.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def read_memberships(path: str | PathLike[str]) -> NDArray[np.float64]:
     wrong = np.flatnonzero(np.abs(sums - 1) > _ROUNDING)
     if wrong.size:
         found = f"line {wrong[0] + 1} of {name} has the sum {sums[wrong[0]]:.6g}, expected 1"
-        raise DataError(f"{found}; a .Q file has a line for each person, transpose it if it has a line for each population")
+        raise DataError(f"{found}; a .Q file has a line for each individual, transpose it if it has a line for each population")
     return Q
 
 

@@ -3,15 +3,12 @@
 Components have the order, the signs and the names that they have in the model.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.csv
 import zarr
 from numpy.typing import NDArray
 
@@ -21,23 +18,20 @@ from dfact.export.admixture_files import (
     FREQUENCIES,
     MEMBERSHIPS,
     STANDARD_ERRORS,
-    number_file,
     require_memberships,
     write_frequencies,
 )
 from dfact.export.effects import UNKNOWN_IMPACT, effects_table, has_impact, impact_table, require_confounders
+from dfact.export.row_files import open_rows, open_table
 from dfact.export.spreadsheets import FORMATS as WORKBOOKS
-from dfact.export.spreadsheets import require_openpyxl, without_formula, write_workbook
+from dfact.export.spreadsheets import require_openpyxl, write_workbook
 from dfact.export.stability import stability_table, tensor_stability_table
 from dfact.export.tables import Texts, item_scales, item_texts, require_own_items
 from dfact.models.estimator import Factorization
-from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_labels
-from dfact.storage.files import atomic_file
-from dfact.storage.groups import create_group, ensure_absent
+from dfact.storage.groups import ensure_absent
 from dfact.storage.location import Location, check_ending, parse_location, suffix
 from dfact.storage.remote_files import describe
 
-KIND = "factors"
 FORMATS = (".csv", ".parquet", ".zarr")
 TABLES = (".csv", ".parquet")
 ROW_FORMATS = (*FORMATS, MEMBERSHIPS)
@@ -47,8 +41,6 @@ ITEM_FORMATS = (*LABELLED_FORMATS, FREQUENCIES)
 TABLE_FORMATS = (*LABELLED_FORMATS, MEMBERSHIPS, STANDARD_ERRORS, FREQUENCIES)
 """Endings of a table whose kind they tell."""
 _MAX_ROWS = 1 << 18  # whose labels are held in memory
-Write = Callable[[int, NDArray[Any], NDArray[Any]], None]
-"""Writes rows: the number of the first one, their labels (rows,) or (rows, columns of labels), and their factors (rows, k)."""
 
 
 def write_factors(
@@ -58,12 +50,14 @@ def write_factors(
     labels: NDArray[Any] | zarr.Array[Any] | None = None,
     *,
     errors: NDArray[Any] | zarr.Array[Any] | None = None,
+    populations: NDArray[Any] | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write row factors (n, k) with their labels (n,), or row numbers, to a .csv, .parquet or .zarr; memberships also to a .Q.
 
-    A table has a column ``row`` and one for each factor, with empty cells for NaN. In a csv file, labels that a spreadsheet would
+    A table has a column ``row``, one with the ``populations`` (n,) of the rows if there are any, "" where unknown, and one for each
+    factor, with empty cells for NaN. In a csv file, labels that a spreadsheet would
     interpret as formulas get an apostrophe. A Zarr group has the arrays
     ``factors``, ``row`` and ``component``, which xarray opens. A .Q file has the numbers alone.
     ``columns`` name the factors as written: in their own order, or in the ``order`` given. Standard ``errors`` (n, k) of the
@@ -81,12 +75,16 @@ def write_factors(
     check_destination(path, overwrite=overwrite, formats=FITTED_ROW_FORMATS)
     n, k = factors.shape
     step = min(Layout.of((n, k)).chunk_rows, _MAX_ROWS, n)
-    with _open_rows(path, n, columns, factors.dtype, step, overwrite, errors is not None) as write:
+    label_names = ("row",) if populations is None else ("row", "population")
+    with open_rows(path, n, columns, factors.dtype, step, overwrite, errors is not None, label_names) as write:
         for start in range(0, n, step):
             stop = min(start + step, n)
             names = np.arange(start, stop).astype(str) if labels is None else labels[start:stop]
             rows = [np.asarray(array[start:stop]) for array in (factors, errors) if array is not None]
-            write(start, np.asarray(names, dtype=object), np.hstack(rows))
+            of_rows = np.asarray(names, dtype=object)
+            if populations is not None:
+                of_rows = np.column_stack([of_rows, np.asarray(populations[start:stop], object)])
+            write(start, of_rows, np.hstack(rows))
             if progress is not None:
                 progress(stop, n)
 
@@ -105,7 +103,8 @@ def write_model_factors(
     errors = getattr(model, "memberships_se_", None)
     if (ending := suffix(parse_location(path))) in (MEMBERSHIPS, STANDARD_ERRORS):
         factors, errors = (errors if ending == STANDARD_ERRORS else factors), None
-    write_factors(path, factors, names, labels, errors=errors, overwrite=overwrite, progress=progress)
+    populations = model.row_populations_
+    write_factors(path, factors, names, labels, errors=errors, populations=populations, overwrite=overwrite, progress=progress)
 
 
 def write_loadings(
@@ -119,9 +118,9 @@ def write_loadings(
 ) -> None:
     """Write the loadings (the item parameters of a grade of membership) to a .csv, .parquet or .xlsx; those of an admixture also to a .P.
 
-    The table has a column ``item`` with the labels, columns ``text`` and ``scale`` where they are known, and one for each
-    factor. Texts and scales by item replace those in the codebook of the fitted data. Loadings with an absolute value less than
-    ``below`` become empty cells. A .P file has all numbers, and nothing else.
+    The table has a column ``item``, named by the kind of the data (``SNP``, ``measurement``), with the labels, columns ``text`` and
+    ``scale`` where they are known, and one for each factor. Texts and scales by item replace those in the codebook of the fitted data.
+    Loadings with an absolute value less than ``below`` become empty cells. A .P file has all numbers, and nothing else.
 
     Texts are never formulas: cells of an .xlsx are marked as text, and in a csv file, labels and texts that a spreadsheet would
     interpret as formulas get an apostrophe.
@@ -285,11 +284,13 @@ def _write_items(
     require_own_items(model, texts=texts, scales=scales)
     items = [str(item) for item in table.index]
     known = {"text": item_texts(model, texts), "scale": item_scales(model, scales)}
-    labels = {"item": items} | {column: [of_items.get(item, "") for item in items] for column, of_items in known.items() if of_items}
+    labels = {model.vocabulary.item: items} | {
+        column: [of_items.get(item, "") for item in items] for column, of_items in known.items() if of_items
+    }
     values = np.where(np.abs(table.to_numpy()) < below, np.nan, table.to_numpy())
     columns = [str(column) for column in table]
     if suffix(path) in WORKBOOKS:
-        described = pd.DataFrame(labels).set_index("item")
+        described = pd.DataFrame(labels).set_index(model.vocabulary.item)
         write_workbook(path, {name: pd.concat([described, pd.DataFrame(values, described.index, columns)], axis=1)}, overwrite=overwrite)
         return
     with open_table(path, columns, values.dtype, tuple(labels), overwrite=overwrite) as write:
@@ -321,75 +322,3 @@ def _check_object(url: str, *, overwrite: bool) -> None:
     """Raise an error if there is an object of this name that is not to be replaced, or the bucket cannot be reached."""
     if describe(url) is not None and not overwrite:
         raise StoreError(f"{url} exists already, expected a new name; choose another one or replace it with overwrite=True (--overwrite)")
-
-
-def _open_rows(
-    path: Location, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool, errors: bool
-) -> AbstractContextManager[Write]:
-    """Open a location for rows in the format of its ending; if there are standard errors, they follow the factors in each row."""
-    if suffix(path) == ".zarr":
-        return _group(path, n, columns, dtype, step, overwrite, errors)
-    if suffix(path) in (MEMBERSHIPS, STANDARD_ERRORS):
-        return _numbers(path, overwrite=overwrite)
-    return open_table(path, [*columns, *(f"{name}_se" for name in columns if errors)], dtype, overwrite=overwrite)
-
-
-@contextmanager
-def _numbers(path: Location, *, overwrite: bool) -> Iterator[Write]:
-    """Open a .Q or .Q_se file for writing; it has no labels."""
-    with number_file(path, overwrite=overwrite) as write:
-        yield lambda _, __, factors: write(factors)
-
-
-@contextmanager
-def open_table(
-    path: Location, columns: Sequence[str], dtype: Any, label_names: Sequence[str] = ("row",), *, overwrite: bool
-) -> Iterator[Write]:
-    """Open a csv or parquet file for writing; its first columns hold the labels."""
-    is_csv = suffix(path) == ".csv"
-    if is_csv:
-        columns = list(map(without_formula, columns))
-    schema = pa.schema([*((name, pa.string()) for name in label_names), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])
-    if is_csv:
-        open_writer: Any = pa.csv.CSVWriter
-    else:
-        from pyarrow import parquet  # takes long to import
-
-        open_writer = parquet.ParquetWriter
-    with atomic_file(path, overwrite=overwrite) as partial, open_writer(str(partial), schema) as writer:
-
-        def write(_: int, labels: NDArray[Any], factors: NDArray[Any]) -> None:  # rows arrive in order
-            cells = labels.reshape(len(labels), -1).T
-            texts = [pa.array(map(without_formula, column) if is_csv else column, pa.string()) for column in cells]
-            numbers = [pa.array(values, from_pandas=True) for values in factors.T]
-            writer.write_table(pa.table([*texts, *numbers], schema=schema))
-
-        yield write
-
-
-@contextmanager
-def _group(path: Location, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool, errors: bool) -> Iterator[Write]:
-    """Create a Zarr group for writing, in chunks of ``step`` rows."""
-    k = len(columns)
-    with create_group(path, KIND, overwrite=overwrite) as group:
-        arrays = [
-            group.create_array(
-                name,
-                shape=(n, k),
-                chunks=(step, k),
-                dtype=dtype,
-                compressors=compressor(dtype),
-                dimension_names=("row", "component"),
-                config=WRITE_EMPTY_CHUNKS,
-            )
-            for name in (KIND, *(["standard_errors"] if errors else []))
-        ]
-        rows = group.create_array("row", shape=(n,), chunks=(step,), dtype="string", dimension_names=("row",), config=WRITE_EMPTY_CHUNKS)
-        write_labels(group, "component", np.asarray(columns, dtype=object), "component")
-
-        def write(start: int, labels: NDArray[Any], factors: NDArray[Any]) -> None:
-            for number, array in enumerate(arrays):
-                array[start : start + len(factors)] = factors[:, number * k : (number + 1) * k]
-            rows[start : start + len(factors)] = labels
-
-        yield write

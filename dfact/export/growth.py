@@ -12,7 +12,7 @@ from dfact.text import escape_lines
 def drift_text(model: Any, drift: Drift) -> str:
     """Describe how new rows differ: a line, and a table of the tests that reject."""
     table = drift.table(model.column_labels_, model.get_feature_names_out())
-    words = model.traits.vocabulary
+    words = model.vocabulary
     tests = int(table["p"].notna().sum())
     about = (
         f"{drift.rows:.0f} new {words.rows}, {tests} tests of {words.items} and {words.components}, familywise error rate {drift.level:g}"

@@ -26,7 +26,7 @@ def resamples_text(stability: Stability | TensorStability, rows: str) -> str:
 def remarks(model: Any) -> list[str]:
     """Return sentences on the intervals and selection frequencies of ``model.stability_``, each of its own."""
     result: Stability | TensorStability = model.stability_
-    loading = model.traits.vocabulary.loading
+    loading = model.vocabulary.loading
     if isinstance(result, TensorStability):
         return _tensor_remarks(model, result, loading)
     lines = []
@@ -86,7 +86,7 @@ def stability_lines(model: Any) -> list[tuple[str, str]]:
         return []
     table = result.summary(model.get_feature_names_out())
     medians = ", ".join(f"{name} {value:.2f}" for name, value in table["median"].items())
-    words = model.traits.vocabulary
+    words = model.vocabulary
     lines = [("stability", f"{resamples_text(result, words.rows)}; median similarity of {medians}")]
     counts = [f"{table['intervals'].sum()} of {result.low.size} {words.loading}s have an interval of {result.level:.0%}"]
     if result.sparse:

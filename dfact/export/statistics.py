@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from dfact.errors import DataError, ParameterError
-from dfact.export.files import LABELLED_FORMATS, check_destination, open_table
+from dfact.export.files import LABELLED_FORMATS, check_destination
+from dfact.export.row_files import open_table
 from dfact.export.spreadsheets import FORMATS as WORKBOOKS
 from dfact.export.spreadsheets import write_workbook
 from dfact.export.tables import item_texts

@@ -6,6 +6,7 @@ the order of the sites, and returns the total. These are the sums of :func:`dfac
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -23,6 +24,7 @@ from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, RunPass, TiledPass
 from dfact.engine.reduction import Leaves, TreeSum
 from dfact.engine.session import Arrays, CheckpointableSession, Executor
+from dfact.engine.threads import single_threaded
 from dfact.engine.tiles import TileStates, TileStep, n_columns, split_sums
 from dfact.errors import FederationError
 from dfact.federation.carriers import CarriedPass, Carriers, CarriersPass, is_weighted
@@ -218,9 +220,16 @@ class CoordinatorSession(_FederatedSession):
         super().__init__(steps)
         self._exchange, self._sites, self._layout = exchange, sites, layout
         self.tile_states = TileStates(columns)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        # The coordinator's own matrix products would give other bits with more threads.
+        self._stack.enter_context(single_threaded())
+        self._stack.callback(self.tile_states.close)
+        return self
 
     def __exit__(self, *error: object) -> None:
-        self.tile_states.close()
+        self._stack.close()
 
     def _total(self, request: RunPass[P]) -> P:
         what = pass_name(request)

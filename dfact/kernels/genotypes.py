@@ -60,3 +60,51 @@ def unpack_rows(packed: NDArray[np.uint8], first: int, out: NDArray[np.uint8]) -
                     for j in range(width):
                         code = (np.uint32(codes[j]) >> shift) & np.uint32(3)
                         row[j] = (_ALLELES >> (code << np.uint32(2))) & np.uint32(15)
+
+
+HAPLOID, POLYPLOID, UNLISTED = range(3)
+"""Kinds of calls that are not of two of a variant's two alleles: of one allele, of more than two, of an allele that is not listed."""
+
+
+@kernel
+def parse_calls(
+    text: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64], n: int, out: NDArray[np.uint8]
+) -> NDArray[np.int64]:
+    """Set out (m, n) to the genotypes of lines of a VCF file, numbers of REF alleles, from the texts of the n persons.
+
+    The line j has them at ``starts[j]`` to ``stops[j]``, separated by tabs; a call ends at a colon. A call with a missing allele is
+    missing. Returns for each line the number of persons (m, 4), and the first one with a call of each kind, −1 without any.
+    """
+    m = len(starts)
+    found = np.full((m, 4), -1, np.int64)
+    for j in range(m):
+        i, at, stop = 0, starts[j], stops[j]
+        while at <= stop and i < n:
+            alleles, reference, missing, listed, number, began = 1, 0, False, True, -1, at
+            while True:
+                symbol = text[at] if at < stop else np.uint8(9)
+                if 48 <= symbol <= 57:
+                    number = 10 * max(number, 0) + int(symbol) - 48
+                elif symbol in (47, 124) and at == began:  # "/" or "|" before the first allele states the phase in VCF 4.4
+                    began += 1
+                elif symbol in (47, 124, 58, 9):
+                    missing |= number < 0
+                    listed &= number < 2
+                    reference += number == 0
+                    number = -1
+                    if symbol not in (47, 124):
+                        break
+                    alleles += 1
+                elif symbol != 46:
+                    listed = False
+                at += 1
+            while at < stop and text[at] != 9:
+                at += 1
+            at += 1
+            kind = 1 if alleles > 2 else 0 if alleles == 1 and not missing else 2 if not listed else -1
+            if kind >= 0 and found[j, 1 + kind] < 0:
+                found[j, 1 + kind] = i
+            out[j, i] = 9 if missing or kind >= 0 else reference
+            i += 1
+        found[j, 0] = i if at > stop else n + 1
+    return found

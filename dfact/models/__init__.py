@@ -14,6 +14,7 @@ a solver (the loop over passes) and an estimator (scikit-learn's contract). Fami
     estimator          the base of all estimators; scikit_learn is its interface
     fit_task           a fit that is checked and planned, before anything runs
     row_factors, lazy_transform  factors of rows in memory, in a store, or as a Dask array
+    variants           the SNPs of fitted genotypes, and the match of other genotypes with them
     traits             facts about a model that other rooms ask for
     catalogue          the one list of models
     persistence        saving and loading; fitted_schema declares what is saved

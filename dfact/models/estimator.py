@@ -20,8 +20,16 @@ from dfact.data.sources.array import axis_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.entrance import as_arrays, as_column
 from dfact.data.sources.frames import frame_codebook, is_dask_frame
-from dfact.data.validation import require_finite, require_magnitude, require_no_empty_columns, require_observed, warn_unobserved_rows
+from dfact.data.validation import (
+    require_finite,
+    require_magnitude,
+    require_no_empty_columns,
+    require_observed,
+    require_variation,
+    warn_unobserved_rows,
+)
 from dfact.data.weights import WeightSummary
+from dfact.data.words import WORDS, Kind, kind_of
 from dfact.engine.driver import drive
 from dfact.engine.environment import Environment
 from dfact.engine.executors import data_client
@@ -37,7 +45,8 @@ from dfact.models.notebook import model_html
 from dfact.models.reconstruction import ScoreInterface
 from dfact.models.run_end import end_callbacks, log_end, warn_unconverged
 from dfact.models.scikit_learn import TransformerInterface, check_is_fitted, checked_array, set_feature_count
-from dfact.models.traits import ModelTraits
+from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.models.variants import Variants, can_match_labels, match_columns, population_texts, view_by_variants
 from dfact.parameters import check_magnitudes, check_parameters, random_generator
 from dfact.progress import Iteration
 from dfact.renames import add_old_names
@@ -46,7 +55,7 @@ MODELS: dict[str, type[Factorization]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
 _ANNOTATIONS = ("selection_", "stability_", "comparison_", "sites_")  # attributes that any model may have besides its fitted ones
 _OF_GROWTH = ("sums_", "growth_")  # sums and records of models that grow
-SAVED_TYPES: dict[str, type[Any]] = {Environment.__name__: Environment}
+SAVED_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in (Environment, Variants)}
 """Dataclasses by name that fitted attributes may hold."""
 
 
@@ -90,6 +99,13 @@ class Factorization(ScoreInterface, TransformerInterface):
     ----------
     column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
         Description of the fitted data. Row labels and fingerprint come from a stored dataset; otherwise they are None.
+    variants_ : Variants or None
+        ``chromosome``, ``name``, ``position``, ``A1`` and ``A2`` of the SNPs (m,) of a dataset of genotypes, which count A2, and the
+        ``frequency`` of A2. Other genotypes are matched with them by name or position, alleles and strand.
+    data_kind_ : "genotypes", "answers", "measurements" or None
+        Kind of the fitted dataset, which decides the words for its parts; None for arrays.
+    row_populations_ : array (n,) or None
+        Name of the population that a dataset of genotypes states for each individual, "" where unknown; for tables, plots and reports.
     """
 
     executor: Any
@@ -106,6 +122,9 @@ class Factorization(ScoreInterface, TransformerInterface):
     row_labels_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
     offset_: Annotated[NDArray[Any], Shape(("m",))] | None
     codebook_: Codebook | None
+    variants_: Variants | None
+    data_kind_: Kind | None
+    row_populations_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
     fingerprint_: str | None
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False), OPTIONAL]
     n_iter_: Annotated[int, OPTIONAL]
@@ -184,13 +203,21 @@ class Factorization(ScoreInterface, TransformerInterface):
         """Loadings as a table, items × components."""
         return pd.DataFrame(self.components_.T, index=self._items, columns=self.get_feature_names_out())
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Words for the parts of the model and of its data, whose kind decides; without a dataset, and for tensors, the model's own."""
+        words, kind = self.traits.vocabulary, getattr(self, "data_kind_", None)
+        if kind is None or self.traits.tensor or (kind == "answers" and words.rows != "rows"):
+            return words
+        return replace(words, rows=WORDS[kind].rows, items=WORDS[kind].columns, entries=WORDS[kind].entries)
+
     def _fitted_html(self) -> str:
         return model_html(self)
 
     @property
     def _items(self) -> pd.Index[Any]:
         """Labels of the columns as an index, named as the model calls a column."""
-        items: pd.Index[Any] = pd.Index(self.column_labels_, name=self.traits.vocabulary.items.removesuffix("s"))
+        items: pd.Index[Any] = pd.Index(self.column_labels_, name=self.vocabulary.item)
         return items
 
     def _dataset(self, X: Any, confounders: Any, sample_weight: Any = None, *, reset: bool) -> Dataset:
@@ -210,6 +237,8 @@ class Factorization(ScoreInterface, TransformerInterface):
             if reset:
                 set_feature_count(self, dataset.shape[1])
         self._check_modes(dataset)
+        if not reset:
+            dataset = self._by_fitted_columns(dataset)
         # The values that an import subtracted from the answers are not known for arrays.
         offset = dataset.offset if isinstance(X, (str, PathLike, Dataset)) else None
         if reset:
@@ -220,6 +249,9 @@ class Factorization(ScoreInterface, TransformerInterface):
             self.row_labels_ = dataset.label_source
             self.fingerprint_ = dataset.stored_fingerprint
             self.codebook_ = dataset.codebook
+            self.variants_ = Variants.of(dataset.genotypes.variants)
+            self.data_kind_ = None if (kind := kind_of(dataset)) == "values" else kind
+            self.row_populations_ = population_texts(dataset.genotypes.population)
             if confounders is not None and dataset.confounders is not None:
                 remedy = "set the implausible values of {name} to NaN"
                 warn_implausible(dataset.confounders, (), remedy)
@@ -228,6 +260,8 @@ class Factorization(ScoreInterface, TransformerInterface):
         if reset:
             require_observed(dataset)
         self._check_observed(dataset, reset=reset)
+        if reset and self.data_kind_ == "answers":
+            require_variation(dataset)
         require_finite(dataset)
         dtype = self._working_dtype(dataset)
         require_magnitude(dataset, dtype, fitted=reset)
@@ -249,7 +283,7 @@ class Factorization(ScoreInterface, TransformerInterface):
 
     def _check_modes(self, dataset: Dataset) -> None:
         if len(dataset.shape) != 2 and not self.traits.tensor:
-            raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
+            raise DataError(f"X has {len(dataset.shape)} modes, expected two: rows and columns")
 
     def _check_shape(self, dataset: Dataset) -> None:
         """Refuse new rows whose columns differ from the fitted ones; values are not read."""
@@ -274,6 +308,7 @@ class Factorization(ScoreInterface, TransformerInterface):
         for name, value in fitted_attributes(self).items():
             if name not in omitted and not name.endswith("_history_"):
                 setattr(light, name, value)
+        light.variants_ = None
         light.codebook_ = None  # checked against that of the rows before they are split into chunks
         return light
 
@@ -284,18 +319,28 @@ class Factorization(ScoreInterface, TransformerInterface):
         if not self.traits.counts_empty_rows:
             warn_unobserved_rows(dataset)
 
+    def _by_fitted_columns(self, dataset: Dataset) -> Dataset:
+        """Return genotypes with the fitted SNPs: in their order, counting their alleles, missing where X lacks one. Others stay."""
+        ours, theirs = self.variants_, Variants.of(dataset.genotypes.variants)
+        fitted, labels = ([str(label) for label in labels] for labels in (self.column_labels_, dataset.column_labels))
+        if (ours is None or theirs is None) and not (self.traits.matches_labels and can_match_labels(fitted, labels)):
+            return dataset
+        frequency = None if ours is None else ours.frequency
+        return view_by_variants(dataset, match_columns(fitted, labels, ours, theirs), fitted, frequency)
+
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
         """Refuse columns other than the fitted ones: a change of their order or of their offset would give wrong factors silently."""
         fitted, labels = ([str(label) for label in labels] for labels in (self.column_labels_, dataset.column_labels))
         if len(labels) != len(fitted):
-            raise DataError(f"X has {len(labels)} items, the model was fitted on {len(fitted)}; pass those items alone")
+            raise DataError(f"X has {len(labels)} {self.vocabulary.items}, the model was fitted on {len(fitted)}; pass those alone")
         unnamed = [str(j) for j in range(len(labels))]
         if labels != fitted and unnamed not in (labels, fitted):
             j = next(j for j in range(len(labels)) if labels[j] != fitted[j])
-            raise DataError(f"column {j} of X is {labels[j]!r}, of the fitted data {fitted[j]!r}; pass the fitted items in their order")
+            found = f"column {j} of X is {labels[j]!r}, of the fitted data {fitted[j]!r}"
+            raise DataError(f"{found}; pass the fitted {self.vocabulary.items} in their order")
         if offset is not None and self.offset_ is not None and not np.array_equal(offset, self.offset_):
             j = int(np.flatnonzero(offset != self.offset_)[0])
-            found = f"answers of {labels[j]!r} begin at {offset[j]:g} in X, at {self.offset_[j]:g} in the fitted data"
+            found = f"{self.vocabulary.entries} of {labels[j]!r} begin at {offset[j]:g} in X, at {self.offset_[j]:g} in the fitted data"
             raise DataError(f"{found}; import X with the valid_range of the fitted data")
         self._check_items(dataset)
 
@@ -355,7 +400,7 @@ class Factorization(ScoreInterface, TransformerInterface):
 
     def _added_attributes(self) -> dict[str, Any]:
         """Return fitted attributes that the first models of format version 2 lack, with the values that these stand for."""
-        return {"codebook_": None}
+        return {"codebook_": None, "variants_": None, "data_kind_": None, "row_populations_": None}
 
     def _check_loaded(self) -> None:
         """Refuse a loaded model whose attributes contradict one another. Their types have been checked."""

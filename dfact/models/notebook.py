@@ -16,7 +16,7 @@ _MOST_ITEMS = 100_000  # to sort more would delay the cell
 
 def model_html(model: Any) -> str:
     """Return the HTML that a notebook shows below a fitted model. Labels are escaped."""
-    words, k = model.traits.vocabulary, len(model.get_feature_names_out())
+    words, k = model.vocabulary, len(model.get_feature_names_out())
     title = f"{k} {words.components} of {model.n_features_in_} {words.items}"
     lines = []
     if (share := getattr(model, "explained_share_", None)) is not None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from dfact.data.words import WORDS
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -14,6 +16,22 @@ class Vocabulary:
     items: str = "items"
     loadings: str = "Loadings"
     loading: str = "loading"
+    entries: str = "answers"
+
+    @property
+    def row(self) -> str:
+        """Word for one row."""
+        return self.rows.removesuffix("s")
+
+    @property
+    def item(self) -> str:
+        """Word for one item."""
+        return self.items.removesuffix("s")
+
+    @property
+    def of_snps(self) -> bool:
+        """Whether the items are SNPs, whose names say nothing on a component."""
+        return self.items == WORDS["genotypes"].columns
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,8 @@ class ModelTraits:
     """Whether intervals of loadings over refits cover what they should; the guide ``evidence`` has the measured rates."""
     centred_matching: bool = False
     """Whether components are matched by their differences from their mean."""
+    matches_labels: bool = False
+    """Whether new columns without alleles are matched with the fitted ones by their labels, instead of refused where they differ."""
     warm_starts: bool = False
     """Whether fits start from the loadings of others with fewer components or another penalty, by the solver of bounded models."""
     cannot_grow: str = "it keeps no sums of its rows"

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["plot_memberships", "plot_structure", "read_frequencies", "read_memberships", "text"]
 
 
-def text(model: "Factorization", top: int = 5, texts: Mapping[str, str] | None = None) -> str:
+def text(model: "Factorization", top: int | None = None, texts: Mapping[str, str] | None = None) -> str:
     """Describe a fitted model: its size, the figures of its fit, and the leading items of each component.
 
     Parameters
     ----------
     model : fitted estimator
         Any of dfact's, or a subclass of its base.
-    top : int
-        Number of items listed for each component.
+    top : int, optional
+        Number of items listed for each component; by default 5, and none of genotypes, as names of SNPs say nothing on a component.
     texts : dict from item to text, optional
         Wording of the items, printed next to their names, in place of the wording in the codebook of the fitted data.
 
@@ -102,6 +102,7 @@ def plot_structure(
     *,
     population_order: Sequence[str] = (),
     means: bool = False,
+    names: Sequence[str] = (),
 ) -> "Figure":
     """Draw the memberships of each row as a stacked bar: a structure plot, for one or several runs.
 
@@ -124,6 +125,9 @@ def plot_structure(
         Populations that come first, in this order. The others are sorted by their leading component.
     means : bool
         Whether to draw the mean of each population, all with the same width, instead of the rows.
+    names : sequence of str
+        Names of the components of the run with the most of them, for the legend. By default those of the model, if it is the only
+        such run, else numbers in the order of the colours.
 
     Returns
     -------
@@ -133,7 +137,7 @@ def plot_structure(
     Raises
     ------
     ParameterError
-        There is no run, or runs have different numbers of rows.
+        There is no run, runs have different numbers of rows, or there is not one name for each component.
     DataError
         There is not one population for each row, a population of the order has no row, or all rows are NaN.
     DfactError
@@ -152,9 +156,9 @@ def plot_structure(
     >>> len(figure.axes)  # the runs differ by the order of their components alone
     1
     """
-    from dfact.report.structure_plot import run_memberships, stated_populations, structure_figure
+    from dfact.report.structure_plot import own_names, run_memberships, stated_populations, structure_figure
 
     given = list(runs) if isinstance(runs, (list, tuple)) else [runs]
     memberships = [run_memberships(run) for run in given]
     populations = stated_populations(given) if populations is None else populations
-    return structure_figure(memberships, populations, population_order=population_order, means=means)
+    return structure_figure(memberships, populations, population_order=population_order, means=means, names=names or own_names(given))

@@ -20,6 +20,8 @@ ERROR_LABEL = "mean squared error of held-out answers"
 _EIGENVALUES = [f"{of}{name}" for of in ("", "factor_") for name in ("eigenvalue", "random", "excess")]
 _FORMATS = dict.fromkeys(_EIGENVALUES, "{:.3f}") | dict.fromkeys(("passes", "reads", "n", "zeros", "rank"), "{:d}")
 _FORMATS["seconds"] = "{:.2f}"
+OF_GENOTYPES = {"deviance": "CV error", "passes": "iterations"}
+"""Words of ADMIXTURE for the scores of a selection."""
 _MARKERS = "osD^vP*X"
 
 
@@ -32,6 +34,8 @@ def selection_text(selection: "Selection") -> str:
     best = (table[list(selection.best_params)] == pd.Series(selection.best_params)).all(axis=1)
     for name in selection.best_params:
         table[name] = table[name].map("{:g}".format) if table[name].dtype.kind == "f" else table[name]
+    if selection.model.vocabulary.of_snps:
+        table = table.rename(columns=OF_GENOTYPES)
     text = indented(table_text(table.assign(**{"": best.map({True: "best", False: ""})}), header=True))
     skipped = ", ".join(map(str, selection.skipped_ranks))
     largest = selection.largest_chosen
@@ -67,7 +71,8 @@ def deviance_plot(selection: "Selection") -> "Figure":
 
     Bars show one standard error of the difference from the lowest.
     """
-    return score_plot(selection.table, selection.best_params, "deviance", "se_difference", "mean deviance of held-out entries")
+    label = "cross-validation error" if selection.model.vocabulary.of_snps else "mean deviance of held-out entries"
+    return score_plot(selection.table, selection.best_params, "deviance", "se_difference", label)
 
 
 def modularity_plot(selection: "Selection") -> "Figure":

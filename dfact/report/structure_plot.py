@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
-from dfact.models.admixture.estimator import UNKNOWN
 from dfact.models.estimator import Factorization
+from dfact.models.variants import UNKNOWN
 from dfact.report.alignment import RunGroup, align_runs
 from dfact.report.plots import new_figure
 from dfact.storage.input_files import open_input_file
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_UNKNOWN_LABEL = "unknown"
+UNKNOWN_LABEL = "unknown"
+_LEGEND_COLUMNS, _LEGEND_ROW = 7, 0.22  # inches
 _MAX_BARS = 2000  # more would be narrower than a pixel
 _WIDTH, _PANEL_HEIGHT = 10.0, 1.1  # inches
 _INCHES_PER_CHARACTER = 0.075
 # Okabe and Ito's colours, which colour-blind readers can distinguish, then darker and lighter ones.
-_COLORS = (
+COLORS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"),
     *("#332288", "#882255", "#117733", "#999933", "#44AA99", "#AA4499", "#661100"),
     *("#6699CC", "#DDCC77", "#888888", "#A6D854", "#FBB4AE", "#000000"),
@@ -71,25 +72,59 @@ def structure_figure(
 ) -> "Figure":
     """Plot the memberships (n, K) of one or several runs, a panel for each group of :func:`dfact.report.alignment.align_runs`.
 
-    ``names`` of the components are shown in a legend, if there is one run.
+    A legend has the ``names`` of the components of the run with the most of them, by default numbers in the order of their colours.
     """
     groups = align_runs(runs)
     widest = max(groups, key=lambda group: len(group.colors))  # of several, the first: that with the most runs
+    legend = legend_names(widest, names)
     bars = arrange_bars(widest.memberships, runs, populations, population_order=population_order, means=means)
     longest = max((len(name) for name, _ in bars.populations), default=0)
     upright = any(_INCHES_PER_CHARACTER * (len(name) + 2) > share * (_WIDTH - 1) for name, share in bars.shares())
     labels_height = 0.3 + (_INCHES_PER_CHARACTER * longest if upright else 0.2)
-    figure = new_figure(_WIDTH, _PANEL_HEIGHT * len(groups) + labels_height + 0.3 * bool(names))
+    legend_height = 0.1 + _LEGEND_ROW * -(-len(legend) // _LEGEND_COLUMNS)
+    figure = new_figure(_WIDTH, _PANEL_HEIGHT * len(groups) + labels_height + legend_height)
     panels = figure.subplots(len(groups), sharex=True, squeeze=False)[:, 0]
     for axes, group in zip(panels, groups, strict=True):
-        patches = _draw_bars(axes, group, bars)
+        handles = _draw_bars(axes, group, bars)
         axes.set_ylabel(_panel_label(group, len(runs)), rotation=0, ha="right", va="center")
+        if group is widest:
+            patches = {int(color): handle for color, handle in zip(group.colors, handles, strict=True)}
     _label_populations(panels, bars, upright)
-    if names:
-        order = np.argsort(groups[0].colors)
-        handles, texts = [patches[i] for i in order], [names[i] for i in order]
-        figure.legend(handles, texts, loc="outside upper center", ncols=min(len(names), 7), frameon=False, fontsize="small")
+    shown = [patches[color] for color in legend]
+    style: dict[str, Any] = {"ncols": min(len(legend), _LEGEND_COLUMNS), "frameon": False, "fontsize": "small"}
+    figure.legend(shown, [*legend.values()], loc="outside upper center", **style)
     return figure
+
+
+def legend_names(widest: RunGroup, names: Sequence[str]) -> dict[int, str]:
+    """Return the name of each colour, in their order; ``names`` are those of the components of the drawn run with the most of them.
+
+    Raises
+    ------
+    ParameterError
+        The number of names is not that of the components.
+    """
+    k = len(widest.colors)
+    if names and len(names) != k:
+        raise ParameterError(f"{len(names)} names are given ({', '.join(names)}), expected {k}, one for each component of the largest run")
+    by_color = {int(color): name for color, name in zip(widest.colors, names, strict=False)}
+    return {color: by_color.get(color, f"component {color + 1}") for color in sorted(map(int, widest.colors))}
+
+
+def own_names(runs: Sequence[Any]) -> list[str]:
+    """Return the names of the components of the run with the most of them, if it is the only such run and a model; else none."""
+    sizes = [run_memberships(run).shape[1] for run in runs]
+    largest = [run for run, size in zip(runs, sizes, strict=True) if size == max(sizes)]
+    return [str(name) for name in largest[0].get_feature_names_out()] if len(largest) == 1 and hasattr(largest[0], "memberships_") else []
+
+
+def largest_populations(runs: Sequence[NDArray[Any]], populations: Any, names: Sequence[str]) -> str:
+    """Describe in which population each named component of the drawn run with the most of them has the largest mean."""
+    widest = max(align_runs(runs), key=lambda group: len(group.colors)).memberships
+    known = np.isfinite(widest).all(axis=1)
+    means = pd.DataFrame(widest[known]).groupby(population_names(populations, len(known))[known]).mean()
+    largest = [(name, str(means[k].idxmax()), means[k].max()) for k, name in enumerate(names)]
+    return "names: " + ", ".join(f"{name} is largest in {population} ({mean:.2f})" for name, population, mean in largest)
 
 
 def run_memberships(run: Any) -> NDArray[Any]:
@@ -139,7 +174,7 @@ def arrange_bars(
     def position(name: str) -> tuple[Any, ...]:
         leading = int(means_of_parts[name].argmax())
         listed = population_order.index(name) if name in population_order else len(population_order)
-        return listed, name == _UNKNOWN_LABEL, -sizes[leading], leading, -means_of_parts[name][leading], name
+        return listed, name == UNKNOWN_LABEL, -sizes[leading], leading, -means_of_parts[name][leading], name
 
     order, counts, chosen = [], [], sorted(parts, key=position)
     for name in chosen:
@@ -162,7 +197,7 @@ def population_names(populations: Any, n: int) -> NDArray[np.object_]:
     if len(values) != n:
         raise DataError(f"populations has {len(values)} names, expected one for each of {n} rows")
     texts = ["" if pd.isna(value) else str(value).strip() for value in values]
-    return np.array([_UNKNOWN_LABEL if text in UNKNOWN else text for text in texts], dtype=object)
+    return np.array([UNKNOWN_LABEL if text in UNKNOWN else text for text in texts], dtype=object)
 
 
 def read_populations(path: str | PathLike[str]) -> list[str]:
@@ -170,9 +205,13 @@ def read_populations(path: str | PathLike[str]) -> list[str]:
     file = open_input_file(path)
     try:
         with file.open() as stream:
-            return stream.read().decode().splitlines()
+            lines = stream.read().decode().splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{file.name} is not UTF-8 ({error}), expected a line with the population of each row") from error
+    if file.name.lower().endswith((".fam", ".psam", ".ind", ".csv", ".tsv")) or any("\t" in line for line in lines):
+        found = f"{file.name} is a table, expected a text file with the population of each individual in a line"
+        raise DataError(f"{found}; import the genotypes with --population {file.name}, and pass the dataset (--data)")
+    return lines
 
 
 def dataset_populations(dataset: Dataset) -> pd.Categorical:
@@ -196,10 +235,10 @@ def _draw_bars(axes: "Axes", group: RunGroup, bars: Bars) -> list[Any]:
     bottom, patches = np.zeros(len(means)), {}
     for component in np.argsort(group.colors):
         top = bottom + means[:, component]
-        color = _COLORS[group.colors[component] % len(_COLORS)]
+        color = COLORS[group.colors[component] % len(COLORS)]
         patches[component] = axes.stairs(top, edges, baseline=bottom, fill=True, color=color, linewidth=0)
         bottom = top
-    axes.set(xlim=(0, edges[-1]), ylim=(0, 1), yticks=[])
+    axes.set(xlim=(0, edges[-1]), ylim=(0, 1), yticks=[0, 0.5, 1], yticklabels=["0", "", "1"])
     axes.spines[:].set_visible(False)
     return [patches[component] for component in range(len(group.colors))]
 
@@ -215,7 +254,8 @@ def _label_populations(panels: NDArray[Any], bars: Bars, upright: bool) -> None:
     edges = np.concatenate([[0], np.cumsum(bars.widths)])
     ends = edges[np.cumsum([count for _, count in bars.populations], dtype=np.intp)]
     for axes in panels:
-        axes.tick_params(length=0)
+        axes.tick_params(axis="x", length=0)
+        axes.tick_params(axis="y", length=2, labelsize="x-small")
         axes.vlines(ends[:-1], 0, 1, color="white", linewidth=2)
         axes.vlines(ends[:-1], 0, 1, color="black", linewidth=0.6)
     starts = np.concatenate([[0], ends[:-1]])

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -108,7 +109,7 @@ class InputFile:
 
 @dataclass(frozen=True)
 class InputFolder:
-    """A folder of files that are read as one table, in the order of their names."""
+    """A folder of files that are read as one table, in the natural order of their names: part.2 before part.10."""
 
     location: Location
     name: str
@@ -137,13 +138,18 @@ def open_input(source: str | PathLike[str] | InputFile | InputFolder) -> InputFi
     if location.is_file():
         return InputFile(location, location.name)
     if location.is_dir():
-        entries = sorted(location.rglob("*"), key=lambda path: path.relative_to(location).parts)
+        entries = sorted(location.rglob("*"), key=lambda path: [natural_key(part) for part in path.relative_to(location).parts])
         outside = (path for path in entries if path.is_symlink() and not path.resolve().is_relative_to(location.resolve()))
         if (link := next(outside, None)) is not None:
             raise link_error(link)
         paths = [path for path in entries if path.is_file()]
         return InputFolder(location, location.name, tuple(InputFile(path, path.relative_to(location).as_posix()) for path in paths))
     raise _absent(str(location), exists=location.exists())
+
+
+def natural_key(name: str) -> tuple[list[str | int], str]:
+    """Return a key that sorts names as people and Dask count: numbers in them by their value."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", name)], name
 
 
 def input_exists(location: Location) -> bool:
@@ -176,7 +182,7 @@ def _open_object(url: str) -> InputFile | InputFolder:
             raise
         found, denied = {}, error  # one may be allowed to read a file, but not to list its bucket
     if found:
-        ordered = sorted(found, key=lambda file: file.removeprefix(f"{url}/").split("/"))
+        ordered = sorted(found, key=lambda file: [natural_key(part) for part in file.removeprefix(f"{url}/").split("/")])
         return InputFolder(url, name, tuple(InputFile(file, file.removeprefix(f"{url}/"), found[file]) for file in ordered))
     signature = remote_files.describe(url)
     if signature is None:

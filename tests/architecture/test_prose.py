@@ -181,3 +181,7 @@ def test_patterns_are_found_where_they_stand(source: str, expected: int, tmp_pat
 def test_wordings_are_found_where_they_stand(source: str, expected: int, tmp_path: Path) -> None:
     (path := tmp_path / "module.py").write_text(source)
     assert len([*offenders(path, SPELLING), *offenders(path, GRAMMAR)]) == expected
+
+
+def test_pages_hold_no_conflict_of_a_merge() -> None:
+    assert {path: path.read_text().count(mark) for path in PAGES for mark in ("\n<<<<<<< ", "\n>>>>>>> ") if mark in path.read_text()} == {}

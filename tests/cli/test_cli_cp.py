@@ -51,7 +51,7 @@ def test_import(file: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert list(dataset.column_labels[:2]) == ["band0", "band1"]
     np.save(tmp_path / "plain.npy", X)
     assert main(["import-array", str(tmp_path / "plain.npy"), str(tmp_path / "plain.zarr"), "--missing", "-99"]) == 0
-    assert "40 participants × 12 × 9 items" in capsys.readouterr().out
+    assert "40 rows × 12 × 9 columns" in capsys.readouterr().out
     np.savez(tmp_path / "one.npz", whatever=X)
     np.testing.assert_array_equal(read_array_file(tmp_path / "one.npz"), X)
 
@@ -163,7 +163,7 @@ def test_labels_of_all_modes_come_from_arrays_of_the_file(tmp_path: Path, capsys
 def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(data)]) == 0
     text = capsys.readouterr().out
-    for expected in ("40 participants × 12 × 9 items, float64", "band0, band1", "s0, s1"):
+    for expected in ("40 rows × 12 × 9 columns, float64", "band0, band1", "s0, s1"):
         assert expected in text
     assert main(["info", str(model), "--top", "2"]) == 0
     text = capsys.readouterr().out

@@ -11,11 +11,13 @@ import pytest
 
 import dfact
 from dfact import DataError, ParameterError
-from dfact.data.ingest.coding.answers import AnswerCoding, sounds_like_no_answer
+from dfact.data.ingest.coding.answers import AnswerCoding
+from dfact.data.ingest.coding.no_answer import sounds_like_no_answer
 from dfact.data.ingest.coding.rules import Statements, parse_levels, plan_coding
 from dfact.data.ingest.tables.items import infer_items
 from dfact.data.readers.base import MissingCodes, Table, Variable
 from dfact.data.readers.columnar.columns import read_cells
+from dfact.data.readers.number_marks import NumberMarks
 from tests.data.test_import_table import answers_of
 
 AGREEMENT = {1.0: "Disagree", 2.0: "Neutral", 3.0: "Agree", 9.0: "Refused"}
@@ -48,7 +50,7 @@ def coded(table: DescribedTable, names: Sequence[str], **said: object) -> tuple[
     problem = rows[0].problem
     if problem is not None:
         raise coding.error(problem, table.name, table.row_position(problem.row))
-    coding.require_no_doubt(table.name, rows[0].counts)
+    coding.require_no_doubt(table.name, coding.doubts(rows[0].counts))
     return rows[0].values, coding, rows[0].counts
 
 
@@ -235,16 +237,32 @@ def test_invalid_levels(levels):
         parse_levels(levels)
 
 
+def categories(name: str, *texts: str, ordered: bool = True) -> Variable:
+    return Variable(name, "text", categories=texts, ordered=ordered)
+
+
 def test_the_order_of_categories():
-    def order(*categories: str, ordered: bool = False) -> np.ndarray:
-        cells = sorted(categories)
-        return coded(DescribedTable({"q": cells}, Variable("q", "text", categories=categories, ordered=ordered)), ["q"])[0][:, 0]
+    def order(*texts: str, ordered: bool = True) -> np.ndarray:
+        return coded(DescribedTable({"q": sorted(texts)}, categories("q", *texts, ordered=ordered)), ["q"])[0][:, 0]
 
     np.testing.assert_array_equal(order("low", "high", "medium"), [2, 1, 3])  # high, low, medium
-    np.testing.assert_array_equal(order("high", "low"), [1, 2])
-    np.testing.assert_array_equal(order("high", "low", "medium", ordered=True), [1, 2, 3])
-    with pytest.raises(DataError, match=r"'q' holds texts, whose order is not known: 'high' \(1\), 'low' \(1\), 'medium' \(1\)"):
-        order("high", "low", "medium")
+    np.testing.assert_array_equal(order("high", "low", "medium"), [1, 2, 3])
+    for texts in (["high", "low", "medium"], ["low", "high", "medium"], ["No", "Yes"], ["Yes", "No"]):
+        found = ", ".join(rf"'{text}' \(1\)" for text in sorted(texts))
+        with pytest.raises(DataError, match=rf"'q' holds texts, whose order is not known: {found}"):
+            order(*texts, ordered=False)
+
+
+def test_columns_of_the_same_texts_agree_on_their_order():
+    cells = {"a": ["No", "Yes"], "b": ["Yes", "No"], "c": ["No", "No"], "d": ["Maybe", "No"]}
+    declared = [categories("a", "No", "Yes"), categories("b", "Yes", "No"), categories("c", "No", "Yes")]
+    table = DescribedTable(cells, *declared, categories("d", "No", "Maybe", "Yes"))
+    with pytest.raises(DataError, match=r"No<Yes in 'a' and Yes<No in 'b'; .*say --levels \"a,c,b: No<Yes\" in their order"):
+        coded(table, ["a", "b", "c"])
+    np.testing.assert_array_equal(coded(table, ["a", "b", "c"], levels={"[abc]": "No<Yes"})[0], [[1, 2, 1], [2, 1, 1]])
+    np.testing.assert_array_equal(coded(table, ["a", "c", "d"])[0], [[1, 1, 2], [2, 1, 1]])
+    with pytest.raises(DataError, match=r"--levels \"b: Yes<No\" --levels \"d: No<Maybe<Yes\" in their order"):
+        coded(table, ["b", "d"])
 
 
 def test_text_answers_of_a_file_without_description_are_listed(tmp_path: Path):
@@ -260,7 +278,7 @@ def test_texts_that_stand_for_numbers():
     variable = Variable("q", texts={"TRUE": 1.0, "FALSE": 0.0}, labels={0.0: "No", 1.0: "Yes"})
     values, _, _ = coded(DescribedTable({"q": ["TRUE", "0", "FALSE", "1", None]}, variable), ["q"])
     np.testing.assert_array_equal(values[:, 0], [1, 0, 0, 1, np.nan])
-    height = Variable("h", decimal=",")
+    height = Variable("h", marks=NumberMarks(","))
     np.testing.assert_array_equal(coded(DescribedTable({"h": ["1,54", "2"]}, height), ["h"])[0][:, 0], [1.54, 2])
 
 

@@ -22,6 +22,7 @@ from dfact.errors import DataError, StoreError
 from dfact.storage.arrays import write_labels
 from dfact.storage.groups import open_store
 from tests.cases import every
+from tests.conftest import unseal
 
 LEVELS = ((1.0, "never"), (2.0, "sometimes"), (3.0, "always"))
 EVIL = "\x1b[31m<script>alert(1)</script> \u202e $x^{$ 評価 \x00"
@@ -138,6 +139,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @every(case=DAMAGE)
 def test_a_damaged_codebook_is_refused(template: Path, case: str) -> None:
     group = zarr.open_group(open_store(template))
+    unseal(group)
     del group["codebook"]
     write_labels(group, "codebook", np.array(DAMAGE[case], dtype=object), "column")
     try:

@@ -256,7 +256,7 @@ def test_plausible_columns_draw_no_warning(tmp_path, seed):
     values[5] = high + 10 * (high - low)  # no farther than the limit
     visits = np.zeros(300)
     visits[:20] = rng.integers(1, 100, 20)  # most values are equal, so that none is far
-    others = {"visits": visits, "income": rng.lognormal(10, 0.4, 300), "code": [f"c{i}" for i in range(300)]}
+    others = {"visits": visits, "income": rng.lognormal(10, 0.4, 300), "code": [f"c{i % 9}" for i in range(300)]}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dataset = dfact.import_table(survey(tmp_path, values, **others), tmp_path / "d.zarr", items="Q*", confounders=["age", *others])
@@ -354,10 +354,14 @@ def test_a_decimal_comma_applies_to_confounders_and_weights(tmp_path, header):
     np.testing.assert_array_equal(dataset.confounders["alter"], expected)
     np.testing.assert_array_equal(dataset.weights, weight)
 
-    with pytest.raises(DataError, match=r"weight 'gew' holds '\d+,\d+', expected a finite number of at least 0; declare .*--decimal ,"):
+    with pytest.raises(DataError, match=r"weight 'gew' holds '\d+,\d+', expected a finite number of at least 0; say --decimal ,"):
         dfact.import_table(source, tmp_path / "d.zarr", weight="gew", **given)
-    with pytest.raises(DataError, match=r"confounder 'alter' holds '\d+,\d+', expected a finite number; declare .*--decimal ,"):
+    with pytest.raises(DataError, match=r"confounder 'alter' holds '\d+,\d+', expected a finite number; say --decimal ,"):
         dfact.import_table(source, tmp_path / "d.zarr", confounders={"alter": "continuous"}, **given)
+    with pytest.raises(DataError, match=r"confounder 'alter' has \d+ levels in 40 participants, such as .*--decimal ,"):
+        dfact.import_table(source, tmp_path / "d.zarr", confounders=["alter"], **given)
+    half = [[f"{k % 12},5", *line[1:]] for k, line in enumerate(lines)]
+    source.write_text("\n".join([header, *map(separator.join, half)]) + "\n")
     with pytest.warns(UserWarning, match=r"'alter' holds '\d+,\d+' and becomes categorical with \d+ levels, .*--decimal ,"):
         dfact.import_table(source, tmp_path / "d.zarr", confounders=["alter"], **given)
     with warnings.catch_warnings(action="error"):

@@ -264,7 +264,7 @@ def test_invalid_dask_arrays_are_refused(client: Client) -> None:
             as_dataset(X[X[:, 0] > 0], client=origin)
         with pytest.raises(dfact.DataError, match=r"X holds <U1"):
             as_dataset(da.from_array(np.full((4, 3), "a")), client=origin)
-        with pytest.raises(dfact.DataError, match="expected rows"):
+        with pytest.raises(dfact.DataError, match="expected two modes or more"):
             as_dataset(X[:, 0], client=origin)
     with pytest.raises(dfact.DataError, match=r"chunks of scipy\.sparse\.\w*\.?csr_matrix"):
         as_dataset(X.map_blocks(sp.csr_matrix, meta=sp.csr_matrix((0, 0))), client=client)
@@ -428,7 +428,7 @@ def test_errors_of_shape_are_raised_at_once(fitted: Fitted) -> None:
     refused: list[tuple[Any, dict[str, Any], str]] = [
         (lazy[:, 1:], inputs, "X has 10 items, the model was fitted on 11"),
         (lazy[:, :, None], inputs, "X has 3 modes"),
-        (lazy[:, 0], inputs, "expected rows"),
+        (lazy[:, 0], inputs, "expected two modes or more"),
         (lazy.astype("U3"), inputs, "X holds <U3"),
         (lazy[lazy[:, 0] > 0], inputs, "unknown sizes"),
         (lazy, {}, "the model was fitted with confounders"),

@@ -125,7 +125,7 @@ def test_csr_round_trip(tmp_path, seed):
         assert "120×6 uint8" in repr(opened)
     shown = dataset_text(ds)
     assert f"CSR, {X.nnz} entries stored ({X.nnz / 720:.2%})" in shown
-    assert "120 participants × 6 items, uint8, 5 = missing" in shown
+    assert "120 rows × 6 columns, uint8, 5 = missing" in shown
 
 
 # ---------------------------------------------------------------- fingerprint

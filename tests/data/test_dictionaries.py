@@ -18,6 +18,7 @@ from dfact.data.dictionaries.redcap import RedcapDictionary
 from dfact.data.dictionaries.table import CodebookTable
 from dfact.data.dictionaries.uk_biobank import UKBiobankDictionary, place_of, stands_for_no_answer
 from dfact.data.readers.base import MissingCodes, Variable
+from dfact.data.readers.number_marks import NumberMarks
 from dfact.errors import DataError, ParameterError
 from tests.conftest import REAL_DATA
 
@@ -73,7 +74,7 @@ def test_redcap_fields_become_descriptions_of_columns(header: str, tmp_path: Pat
     assert found["mood"].labels == {0: "Bad, or worse", 1: "So so", 2: "Good"}
     assert (found["group"].type, found["group"].categories, found["group"].labels) == ("text", ("a", "b"), {})
     assert (found["mixed"].type, found["mixed"].labels) == ("number", {1: "One", 2: "Two"})
-    assert found["height"].decimal == ","
+    assert found["height"].marks == NumberMarks(",")
     assert found["dob"].type == "date"
     assert {name for name, variable in found.items() if variable.texts.get("TRUE") == 1 and variable.texts.get("FALSE") == 0} == {
         *("sex", "smoker", "agrees", "meds___1", "meds____9", "meds___x_y")
@@ -210,7 +211,7 @@ def test_redcap_doubts_are_left_to_the_user() -> None:
     sex = open_dictionary(folder / "simple/dictionary.csv").variables(["sex"])["sex"]
     assert Counter(sex.labels[sex.texts[row["sex"]]] for row in read_rows(folder / "simple/data.csv")) == {"Female": 2, "Male": 3}
     height = open_dictionary(folder / "decimal-comma/dictionay.csv").variables(["height", "bmi"])
-    assert (height["height"].decimal, height["bmi"].decimal) == (",", None)
+    assert (height["height"].marks, height["bmi"].marks) == (NumberMarks(","), None)
     dictionary = open_dictionary(folder / "checkboxes-1/dictionary.csv")
     rows = read_rows(folder / "checkboxes-1/data.csv")
     (form,) = dictionary.untouched_boxes(list(rows[0]), ["check_two___a"])

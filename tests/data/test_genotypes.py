@@ -74,6 +74,22 @@ def write_vcf_zarr(path: Path, calls: NDArray[np.int8], alleles: NDArray[Any], z
     return path
 
 
+def write_vcf(path: Path, calls: NDArray[np.int8]) -> Path:
+    """Write a VCF file of calls (variants, persons, 2), compressed in several members, as bgzip does, if its name ends in .gz."""
+    m, n, _ = calls.shape
+    header = "##fileformat=VCFv4.2\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\tFORMAT\t" + "\t".join(f"p{i}" for i in range(n)) + "\n"
+    lines = [header]
+    for j in range(m):
+        texts = [f"{'/|'[(i + j) % 2].join('.' if a < 0 else str(a) for a in calls[j, i])}:{i}" for i in range(n)]
+        lines.append(f"{1 + 3 * j // m}\t{1000 + j}\trs{j}\tT\tC\t.\tPASS\tDP=3\tGT:DP\t" + "\t".join(texts) + "\n")
+    parts = ["".join(lines[:20]), "".join(lines[20:])]
+    if path.suffix == ".gz":
+        path.write_bytes(b"".join(gzip.compress(part.encode()) for part in parts))
+    else:
+        path.write_text("".join(parts))
+    return path
+
+
 def to_calls(G: Genotypes) -> NDArray[np.int8]:
     """Calls (variants, persons, 2) in which 0 is A2."""
     g = G.T.astype(np.int8)
@@ -103,8 +119,9 @@ def test_import_is_that_of_the_matrix(seed: int, tmp_path: Path) -> None:
         assert np.array_equal(getattr(found.statistics, name), getattr(expected.statistics, name)), name
     variants = found.genotypes.variants
     assert variants is not None
-    assert list(variants) == ["chromosome", "name", "cM", "position", "A1", "A2"]
-    assert [*variants.iloc[-1]] == ["3", f"rs{G.shape[1] - 1}", (G.shape[1] - 1) / 8, 999 + G.shape[1], "C", "T"]
+    assert list(variants) == ["chromosome", "name", "cM", "position", "A1", "A2", "frequency"]
+    assert [*variants.iloc[-1]][:-1] == ["3", f"rs{G.shape[1] - 1}", (G.shape[1] - 1) / 8, 999 + G.shape[1], "C", "T"]
+    np.testing.assert_allclose(variants["frequency"], np.ma.masked_equal(G, 9).mean(axis=0) / 2)
     assert expected.genotypes.variants is None
 
 
@@ -126,7 +143,7 @@ def test_panels_and_threads_change_nothing_but_the_chunks(tmp_path: Path, monkey
     assert (panels.statistics.n_empty_rows, panels.statistics.empty_rows) == (1, [5])
     assert steps[-1][0] == steps[-1][1]
     assert all(a[0] <= b[0] for a, b in pairwise(steps))
-    with pytest.raises(dfact.ParameterError, match="memory_limit is 20000 bytes, expected at least 43008 for 333 persons; raise it"):
+    with pytest.raises(dfact.ParameterError, match="memory_limit is 20000 bytes, expected at least 43008 for 333 individuals; raise it"):
         dfact.import_genotypes(source, tmp_path / "c.zarr", memory_limit=20000, **options)
 
 
@@ -145,12 +162,14 @@ def test_variants_without_genotypes_are_refused_or_dropped(tmp_path: Path) -> No
     G[:, [3, 11]] = 9
     G[:, 4] = np.where(np.arange(30) == 0, 9, 0)  # monomorphic
     source, notes = write_bed(tmp_path / "a.bed", G), list[str]()
-    expected = r"a.bed: 2 variant\(s\) with no genotype of any person \('rs3', 'rs11'\), expected none; .* \(--empty-variants drop\)"
+    expected = (
+        r"a.bed: 2 of 20 variants are invalid, expected none: 2 variant\(s\) with no genotype of any individual \(first 1:1003 'rs3' T>C\)"
+    )
     with pytest.raises(dfact.DataError, match=expected):
         dfact.import_genotypes(source, tmp_path / "a.zarr")
     assert not (tmp_path / "a.zarr").exists()
     dataset = dfact.import_genotypes(source, tmp_path / "a.zarr", empty_variants="drop", note=notes.append)
-    assert notes == ["dropped 2 variant(s) with no genotype of any person: 'rs3', 'rs11'"]
+    assert notes == ["dropped 2 variant(s) with no genotype of any individual (first 1:1003 'rs3' T>C)"]
     assert list(dataset.column_labels) == [name for name in names_of(20) if name not in ("rs3", "rs11")]
     assert dataset.genotypes.variants is not None
     assert list(dataset.genotypes.variants["name"]) == list(dataset.column_labels)
@@ -164,11 +183,11 @@ def test_labels_are_unique(tmp_path: Path) -> None:
     dataset = dfact.import_genotypes(write_bed(tmp_path / "a.bed", G, [".", "rs1", ".", "rs3"], fam), tmp_path / "a.zarr")
     assert list(dataset.row_labels) == ["f1_p1", "f2_p1", "f2_p2"]
     assert list(dataset.column_labels) == ["1:1000:C:T", "rs1", "2:1002:C:T", "rs3"]
-    with pytest.raises(dfact.DataError, match=r"a.fam holds the person 'f1_p1' twice, expected distinct persons"):
+    with pytest.raises(dfact.DataError, match=r"a.fam holds the individual 'f1_p1' twice, expected distinct individuals"):
         dfact.import_genotypes(write_bed(tmp_path / "a.bed", G, None, [fam[0], *fam[:2]]), tmp_path / "b.zarr")
     write_bed(tmp_path / "a.bed", G)
     (tmp_path / "a.bim").write_text("1 rs0 0 5 C T\n" * 4)
-    with pytest.raises(dfact.DataError, match=r"holds the variant '1:5:C:T' twice \(3 repeated in all\)"):
+    with pytest.raises(dfact.DataError, match=r"4 variant\(s\) with the name, position and alleles of others \(first 1:5 'rs0' T>C\)"):
         dfact.import_genotypes(tmp_path / "a.bed", tmp_path / "b.zarr")
 
 
@@ -196,8 +215,8 @@ def change(path: Path, old: str, new: str) -> None:
         (lambda bed: change(bed.with_suffix(".bim"), "1003\tC\tT", "1003\tC"), "line 4 of a.bim has fewer fields.*expected 6"),
         (lambda bed: change(bed.with_suffix(".bim"), "1003\tC\tT", "1003\tC\tT\tG"), "a.bim cannot be read as a list of variants"),
         (lambda bed: change(bed.with_suffix(".fam"), " 0 0 0 -9", ""), "a.fam has 2 columns, expected 6"),
-        (lambda bed: bed.with_suffix(".fam").write_bytes(b"\xff\xfe f 0 0 0 0"), "a.fam cannot be read as a list of persons"),
-        (lambda bed: bed.with_suffix(".fam").write_bytes(b""), "a.fam cannot be read as a list of persons"),
+        (lambda bed: bed.with_suffix(".fam").write_bytes(b"\xff\xfe f 0 0 0 0"), "a.fam cannot be read as a list of individuals"),
+        (lambda bed: bed.with_suffix(".fam").write_bytes(b""), "a.fam cannot be read as a list of individuals"),
     ],
 )
 def test_invalid_files_are_refused(damage: Any, message: str, tmp_path: Path) -> None:
@@ -224,21 +243,22 @@ def test_other_formats_are_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.further
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("kind", ["pgen", "vcf 2", "vcf 3"])
+@pytest.mark.parametrize("kind", ["pgen", "vcf 2", "vcf 3", "vcf", "vcf.gz"])
 def test_every_format_gives_the_same_dataset(kind: str, seed: int, tmp_path: Path) -> None:
     G = draw(seed, 30, 50)
     expected = dfact.import_genotypes(write_bed(tmp_path / "a.bed", G), tmp_path / "a.zarr")
     alleles = np.array([["T", "C"]] * 50)
-    source = (
-        write_pgen(tmp_path / "b.pgen", G)
-        if kind == "pgen"
-        else write_vcf_zarr(tmp_path / "b.vcz", to_calls(G), alleles, int(kind.split()[1]))
-    )
+    if kind == "pgen":
+        source = write_pgen(tmp_path / "b.pgen", G)
+    elif kind.startswith("vcf "):
+        source = write_vcf_zarr(tmp_path / "b.vcz", to_calls(G), alleles, int(kind.split()[1]))
+    else:
+        source = write_vcf(tmp_path / f"b.{kind}", to_calls(G))
     found = dfact.import_genotypes(source, tmp_path / "b.zarr")
     assert found.fingerprint == expected.fingerprint
     assert expected.genotypes.variants is not None
     assert found.genotypes.variants is not None
-    columns = list(expected.genotypes.variants) if kind == "pgen" else ["chromosome", "name", "position", "A1", "A2"]
+    columns = list(expected.genotypes.variants) if kind == "pgen" else ["chromosome", "name", "position", "A1", "A2", "frequency"]
     pd.testing.assert_frame_equal(found.genotypes.variants[columns], expected.genotypes.variants[columns])
 
 
@@ -253,7 +273,7 @@ def test_variants_with_more_alleles_are_refused_or_dropped(kind: str, tmp_path: 
     else:
         alleles = np.array([["T", "C", "G" if j == 4 else ""] for j in range(9)])
         source = write_vcf_zarr(tmp_path / "a.vcz", calls, alleles, 3)
-    with pytest.raises(dfact.DataError, match=r"1 variant\(s\) with more than two alleles \('rs4'\).*--multiallelic drop"):
+    with pytest.raises(dfact.DataError, match=r"1 variant\(s\) with more than two alleles \(it is 2:1004 'rs4' T>C"):
         dfact.import_genotypes(source, tmp_path / "a.zarr")
     dataset = dfact.import_genotypes(source, tmp_path / "a.zarr", multiallelic="drop")
     assert np.array_equal(dataset.source.read(0, 12), np.delete(G, 4, axis=1))
@@ -265,13 +285,15 @@ def test_invalid_vcf_zarr_is_refused(tmp_path: Path) -> None:
     calls = to_calls(G)
     calls[2, 3] = 0, -2
     haploid = write_vcf_zarr(tmp_path / "haploid.vcz", calls, alleles, 3)
-    with pytest.raises(dfact.DataError, match="the variant 'rs2' has a haploid call of 'p3', expected two alleles 0 or 1"):
+    with pytest.raises(dfact.DataError, match=r"1 variant\(s\) with haploid calls \(it is 2:1002 'rs2' T>C, individual 'p3'\)"):
         dfact.import_genotypes(haploid, tmp_path / "a.zarr")
     calls[2, 3] = 0, 3
-    with pytest.raises(dfact.DataError, match="has an allele that its list of alleles lacks"):
+    with pytest.raises(dfact.DataError, match="'rs2' has an allele of 'p3' that its list of alleles lacks"):
         dfact.import_genotypes(write_vcf_zarr(tmp_path / "third.vcz", calls, alleles, 2), tmp_path / "a.zarr")
     triploid = np.concatenate([to_calls(G), to_calls(G)[:, :, :1]], axis=2)
-    with pytest.raises(dfact.DataError, match="holds 3 alleles of a person, expected 2"):
+    with pytest.raises(
+        dfact.DataError, match=r"5 variant\(s\) with calls of more than two alleles \(first 1:1000 'rs0' T>C, individual 'p0'\)"
+    ):
         dfact.import_genotypes(write_vcf_zarr(tmp_path / "triploid.vcz", triploid, alleles, 3), tmp_path / "a.zarr")
     document = tmp_path / "third.vcz" / "variant_contig" / ".zarray"
     document.write_text(json.dumps(json.loads(document.read_text()) | {"chunks": [0]}))
@@ -312,41 +334,67 @@ def test_pickles_in_a_store_are_never_loaded(name: str, member: str, message: st
 
 def test_populations(tmp_path: Path) -> None:
     G = draw(0, 4, 6)
-    fam = [f"f p{i} 0 0 0 {'red' if i < 3 else '-'}" for i in range(4)]
+    fam = [f"{'red' if i < 3 else 'blue'} p{i} 0 0 0 {1 + i % 2}" for i in range(4)]
     bed = write_bed(tmp_path / "a.bed", G, None, fam)
     plain = dfact.import_genotypes(bed, tmp_path / "plain.zarr")
     assert plain.genotypes.population is None
-    (tmp_path / "panel.tsv").write_text("sample\tsuper\tpop\np2\tX\tYRI\np0\tX\tCEU\nother\tX\tCEU\n")
-    (tmp_path / "ids.csv").write_text("pop,number,sample\nCEU,1,p0\nYRI,2,p2\n")
-    (tmp_path / "a.pop").write_text("CEU\n-\n YRI\n-\n")
-    cases: list[tuple[dict[str, Any], list[Any]]] = [
-        ({}, ["CEU", None, "YRI", None]),  # the .pop file next to it
-        ({"population": tmp_path / "a.pop"}, ["CEU", None, "YRI", None]),
-        ({"population": tmp_path / "a.fam"}, ["red", "red", "red", None]),
-        ({"population": tmp_path / "a.fam", "population_column": "family"}, ["f"] * 4),
-        ({"population": tmp_path / "panel.tsv"}, ["X", None, "X", None]),
-        ({"population": tmp_path / "panel.tsv", "population_column": "pop"}, ["CEU", None, "YRI", None]),
-        ({"population": tmp_path / "panel.tsv", "population_column": "super", "id_column": "sample"}, ["X", None, "X", None]),
-        ({"population": tmp_path / "ids.csv", "population_column": "pop", "id_column": "sample"}, ["CEU", None, "YRI", None]),
-        ({"population": ["b", "-", "a", "b"]}, ["b", None, "a", "b"]),
+    texts = {
+        "panel.tsv": "sample\tsuper\tpop\np2\tX\tYRI\np0\tX\tCEU\np1\tX\t-\np3\tX\t\nother\tX\tCEU\n",
+        "ids.csv": "ancestry,number,sample\nCEU,1,p0\nYRI,2,p2\n-,3,p1\n-,4,p3\n",
+        "two.csv": "who,where\np0,CEU\np2,YRI\np1,-\np3,-\n",
+        "a.pop": "CEU\n-\n YRI\n-\n",
+        "a.labels": "CEU\n-\nYRI\n-\n",
+        "a.ind": "p2 F YRI\np0 M CEU\np1 M -\np3 F -\n",
+        "a.clst": "IID pop\np2 YRI\np0 CEU\np1 -\np3 -\n",
+        "a.psam": "#FID\tIID\tSEX\tSuperPop\nf\tp0\t1\tCEU\nf\tp1\t1\t-\nf\tp2\t1\tYRI\nf\tp3\t1\t-\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    named = ["CEU", None, "YRI", None]
+    cases: list[tuple[dict[str, Any], list[Any], str]] = [
+        ({}, named, ""),  # the .pop file next to it
+        ({"population": "a.pop"}, named, ""),
+        ({"population": "a.labels"}, named, ""),
+        ({"population": "a.fam"}, ["red", "red", "red", "blue"], "the column 'family' of a.fam, by the ids in 'person'"),
+        ({"population": "a.fam", "population_column": "phenotype"}, ["1", "2", "1", "2"], "the column 'phenotype' of a.fam"),
+        ({"population": "a.psam"}, named, "the column 'SuperPop' of a.psam, by the ids in 'IID'"),
+        ({"population": "panel.tsv"}, named, "the column 'pop' of panel.tsv, by the ids in 'sample'"),
+        ({"population": "panel.tsv", "population_column": "super", "id_column": "sample"}, ["X"] * 4, "the column 'super'"),
+        ({"population": "ids.csv"}, named, "the column 'ancestry' of ids.csv, by the ids in 'sample'"),
+        ({"population": "two.csv"}, named, "the column 'where' of two.csv, by the ids in 'who'"),
+        ({"population": "a.ind", "population_column": "3"}, named, "the column '3' of a.ind, by the ids in '1'"),
+        ({"population": "a.clst"}, named, "the column 'pop' of a.clst, by the ids in 'IID'"),
+        ({"population": ["b", "-", "a", "b"]}, ["b", None, "a", "b"], ""),
     ]
-    for i, (options, expected) in enumerate(cases):
-        dataset = dfact.import_genotypes(bed, tmp_path / f"{i}.zarr", **options)
+    for i, (options, expected, said) in enumerate(cases):
+        path, notes = options.get("population"), list[str]()
+        located = options | ({"population": tmp_path / path} if isinstance(path, str) else {})
+        dataset = dfact.import_genotypes(bed, tmp_path / f"{i}.zarr", **located, note=notes.append)
         assert isinstance(dataset.genotypes.population, pd.Categorical)
         assert [None if value != value else value for value in dataset.genotypes.population] == expected
+        assert said in "".join(notes)
         assert dataset.fingerprint != plain.fingerprint
         assert dataset.confounders is None
     for options, message in (
         ({"population": tmp_path / "panel.tsv", "population_column": "none"}, "population_column is 'none', expected one of the columns"),
         ({"population": ["a"]}, "population has 1 populations, expected 4"),
-        ({"population": tmp_path / "panel.tsv", "id_column": "super"}, "holds the person 'X' twice"),
-        ({"population": tmp_path / "panel.tsv", "id_column": "pop", "population_column": "sample"}, "holds the person 'CEU' twice"),
+        ({"population": tmp_path / "panel.tsv", "id_column": "super"}, "holds the individual 'X' twice"),
+        ({"population": tmp_path / "panel.tsv", "id_column": "pop", "population_column": "sample"}, "holds the individual 'CEU' twice"),
+        ({"population": tmp_path / "a.ind"}, r"a.ind has the columns 2 \(2 values, such as 'F'\), 3 .*--population-column"),
     ):
         with pytest.raises(dfact.DfactError, match=message):
             dfact.import_genotypes(bed, tmp_path / "no.zarr", **options)
+    write_bed(bed, G, None, [f"p{i} p{i} 0 0 0 {1 + i % 2}" for i in range(4)])
+    with pytest.raises(dfact.ParameterError, match=r"a.fam has the columns family \(4 values.* phenotype \(2 values.*--population-column"):
+        dfact.import_genotypes(bed, tmp_path / "no.zarr", population=tmp_path / "a.fam")
     (tmp_path / "others.csv").write_text("id,pop\nq1,CEU\n")
-    with pytest.raises(dfact.DataError, match=r"others.csv names no population of the persons of a.bed, such as 'p0'; check id_column"):
+    with pytest.raises(dfact.DataError, match=r"others.csv names no population of the individuals of a.bed, such as 'p0'; check id_column"):
         dfact.import_genotypes(bed, tmp_path / "no.zarr", population=tmp_path / "others.csv")
+    (tmp_path / "some.csv").write_text("id,pop\np1,CEU\nq7,CEU\np0,-\n")
+    with pytest.warns(
+        UserWarning, match="some.csv lacks 2 of 4 individuals of a.bed.*: p2, p3; 1 of its rows are of other individuals: q7; compare"
+    ):
+        dfact.import_genotypes(bed, tmp_path / "some.zarr", population=tmp_path / "some.csv")
     (tmp_path / "a.pop").unlink()
     with pytest.raises(dfact.ParameterError, match="population_column is 'pop' and population is None"):
         dfact.import_genotypes(bed, tmp_path / "no.zarr", population_column="pop")
@@ -359,18 +407,20 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     G = draw(0, 8, 20)
     G[:, 3] = 9
     bed = write_bed(tmp_path / "a.bed", G)
-    (tmp_path / "people.csv").write_text("id,pop\n" + "".join(f"p{i},{'AB'[i % 2]}\n" for i in range(6)))
+    (tmp_path / "people.csv").write_text("id,pop\n" + "".join(f"p{i},{'AB'[i % 2] if i < 6 else '-'}\n" for i in range(8)))
     options = ["--empty-variants", "drop", "--population", str(tmp_path / "people.csv"), "--n-readers", "1", "--memory-limit", "1GiB"]
     assert main(["import", str(bed), str(tmp_path / "a.zarr"), *options]) == 0
     printed = capsys.readouterr().out
-    assert "dropped 1 variant(s) with no genotype of any person: 'rs3'" in printed
+    assert "dropped 1 variant(s) with no genotype of any individual (it is 1:1003 'rs3' T>C)" in printed
     assert "on 3 chromosome(s) (1, 2, 3); 1 dropped; genotypes count A2 (T of rs0), not A1 (C)" in printed
+    assert "populations: the column 'pop' of people.csv, by the ids in 'id'" in printed
     assert "A (3), B (3), 2 unknown" in printed
+    (tmp_path / "t.csv").write_text("id,pop\n" + "".join(f"p{i},{'AB'[i % 2]}\n" for i in range(6)))
     assert (
         main(
             [
                 "import",
-                str(tmp_path / "people.csv"),
+                str(tmp_path / "t.csv"),
                 str(tmp_path / "t.zarr"),
                 "--items",
                 "pop",
@@ -423,13 +473,14 @@ def unpack_files(folder: Path, stem: str, target: Path) -> Path:
 )
 def test_public_files(stem: str, shape: tuple[int, int], missing: float, monomorphic: int, genotypes: Path, tmp_path: Path) -> None:
     folder, name = stem.split("/")
-    dataset = dfact.import_genotypes(unpack_files(genotypes / folder, name, tmp_path), tmp_path / "a.zarr")
+    dataset = dfact.import_genotypes(unpack_files(genotypes / folder, name, tmp_path), tmp_path / "a.zarr", chromosomes="all")
     assert dataset.shape == shape
     assert dataset.missing_rate == pytest.approx(missing, abs=5e-6)
     assert (dataset.statistics.minimum == dataset.statistics.maximum).sum() == monomorphic
     if folder == "demo":
         pytest.importorskip("pgenlib")
-        assert dfact.import_genotypes(tmp_path / "demo_data.pgen", tmp_path / "b.zarr").fingerprint == dataset.fingerprint
+        again = dfact.import_genotypes(tmp_path / "demo_data.pgen", tmp_path / "b.zarr", chromosomes="all")
+        assert again.fingerprint == dataset.fingerprint
 
 
 def test_public_files_that_are_damaged_are_refused(genotypes: Path, tmp_path: Path) -> None:
@@ -439,7 +490,7 @@ def test_public_files_that_are_damaged_are_refused(genotypes: Path, tmp_path: Pa
     messages = {
         "badfile": "it begins with b'This'",
         "empty": "its content is empty",
-        "small_too_short": "has 6 bytes, expected 7 for the 3 persons of the .fam file and 4 variants of the .bim file; it is truncated",
+        "small_too_short": "has 6 bytes, expected 7 for the 3 individuals of the .fam file and 4 variants of the .bim file",
         "smallmodebad": "third byte of smallmodebad.bed is 0x30, expected 0x01",
         "smallmode0": "is person-major .*expected variant-major",
     }
@@ -451,7 +502,8 @@ def test_public_files_that_are_damaged_are_refused(genotypes: Path, tmp_path: Pa
             dfact.import_genotypes(tmp_path / f"{stem}.bed", tmp_path / "no.zarr")
     rates = {"some_missing": 0.2182, "plink_sim_10s_100v_10pmiss": 0.111, "sparse": 0.0, "small": 1 / 6}
     for stem, rate in rates.items():
-        assert dfact.import_genotypes(tmp_path / f"{stem}.bed", tmp_path / f"{stem}.zarr").missing_rate == pytest.approx(rate)
+        dataset = dfact.import_genotypes(tmp_path / f"{stem}.bed", tmp_path / f"{stem}.zarr", chromosomes="all")
+        assert dataset.missing_rate == pytest.approx(rate)
     shutil.copyfile(edge / "small.bim_bad_positions.bim", tmp_path / "small.bim")
     with pytest.raises(dfact.DataError, match=r"line 2 of small.bim: the genetic position is 'X', expected a number"):
         dfact.import_genotypes(tmp_path / "small.bed", tmp_path / "no.zarr")

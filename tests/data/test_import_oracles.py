@@ -119,10 +119,11 @@ def test_the_personality_inventory_of_r(tmp_path: Path) -> None:
 
 
 def test_factors_of_r(tmp_path: Path) -> None:
-    mass = imported("r/mass.rda", tmp_path, items="*")
+    mass = imported("r/mass.rda", tmp_path, items="*", levels={"Gender": ["Female", "Male"]})
     assert mass.shape == (20, 15)
     np.testing.assert_allclose(answers_of(mass).mean(axis=0)[:6], [1.3, 3.6, 3.35, 4.35, 2.5, 3.6])
-    scale = imported("r/sasr.rda", tmp_path, empty_rows="drop")  # factors without a declared order, whose levels are not in the alphabet's
+    agreement = ["Strongly Disagree", "Disagree", "Neither", "Agree", "Strongly Agree"]
+    scale = imported("r/sasr.rda", tmp_path, empty_rows="drop", levels={"*": agreement})
     values = answers_of(scale)
     assert scale.shape[1] == 63
     assert np.isnan(values).sum() + 63 * scale.dropped_rows == 8838

@@ -438,8 +438,8 @@ def test_command_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main([*arguments, "--duplicates", "last"]) == 0
     found = capsys.readouterr().out
     for words in (
-        "2 participants × 2 items, uint8",
-        "50.00% of the answers, at most 50.00% of an item (alien); 1 participant(s) and 0 item(s) without any",
+        "2 rows × 2 columns, uint8",
+        "50.00% of the entries, at most 50.00% of a column (alien); 1 row(s) and 0 column(s) without any",
         "anna, bert, …",
         "CSR, 2 entries stored (50.00%), implicit entries = missing",
     ):

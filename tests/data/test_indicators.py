@@ -92,9 +92,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(M, tmp_path / "a.zarr")
     store(M[:5], tmp_path / "few.zarr")
     assert main(["indicators", str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr"), "--items", "colour,pet"]) == 0
-    assert "60 participants × 8 items" in capsys.readouterr().out
+    assert "60 rows × 8 columns" in capsys.readouterr().out
     assert main(["indicators", str(tmp_path / "few.zarr"), str(tmp_path / "c.zarr"), "--like", str(tmp_path / "b.zarr")]) == 0
-    assert "5 participants × 8 items" in capsys.readouterr().out
+    assert "5 rows × 8 columns" in capsys.readouterr().out
     ours, like = (dfact.open_dataset(tmp_path / name) for name in ("c.zarr", "b.zarr"))
     assert_array_equal(values(ours), values(like)[:5])
 

@@ -73,6 +73,7 @@ CASES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:no participant in common")
 @pytest.mark.further
 @pytest.mark.parametrize("case", CASES)
 def test_a_join_is_the_merge_of_the_tables(tmp_path, case):

@@ -82,8 +82,8 @@ def test_names_of_folders_become_columns(tmp_path: Path) -> None:
     assert table.columns == ["q", "wave", "site"]
     assert {name: variable.type for name, variable in table.variables.items()} == {"q": "number", "wave": "number", "site": "text"}
     matrix, texts, _ = read(table, ["wave", "q"], ["site", "wave"])
-    np.testing.assert_array_equal(matrix, [[1, 1.5], [1, 1.5], [10, 15], [10, 15], [2, 3], [2, 3]])
-    assert texts == {"site": [None, "a b"] * 3, "wave": ["1", "1", "10", "10", "2", "2"]}
+    np.testing.assert_array_equal(matrix, [[1, 1.5], [1, 1.5], [2, 3], [2, 3], [10, 15], [10, 15]])
+    assert texts == {"site": [None, "a b"] * 3, "wave": ["1", "1", "2", "2", "10", "10"]}
     np.testing.assert_array_equal(read(table, ["wave"])[0], matrix[:, :1])
 
 

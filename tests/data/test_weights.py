@@ -13,6 +13,7 @@ import dfact
 from dfact import DataError, StoreError
 from dfact.data.coerce import as_dataset
 from dfact.data.weights import WeightSummary
+from tests.conftest import unseal
 from tests.data.test_import_table import FORMATS, save, survey
 
 
@@ -121,6 +122,7 @@ def test_a_weight_is_neither_item_nor_confounder(tmp_path: Path) -> None:
 def test_damaged_weights_are_refused(tmp_path: Path) -> None:
     dfact.import_array(np.eye(3) + 1, tmp_path / "d.zarr", weights=[1, 2, 3])
     stored = zarr.open_group(tmp_path / "d.zarr", mode="r+")
+    unseal(stored)
     weights: Any = stored["weights"]
     weights[1] = -2
     with pytest.raises(StoreError, match="damaged: weights"):

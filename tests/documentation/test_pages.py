@@ -5,6 +5,7 @@ through the function that ``dfact`` on the PATH calls; ``tests/cli/test_cli.py``
 """
 
 import io
+import logging
 import pkgutil
 import re
 import shlex
@@ -107,7 +108,12 @@ def run(command: str) -> None:
 def execute(block: Block, folder: Path, names: dict[str, Any]) -> None:
     file = folder / f"{block.where.replace(':', '-')}.py"  # Numba's cache and tracebacks need the source
     file.write_text(block.text)
-    exec(compile(block.text, str(file), "exec"), names)
+    library = logging.getLogger("dfact")
+    level = library.level
+    try:
+        exec(compile(block.text, str(file), "exec"), names)
+    finally:
+        library.setLevel(level)  # which a page sets
 
 
 def file_of(block: Block) -> str | None:

@@ -189,6 +189,6 @@ def test_credentials_are_not_in_the_logs_of_a_cluster(
     assert sorted(logs) == ["scheduler.log", "worker-0.log", "worker-1.log"]
     assert all("INFO" in text for text in logs.values())
     assert "Traceback" in told.err
-    assert "checksum do not match" in told.err  # found by a worker
+    assert "has the checksum" in told.err  # found by a worker
     assert CANARY not in told.out + told.err + "".join(logs.values())
     assert files_with_canary(tmp_path) == []

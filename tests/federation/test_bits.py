@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 import dfact
 from dfact.data.coerce import as_dataset
@@ -13,6 +14,7 @@ from dfact.federation.in_process import InProcessSites
 from dfact.federation.ledger import Ledger
 from dfact.federation.policy import Policy
 from dfact.federation.row_sets import deal_rows
+from dfact.federation.sessions import CoordinatorSession, Steps
 from tests.cases import further_unless
 from tests.federation.conftest import NAMES, SIZES, stored_sites
 
@@ -63,6 +65,11 @@ def test_a_fit_has_the_bits_of_the_concatenated_data(name: str, tmp_path: Path) 
     rows = [np.asarray(sites.results[site].row_factors()) for site in NAMES]
     assert [len(part) for part in rows] == [data[site].shape[0] for site in NAMES]
     np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
+
+
+def test_the_coordinator_computes_with_one_thread_of_blas() -> None:
+    with CoordinatorSession(Any, {}, Steps(), Any, 3):  # type: ignore[arg-type]  # runs no pass
+        assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {1}
 
 
 @pytest.mark.further

@@ -470,32 +470,40 @@ def test_arrays_and_statistical_files_are_read_from_a_bucket(bucket: str, tmp_pa
 # whole or not taken for it
 
 
-class TestObjectStore(ZarrStoreSuite):
-    @pytest.fixture
-    def location(self, bucket: str) -> str:
-        return bucket
+class ObjectStoreSuite(ZarrStoreSuite):
+    """What becomes of a store whose objects are lost or replaced, by any provider."""
 
     def keys(self, location: str) -> list[str]:
-        return StrictObjectStore(location).keys()
-
-    def put(self, location: str, content: bytes) -> None:
-        assert send(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]), "PUT", f"/{location.removeprefix('s3://')}", content)[0] == 200
+        return [*StrictObjectStore(location).keys()]
 
     def remove(self, location: str) -> None:
-        store, _, key = location.partition(".zarr/")
-        StrictObjectStore(f"{current_version(f'{store}.zarr')}").remove([key])
+        store, key = version(location)
+        store.remove([key])
 
     def content(self, location: str) -> bytes:
-        store, _, key = location.partition(".zarr/")
-        found = StrictObjectStore(f"{current_version(f'{store}.zarr')}").read(key)
+        store, key = version(location)
+        found = store.read(key)
         assert found is not None
         return found[0]
 
     def replace(self, location: str, content: bytes) -> None:
-        import obstore
+        store, key = version(location)
+        store.store.put(key, content)
 
-        store, _, key = location.partition(".zarr/")
-        obstore.put(StrictObjectStore(f"{current_version(f'{store}.zarr')}").store, key, content)
+
+def version(location: str) -> tuple[StrictObjectStore, str]:
+    """Return the present version of the store in which an object is, and its key there."""
+    store, _, key = location.partition(".zarr/")
+    return StrictObjectStore(f"{current_version(f'{store}.zarr')}"), key
+
+
+class TestObjectStore(ObjectStoreSuite):
+    @pytest.fixture
+    def location(self, bucket: str) -> str:
+        return bucket
+
+    def put(self, location: str, content: bytes) -> None:
+        assert send(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]), "PUT", f"/{location.removeprefix('s3://')}", content)[0] == 200
 
     def reach(self, client: Client) -> None:
         client.run(os.environ.update, settings(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])))

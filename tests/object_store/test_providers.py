@@ -32,11 +32,9 @@ from dfact.storage import zarr_stores as stores
 from dfact.storage.arrays import write_array
 from dfact.storage.groups import create_group
 from dfact.storage.input_files import InputFolder, open_input, open_input_file
-from dfact.storage.versions import current_version
 from dfact.storage.zarr_stores import StrictObjectStore, client_errors
 from tests.conftest import free_port, planted_answers
-from tests.object_store.test_object_store import Proxy, answers, proxied, put, send, server, settings  # noqa: F401  # a fixture
-from tests.suites.zarr_store import ZarrStoreSuite
+from tests.object_store.test_object_store import ObjectStoreSuite, Proxy, answers, proxied, put, send, server, settings  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.object_store, pytest.mark.process, pytest.mark.exhaustive]
 N, M, K = 300, 12, 2
@@ -159,21 +157,14 @@ def test_a_fit_killed_and_resumed_gives_the_bits_of_a_folder(
     assert selections[0].table.equals(selections[1].table)  # the seconds, too: nothing was computed again
 
 
-class TestStores(ZarrStoreSuite):
+class TestStores(ObjectStoreSuite):
     @pytest.fixture
     def location(self, place: Place) -> str:
         return place.url
 
-    def keys(self, location: str) -> list[str]:
-        return [*StrictObjectStore(location).keys()]
-
     def put(self, location: str, content: bytes) -> None:
         bucket, _, key = location.removeprefix("gs://").removeprefix("az://").partition("/")
         put(f"{location[:5]}{bucket}", {key: content})
-
-    def remove(self, location: str) -> None:
-        store, _, key = location.partition(".zarr/")
-        StrictObjectStore(f"{current_version(f'{store}.zarr')}").remove([key])
 
     @pytest.mark.faults
     @pytest.mark.parametrize("executor", ["threads"])

@@ -78,7 +78,7 @@ def test_loadings_of_a_tensor_name_the_slices_of_all_modes(tmp_path: Path) -> No
     Z = np.einsum("ir,jr,kr->ijk", *(rng.random((size, 2)) for size in (20, 3, 2)))
     data = dfact.import_array(Z, tmp_path / "d.zarr", column_labels=["Q1", "Q2", "Q3"], mode_labels=[["intake", "discharge"]])
     write_loadings(dfact.ElasticCP(2, lam=0.01, max_iter=3, random_state=0).fit(data), tmp_path / "loadings.csv")
-    assert list(pd.read_csv(tmp_path / "loadings.csv")["item"]) == ["Q1", "Q2", "Q3", "mode 3: intake", "mode 3: discharge"]
+    assert list(pd.read_csv(tmp_path / "loadings.csv")["slice"]) == ["Q1", "Q2", "Q3", "mode 3: intake", "mode 3: discharge"]
 
 
 def test_stored_factors_and_their_labels(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import zarr
 
 import dfact
 from dfact.export.files import check_destination, write_factors
+from dfact.models.traits import Vocabulary
 from dfact.report.plots import loadings_heatmap
 from dfact.report.presenters.base import model_text
 from dfact.report.presenters.bounded_nmf import confounder_effects, confounders_text, factors_text, strength_shares, top_items
@@ -35,6 +36,7 @@ def small() -> Any:
     """A model small enough to check its tables by hand."""
     items = pd.Index(["a", "b", "c"], name="item")
     return SimpleNamespace(
+        vocabulary=Vocabulary(),
         loadings_=pd.DataFrame([[0.5, 0.0], [2.0, 0.0], [1.0, 3.0]], items, ["f0", "f1"]),
         factors_=np.array([[0.0, 0.5], [1.0, 0.4], [2.0, 0.0], [1.0, 0.0]]),
         w_max=2.0,

@@ -18,8 +18,9 @@ import dfact
 from dfact.cli.main import main
 from dfact.data.examples.genotypes import planted_genotypes, write_bed
 from dfact.export.files import write_loadings, write_model_factors
+from dfact.models.admixture.distances import population_distances
 from dfact.report.plots import save_figure
-from dfact.report.presenters.admixture import AdmixturePresenter, mean_memberships, population_distances, size_table
+from dfact.report.presenters.admixture import AdmixturePresenter, mean_memberships, size_table
 from dfact.report.presenters.base import items_plot, model_text
 from dfact.report.presenters.sections import make_document
 from tests.conftest import REAL_DATA, planted_answers
@@ -67,7 +68,9 @@ def test_files_are_written_by_blocks(model: dfact.Admixture, tmp_path: Path, mon
     write_loadings(model, tmp_path / "x.P")
     monkeypatch.setattr("dfact.export.files._MAX_ROWS", 7)
     monkeypatch.setattr("dfact.export.admixture_files._MAX_ROWS", 7)
-    stored = SimpleNamespace(**vars(model), traits=model.traits, get_feature_names_out=model.get_feature_names_out)
+    stored = SimpleNamespace(
+        **vars(model), vocabulary=model.vocabulary, traits=model.traits, get_feature_names_out=model.get_feature_names_out
+    )
     stored.memberships_ = zarr.create_array(tmp_path / "w.zarr", data=np.asarray(model.memberships_), chunks=(5, 2))
     stored.row_factors = lambda: stored.memberships_
     write_model_factors(stored, tmp_path / "y.Q")  # type: ignore[arg-type]  # a stand-in with stored memberships
@@ -103,11 +106,11 @@ def test_commands_write_and_refuse_files(model: dfact.Admixture, tmp_path: Path,
 @pytest.mark.further
 @pytest.mark.filterwarnings("default:.*no genotype")
 def test_projected_memberships_are_written(model: dfact.Admixture, tmp_path: Path) -> None:
-    store(tmp_path, genotypes(40, 150, 3, 5))
+    k = len(model.allele_frequencies_)
+    store(tmp_path, genotypes(90, 150, k, k)[:40])
     dfact.save_model(model, tmp_path / "m")
     assert main(["transform", str(tmp_path / "m"), str(tmp_path / "cohort.zarr"), str(tmp_path / "new.Q")]) == 0
-    with pytest.warns(UserWarning, match="no genotype"):
-        expected = model.transform(dfact.open_dataset(tmp_path / "cohort.zarr"))
+    expected = model.transform(dfact.open_dataset(tmp_path / "cohort.zarr"))
     assert_allclose(dfact.report.read_memberships(tmp_path / "new.Q"), expected, atol=5.1e-7)
 
 
@@ -165,18 +168,44 @@ def test_sizes(model: dfact.Admixture) -> None:
     assert table["size"].is_monotonic_decreasing
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_distances_are_hudsons(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.report.presenters.admixture._TILE", 16)
-    P = np.random.default_rng(seed).random((4, 50))
-    found = population_distances(P)
-    for a in range(4):
-        for b in range(4):
-            p, q = P[a], P[b]
-            expected = 0 if a == b else ((p - q) ** 2).sum() / (p * (1 - q) + q * (1 - p)).sum()
-            assert found[a, b] == pytest.approx(expected)
-    assert_allclose(population_distances(np.array([[0.0, 0, 1], [1.0, 1, 0]])), [[0, 1], [1, 0]])
-    assert not population_distances(np.zeros((2, 3))).any()
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("rare", [False, True])
+def test_distances_are_hudsons_without_sampling_errors(seed: int, rare: bool) -> None:
+    rng, n = np.random.default_rng(seed), 40
+    ancestral = np.exp(rng.uniform(np.log(0.01), np.log(0.5), 3000)) if rare else rng.uniform(0.1, 0.9, 3000)
+    spread = np.array([0.1, 0.02, 0.02])[:, None]
+    P = rng.beta(ancestral * (1 - spread) / spread, (1 - ancestral) * (1 - spread) / spread)
+    names = np.repeat(["a", "b", "c"], n)
+    G = np.vstack([rng.binomial(2, P[k], (n, 3000)) for k in range(3)])
+    G = G[:, (varies := (G.min(axis=0) < G.max(axis=0)))]
+    model = dfact.Admixture(3, supervised=True).fit(G, populations=names)
+    found, true = population_distances(model), P[:, varies]
+    assert_allclose(found.values, found.values.T)
+    assert found.corrected
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        p, q = true[a], true[b]
+        expected = ((p - q) ** 2).sum() / (p * (1 - q) + q * (1 - p)).sum()
+        assert abs(found.values[a, b] - expected) < 4 * found.errors[a, b] < 0.03, (a, b)
+    del model.sums_
+    plain = population_distances(model)
+    assert not plain.corrected
+    assert (plain.values - found.values)[[0, 0, 1], [1, 2, 2]].min() > 0.005, "frequencies of 40 individuals differ by chance"
+    assert "F_ST is too large" in model_text(model)
+
+
+def test_standard_errors_of_distances_cover_them() -> None:
+    """Over many draws, the distances vary by as much as their standard errors state."""
+    values, errors = [], []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        ancestral = rng.uniform(0.1, 0.9, 400)
+        P = rng.beta(ancestral * 19, (1 - ancestral) * 19, (2, 400))
+        G = np.vstack([rng.binomial(2, P[k], (30, 400)) for k in range(2)])
+        G = G[:, G.min(axis=0) < G.max(axis=0)]
+        found = population_distances(dfact.Admixture(2, supervised=True).fit(G, populations=np.repeat(["a", "b"], 30)))
+        values.append(found.values[0, 1])
+        errors.append(found.errors[0, 1])
+    assert 0.5 < np.std(values, ddof=1) / np.mean(errors) < 2
 
 
 def test_mean_memberships_of_populations() -> None:
@@ -194,13 +223,15 @@ def test_text(model: dfact.Admixture) -> None:
     text = model_text(model, top=2)
     k = len(model.allele_frequencies_)
     assert text.startswith(f"model    Admixture, {k} populations of 90 individuals × 150 SNPs")
-    assert f"passes, log-likelihood {model.log_likelihood_:.3f}" in text
+    assert f"iterations, log likelihood {model.log_likelihood_:.3f}" in text
     assert "1 individuals without any genotype" in text
     P = model.allele_frequencies_.astype(np.float64)
     difference = P[0] - P[1:].mean(axis=0)
     best = int(np.abs(difference).argmax())
     assert f"population1: rs{best} {P[0, best]:.2f} ({difference[best]:+.2f}), rs" in text
-    assert f"{population_distances(P)[0, 1]:.3f}" in text
+    found = population_distances(model)
+    assert f"{found.values[0, 1]:.3f} ({found.errors[0, 1]:.3f})" in text
+    assert "rs" not in model_text(model), "names of SNPs say nothing on a population"
 
 
 def test_one_population_has_no_distances() -> None:
@@ -254,8 +285,9 @@ def test_a_model_keeps_the_populations_and_their_errors(tmp_path: Path, capsys: 
     assert_allclose(np.loadtxt(tmp_path / "a.2.Q_se"), expected, atol=5.1e-7)
     assert_allclose(dfact.report.read_memberships(tmp_path / "a.2.Q"), fitted.memberships_, atol=5.1e-7)
     table = pd.read_csv(tmp_path / "a.csv")
-    assert list(table) == ["row", "population1", "population2", "population1_se", "population2_se"]
-    assert_allclose(table.iloc[:, 1:], np.hstack([np.asarray(fitted.memberships_), expected]), rtol=1e-5)
+    assert list(table) == ["row", "population", "population1", "population2", "population1_se", "population2_se"]
+    assert table["population"].fillna("").tolist() == [*fitted.row_populations_]
+    assert_allclose(table.iloc[:, 2:], np.hstack([np.asarray(fitted.memberships_), expected]), rtol=1e-5)
     group: Any = zarr.open_group(tmp_path / "a.zarr")
     assert_array_equal(group["factors"][:], np.asarray(fitted.memberships_))
     assert_array_equal(group["standard_errors"][:], expected)
@@ -267,4 +299,4 @@ def test_a_model_keeps_the_populations_and_their_errors(tmp_path: Path, capsys: 
     assert "Mean ancestry proportions of the individuals, by the population that the data states" in text
     assert "standard error" in text
     assert main(["stability", model, data, "--snp-blocks", "15", "--cold-start"]) == 2
-    assert "--level, --halves, --reselect and --cold-start concern resampled participants" in capsys.readouterr().err
+    assert "--level, --halves, --reselect and --cold-start concern resampled rows" in capsys.readouterr().err

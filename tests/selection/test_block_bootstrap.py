@@ -16,10 +16,10 @@ from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.requests import read_tiles, run, step_tiles
-from dfact.models.admixture.variants import chromosome_borders
 from dfact.models.binomial.fit import Maximum, begin, maximize_likelihood
 from dfact.models.binomial.passes import StepPass
 from dfact.models.binomial.row_block import ColumnWeights
+from dfact.models.variants import chromosome_borders
 from dfact.selection import block_bootstrap
 from dfact.selection.resampling.block_bootstrap import MomentPass, block_edges, draw_weights
 from dfact.selection.running import scheduler

@@ -347,7 +347,7 @@ def test_csr_data_is_resampled(tmp_path: Path) -> None:
 
 def test_any_factorization_can_be_refitted() -> None:
     model = PoissonMF(2, max_iter=20)
-    X = counts(200, 10, 2, 0)
+    X = counts(0, 200, 10, 2)
     found = bootstrap(model.fit(X), X, 4, random_state=0)
     assert found.similarity.shape == (4, 2)
 

@@ -12,7 +12,8 @@ SPECS = (
         """Admixture: ancestry proportions of individuals.
 
         For genotypes, counts of an allele: each individual has ancestry proportions of several populations that sum to 1, and each
-        population has allele frequencies, by maximum likelihood. Missing genotypes are left out. Confounders are not used.
+        population has allele frequencies, by maximum likelihood. Individuals must be unrelated: a family would become a population.
+        Missing genotypes are left out. Confounders are not used.
         """,
         example=["dfact fit admixture dfact-demo/genotypes.zarr cohort.model -k 3"],
         plot="the ancestry proportions of the individuals",

@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 from dfact.data.dictionaries.base import Dictionary, EventColumns, Paths, UntouchedBoxes
 from dfact.data.dictionaries.text_rows import Records, as_number, parse_choices, plain_text
 from dfact.data.readers.base import CellType, MissingCodes, Variable
+from dfact.data.readers.number_marks import NumberMarks
 from dfact.errors import DataError
 
 _EVENT, _REPEAT = "redcap_event_name", ("redcap_repeat_instrument", "redcap_repeat_instance")
@@ -114,7 +115,8 @@ class RedcapDictionary(Dictionary):
         codes = {code: as_number(code) for code in known.choices}
         labels = {number: known.choices[code] for code, number in codes.items() if number is not None}
         missing = {code: as_number(code) for code in known.missing}
-        texts = _TRUTH if known.type in _CHOICE_TYPES and set(labels) == _TWO else {}
+        labelled = {label: number for number, label in labels.items()}  # of exports with labels
+        texts = labelled | _TRUTH if known.type in _CHOICE_TYPES and set(labels) == _TWO else {}
         values = tuple(code if number is None else number for code, number in missing.items())
         return Variable(
             known.name,
@@ -124,7 +126,7 @@ class RedcapDictionary(Dictionary):
             categories=tuple(code for code, number in codes.items() if number is None) if not labels else (),
             missing=MissingCodes(values),
             texts=texts,
-            decimal="," if known.validation.endswith("comma_decimal") else None,
+            marks=NumberMarks(",") if known.validation.endswith("comma_decimal") else None,
             limits=known.limits if known.type == "slider" else None,
             measure="scale" if known.type in ("slider", "calc") else None,
             excluded=self._reason(known),
@@ -216,7 +218,7 @@ def _box(column: str, known: Field, code: str) -> Variable:
         type="number",
         wording=f"{known.label}: {known.choices[code]}",
         labels={0.0: "Unchecked", 1.0: "Checked"},
-        texts=_TRUTH,
+        texts=_TRUTH | {"Unchecked": 0.0, "Checked": 1.0},
         excluded="is marked as an identifier" if known.identifier else "",
     )
 

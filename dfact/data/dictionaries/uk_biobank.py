@@ -228,4 +228,5 @@ def _variable(column: str, known: Field, meanings: Mapping[str, str] | None) -> 
         labels={} if in_text else labels,
         missing=MissingCodes(tuple(value for value, meaning in meanings.items() if stands_for_no_answer(meaning)) if in_text else missing),
         measure="scale" if known.type in _MEASURED else None,
+        is_explained=True,
     )

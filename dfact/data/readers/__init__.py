@@ -5,7 +5,7 @@ A reader knows where the columns and the rows of its file are, not what their va
     base           the contract of a table, and what its readers share
     isolation      parsers in child processes
     formats        the reader of a table, chosen by the suffix of its file
-    text           csv, tsv and txt, plain or gzipped
+    text           csv, tsv and txt, plain or compressed
     columnar       parquet, Arrow and Feather, and columns of Arrow as batches
     statistical    SPSS, Stata and SAS, through ReadStat
     frames         data frames

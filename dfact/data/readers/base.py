@@ -4,6 +4,7 @@ A format is a module of this folder with a tuple ``FORMATS``; ``formats`` choose
 opens a :class:`Table`, a format of arrays a :class:`LabelledArray`, a format of genotypes a ``GenotypeFile``.
 """
 
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from dfact.data.codebook import Key
 from dfact.data.readers.isolation.parsers import Parser
+from dfact.data.readers.number_marks import PLAIN, NumberMarks, is_number
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, InputFolder
 
@@ -48,18 +50,22 @@ class Variable:
     """Labels of numeric codes, in the order of the file, also of codes that are declared missing."""
     categories: tuple[str, ...] = ()
     """All texts of a column of text answers, in the order of the file (levels of a factor, values of a dictionary)."""
+    text_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of texts, where the cells are codes that are texts, such as N for never."""
     ordered: bool = False
     """Whether the file declares the order of ``categories``."""
     missing: MissingCodes = field(default_factory=MissingCodes)
     doubtful: MissingCodes = field(default_factory=MissingCodes)
     """Codes, and ranges of whole numbers, of which nothing says whether they stand for no answer; those that occur are asked about."""
+    is_explained: bool = False
+    """Whether the description says of each code what it means, so that its sign and its distance from others say nothing."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Labels of tagged missing values (".a" of Stata and SAS), by tag without its point."""
     limits: tuple[float, float] | None = None
     """Lowest and highest valid value, of a column whose values have no labels."""
     measure: Literal["nominal", "ordinal", "scale"] | None = None
-    decimal: str | None = None
-    """Decimal mark of this column, where it differs from the file's."""
+    marks: NumberMarks | None = None
+    """Marks in the numbers of this column, where they differ from the file's."""
     texts: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the texts that stand for numbers in this column, such as TRUE for 1."""
     scale: str = ""
@@ -67,6 +73,16 @@ class Variable:
     key: Key = 0
     excluded: str = ""
     """Reason why the column holds no answers, as a predicate: "is marked as an identifier"."""
+
+
+def describe_text(name: str, wording: str, labels: Mapping[str, str], missing: MissingCodes, **stated: Any) -> Variable:
+    """Describe a column of texts with labels: they are codes, which may be numbers written as text."""
+    if labels and all(map(is_number, labels)):
+        numbers = tuple(float(value) for value in missing.values if isinstance(value, str) and is_number(value))
+        missing = MissingCodes((*missing.values, *numbers), missing.ranges)
+        return Variable(name, "text", wording, {float(text): label for text, label in labels.items()}, missing=missing, **stated)
+    texts = tuple(text for text in labels if text not in missing.values)
+    return Variable(name, "text", wording, categories=texts, text_labels=labels, missing=missing, **stated)
 
 
 class TablePart(ABC):
@@ -97,6 +113,12 @@ class Table(TablePart):
     columns: list[str]
     format: str = ""
     """Name of the format, which ``open_table`` sets."""
+    marks: NumberMarks = PLAIN
+    """Marks in the numbers of a file of text."""
+    row_names: str | None = None
+    """Column with the names of the rows, which are the ids unless a user names others."""
+    first_rows: Sequence[tuple[int, Sequence[str]]] = ()
+    """Numbers and cells of the first rows, one of which may be the header, if notes stand above it."""
     notes: Sequence[str] = ()
     """Remarks for the user on how the file is read, a sentence each."""
 
@@ -124,7 +146,10 @@ class ReadOptions:
     delimiter: str | None = None
     encoding: str | None = None
     decimal: str | None = None
+    thousands: str | None = None
     header_rows: int | None = None
+    skip_rows: int | None = None
+    """Number of lines or rows above the column names."""
     sheet: str | None = None
     object: str | None = None
     """Name of the array, data frame or group in a file of several."""
@@ -166,20 +191,13 @@ def require_modules(name: str, modules: Sequence[str], extra: str | None) -> Non
         raise ParameterError(f"{name} needs {', '.join(lacking)}; install it with: pip install 'dfact[{extra}]'")
 
 
-def is_number(cell: str) -> bool:
-    """Check whether Arrow parses the cell as a number; Python also accepts 1_000 and digits of other scripts."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell and cell.strip().isascii()
-
-
 class TextInNumbersError(DataError):
     """The error for text in a column of numbers."""
 
     def __init__(self, position: str, column: str, cell: str) -> None:
-        remedy = "declare it in missing=, or name other columns (items=, or row=, column=, value= of triplets)"
+        remedy = (
+            f"declare it in missing= (--missing {shlex.quote(cell.strip())}), or name other columns: items= (--items), or those of triplets"
+        )
         super().__init__(f"{position}, column {column!r} holds the text {cell!r}, expected a number; {remedy}")
         self.position, self.column, self.cell = position, column, cell
 

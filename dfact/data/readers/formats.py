@@ -42,6 +42,8 @@ _NAMES: dict[Content, tuple[str, str]] = {
     "genotypes": ("genotypes", "dfact import, or dfact.import_genotypes"),
 }
 """Each content in messages, and what imports it."""
+_ARCHIVE, _OF_WORKBOOKS = b"PK\x03\x04", (b"[Content_Types].xml", b"docProps/", b"xl/", b"application/vnd.oasis")
+_SURE_BYTES = 4
 _LONGEST_SIGNATURE = 520  # MATLAB puts 512 bytes before the signature of HDF5
 
 
@@ -189,11 +191,24 @@ def _choose_among(known: tuple[Format, ...], source: Input, options: ReadOptions
 
 def _check_signature(name: str, start: bytes, chosen: Format) -> None:
     """Raise DataError unless the first bytes match the format."""
+    if not chosen.signatures and "delimiter" in chosen.options and (found := _foreign(start)):
+        raise DataError(f"{name} does not have the format {chosen.name}: its content is {found}; export it again, or correct its ending")
     if not chosen.signatures or any(start[offset:].startswith(signature) for offset, signature in chosen.signatures):
         return
     found = next(_content(start), None)
     said = f"its content is {found}" if found else f"it begins with {start[:4]!r}"
     raise DataError(f"{name} does not have the format {chosen.name}: {said}; export it again, or correct its ending")
+
+
+def _foreign(start: bytes) -> str | None:
+    """Return what a file that should be text is by its first bytes; None for text, also compressed text."""
+    if start.startswith(_ARCHIVE):
+        return "a workbook" if any(member in start for member in _OF_WORKBOOKS) else None
+    known = [(signature, f"that of {each.name}") for each in formats() for offset, signature in each.signatures if not offset]
+    for signature, content in (*_OTHER_SIGNATURES, *known):
+        if len(signature) >= _SURE_BYTES and start.startswith(signature):  # text may begin with a shorter one
+            return content
+    return None
 
 
 def _content(start: bytes) -> Iterator[str]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.readers.base import Format, MissingCodes, ReadOptions, Variable
+from dfact.data.readers.base import Format, MissingCodes, ReadOptions, Variable, describe_text
 from dfact.data.readers.columnar.columns import MemoryTable
 from dfact.data.readers.isolation.parsers import Parser
 from dfact.data.readers.r_objects import (
@@ -69,6 +69,7 @@ def _open_array(file: InputFile, options: ReadOptions) -> LabelledArray:
     encoding, objects = _read_objects(file)
     chosen = _choose(file.name, objects, [each for each in objects if each.kind in {"matrix", "array"}], options.object, "matrix or array")
     with damage_errors(file):
+        _require_plain(file.name, chosen)
         values = _numbers(chosen.value)
         if values is None:
             raise DataError(f"{file.name}: {chosen.text} holds text, expected numbers; use dfact import")
@@ -149,7 +150,17 @@ def _read_frame(file: str, chosen: _Object, encoding: str) -> RTable:
     return _with_row_names(file, columns, variables, _row_names(attributes.get("row.names"), chosen.shape[0], encoding), tags)
 
 
+def _require_plain(file: str, chosen: _Object) -> None:
+    """Raise DataError on an array whose numbers stand for something else: the levels of a factor, or dates."""
+    classes = classes_of(attributes_of(chosen.value))
+    held = "a factor" if "factor" in classes else "dates" if classes & {"Date", "POSIXct", "difftime"} else ""
+    if held:
+        found = f"{file}: {chosen.text} holds {held}, expected numbers or text"
+        raise DataError(f"{found}; save a data frame, in which each column is {held}, or numbers: as.numeric")
+
+
 def _read_matrix(file: str, chosen: _Object, encoding: str) -> RTable:
+    _require_plain(file, chosen)
     n, m = chosen.shape
     labels = dimension_names(chosen.value, encoding)
     names = [f"V{j + 1}" for j in range(m)] if len(labels) < 2 or labels[1] is None else [str(label) for label in labels[1]]
@@ -195,7 +206,10 @@ def _read_column(name: str, value: Any, encoding: str, wording: str) -> tuple[pa
         return None, Variable(name, wording=wording, excluded="holds a matrix"), None
     if kind == "STR":
         missing = MissingCodes(tuple(text for text in texts_of(attributes.get("na_values"), encoding) if text is not None))
-        return pa.array(texts_of(value, encoding), pa.string()), Variable(name, type="text", wording=wording, missing=missing), None
+        codes = attributes.get("labels")
+        labelled = [] if codes is None else zip(texts_of(codes, encoding), names_of(codes, encoding), strict=True)
+        variable = describe_text(name, wording, {text: label for text, label in labelled if text and label}, missing)
+        return pa.array(texts_of(value, encoding), pa.string()), variable, None
     numbers = _numbers(value)
     if numbers is None:
         return None, Variable(name, wording=wording, excluded=f"holds a {_KINDS.get(kind, 'object')}"), None

@@ -19,6 +19,7 @@ from dfact.storage.input_files import InputFile
 _ZIP = b"PK\x03\x04"
 _OLE = b"\xd0\xcf\x11\xe0"
 _ROWS_AT_ONCE = 1024
+_SHOWN_ROWS = 20
 _DATES = (dt.date, dt.datetime, dt.time, dt.timedelta)
 
 Cells = Sequence[Any]
@@ -88,7 +89,7 @@ def _open(file: InputFile, options: ReadOptions) -> SheetTable:
                 raise ParameterError(
                     f"{file.name} has no sheet {options.sheet!r}, expected one of {', '.join(each.name for each in sheets)}"
                 )
-            return _read_sheet(file, workbook.get_sheet_by_name(options.sheet), n_headers)
+            return _read_sheet(file, workbook.get_sheet_by_name(options.sheet), n_headers, options.skip_rows or 0)
         visible = [each.name for each in sheets if each.visible == SheetVisibleEnum.Visible]
         filled = [name for name in visible if _has_cells(workbook.get_sheet_by_name(name))]
         if not filled:
@@ -100,7 +101,7 @@ def _open(file: InputFile, options: ReadOptions) -> SheetTable:
             raise ParameterError(
                 f"{file.name} has {len(filled)} sheets with cells ({', '.join(filled)}), expected one; choose one with sheet= (--sheet)"
             )
-        return _read_sheet(file, workbook.get_sheet_by_name(filled[0]), n_headers)
+        return _read_sheet(file, workbook.get_sheet_by_name(filled[0]), n_headers, options.skip_rows or 0)
 
 
 @contextmanager
@@ -127,29 +128,48 @@ def _has_cells(sheet: Any) -> bool:
     return sheet.start is not None and any(any(cell != "" for cell in row) for row in sheet.iter_rows())
 
 
-def _read_sheet(file: InputFile, sheet: Any, n_headers: int) -> SheetTable:
+def _read_sheet(file: InputFile, sheet: Any, n_headers: int, skipped: int) -> SheetTable:
     where = f"{file.name}: sheet {sheet.name!r}"
     if sheet.start is None:
         raise DataError(f"{where} has no cells, expected a header and rows")
-    rows = enumerate(sheet.iter_rows(), start=1)
+    rows = enumerate((_without_nul(where, row) for row in sheet.iter_rows()), start=1)
     # Notes above the header fill few cells of its columns.
-    first, header = next(((i, row) for i, row in rows if _n_filled(row) > sheet.width / 2), (0, None))
+    first, header = next(((i, row) for i, row in rows if i > skipped and _n_filled(row) > sheet.width / 2), (0, None))
     if header is None:
         raise DataError(f"{where} has no row that fills more than half of its {sheet.width} columns, expected a header; remove other cells")
     headers = [header, *(row for _, row in islice(rows, n_headers - 1))]
     if not any(isinstance(cell, str) and cell for cell in header):
         raise DataError(f"{where}: row {first} holds no text, expected a header with column names; insert a row with names above it")
     columns, numbers = [_Column(name) for name in _column_names(headers)], list[int]()
+    first_rows: list[tuple[int, list[str]]] = []
     while block := list(islice(rows, _ROWS_AT_ONCE)):
         filled = [(i, row) for i, row in block if _n_filled(row)]
+        first_rows = first_rows or [(i, [_text(cell) for cell in row]) for i, row in filled[:_SHOWN_ROWS]]
         numbers += [i for i, _ in filled]
         for column, cells in zip(columns, zip(*(row for _, row in filled), strict=True), strict=False):
             column.append(cells)
     if not numbers:
         raise DataError(f"{file.name} has a header in sheet {sheet.name!r} but no rows, expected at least one row")
     columns = [column for column, *cells in zip(columns, *headers, strict=True) if column.kinds or any(cell != "" for cell in cells)]
-    notes = [f"{where}: row {first} is the header; the rows above it are notes"] if first > 1 and sheet.start[0] + 1 < first else []
-    return SheetTable(file.name, sheet.name, columns, numbers, notes)
+    notes = (
+        [f"{where}: row {first} is the header; the rows above it are notes"]
+        if first > max(1, skipped + 1) and sheet.start[0] + 1 < first
+        else []
+    )
+    table = SheetTable(file.name, sheet.name, columns, numbers, notes)
+    table.first_rows = first_rows
+    return table
+
+
+def _without_nul(where: str, row: list[Any]) -> Cells:
+    """Return the cells of a row with texts in place of the bytes of UTF-16, as which old workbooks hold some texts."""
+    if not any(isinstance(cell, str) and "\0" in cell for cell in row):
+        return row
+    cells = [cell[::2] if isinstance(cell, str) and cell[1::2] == "\0" * (len(cell) // 2) and len(cell) % 2 == 0 else cell for cell in row]
+    damaged = next((cell for cell in cells if isinstance(cell, str) and "\0" in cell), None)
+    if damaged is not None:
+        raise DataError(f"{where} holds {damaged!r}, expected text; save it as .xlsx")
+    return cells
 
 
 def _n_filled(row: Cells) -> int:
@@ -186,7 +206,7 @@ FORMATS = (
         "Excel or OpenDocument",
         (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods"),
         _open,
-        options=("sheet", "header_rows"),
+        options=("sheet", "header_rows", "skip_rows"),
         signatures=((0, _ZIP), (0, _OLE)),
         extra="tables",
         modules=("python_calamine",),

@@ -76,7 +76,7 @@ def _from_arrow(X: Any) -> pd.DataFrame:
     require_unique([str(name) for name in table.column_names])
     frame: pd.DataFrame = table.to_pandas(types_mapper=nullable.get)
     for name, field in zip(table.column_names, table.schema, strict=True):  # pandas keeps the order that a type alone declares
-        if isinstance(frame[name].dtype, pd.CategoricalDtype) and _is_enum(field):
+        if isinstance(frame[name].dtype, pd.CategoricalDtype) and is_enum(field):
             frame[name] = frame[name].cat.as_ordered()
     return frame
 
@@ -88,7 +88,7 @@ def _interchanged(X: Any) -> Any:
     return from_dataframe(X)
 
 
-def _is_enum(field: Any) -> bool:
+def is_enum(field: Any) -> bool:
     """Return whether polars declares the categories of a column as fixed, in their order."""
     return any(key.startswith(b"_PL_ENUM") for key in field.metadata or {})
 

@@ -19,7 +19,6 @@ from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tile
 from dfact.engine.tiles import TileBroadcast
 from dfact.errors import DataError, ParameterError, warn
 from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
-from dfact.models.admixture.variants import Match, Variants, match_columns
 from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
 from dfact.models.binomial.fit import Maximum, begin, maximize_likelihood
 from dfact.models.binomial.growth import FigurePass, FrequencySurrogate, grow_likelihood, measure_new, sum_rows
@@ -35,11 +34,10 @@ from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.row_factors import select_columns
 from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.models.variants import population_texts
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, Values, is_count, resolve_seed
-from dfact.progress import Iteration, Reporter
-
-UNKNOWN = ("", "-")
-"""Texts of an unknown population."""
+from dfact.progress import LOG_LIKELIHOOD, Iteration, Reporter
+from dfact.signals import finish_before_stop
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,8 @@ class Admixture(Growing):
 
         ℓ(Q, P) = Σ over observed (i, j) of g log f + (M − g) log(1 − f).
 
-    Missing genotypes are left out. Q and P stay at least 1e-5 from 0, and P from 1.
+    Individuals must be unrelated, as a family would become a population; the guide ``admixture`` says how to check. Missing genotypes
+    are left out. Q and P stay at least 1e-5 from 0, and P from 1.
 
     One pass over the data makes a Newton step of the ancestry proportions of every individual, on the simplex, and one of the
     frequencies of every SNP. Anderson's method extrapolates P. A point whose likelihood is lower than the previous one's is
@@ -123,11 +122,6 @@ class Admixture(Growing):
         Names of the labelled populations; empty unless ``supervised``.
     n_unobserved_ : int
         Number of individuals without any genotype.
-    row_populations_ : array (n,) or None
-        Name of the population that the dataset, or ``populations``, states for each individual, "" where unknown; for plots and reports.
-    variants_ : Variants or None
-        ``chromosome``, ``name``, ``position``, ``A1`` and ``A2`` of the SNPs (m,), if the fitted dataset has them; genotypes and
-        frequencies refer to A2.
 
     Raises
     ------
@@ -168,19 +162,20 @@ class Admixture(Growing):
     converged_: bool
     populations_: Annotated[list[str], OPTIONAL]
     n_unobserved_: int
-    variants_: Variants | None
-    row_populations_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
     memberships_se_: Annotated[Any, Shape(("n", "k"), rows=True), OPTIONAL]
     sums_: Annotated[FrequencySurrogate, OPTIONAL]
     rows_attribute = "memberships_"
     rare_items = True
     saved_sums = (FrequencySurrogate,)
     traits = ModelTraits(
-        Vocabulary("population", "populations", "individuals", "SNPs", "Allele frequencies of the populations", "allele frequency"),
+        Vocabulary(
+            "population", "populations", "individuals", "SNPs", "Allele frequencies of the populations", "allele frequency", "genotypes"
+        ),
         nonnegative=True,
         counts_empty_rows=True,
         original_units=True,
         centred_matching=True,
+        matches_labels=True,
     )
 
     def __init__(
@@ -233,13 +228,12 @@ class Admixture(Growing):
 
     def _prepare(self, X: Any, populations: Any = None) -> FitTask[AdmixtureProblem]:
         dataset = self._dataset(X, None, reset=True)
-        self.variants_ = Variants.of(dataset.genotypes.variants)
         require_counts(dataset, self.ploidy, "Admixture", "the ploidy")
         if self.n_components > min(dataset.shape):
             n, m = dataset.shape
             raise ParameterError(f"n_components={self.n_components} is larger than the data allows: n_samples={n}, n_features={m}")
         texts = self._population_texts(dataset, populations)
-        self.row_populations_ = None if texts is None else np.array(texts, dtype=object)
+        self.row_populations_ = texts
         names = self._population_names(texts)
         labels = _label_numbers(texts, names) if self.supervised else None
         offset, curved = (
@@ -253,20 +247,19 @@ class Admixture(Growing):
             warn(task.footprint.note)
         return task
 
-    def _population_texts(self, dataset: Dataset, populations: Any) -> list[str] | None:
+    def _population_texts(self, dataset: Dataset, populations: Any = None) -> NDArray[np.object_] | None:
         """Return the name of each individual's population, "" where unknown; None without any."""
         if populations is not None and not self.supervised:
             raise ParameterError("populations are given for a fit that is not supervised; pass supervised=True")
         populations = dataset.genotypes.population if populations is None else populations
         if populations is None:
             return None
-        texts = ["" if name is None else str(name).strip() for name in known_labels(populations)]
-        n = dataset.shape[0]
-        if len(texts) != n:
+        texts, n = population_texts(known_labels(populations)), dataset.shape[0]
+        if texts is not None and len(texts) != n:
             raise DataError(f"populations has {len(texts)} names, expected one for each of {n} individuals")
-        return ["" if text in UNKNOWN else text for text in texts]
+        return texts
 
-    def _population_names(self, texts: list[str] | None) -> tuple[str, ...]:
+    def _population_names(self, texts: NDArray[np.object_] | None) -> tuple[str, ...]:
         """Return the names of the labelled populations."""
         if not self.supervised:
             return ()
@@ -284,6 +277,11 @@ class Admixture(Growing):
 
     def _solve(self, task: FitTask[AdmixtureProblem]) -> Solver[None]:
         counts, maximum = yield from self.maximize(task)
+        with finish_before_stop():  # a time limit must not take what is found
+            yield from self._complete(task, counts, maximum)
+
+    def _complete(self, task: FitTask[AdmixtureProblem], counts: Any, maximum: Maximum) -> Solver[None]:
+        """Set the attributes of the maximum that was found, in a last pass."""
         supervised = bool(task.problem.populations)
         order = np.arange(self.n_components) if supervised else np.argsort(-maximum.sizes, kind="stable")
         self.n_unobserved_ = int(counts.silent)
@@ -316,7 +314,7 @@ class Admixture(Growing):
             yield from random_start(codes, counts, self.n_components, seed, dtype)
         else:
             yield from spectral_start(codes, counts, self.n_components, dtype)
-        report = Reporter(self.callbacks, self.max_iter)
+        report = Reporter(self.callbacks, self.max_iter, LOG_LIKELIHOOD)
         pass_ = StepPass(codes, self.n_components, dtype, curved=task.problem.curved)
         maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
         return counts, maximum
@@ -332,26 +330,9 @@ class Admixture(Growing):
         texts = self._population_texts(dataset, populations)
         names = tuple(self.populations_)
         labels = None if texts is None or not self.supervised else _label_numbers(texts, names)
-        if self.row_populations_ is not None or texts is not None:
-            known = np.full(self.growth_.n_rows, "", object) if self.row_populations_ is None else np.asarray(self.row_populations_, object)
-            added = [""] * dataset.shape[0] if texts is None else texts
-            self.row_populations_ = np.concatenate([known, np.array(added, dtype=object)])
         footprint = fit_footprint(self.n_components, dataset.shape[1], self._working_dtype(dataset), self.memory_limit, update=True)
-        return self._task(dataset, AdmixtureProblem(self._matched_codes(dataset), names), covariates=labels, footprint=footprint)
-
-    def _matched_codes(self, dataset: Dataset) -> Codes:
-        """Return the view of new genotypes as counts of the model's SNPs, all of which are needed."""
-        match, offset = self._match(dataset), dataset.offset if dataset.offset.any() else None
-        if match.is_trivial and len(match.ours) == self.n_features_in_ == dataset.shape[1]:
-            return Codes(self.ploidy, offset)
-        if len(match.ours) < self.n_features_in_ or dataset.shape[1] > self.n_features_in_:
-            found = (
-                f"{len(match.ours)} of the model's {self.n_features_in_} SNPs are among the {dataset.shape[1]} of X, expected the same SNPs"
-            )
-            raise DataError(f"{found}; keep those of the model (plink2 --extract), or fit all individuals with the shared ones")
-        order = np.argsort(match.ours)
-        theirs = match.theirs[order]
-        return Codes(self.ploidy, None if offset is None else offset[theirs], theirs, match.swapped[order])
+        offset = dataset.offset if dataset.offset.any() else None
+        return self._task(dataset, AdmixtureProblem(Codes(self.ploidy, offset), names), covariates=labels, footprint=footprint)
 
     def _measure(self, task: FitTask[AdmixtureProblem]) -> Solver[Baseline]:
         return (yield from measure_new(task.dataset, task.problem.codes, self._projected_on(), task.dtype))
@@ -403,41 +384,23 @@ class Admixture(Growing):
         individuals of the fit, ``memberships_`` is better.
 
         Columns of a stored dataset are matched by their labels: they may come in any order, and those that are not in the model
-        are left out, with a warning. If the fitted genotypes and X have alleles, they are compared, too: SNPs whose A1 and A2 are
-        swapped are counted as in the model, those with other alleles are left out, with a warning. SNPs whose labels do not match,
-        such as "." and chromosome:position:A1:A2, are then matched by chromosome, position and alleles. Stored data gives a Zarr
-        array, at ``out`` or in a temporary folder. A Dask array gives a Dask array, computed on demand, or at once with ``out``.
+        are left out, with a warning. SNPs with alleles are matched by name or position, alleles and strand, as in all models: see
+        :func:`dfact.models.variants.match_columns`. Stored data gives a Zarr array, at ``out`` or in a temporary folder. A Dask array
+        gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         require_counts(dataset, self.ploidy, "Admixture", "the ploidy")
-        match = self._match(dataset)
-        offset = dataset.offset if dataset.offset.any() else None
-        codes, P = Codes(self.ploidy, offset), self._projected_on()
-        if not match.is_trivial or len(match.ours) < max(self.n_features_in_, dataset.shape[1]):
-            offset = None if offset is None else offset[match.theirs]
-            codes, P = Codes(self.ploidy, offset, match.theirs), P[:, match.ours]
-            P[:, match.swapped] = 1 - P[:, match.swapped]  # of the allele that X counts
+        codes, P = Codes(self.ploidy, dataset.offset if dataset.offset.any() else None), self._projected_on()
         pass_ = ProjectionPass(codes, (task := self._task(dataset)).dtype)
         convert = partial(np.asarray, dtype=task.dtype)
         sums, memberships = task.compute_rows(pass_, (P.astype(task.dtype), None), len(P), out, convert)
         _warn_silent(int(sums.silent), task)
         return memberships
 
-    def _match(self, dataset: Dataset) -> Match:
-        """Match the SNPs of new genotypes with the model's."""
-        fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
-        return match_columns(fitted, labels, self.variants_, Variants.of(dataset.genotypes.variants))
-
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
-        """Refuse columns that cannot be matched; ``transform`` matches the others by their labels."""
-        fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
-        for some in (fitted, labels):
-            if len(set(some)) < len(some):
-                super()._check_columns(dataset, None)
-        unnamed = [[str(j) for j in range(len(some))] for some in (fitted, labels)]
-        if labels == unnamed[1] or fitted == unnamed[0]:
-            super()._check_columns(dataset, None)
+        """Refuse columns other than the fitted ones; what an import subtracted from them may differ, as the model adds it."""
+        super()._check_columns(dataset, None)
 
     def inverse_transform(self, memberships: Any) -> NDArray[Any]:
         """Return the expected genotypes M·QP (n, m) for ancestry proportions Q (n, K)."""
@@ -453,7 +416,7 @@ class Admixture(Growing):
         return np.array([*self.populations_, *labels[len(self.populations_) :]], dtype=object)
 
     def _added_attributes(self) -> dict[str, Any]:
-        return super()._added_attributes() | {"variants_": None, "row_populations_": None, "projection_frequencies_": None}
+        return super()._added_attributes() | {"projection_frequencies_": None}
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         return fit_footprint(self.n_components, shape[1], dtype, self.memory_limit)
@@ -464,13 +427,14 @@ class Admixture(Growing):
         return tags
 
 
-def _label_numbers(texts: Sequence[str] | None, names: Sequence[str]) -> NDArray[np.float64]:
+def _label_numbers(texts: NDArray[np.object_] | None, names: Sequence[str]) -> NDArray[np.float64]:
     """Return the number of each individual's population (n, 1), −1 where unknown."""
     numbers = {name: float(number) for number, name in enumerate(names)} | {"": -1.0}
-    unknown = sorted({*(texts or ())} - {*numbers})
+    texts = np.empty(0, object) if texts is None else texts
+    unknown = sorted({*texts} - {*numbers})
     if unknown:
         raise DataError(f"{unknown[0]!r} is not a population of the model, expected {', '.join(names)} or none; fit all individuals again")
-    return np.array([[numbers[text]] for text in texts or ()])
+    return np.array([[numbers[text]] for text in texts])
 
 
 def _warn_silent(silent: int, task: FitTask[Any]) -> None:

@@ -26,20 +26,11 @@ class Codes:
     """Number of trials M: the highest count."""
     offset: NDArray[Any] | None = None
     """Value that the import subtracted from each column's answers (m,); None if it subtracted nothing."""
-    columns: NDArray[np.intp] | None = None
-    """Numbers of the columns that are taken, in their order; None for all."""
-    swapped: NDArray[np.bool_] | None = None
-    """Columns of these in which g counts as M − g; None for none."""
 
     def __call__(self, block: Block) -> NDArray[np.uint8]:
         stored, missing = block.codes
-        if self.columns is not None:
-            stored = stored[:, self.columns]
         out = block.work.array("codes", stored.shape, np.uint8)
         self._read(stored, missing, out)
-        if self.swapped is not None:
-            turned = out[:, self.swapped]
-            out[:, self.swapped] = np.where(turned <= self.trials, self.trials - turned, turned)
         return out
 
     def _read(self, stored: NDArray[Any], missing: float, out: NDArray[np.uint8]) -> None:

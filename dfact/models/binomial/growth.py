@@ -31,7 +31,7 @@ from dfact.models.fitted_schema import Shape
 from dfact.models.growth.baseline import Baseline, factor_sums
 from dfact.models.growth.halves import ROWS_PER_FACTOR, estimate_gain
 from dfact.models.growth.record import Gain
-from dfact.progress import Reporter
+from dfact.progress import LOG_LIKELIHOOD, Reporter
 
 ROUNDS = 20
 """Maximum number of passes over the new rows that update the frequencies."""
@@ -315,7 +315,9 @@ def grow_likelihood(model: Any, codes: Codes, P: Floats, earlier: FrequencySurro
 
     Set the log-likelihood of the model, that of the earlier rows by their surrogate.
     """
-    update = yield from grow_frequencies(StepPass(codes, len(P), dtype), earlier, P, model.tol, Reporter(model.callbacks, ROUNDS))
+    update = yield from grow_frequencies(
+        StepPass(codes, len(P), dtype), earlier, P, model.tol, Reporter(model.callbacks, ROUNDS, LOG_LIKELIHOOD)
+    )
     pass_ = FigurePass(codes, len(P), dtype, update.memberships, groups=_HALVES)
     model.log_likelihood_ = update.history[-1]
     model.log_likelihood_history_ = np.asarray([*model.log_likelihood_history_, *update.history])

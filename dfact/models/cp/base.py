@@ -46,7 +46,9 @@ _CANCELLING = -0.8  # cosine of two components at which a degenerate decompositi
 class CPModel(Growing):
     """Base of the models Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ of a tensor (I_1, …, I_N), N ≥ 2. The slices of mode 1 are the rows."""
 
-    traits = ModelTraits(Vocabulary("component", "components", "slices of mode 1", "slices", "Vectors of the modes", "entry"), tensor=True)
+    traits = ModelTraits(
+        Vocabulary("component", "components", "slices of mode 1", "slices", "Vectors of the modes", "entry", "entries"), tensor=True
+    )
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
     n_iter_: int
     converged_: bool

@@ -178,7 +178,7 @@ class ExpectileMF(Growing):
     """
 
     traits = ModelTraits(
-        Vocabulary("component", "components", "rows", "columns", "Factors of the columns", "factor"),
+        Vocabulary("component", "components", "rows", "columns", "Factors of the columns", "factor", "entries"),
         implicit="missing",
         original_units=True,
         limited_parameters=("ridge",),
@@ -393,6 +393,7 @@ class ExpectileMF(Growing):
         self.n_features_in_ = shape[1]
         self.column_labels_ = np.arange(shape[1]).astype(str).astype(object)
         self.offset_ = self.fingerprint_ = self.row_labels_ = self.codebook_ = None
+        self.variants_ = self.data_kind_ = self.row_populations_ = None
         return self
 
     @lazy_of_dask

@@ -38,7 +38,7 @@ from dfact.models.row_factors import select_columns
 from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, at_least, resolve_seed
-from dfact.progress import Iteration, Reporter
+from dfact.progress import LOG_LIKELIHOOD, Iteration, Reporter
 
 _N_STEPS = 5  # reported to the callbacks
 
@@ -305,7 +305,7 @@ class GradeOfMembership(Growing):
         codes, k = Codes(int(problem.levels), problem.responses.offset), len(self.components_)
         yield from run(RestartPass(codes, dtype), None)
         yield from step_tiles(begin, {"P": self.components_.astype(np.float64) / problem.levels})
-        report = Reporter(self.callbacks, self.max_iter)
+        report = Reporter(self.callbacks, self.max_iter, LOG_LIKELIHOOD)
         pass_ = StepPass(codes, k, dtype)
         maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
         self.log_likelihood_, self.log_likelihood_history_ = maximum.history[-1], np.asarray(maximum.history)

@@ -7,13 +7,14 @@ from copy import copy
 from dataclasses import dataclass
 from itertools import chain
 from types import MethodType
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.sources.selected import SelectedColumns
 from dfact.engine.driver import drive
 from dfact.engine.requests import Solver, read_environments
 from dfact.engine.session import StateRows
@@ -29,6 +30,7 @@ from dfact.models.growth.record import EXACT, SAVED, Gain, Growth
 from dfact.models.row_factors import gather_rows
 from dfact.models.run_end import end_callbacks
 from dfact.models.scikit_learn import check_is_fitted
+from dfact.models.variants import population_texts
 from dfact.parameters import TooManyComponentsError
 
 _OF_EARLIER_LOADINGS = ("stability_", "comparison_", "sites_")  # annotations that an update makes untrue
@@ -119,11 +121,31 @@ class Growing(Factorization, registered=False):
         if getattr(self, "growth_", None) is None or getattr(self, "sums_", None) is None:
             raise DataError(self._no_sums())
         task = copy(self)._prepare_update(X, **fit_inputs)
+        source = task.dataset.source
+        if isinstance(source, SelectedColumns) and source.n_absent:
+            found = f"{source.n_absent} of the model's {len(source.columns)} SNPs cannot be taken from X"
+            raise DataError(f"{found}, expected all of them in an update; fit all individuals with the shared SNPs, of one strand")
+        model, texts = cast(Self, task.model), self._population_texts(task.dataset, fit_inputs.get("populations"))
+        model.row_populations_ = self._joined_populations(texts, task.dataset.shape[0])
         fingerprint = task.dataset.stored_fingerprint
         if fingerprint is not None and fingerprint in (self.fingerprint_, *self.growth_.batches):
             found = f"the dataset with fingerprint {fingerprint} is part of the model already"
             raise DataError(f"{found}, expected new rows; import those that are new")
         return task
+
+    def _population_texts(self, dataset: Dataset, populations: Any = None) -> NDArray[np.object_] | None:
+        """Return the name of the population of each new row, "" where unknown; None without any. Only some models take ``populations``."""
+        del populations
+        return population_texts(dataset.genotypes.population)
+
+    def _joined_populations(self, added: NDArray[np.object_] | None, n: int) -> NDArray[np.object_] | None:
+        """Return the populations of the rows seen and of n new ones, "" where unknown; None if none is known."""
+        if self.row_populations_ is None and added is None:
+            return None
+        seen = (
+            np.full(self.row_factors().shape[0], "", object) if self.row_populations_ is None else np.asarray(self.row_populations_, object)
+        )
+        return np.concatenate([seen, np.full(n, "", object) if added is None else added])
 
     def update_prepared(self, task: FitTask[Any], *, level: float = LEVEL) -> Self:
         """Run the update that ``prepare_update`` returned. ``level`` is the familywise error rate of the tests for drift."""
@@ -261,6 +283,6 @@ def _append_labels(earlier: Any, dataset: Dataset, n: int) -> NDArray[Any] | Non
         repeated = sorted(set(map(str, known)).intersection(map(str, added)))
         if repeated:
             names = ", ".join(repeated[:_NAMED]) + (", …" if len(repeated) > _NAMED else "")
-            message = f"{len(repeated)} of the new rows have labels that the model has seen ({names}); add each participant once"
+            message = f"{len(repeated)} of the new rows have labels that the model has seen ({names}); add each row once"
             warn(message)
     return np.concatenate([known.astype(object), added.astype(object)])

@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.sources.selected import SelectedColumns
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
@@ -42,7 +43,7 @@ from dfact.models.pca.spectrum import Columns, Spectrum, Variances, decompose, f
 from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, TooManyComponentsError
-from dfact.progress import Iteration, Reporter
+from dfact.progress import LOG_LIKELIHOOD, Iteration, Reporter
 
 _ROUNDING = 1e-8  # least noise of a likelihood, relative to the largest variance: without noise there is none outside the components
 
@@ -150,7 +151,7 @@ class PCA(Growing):
     """
 
     traits = ModelTraits(
-        Vocabulary("component", "components", "rows", "columns", "Loadings of the components", "loading"),
+        Vocabulary("component", "components", "rows", "columns", "Loadings of the components", "loading", "entries"),
         counts_empty_rows=True,
         original_units=True,
     )
@@ -223,7 +224,7 @@ class PCA(Growing):
         task = self.prepare(X)
         m = task.dataset.shape[1]
         if self.scale is None and not uses_gram(m, self.n_components):
-            found = f"scale is None for {m} columns, expected columns of equal variance for parallel analysis of more than 512"
+            found = f"scale is None for {m} {self.vocabulary.items}, expected equal variances for parallel analysis of more than 512"
             raise ParameterError(f"{found}; use scale='standard' (--scale standard), or criterion='held_out' (--criterion held_out)")
         return replace(task, footprint=variances_footprint(task.footprint, m, task.dtype))
 
@@ -248,11 +249,15 @@ class PCA(Growing):
     def _check_components(self, m: int) -> None:
         """Refuse as many components as columns if entries are missing: without noise there is no likelihood."""
         if self.n_components >= m:
-            raise ParameterError(f"n_components is {self.n_components}, expected fewer than the {m} columns of data with missing entries")
+            raise ParameterError(
+                f"n_components is {self.n_components}, expected fewer than the {m} {self.vocabulary.items} of data with missing entries"
+            )
 
     def _expects(self, dataset: Dataset) -> bool:
         """Return whether entries are missing, in rows with others, and taken by expectation."""
         statistics = dataset.statistics
+        if _lacks_columns(dataset):
+            return True
         return self.missing == "em" and bool(statistics.observed.min() < dataset.shape[0] - statistics.n_empty_rows)
 
     def _check_genotypes(self, dataset: Dataset) -> None:
@@ -282,7 +287,7 @@ class PCA(Growing):
 
     def _find(self, task: FitTask[PCAProblem], *, keeps_sums: bool = False) -> Solver[tuple[Columns, Spectrum, ProbabilisticPCA | None]]:
         """Set all attributes but the scores. If the fit ``keeps_sums``, missing entries are counted."""
-        report = Reporter(self.callbacks, self.max_iter)
+        report = Reporter(self.callbacks, self.max_iter, LOG_LIKELIHOOD)
         columns = yield from self.standardize(task)
         view, m, k, expects = columns.view(task.dtype), task.dataset.shape[1], self.n_components, task.problem.expects
         pairwise = keeps_sums and not expects and bool((columns.observed < columns.rows).any())
@@ -313,7 +318,7 @@ class PCA(Growing):
 
     def _grow(self, task: FitTask[PCAProblem]) -> Solver[Added]:
         if isinstance(self.sums_, LatentSums):
-            report, current = Reporter(self.callbacks, ROUNDS), self._current()
+            report, current = Reporter(self.callbacks, ROUNDS, LOG_LIKELIHOOD), self._current()
             columns, model, self.sums_ = yield from self.sums_.update(task, self.scale, current, self.tol, report.iteration)
             self._set_model(columns, model, 0, task.dtype)
             self._set_shrinkage(columns, None)
@@ -404,11 +409,12 @@ class PCA(Growing):
         """Return the view of the entries as the task's data store them."""
         return Standardized(self.mean_ - task.dataset.offset, self.scale_, task.dtype)
 
-    def _projection(self) -> Projection:
+    def _projection(self, *, fills_zeros: bool | None = None) -> Projection:
+        fills_zeros = self.missing == "mean" if fills_zeros is None else fills_zeros
         noise = self.noise_variance_
         weights = np.sqrt(np.maximum(self.explained_variance_ - noise, 0))
         least = np.finfo(np.float64).eps * max(float(self.explained_variance_[0]), np.finfo(np.float64).tiny)
-        return Projection(self.components_.astype(np.float64), weights, max(noise, least), self._divisors, self.missing == "mean")
+        return Projection(self.components_.astype(np.float64), weights, max(noise, least), self._divisors, fills_zeros)
 
     @property
     def _divisors(self) -> Floats:
@@ -422,13 +428,16 @@ class PCA(Growing):
         """Return the scores (n, k) of rows X (n, m), expected from their observed entries; NaN for those without any.
 
         With ``unshrink`` they are divided by ``shrinkage_``: do so for rows that were not fitted alone.
+        Genotypes are matched with the fitted SNPs by name or position, alleles and strand; see
+        :func:`dfact.models.variants.match_columns`. If X lacks some, missing entries are taken by expectation, also with
+        ``missing="mean"``: their means would pull all scores to 0.
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
         A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         task = self._task(dataset)
-        projection = self._projection()
+        projection = self._projection(fills_zeros=False) if _lacks_columns(dataset) else self._projection()
         if self.unshrink:
             projection = replace(projection, divisors=projection.divisors * self.shrinkage_)
         sums, scores = task.compute_rows(ScorePass(task.dtype, self._view(task)), projection, len(self.components_), out)
@@ -536,6 +545,11 @@ class PCA(Growing):
 def _of_pass(report: Reporter) -> Callable[[int], None]:
     """Return what reports the passes of a decomposition."""
     return lambda number: report.reached(number, f"pass {number} of the decomposition")
+
+
+def _lacks_columns(dataset: Dataset) -> bool:
+    """Return whether new genotypes lack SNPs of the model."""
+    return isinstance(dataset.source, SelectedColumns) and dataset.source.n_absent > 0
 
 
 def _warn_empty(empty: int, n: int) -> None:

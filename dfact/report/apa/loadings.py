@@ -31,7 +31,7 @@ def loadings_table(model: Factorization, texts: Texts = None) -> ApaTable:
     ParameterError
         The components of the model are not factors of items, or ``texts`` contain none of its items.
     """
-    words = model.traits.vocabulary
+    words = model.vocabulary
     if model.traits.tensor or (words.component, words.items) != (Vocabulary.component, Vocabulary.items):
         found = f"the {type(model).__name__} has {words.components} of {words.items}"
         raise ParameterError(f"{found}, expected a model with factors of items for a table in APA style; export a .csv or .xlsx")
@@ -152,7 +152,7 @@ def _fit(model: FactorAnalysis) -> list[str]:
         indices.append(f"BIC = {number(fit['bic'])}")
     sentences = [f"{', '.join(indices)}."] if indices else []
     if not (polychoric or np.isnan(fit["rmsea"])):
-        sentences.append("χ², *p* and the interval of RMSEA assume complete, normal answers.")
+        sentences.append(f"χ², *p* and the interval of RMSEA assume complete, normal {model.vocabulary.entries}.")
     if polychoric and len(indices) > 1:
         sentences.append("With polychoric correlations, RMSEA, CFI and TLI are descriptive.")
     return sentences

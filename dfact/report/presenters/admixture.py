@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.export.tables import Lines, Texts, convergence_text, distinctive_items, highest_items, row_chunks
+from dfact.models.admixture.distances import Distances, population_distances
 from dfact.models.admixture.estimator import Admixture
 from dfact.report.document import Block, Drawing, Section, Text, make_table
 from dfact.report.figures import history_figure
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 PURE = 0.9
 """Membership from which an individual counts as of one population."""
 _FORMATS = {"share": "{:.1%}", "standard error": "{:.4f}"}
-_TILE = 1 << 16  # SNPs whose frequencies are converted at once
 
 
 class AdmixturePresenter(Presenter[Admixture]):
@@ -30,11 +30,10 @@ class AdmixturePresenter(Presenter[Admixture]):
 
     rows = "ancestry proportions of {n} individuals in {k} populations"
     factors = "ancestry proportions"
-    item = "SNP"
 
     def summary(self) -> Lines:
         model = self.model
-        lines = [self.model_line(), ("fit", f"{convergence_text(model, 'passes')}, log-likelihood {model.log_likelihood_:.3f}")]
+        lines = [self.model_line(), ("fit", f"{convergence_text(model)}, log likelihood {model.log_likelihood_:.3f}")]
         if model.populations_:
             lines.append(("labelled", ", ".join(model.populations_)))
         if model.n_unobserved_:
@@ -51,7 +50,9 @@ class AdmixturePresenter(Presenter[Admixture]):
     def component_texts(self, top: int, texts: Texts) -> list[str]:
         blocks = [table_text(_as_texts(size_table(self.model)).reset_index(), header=True)]
         if len(self.names) > 1:
-            blocks.append(table_text(self.distances.reset_index(names="F_ST"), header=True, decimals=3))
+            blocks.append("\n".join([table_text(self._distance_texts.reset_index(names="F_ST"), header=True), *self._uncorrected]))
+        if not top:
+            return blocks
         about, table = self.top_items(top)
         items = [f"{name}: {', '.join(map(_item_text, rows.to_dict('records')))}" for name, rows in table.groupby("factor", sort=False)]
         return [*blocks, "\n".join([about, indented("\n".join(items))])] if items else blocks
@@ -84,9 +85,23 @@ class AdmixturePresenter(Presenter[Admixture]):
         return self.model.row_populations_ if stated is None else stated
 
     @cached_property
-    def distances(self) -> pd.DataFrame:
-        """F_ST between the populations (K, K)."""
-        return pd.DataFrame(population_distances(self.model.allele_frequencies_), pd.Index(self.names, name="population"), self.names)
+    def distances(self) -> Distances:
+        """F_ST between the populations, with standard errors."""
+        return population_distances(self.model)
+
+    @property
+    def _distance_texts(self) -> pd.DataFrame:
+        """F_ST of each pair of populations with its standard error, as texts."""
+        found, k = self.distances, len(self.names)
+        cells = [[f"{found.values[i, j]:.3f} ({found.errors[i, j]:.3f})" if i != j else "" for j in range(k)] for i in range(k)]
+        return pd.DataFrame(cells, pd.Index(self.names, name="population"), self.names)
+
+    @property
+    def _uncorrected(self) -> list[str]:
+        """Say that distances are too large, if the model has no sums for their correction."""
+        if self.distances.corrected:
+            return []
+        return ["F_ST is too large, as sampling errors of the frequencies are not known; fit with a higher memory limit."]
 
     def component_section(self) -> Section:
         model, labels = self.model, self.labels
@@ -109,16 +124,25 @@ class AdmixturePresenter(Presenter[Admixture]):
             blocks.append(make_table(mean_memberships(memberships, labels, self.names), caption, shaded=self.names))
         if len(self.names) > 1:
             text = "F_ST between the populations: Hudson's, of their frequencies; 0 for equal frequencies, 1 for SNPs that all differ."
-            blocks += [Text(text), make_table(self.distances, "F_ST between the populations", shaded=self.names)]
+            corrected = "Sampling errors of the frequencies are taken off. Standard errors are by a jackknife over blocks of SNPs."
+            tables = [
+                pd.DataFrame(numbers, pd.Index(self.names, name="population"), self.names)
+                for numbers in (self.distances.values, self.distances.errors)
+            ]
+            blocks += [
+                Text(" ".join([text, *(self._uncorrected or [corrected])])),
+                make_table(tables[0], "F_ST between the populations", shaded=self.names, formats=dict.fromkeys(self.names, "{:.3f}")),
+                make_table(tables[1], "Standard errors of F_ST", formats=dict.fromkeys(self.names, "{:.4f}")),
+            ]
         return Section("populations", "The populations", blocks)
 
     def history_drawing(self) -> Drawing | None:
         history = np.asarray(self.model.log_likelihood_history_, np.float64)
         if len(history) < 2:
             return None
-        alt = f"Line of the log-likelihood over {len(history)} passes, from {history[0]:.8g} to {history[-1]:.8g}."
-        caption = "The log-likelihood after each accepted pass; it never falls."
-        return Drawing(lambda: history_figure(history, None, "log-likelihood"), alt, caption)
+        alt = f"Line of the log likelihood over {len(history)} iterations, from {history[0]:.8g} to {history[-1]:.8g}."
+        caption = "The log likelihood after each accepted iteration; it never falls."
+        return Drawing(lambda: history_figure(history, None, "log likelihood"), alt, caption)
 
 
 def size_table(model: Admixture) -> pd.DataFrame:
@@ -145,26 +169,6 @@ def mean_memberships(memberships: NDArray[Any], labels: Any, names: Sequence[str
     table = groups.mean().rename_axis("individuals of")
     table.insert(0, "individuals", groups.size())
     return table
-
-
-def population_distances(P: NDArray[Any]) -> NDArray[np.float64]:
-    """Return Hudson's F_ST (K, K) of frequencies P (K, m): Σ (p − p')² / Σ (p (1 − p') + p' (1 − p)) over the SNPs.
-
-    References
-    ----------
-    Bhatia et al. (2013).
-    """
-    k, m = P.shape
-    products, sums = np.zeros((k, k)), np.zeros(k)
-    for start in range(0, m, _TILE):
-        tile = P[:, start : start + _TILE].astype(np.float64)
-        products, sums = products + tile @ tile.T, sums + tile.sum(axis=1)
-    squares = products.diagonal()
-    between = sums[:, None] + sums - 2 * products
-    within = np.maximum(squares[:, None] + squares - 2 * products, 0)
-    distances = np.divide(within, between, out=np.zeros((k, k)), where=between > 0)
-    np.fill_diagonal(distances, 0)
-    return distances
 
 
 def _as_texts(table: pd.DataFrame) -> pd.DataFrame:

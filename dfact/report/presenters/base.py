@@ -23,7 +23,7 @@ from dfact.models.traits import Vocabulary
 from dfact.report.document import Block, Card, Cards, Drawing, Section
 from dfact.report.figures import Groups, history_figure, items_heatmap, order_by_similarity
 from dfact.report.plots import signed_heatmap, with_item_labels
-from dfact.report.selection import ERROR_LABEL, score_plot
+from dfact.report.selection import ERROR_LABEL, OF_GENOTYPES, score_plot
 from dfact.text import align_columns, escape_lines
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ class Presenter(Generic[M]):
     """Description of the output of ``transform``."""
     factors: ClassVar[str] = "factors"
     """Word for the row factors."""
-    item: ClassVar[str] = "item"
-    """Words for one item."""
 
     def __post_init__(self) -> None:
         require_own_items(self.model, texts=self.texts, groups=self.groups)
@@ -60,7 +58,12 @@ class Presenter(Generic[M]):
     @property
     def words(self) -> Vocabulary:
         """Words for the parts of the model."""
-        return self.model.traits.vocabulary
+        return self.model.vocabulary
+
+    @property
+    def item(self) -> str:
+        """Words for one item."""
+        return self.words.item
 
     @cached_property
     def names(self) -> list[str]:
@@ -133,7 +136,7 @@ class Presenter(Generic[M]):
         weighted = ""
         if getattr(self.model, "weighted_", False):
             weighted = f", weighted (Kish's effective n {self.model.n_effective_:.1f}, without strata and clusters)"
-        size = f"{counted_rows(n, 'participants')} × {len(self.model.column_labels_)} items"
+        size = f"{counted_rows(n, self.words.rows)} × {len(self.model.column_labels_)} {self.words.items}"
         return "model", f"{type(self.model).__name__}, {k} factors of {size}{weighted}"
 
     def size_text(self) -> str:
@@ -176,6 +179,7 @@ class Presenter(Generic[M]):
         table = record.table.set_index(record.names)
         error = next((name for name in ("se_difference", "standard error") if name in table), None)
         label = ERROR_LABEL if record.criterion == "error" else record.criterion.replace("_", " ")
+        label = OF_GENOTYPES.get(label, label) if self.words.of_snps else label
         of = " of the difference from the lowest" if error == "se_difference" else ""
         bars = f" Bars show one standard error{of}." if error else ""
         bars = " Bars show the range of 95% of the resamples." if {"low", "high"} <= set(table) else bars
@@ -225,9 +229,13 @@ def find_presenter(model: Factorization) -> type[Presenter[Factorization]]:
     return presenter
 
 
-def model_text(model: Factorization, top: int = 5, texts: Texts = None, extra: tuple[tuple[str, str], ...] = ()) -> str:
-    """Return the summary of a fitted model with ``extra`` lines (name, text), and the ``top`` items of each component."""
+def model_text(model: Factorization, top: int | None = None, texts: Texts = None, extra: tuple[tuple[str, str], ...] = ()) -> str:
+    """Return the summary of a fitted model with ``extra`` lines (name, text), and the ``top`` items of each component.
+
+    By default these are 5 items, and no SNPs, whose names say nothing on a component.
+    """
     presenter = find_presenter(model)(model)
+    top = (0 if model.vocabulary.of_snps else 5) if top is None else top
     lines = [*presenter.summary(), *stability_lines(model), *growth_lines(model), *sites_lines(model), *extra]
     return escape_lines("\n\n".join([align_columns(lines), *presenter.component_texts(top, texts)]))
 
@@ -240,7 +248,7 @@ def environments_text(model: Factorization) -> str:
 
 def rows_text(model: Factorization, n_rows: int) -> str:
     """Describe the output of ``transform`` for this number of rows."""
-    return find_presenter(model).rows.format(k=len(model.components_), n=n_rows)
+    return find_presenter(model).rows.format(k=len(model.components_), n=n_rows, rows=model.vocabulary.rows)
 
 
 def sites_lines(model: Factorization) -> list[tuple[str, str]]:

@@ -34,7 +34,7 @@ B = TypeVar("B", ICQF, NMF)
 class BoundedNMFPresenter(Presenter[B]):
     """The presentation of non-negative factors and loadings."""
 
-    rows = "{k} factors of {n} participants"
+    rows = "{k} factors of {n} {rows}"
 
     @property
     def explained(self) -> str:
@@ -54,16 +54,17 @@ class BoundedNMFPresenter(Presenter[B]):
         return loadings_heatmap(self.model)
 
     def top_items(self, n: int) -> tuple[str, pd.DataFrame]:
-        return "The items with the largest loadings.", top_items(self.model, n)
+        return f"The {self.words.items} with the largest loadings.", top_items(self.model, n)
 
 
 class NMFPresenter(BoundedNMFPresenter[NMF]):
     """The presentation of an NMF."""
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
-        shares = answer_shares(self.model)
+        shares, words = answer_shares(self.model), self.words
         headings = [
-            f"{row.Index}: {row.share:.0%} of the answers, zero for {row.zero:.0%} of the participants" for row in shares.itertuples()
+            f"{row.Index}: {row.share:.0%} of the {words.entries}, zero for {row.zero:.0%} of the {words.rows}"
+            for row in shares.itertuples()
         ]
         if not self.model.factors_.shape[0]:
             headings = [f"{name}:" for name in shares.index]
@@ -87,15 +88,15 @@ class ICQFPresenter(BoundedNMFPresenter[ICQF]):
         model, encoding = self.model, self.model.confounder_encoding_
         if encoding is None:
             return None
-        names = difference_names(model)
+        names, words = difference_names(model), self.words
         about = (
             "Each level of a confounder minus its first one, and the highest value of a continuous one minus the lowest, adjusted for the "
-            "other confounders. Impact is the difference of the factors; an effect is the difference of an item's answers, in points, "
-            "between participants with equal factors. The anchor separates the two: most items have no effect (least absolute "
-            f"deviations). {anchor_rule(model)} {ADJUSTED}"
+            "other confounders. Impact is the difference of the factors; an effect is the difference of the "
+            f"{words.entries} of one {words.item}, in points, between {words.rows} with equal factors. The anchor separates the two: most "
+            f"{words.items} have no effect (least absolute deviations). {anchor_rule(model)} {ADJUSTED}"
         )
         for name, count in encoding.missing_counts().items():
-            missing = f"{name} is missing for {count} participants, who count as average."
+            missing = f"{name} is missing for {count} {words.rows}, which count as average."
             about += f" {missing[0].upper()}{missing[1:]}"
         blocks: list[Block] = [Text(about)]
         blocks += [Text(f"{name}: {text}.") for name, text in anchor_lines(model)]
@@ -109,7 +110,7 @@ class ICQFPresenter(BoundedNMFPresenter[ICQF]):
         shown = table.iloc[self.shown].iloc[self.order[0]]
         largest = largest_effects(model, TOP).rename(columns={"confounder": "factor", "effect": "loading"})
         blocks.append(self.item_cards(names, largest, number_format(table.to_numpy(np.float64))))
-        blocks.append(make_table(self.with_texts(shown), "Effects on the items at equal factors, in points", shaded=names))
+        blocks.append(make_table(self.with_texts(shown), f"Effects on the {words.items} at equal factors, in points", shaded=names))
         return Section("confounders", "Confounders", blocks)
 
 
@@ -121,7 +122,9 @@ def summary_text(model: ICQF) -> str:
 def factors_text(model: ICQF, n: int = 5, texts: Texts = None) -> str:
     """List the items with the highest loadings under each factor of an ICQF."""
     shares = strength_shares(model)
-    headings = [f"{row.Index}: strong for {row.strong:.0%} of the participants, zero for {row.zero:.0%}" for row in shares.itertuples()]
+    headings = [
+        f"{row.Index}: strong for {row.strong:.0%} of the {model.vocabulary.rows}, zero for {row.zero:.0%}" for row in shares.itertuples()
+    ]
     if not model.factors_.shape[0]:
         headings = [f"{name}:" for name in shares.index]
     return under_headings(headings, list(shares.index), top_items(model, n, texts))
@@ -136,7 +139,9 @@ def confounders_text(model: ICQF, n: int = 3, texts: Texts = None) -> str:
     names = [] if encoding is None else difference_names(model)
     effects = under_headings(headings(model), names, confounder_effects(model, n, texts), "confounder") if names else "no differences"
     missing = {} if encoding is None else encoding.missing_counts()
-    return effects + "".join(f"\n{name} is missing for {count} participants: taken as the average" for name, count in missing.items())
+    return effects + "".join(
+        f"\n{name} is missing for {count} {model.vocabulary.rows}: taken as the average" for name, count in missing.items()
+    )
 
 
 def top_items(model: ICQF | NMF, n: int = 5, texts: Texts = None) -> pd.DataFrame:

@@ -30,7 +30,6 @@ class ExpectilePresenter(Presenter[ExpectileMF]):
 
     rows = "{k} components of {n} rows"
     factors = "row factors"
-    item = "column"
 
     def summary(self) -> Lines:
         model = self.model

@@ -19,7 +19,7 @@ from dfact.text import indented, table_text
 class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
     """The presentation of a factor analysis."""
 
-    rows = "scores of {n} participants on {k} factors"
+    rows = "scores of {n} {rows} on {k} factors"
 
     def summary(self) -> Lines:
         model = self.model
@@ -28,8 +28,8 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
         return [
             self.model_line(),
             ("fit", f"minimum residuals, {convergence_text(model)}; {rotation_text(model)}"),
-            ("correlations", f"{kind}of {model.n_observations_} participants ({model.missing}){smoothed}"),
-            ("explained", f"{model.explained_share_:.1%} of the variance of the items"),
+            ("correlations", f"{kind}of {model.n_observations_} {self.words.rows} ({model.missing}){smoothed}"),
+            ("explained", f"{model.explained_share_:.1%} of the variance of the {self.words.items}"),
             ("omega", omega_text(model)),
             ("residuals", f"{model.rmsr_:.3f} root mean square of the correlations"),
             ("fit indices", fit_text(model)),
@@ -48,13 +48,14 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
         table = record.table.set_index(record.names)
         if "factor_random" not in table:
             return super().selection_drawing(record, best, alt)
-        caption = "Eigenvalues of the correlations, compared with eigenvalues of unrelated answers (dashed)."
+        caption = f"Eigenvalues of the correlations, compared with eigenvalues of unrelated {self.words.entries} (dashed)."
         return Drawing(lambda: eigenvalue_plot(table, best["n_components"]), f"Scree plot. {alt}", caption)
 
     def component_section(self) -> Section:
         table = self.with_texts(communalities(self.model).iloc[self.shown[self.order[0]]])
-        caption = "Communality h² and uniqueness of each item: the shares of its variance that the factors explain, and that they do not"
-        note = "The explained shares of a report with data are larger, since the scores of a participant are fitted to these answers."
+        caption = f"Communality h² and uniqueness of each {self.words.item}: the shares of its variance that the factors explain, and not"
+        fitted = f"the scores of a {self.words.row} are fitted to these {self.words.entries}"
+        note = f"The explained shares of a report with data are larger, since {fitted}."
         shares = make_table(table, caption, formats={"h2": "{:.3f}", "uniqueness": "{:.3f}"})
         return Section("communalities", "Communalities", [shares, Text(note)])
 
@@ -84,10 +85,10 @@ def rotation_text(model: FactorAnalysis) -> str:
 def omega_text(model: FactorAnalysis) -> str:
     """Describe the sum of the items in one line."""
     omega = model.omega_
-    return f"ω total {omega.omega_total:.2f} of the sum of all items by these factors; ω {omega.omega:.2f} by one factor"
+    return f"ω total {omega.omega_total:.2f} of the sum of all {model.vocabulary.items} by these factors; ω {omega.omega:.2f} by one factor"
 
 
-NORMAL_ANSWERS = "χ², p and the interval of RMSEA assume complete, normal answers"
+NORMAL = "χ², p and the interval of RMSEA assume complete, normal {entries}"
 """Assumptions of the indices with a distribution; the guide ``evidence`` has the rates with other answers."""
 
 
@@ -98,7 +99,7 @@ def fit_text(model: FactorAnalysis) -> str:
         reason = "were smoothed" if model.smoothed_ else "are singular" if fit.df >= 0 else "are fewer than the parameters"
         return f"SRMR {fit.srmr:.3f}; others are undefined, as the correlations {reason}"
     test = f"χ²({fit.df:.0f}) = {fit.chi_square:.1f}, p {_p_text(fit.p)}, RMSEA {fit.rmsea:.3f} [{fit.rmsea_low:.3f}, {fit.rmsea_high:.3f}]"
-    note = "; " + ("all but SRMR are descriptive" if model.correlation == "polychoric" else NORMAL_ANSWERS)
+    note = "; " + ("all but SRMR are descriptive" if model.correlation == "polychoric" else NORMAL.format(entries=model.vocabulary.entries))
     return f"{test}, CFI {fit.cfi:.3f}, TLI {fit.tli:.3f}, SRMR {fit.srmr:.3f}, BIC {fit.bic:.1f}{note}"
 
 
@@ -108,7 +109,9 @@ def _p_text(p: float) -> str:
 
 def fit_table(model: FactorAnalysis) -> tuple[pd.DataFrame, str]:
     """Return the indices of fit as a table of one row, and its caption."""
-    caption = f"Fit of the model to the correlations; the interval of RMSEA is a 90% interval; {NORMAL_ANSWERS}"
+    caption = (
+        f"Fit of the model to the correlations; the interval of RMSEA is a 90% interval; {NORMAL.format(entries=model.vocabulary.entries)}"
+    )
     if model.correlation == "polychoric":
         caption += ". With polychoric correlations, all indices but SRMR are descriptive"
     if model.smoothed_:

@@ -15,8 +15,8 @@ def growth(presenter: Presenter[Factorization]) -> Section | None:
     table = drift.table(presenter.model.column_labels_, presenter.names)
     tests = (
         f"The {drift.rows:.0f} {words.rows} of the last update were compared with those before: the mean residual and the missing share of "
-        f"each item, the mean and the variance of each of the {words.components}. If they are a sample of the same population, any of the "
-        f"{int(table['p'].notna().sum())} tests rejects with probability {drift.level:g}."
+        f"each {words.item}, the mean and the variance of each of the {words.components}. If they are a sample of the same population, any "
+        f"of the {int(table['p'].notna().sum())} tests rejects with probability {drift.level:g}."
     )
     blocks: list[Block] = [Text(f"{record.describe()}."), Text(tests)]
     shown = drifted(table)

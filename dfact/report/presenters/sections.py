@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.data.words import WORDS
 from dfact.export.stability import remarks, resamples_text
 from dfact.models.cp.base import CPModel
 from dfact.models.cp.path import SolutionPath
@@ -25,6 +26,7 @@ from dfact.report.presenters.cp.stability import stability_section
 from dfact.report.presenters.growth import growth
 from dfact.report.reconstruction import item_errors
 from dfact.report.row_statistics import RowStatistics
+from dfact.report.selection import OF_GENOTYPES
 from dfact.selection.running.estimators import fitted_dataset
 
 _NOT_SHOWN = ("executor", "callbacks")  # parameters that belong to the process that fitted
@@ -51,7 +53,7 @@ def make_document(
     words, k = presenter.words, len(presenter.names)
     sections = [
         overview(presenter),
-        top_items(presenter),
+        None if words.of_snps else top_items(presenter),
         loadings(presenter),
         items(presenter),
         presenter.component_section(),
@@ -112,18 +114,21 @@ def items(presenter: _Presenter) -> Section | None:
     codebook = presenter.model.codebook_
     if codebook is None:
         return None
+    words = WORDS[presenter.model.data_kind_ or "answers"]  # those of the columns, also of a tensor
     described = {item.name: (item.levels_text, item.missing_text, ", ".join(item.changes), item.source) for item in codebook}
     names = [name for name in presenter.loadings.iloc[presenter.order[0]].index.astype(str) if name in described]
-    columns = pd.DataFrame([described[name] for name in names], pd.Index(names, name="item"), ["answers", "missing", "changed", "file"])
+    columns = pd.DataFrame(
+        [described[name] for name in names], pd.Index(names, name=words.column), ["answers", "missing", "changed", "file"]
+    )
     texts: list[Block] = []
     for name, title in (("answers", "Answers"), ("file", "File")):
         if columns[name].nunique() == 1 and columns[name].iloc[0]:  # once instead of in every row
-            texts.append(Text(f"{title} of all items: {columns.pop(name).iloc[0]}."))
+            texts.append(Text(f"{title} of all {words.columns}: {columns.pop(name).iloc[0]}."))
     columns = columns[[name for name in columns if columns[name].any()]]
     if columns.empty and not texts and not codebook.texts:
         return None
-    caption = "Texts of the items, codes with their labels, and missing answers by code with their numbers at the import"
-    return Section("items", "The items and their answers", [*texts, make_table(presenter.with_texts(columns), caption)])
+    caption = f"Texts of the {words.columns}, codes with their labels, and missing {words.entries} by code with their numbers at the import"
+    return Section("items", f"The {words.columns} and their {words.entries}", [*texts, make_table(presenter.with_texts(columns), caption)])
 
 
 def convergence(presenter: _Presenter) -> Section | None:
@@ -139,14 +144,16 @@ def selection(presenter: _Presenter) -> Section | None:
         return None
     best = dict(zip(record.names, record.values[record.best], strict=True))
     chosen = ", ".join(f"{name} = {value}" for name, value in best.items())
-    criterion = record.criterion.replace("_", " ")
+    words = OF_GENOTYPES if presenter.words.of_snps else {}
+    criterion = words.get(record.criterion, record.criterion.replace("_", " "))
     about = f"{len(record.values)} candidates were compared by {criterion}; the rule “{record.rule}” chose {chosen}."
     span = f"from {np.nanmin(record.scores):.4g} to {np.nanmax(record.scores):.4g}"
-    alt = f"{record.criterion} of {len(record.values)} candidates, {span}; chosen: {chosen}."
+    alt = f"{criterion} of {len(record.values)} candidates, {span}; chosen: {chosen}."
     drawing = presenter.selection_drawing(record, best, alt)
     flat = record.table.assign(chosen=["chosen" if i == record.best else "" for i in range(len(record.values))])
     formats = dict.fromkeys((record.criterion, "standard error"), "{:.5g}")
-    candidates = make_table(flat.set_index(record.names[0]), "The candidates", formats=formats)
+    formats = {words.get(name, name): style for name, style in formats.items()}
+    candidates = make_table(flat.set_index(record.names[0]).rename(columns=words), "The candidates", formats=formats)
     notes = [Text(note) for note in presenter.selection_notes(record)]
     return Section("selection", "How it was chosen", [Text(about), *notes, drawing, candidates])
 
@@ -173,7 +180,7 @@ def errors(presenter: _Presenter) -> Section | None:
     if presenter.dataset is None:
         return None
     words = presenter.words
-    table = item_errors(presenter.model, presenter.dataset).rename_axis(words.items.removesuffix("s"))
+    table = item_errors(presenter.model, presenter.dataset).rename_axis(words.item)
     order = np.argsort(-table["explained"].fillna(-np.inf).to_numpy(), kind="stable") if "explained" in table else np.arange(len(table))
     shown = table.iloc[order[:MAX_ITEMS]]
     blocks: list[Block] = []
@@ -188,7 +195,9 @@ def errors(presenter: _Presenter) -> Section | None:
         blocks.append(Drawing(lambda: errors_figure(drawn, "explained share of the variance", along), alt, caption))
     if len(shown) < len(table):
         blocks.append(Text(f"The table has {len(shown)} of {len(table)} {words.items}."))
-    caption = "Answers and errors by item: observed, share missing, mean and standard deviation of the answers, root mean squared error"
+    entries = words.entries
+    caption = f"{entries.capitalize()} and errors by {words.item}: observed, share missing, mean and standard deviation of the {entries}, "
+    caption += "root mean squared error"
     blocks.append(make_table(presenter.with_texts(shown), caption, formats={"missing": "{:.1%}", "explained": "{:.1%}"}))
     return Section("errors", f"Errors by {presenter.item}", blocks)
 
@@ -218,7 +227,7 @@ def stability(presenter: _Presenter) -> Section | None:
     order = shown[presenter.order[0]]
     centre = result.mean if result.estimate is None else result.estimate
     mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (centre, result.low, result.high))
-    caption = f"{words.loading.capitalize()} of each item in the fit to all {words.rows}, with its {result.level:.0%} interval"
+    caption = f"{words.loading.capitalize()} of each {words.item} in the fit to all {words.rows}, with its {result.level:.0%} interval"
     table = make_table(presenter.with_texts(mean.set_index(presenter.all_loadings.index[order])), caption, shaded=names)
     notes = [Text(text) for text in remarks(presenter.model)]
     blocks: list[Block] = [Text(about), drawing, summary, *notes, with_intervals(table, low, high, number_format(centre))]

@@ -157,7 +157,7 @@ def _require_same_items(first: _Member, other: _Member) -> None:
         return
     i = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
     found, expected = (repr(items[i]) if i < len(items) else f"none, as it has {len(items)}" for items in (theirs, ours))
-    item = first.presenter.words.items.removesuffix("s")
+    item = first.presenter.words.item
     raise ParameterError(
         f"{item} {i + 1} of {other.label} is {found}, of {first.label} {expected}; expected models of the same {item}s in the same order"
     )

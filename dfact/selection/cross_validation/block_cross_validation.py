@@ -152,7 +152,7 @@ def block_cross_validate(
     configurations = expand(model, grid)
     dataset = weighted_dataset(model, as_dataset(X, confounders), sample_weight)
     if len(dataset.shape) != 2:
-        raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
+        raise DataError(f"X has {len(dataset.shape)} modes, expected two: rows and columns")
     shape = (dataset.shape[0], dataset.shape[1])
     grouped = resolve_groups(groups, shape[0])
     disjoint = _check_training(model, training, n_restarts)

@@ -19,12 +19,12 @@ from dfact.engine.requests import Solver, memo, run, state_rows
 from dfact.errors import ParameterError
 from dfact.linalg.row_points import NoSums
 from dfact.models.admixture.estimator import Admixture, AdmixtureProblem
-from dfact.models.admixture.variants import chromosome_borders
 from dfact.models.binomial.passes import Memberships
 from dfact.models.binomial.row_block import ColumnWeights
 from dfact.models.fit_task import FitTask
 from dfact.models.row_factors import gather_rows
 from dfact.models.scikit_learn import check_is_fitted
+from dfact.models.variants import chromosome_borders
 from dfact.parameters import check_count, describe_value, is_count
 from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.selection.running.estimators import fitted_dataset, require_method, with_parameters

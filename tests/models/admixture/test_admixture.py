@@ -1,6 +1,9 @@
 """Admixture: ADMIXTURE's log-likelihoods, recovery, conditions of optimality, one result on all executors, projection, labels."""
 
+import os
 import re
+import signal
+import sys
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -18,13 +21,14 @@ from scipy.special import xlog1py, xlogy
 
 import dfact
 from dfact import Admixture, DataError, ParameterError
+from dfact.cli.main import main
 from dfact.data.examples.genotypes import write_bed, write_bim
 from dfact.engine.executors import LocalSession
 from dfact.engine.tiles import Tile
-from dfact.models.admixture import footprint
-from dfact.models.admixture.variants import Variants, match_columns
+from dfact.models.admixture import estimator, footprint
 from dfact.models.binomial.fit import ColumnStep, Extrapolate, Products
 from dfact.models.binomial.passes import ProjectionPass
+from dfact.models.variants import Variants, match_columns
 from tests.cases import exhaustive_after
 from tests.conftest import REAL_DATA, CutRows
 from tests.suites.estimator import EstimatorSuite
@@ -275,7 +279,7 @@ def test_projection_matches_snps_by_their_labels(tmp_path: Path) -> None:
     some = dfact.import_array(shuffled, tmp_path / "c.zarr", missing=9, column_labels=extra)
     blanked = X.copy()
     blanked[:, order[40:]] = np.nan
-    with pytest.warns(UserWarning, match="20 of the model's 60 SNPs are not in X, and 20 of X are not in the model; .* 40 are matched$"):
+    with pytest.warns(UserWarning, match="40 SNPs are matched; left out are 20 of the model that X lacks; 20 of X that the model lacks$"):
         found = np.asarray(model.transform(some))
     np.testing.assert_allclose(found, model.transform(blanked), atol=1e-5)
     none = dfact.import_array(shuffled, tmp_path / "d.zarr", missing=9, column_labels=[f"x{j}" for j in range(60)])
@@ -405,19 +409,18 @@ def test_projection_matches_snps_by_their_alleles(seed: int, tmp_path: Path) -> 
     texts = ["G A" if swapped[j] else "A G" for j in order]
     texts[0] = "0 A" if swapped[order[0]] else "0 G"  # PLINK's text for an allele that nobody has
     same = stored_genotypes(tmp_path, turned, [names[j] for j in order], texts, "same")
-    np.testing.assert_allclose(np.asarray(model.transform(same)), expected, atol=1e-3)
+    with pytest.warns(UserWarning, match=f"60 SNPs are matched, {swapped.sum()} with A1 and A2 swapped$"):
+        np.testing.assert_allclose(np.asarray(model.transform(same)), expected, atol=1e-3)
     for i in (5, 6, 7, 8):
-        texts[i] = "T C"  # of the other strand, or other alleles
+        texts[i] = "A C"
     other = stored_genotypes(tmp_path, turned, [names[j] for j in order], texts, "other")
     blanked = X.copy()
     blanked[:, order[5:9]] = np.nan
-    with pytest.warns(
-        UserWarning, match=rf"4 of 60 matched SNPs have other alleles in X than in the model: 'rs{order[5]}' \(T, C; in the model A, G\)"
-    ):
+    with pytest.warns(UserWarning, match=rf"; left out are 4 with other alleles: 'rs{order[5]}' \(A, C; in the model A, G\)"):
         found = np.asarray(model.transform(other))
     np.testing.assert_allclose(found, model.transform(blanked), atol=1e-3)
-    none = stored_genotypes(tmp_path, turned, [names[j] for j in order], ["T C"] * 60, "none")
-    with pytest.raises(DataError, match=r"60 of 60 matched SNPs have other alleles.*expected the same, of the same strand"):
+    none = stored_genotypes(tmp_path, turned, [names[j] for j in order], ["A C"] * 60, "none")
+    with pytest.raises(DataError, match=r"left out are 60 with other alleles: .*: expected SNPs with the model's alleles"):
         model.transform(none)
 
 
@@ -442,16 +445,18 @@ def test_projection_matches_snps_without_names_by_position(seed: int, tmp_path: 
         "rs": [f"rs{j}" for j in range(60)],
     }.items():
         same = stored_genotypes(tmp_path, turned, others, texts, kind)
-        np.testing.assert_allclose(np.asarray(model.transform(same)), expected, atol=1e-3)
+        with pytest.warns(UserWarning, match=f"60 SNPs are matched, .*{swapped.sum()} with A1 and A2 swapped$"):
+            np.testing.assert_allclose(np.asarray(model.transform(same)), expected, atol=1e-3)
     # One of another position, one of other alleles, one without a position, and two of one position, alike except for an unknown allele
     table = same.genotypes.variants.copy()
     for name, j, value in (("position", 0, 9), ("A1", 1, "G"), ("chromosome", 2, "0"), ("chromosome", 6, table.chromosome[3])):
         table.loc[j, name] = value
     table.loc[6, ["position", "A1", "A2"]] = [table.position[3], "0", table.A2[3]]
-    with pytest.warns(UserWarning, match="5 of the model's 60 SNPs are not in X, and 5 of X .* 55 are matched, 55 of them by position and"):
-        found = match_columns(names, [f"rs{j}" for j in range(60)], model.variants_, Variants.of(table))
+    found = match_columns(names, [f"rs{j}" for j in range(60)], model.variants_, Variants.of(table))
+    assert found.text.endswith("left out are 5 of the model that X lacks; 5 of X that the model lacks")
+    assert found.text.startswith("55 SNPs are matched, 55 by position")
     assert found.theirs.tolist() == found.ours.tolist() == [4, 5, *range(7, 60)]
-    np.testing.assert_array_equal(found.swapped, swapped[found.theirs])
+    np.testing.assert_array_equal(found.turned, swapped[found.theirs])
     chromosomes = model.variants_.chromosome
     assert {*chromosomes} == {"1", "2", "3"}
     table = same.genotypes.variants.assign(chromosome=[{"1": "chr1", "2": "chrX", "3": "MT"}[name] for name in chromosomes])
@@ -467,3 +472,20 @@ def test_a_projection_reads_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(LocalSession, "run", lambda *arguments: reads.append(arguments[1]) or run(*arguments))
     model.transform(dataset)
     assert [type(request.pass_).__name__ for request in reads] == ["ProjectionPass"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("converged", [True, False])
+def test_a_stop_after_the_maximum_loses_no_model(converged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dfact.import_array(planted(3, 40, 30, 2)[2], tmp_path / "a.zarr")
+    name = "sum_rows" if converged else "maximize_likelihood"
+    original = getattr(estimator, name)
+
+    def stopped(*arguments: Any, **settings: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return (yield from original(*arguments, **settings))
+
+    monkeypatch.setattr(estimator, name, stopped)
+    code = main(["-q", "fit", "admixture", str(tmp_path / "a.zarr"), str(tmp_path / "a.model"), "-k", "2"])
+    assert code == (0 if converged else 128 + signal.SIGTERM)
+    assert (tmp_path / "a.model").exists() == converged

@@ -57,6 +57,7 @@ def import_triplets(
     progress: Progress | None = None,
     delimiter: str | None = None,
     decimal: str | None = None,
+    thousands: str | None = None,
 ) -> Dataset:
     """Write a table with one observed entry per line as a sparse dataset; all entries that have no line are missing.
 
@@ -94,6 +95,8 @@ def import_triplets(
         Separator of the cells, for files whose suffix does not determine it.
     decimal : "." or ","
         Decimal mark of a text file, by default a point.
+    thousands : character or "space"
+        Mark between thousands in a text file, by default none.
 
     Returns
     -------
@@ -124,7 +127,7 @@ def import_triplets(
         raise ParameterError(f"duplicates is {duplicates!r}, expected one of {', '.join(map(repr, get_args(Duplicates)))}")
     ensure_absent(path, overwrite=overwrite)
     file = open_source(source)
-    table = open_table(file, ReadOptions(delimiter=delimiter, decimal=decimal))
+    table = open_table(file, ReadOptions(delimiter=delimiter, decimal=decimal, thousands=thousands))
     before = file.signature()
     triplets = _open_triplets(table, row, column, value, shape, parse_codes(missing))
     bounds, sizes = _cut_rows(_count_row_entries(triplets))

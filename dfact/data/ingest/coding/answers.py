@@ -1,7 +1,6 @@
 """Answers as numbers: texts by their levels, codes recoded, missing codes masked and counted, levels checked, items reversed."""
 
 import difflib
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,9 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import REVERSED, Codebook, Item, Key, MissingCount
 from dfact.data.dictionaries.base import UntouchedBoxes
-from dfact.data.readers.base import MissingCodes, TextInNumbersError, is_number
+from dfact.data.readers.base import MissingCodes, TextInNumbersError
 from dfact.data.readers.columnar.columns import Cells
+from dfact.data.readers.number_marks import PLAIN, NumberMarks, is_number
 from dfact.data.validation import invalid_value
 from dfact.errors import DataError
 from dfact.kernels.entries import first_invalid, mask_listed
@@ -24,19 +24,10 @@ DEFAULT_MISSING = ("NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", ".
 """Texts that stand for no answer; in columns of numbers, so does "None"."""
 
 _OPPOSITE: dict[Key, Key] = {1: -1, 0: 0, -1: 1}
+_LISTED = 20
+"""Number of doubtful codes that a question lists."""
 UNOPENED = "form not opened"
 """Code under which boxes of forms that were not opened are counted."""
-_NO_ANSWER = re.compile(
-    r"\b(refused|prefer(red)? not to (answer|say)|do(n['’]?t| not) know|no answer|not applicable|missing|not asked|not ascertained|unknown"
-    r"|skipped)\b",
-    re.IGNORECASE,
-)
-"""Labels that sound like no answer."""
-
-
-def sounds_like_no_answer(label: str) -> bool:
-    """Check whether the label of a code says that there is no answer."""
-    return _NO_ANSWER.search(label) is not None
 
 
 def code_text(code: float | str) -> str:
@@ -57,7 +48,7 @@ class ItemCoding:
     """Numbers of the texts, for an item whose cells are read as text; None for one that is read as numbers."""
     accepts_numbers: bool = False
     """Whether cells that are read as text may be numbers, too."""
-    decimal: str = "."
+    marks: NumberMarks = PLAIN
     recode: Mapping[float, float] = field(default_factory=dict)
     missing: MissingCodes = field(default_factory=MissingCodes)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -71,15 +62,23 @@ class ItemCoding:
     reversed: bool = False
     closed: bool = False
     """Whether values that are none of the levels are errors."""
+    answers: tuple[float, ...] = ()
+    """Codes that the user calls answers."""
+    empty: float | None = None
+    """Answer that an empty cell is, such as 0 for a box that is not ticked; None if empty cells are missing."""
+    is_explained: bool = False
+    """Whether far codes are answers, as the description of the item names those that are none."""
 
     def number(self, text: str) -> float:
         """Return the number of a cell that is read as text, NaN for missing; raise KeyError for one that has none."""
         trimmed, numbers = text.strip(), self.texts or {}
-        if not trimmed or trimmed in self.missing.values:
+        if not trimmed:
+            return np.nan if self.empty is None else self.empty
+        if trimmed in self.missing.values:
             return np.nan
         if text in numbers:
             return numbers[text]
-        plain = trimmed.replace(self.decimal, ".")
+        plain = self.marks.plain(trimmed)
         if self.accepts_numbers and is_number(plain):
             return float(plain)
         raise KeyError(text)
@@ -92,10 +91,25 @@ class ItemCoding:
             return False
         return number in self.doubtful and number not in self.missing
 
+    def shown(self, code: str) -> tuple[str, str]:
+        """Return the cell that has a code, and its label; they are the same for answers in words."""
+        label = self.labels.get(code, "")
+        cell = next((text for text, number in (self.texts or {}).items() if code_text(number) == code and not self.accepts_numbers), code)
+        return cell, label if label != cell else ""
+
+    def shown_level(self, code: float) -> str:
+        """Return the label of a level, "" without one."""
+        return dict(self.levels).get(code, "")
+
     def described(self, counts: Mapping[str, int], n_empty: int, source: str) -> Item:
         """Return the item as the dataset keeps it."""
         low, high = self.limits
         levels = ((low + high - code, label) for code, label in self.levels) if self.reversed else self.levels
+        empty = (
+            []
+            if self.empty is None
+            else [f"empty cells are {' '.join(filter(None, (code_text(self.empty), self.shown_level(self.empty))))}"]
+        )
         changes = [f"{code_text(old)} recoded to {code_text(new)}" for old, new in self.recode.items()]
         missing = (MissingCount(code, self.labels.get(code, ""), count) for code, count in sorted(counts.items()) if count)
         return Item(
@@ -105,11 +119,48 @@ class ItemCoding:
             valid_range=self.limits if np.isfinite(self.limits).all() else None,
             missing=tuple(missing),
             n_empty=n_empty,
-            changes=(*changes, *([REVERSED] if self.reversed else [])),
+            changes=(*empty, *changes, *([REVERSED] if self.reversed else [])),
             source=source,
             scale=self.scale,
             key=_OPPOSITE[self.key] if self.reversed else self.key,
         )
+
+
+class Doubt(NamedTuple):
+    """Cells of a column that may or may not stand for no answer."""
+
+    column: str
+    cell: str
+    label: str
+    n: int
+    others: str = ""
+    """Description of the other cells of the column, with which the phrase ends."""
+
+
+def doubt_error(name: str, doubts: Sequence[Doubt], what: str, missing: str, not_missing: str) -> DataError:
+    """Return the question whether cells stand for no answer, with the options that answer it; ``what`` are the cells."""
+    cells = [f"{each.cell} {each.label!r}" if each.label else each.cell for each in doubts]
+    cases = [f"{each.column}: {each.n} {what} are {cell}{each.others}" for each, cell in zip(doubts, cells, strict=True)]
+    listed = "; ".join(cases[:_LISTED]) + (f"; and {len(cases) - _LISTED} more" if len(cases) > _LISTED else "")
+    by_column: dict[str, list[str]] = {}
+    for each in doubts[:_LISTED]:
+        by_column.setdefault(each.column, []).append(each.cell)
+    python = "{" + ", ".join(f"{column!r}: {_python(codes)}" for column, codes in by_column.items()) + "}"
+    arguments = [_quoted(f"{column}={','.join(codes)}") for column, codes in by_column.items()]
+    options = [" ".join(f"--{name.replace('_', '-')} {argument}" for argument in arguments) for name in (missing, not_missing)]
+    remedy = f"say {missing}={python} if they stand for no answer, {not_missing}= if they are answers ({options[0]}, or {options[1]})"
+    return DataError(f"{name}: {listed}, which nothing declares as missing; {remedy}")
+
+
+def _quoted(argument: str) -> str:
+    """Return an argument of a command as it is typed."""
+    return f'"{argument}"' if set(argument) & set(" '<>&|;()*?[]$!#~`") else argument
+
+
+def _python(cells: Sequence[str]) -> str:
+    """Return codes as they are written in Python."""
+    codes = [cell if is_number(cell) else repr(cell) for cell in cells]
+    return codes[0] if len(codes) == 1 else f"[{', '.join(codes)}]"
 
 
 class Problem(NamedTuple):
@@ -182,19 +233,20 @@ class AnswerCoding:
                     counts[j, UNOPENED] += int(np.count_nonzero(unopened & ~np.isnan(values[:, j])))
                     values[unopened, j] = np.nan
         for j, item in enumerate(self.items):
+            if item.empty is not None and item.texts is None:
+                if tags := batch.tagged.get(item.name):
+                    found = f"item {item.name!r} holds missing values of several kinds, .{', .'.join(sorted(tags))}"
+                    raise DataError(f"{found}, expected empty cells alone; leave it out of empty_cells= (--empty-cells)")
+                values[np.isnan(values[:, j]), j] = item.empty
             if item.recode:
                 values[:, j] = _recode(values[:, j], item.recode)
             for tag, count in batch.tagged.get(item.name, {}).items():
                 counts[j, f".{tag}"] += count
         self._mask(values, counts)
-        for j, item in enumerate(self.items):
-            for code in item.doubtful.values:
-                counts[j, code_text(code)] += int(np.count_nonzero(values[:, j] == code))
-            for low, high in item.doubtful.ranges:
-                _count_whole(values[:, j], low, high, j, counts)
+        answers = self._without_doubtful(values, counts)
         largest = np.finfo(np.float64).max
         low, high = np.clip(self.limits, -largest, largest).T
-        invalid = first_invalid(values, low, high, *self._levels)
+        invalid = first_invalid(answers, low, high, *self._levels)
         if invalid >= 0:
             i, j = divmod(invalid, values.shape[1])
             problems.append(Problem(i, j, float(values[i, j])))
@@ -223,7 +275,7 @@ class AnswerCoding:
         cells = distinct.dictionary.to_pylist()
         index = distinct.indices.to_numpy(zero_copy_only=False)
         index = np.where(np.isnan(index), len(cells), index).astype(np.intp)
-        numbers = np.full(len(cells) + 1, np.nan)
+        numbers = np.full(len(cells) + 1, np.nan if item.empty is None else item.empty)
         frequency = np.bincount(index, minlength=len(cells) + 1)
         unknown = []
         for k, cell in enumerate(cells):
@@ -255,6 +307,23 @@ class AnswerCoding:
                     counts[j, code_text(float(code))] += int(count)
                 column[inside] = np.nan
 
+    def _without_doubtful(self, values: NDArray[np.float64], counts: Counter[tuple[int, str]]) -> NDArray[np.float64]:
+        """Count the codes in doubt, which are not answers yet, and return the values with NaN for them: the same array without any."""
+        answers = values
+        for j, item in enumerate(self.items):
+            if not item.doubtful:
+                continue
+            column = values[:, j]
+            inside = np.isin(column, item.doubtful.values)
+            for low, high in item.doubtful.ranges:
+                inside |= (column >= low) & (column <= high) & (column == np.floor(column))
+            if inside.any():
+                answers = values.copy() if answers is values else answers
+                answers[inside, j] = np.nan
+                for code, count in zip(*np.unique(column[inside], return_counts=True), strict=True):
+                    counts[j, code_text(float(code))] += int(count)
+        return answers
+
     def error(self, problem: Problem, name: str, position: str) -> DataError:
         """Return the error for a cell at a position of the file."""
         item = self.items[problem.item or 0]
@@ -275,18 +344,17 @@ class AnswerCoding:
             return DataError(f"{entry} holds {problem.cell:g}, which has no label, expected one of {shown}; {remedy}")
         return invalid_value(entry, problem.cell, low, high)
 
-    def require_no_doubt(self, name: str, counts: Mapping[tuple[int, str], int]) -> None:
-        """Raise DataError on answers with codes that may or may not stand for no answer."""
-        doubts = sorted((j, code, count) for (j, code), count in counts.items() if count and self.items[j].is_in_doubt(code))
-        if not doubts:
-            return
-        found = [(self.items[j], code, count) for j, code, count in doubts]
-        labelled = [(item, f"{code} {label!r}" if (label := item.labels.get(code)) else code, count) for item, code, count in found[:20]]
-        cases = "; ".join(f"{item.name}: {count} answer(s) are {code}" for item, code, count in labelled)
-        first, text, _ = found[0]
-        options = f"--missing {first.name}={text}, or --not-missing {first.name}={text}"
-        remedy = f"say missing={{{first.name!r}: {text}}} or not_missing={{{first.name!r}: {text}}} ({options})"
-        raise DataError(f"{name}: {cases}, which nothing declares as missing; {remedy}")
+    def doubts(self, counts: Mapping[tuple[int, str], int]) -> Counter[tuple[int, str]]:
+        """Return the numbers of answers with codes that may or may not stand for no answer, by item and code."""
+        return Counter({(j, code): count for (j, code), count in counts.items() if count and self.items[j].is_in_doubt(code)})
+
+    def require_no_doubt(self, name: str, doubts: Mapping[tuple[int, str], int], others: Mapping[int, str] | None = None) -> None:
+        """Raise DataError on answers with codes that may or may not stand for no answer; ``others`` says what the other answers are."""
+        by_item = sorted(doubts.items(), key=lambda doubt: (doubt[0][0], float(doubt[0][1])))
+        others = others or {}
+        cases = [Doubt(self.items[j].name, *self.items[j].shown(code), count, others.get(j, "")) for (j, code), count in by_item]
+        if cases:
+            raise doubt_error(name, cases, "answer(s)", "missing", "not_missing")
 
     def codebook(self, counts: Mapping[tuple[int, str], int], n_missing: Iterable[int], source: str) -> Codebook:
         """Return the codebook, given the number of missing answers of every item."""
@@ -303,13 +371,6 @@ class AnswerCoding:
 def _by_column(codes: Sequence[Sequence[float]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     starts = np.concatenate([[0], np.cumsum([len(column) for column in codes])]).astype(np.int64)
     return starts, np.array([code for column in codes for code in column], np.float64)
-
-
-def _count_whole(column: NDArray[np.float64], low: float, high: float, j: int, counts: Counter[tuple[int, str]]) -> None:
-    """Count the whole numbers of a range by item and code."""
-    inside = column[(column >= low) & (column <= high)]
-    for code, count in zip(*np.unique(inside[inside == np.floor(inside)], return_counts=True), strict=True):
-        counts[j, code_text(float(code))] += int(count)
 
 
 def _recode(column: NDArray[np.float64], recode: Mapping[float, float]) -> NDArray[np.float64]:

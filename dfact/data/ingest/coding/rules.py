@@ -1,17 +1,22 @@
 """The rules of the answers: what the file says of its items, and what the user says about them."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import combinations
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from dfact.data.ingest.coding.answers import DEFAULT_MISSING, AnswerCoding, ItemCoding, code_text, sounds_like_no_answer
+from dfact.data.ingest.coding.answers import DEFAULT_MISSING, AnswerCoding, ItemCoding, code_text
+from dfact.data.ingest.coding.doubtful_codes import doubtful_labels
+from dfact.data.ingest.coding.no_answer import labels_of_no_answer
 from dfact.data.ingest.tables.items import is_pattern, valid_levels
-from dfact.data.readers.base import MissingCodes, Table, Variable, is_number
+from dfact.data.readers.base import MissingCodes, Table, Variable
 from dfact.data.readers.columnar.columns import read_texts
+from dfact.data.readers.number_marks import PLAIN, NumberMarks, is_number
 from dfact.data.validation import column_limits
 from dfact.errors import DataError, ParameterError, warn
 
@@ -39,6 +44,10 @@ class Statements:
     reverse: str | Sequence[str] = ()
     valid_range: Range | Mapping[str, Range] | Any = None
     unlabelled: Unlabelled = "error"
+    empty_cells: float | str | Mapping[str, float | str] | None = None
+    """Answer of empty cells, a number or a text."""
+    marks: NumberMarks = PLAIN
+    """Marks in the numbers of the file."""
 
 
 class ParsedCodes(NamedTuple):
@@ -83,8 +92,11 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
     answers = _codes_by_item(table, names, user_rules.not_missing or {}, "not_missing")
     recode = _by_item(table, names, user_rules.recode or {}, "recode")
     ranges = _declared_ranges(table, names, user_rules.valid_range)
+    empty = user_rules.empty_cells
+    empties = {} if empty is None else _by_item(table, names, empty if isinstance(empty, Mapping) else {"*": empty}, "empty_cells")
     turned = set(_reversed_items(table, names, user_rules.reverse))
     items = []
+    _require_orders(table, [variables[name] for name in names if name in variables and name not in levels])
     for name in names:
         variable = variables.get(name, Variable(name))
         own = missing.get(name, no_codes)
@@ -92,13 +104,13 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
         own_answers = parse_codes(answers.get(name, ()))
         words = {*own.texts, *(code for code in variable.missing.values if isinstance(code, str))}
         variable = replace(variable, missing=_without(declared, own_answers))
-        item = _item(table, variable, levels.get(name), user_rules, in_text=not words <= {*common})
+        item = _item(table.name, variable, levels.get(name), user_rules, own_answers, in_text=not words <= {*common})
+        item = _with_empty(table.name, variable, item, empties.get(name))
         item = replace(
             item,
             scale=variable.scale,
             key=variable.key,
             recode=dict(recode.get(name, {})),
-            doubtful=_without(item.doubtful, own_answers),
             limits=ranges.get(name, item.limits),
         )
         if name in turned and not np.isfinite(item.limits).all():
@@ -112,32 +124,24 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
     return AnswerCoding(tuple(items), missing_texts=(*default, *sorted(set(common))))
 
 
-def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, user_rules: Statements, *, in_text: bool) -> ItemCoding:
+def _item(
+    table: str, variable: Variable, levels: Mapping[str, float] | None, user_rules: Statements, answers: ParsedCodes, *, in_text: bool
+) -> ItemCoding:
     """Return the coding of an item by its description and, for text answers, the levels that the user gave.
 
-    ``in_text`` has numbers read as text, as some texts are missing in this item alone.
+    Labelled codes in doubt are neither levels nor ends of the range until the user says that they are ``answers``. ``in_text`` has
+    numbers read as text, as some texts are missing in this item alone.
     """
     defaults = DEFAULT_MISSING if user_rules.default_missing else ()
     has_numbers = all(map(is_number, variable.categories))  # or no categories
     if (levels is not None and variable.type != "number") or not has_numbers:
-        missing = replace(variable.missing, values=(*variable.missing.values, *defaults))
-        own = {text: code for text, code in (levels or _categories(table, variable)).items() if text not in missing.values}
-        declared = tuple(sorted((code, text) for text, code in own.items()))
-        if not declared:
-            raise DataError(f"{table.name}: all levels of {variable.name!r} are declared missing, expected at least one; correct missing=")
-        return ItemCoding(
-            variable.name,
-            variable.wording,
-            texts=own,
-            missing=missing,
-            labels={code_text(code): text for code, text in declared},
-            levels=declared,
-            doubtful=MissingCodes(_doubtful(declared) if levels is None else ()),
-            limits=(declared[0][0], declared[-1][0]),
-        )
-    in_text = in_text or bool(variable.texts) or variable.decimal is not None or variable.type == "text" or bool(variable.categories)
-    labelled = valid_levels(replace(variable, categories=()))
-    declared = labelled if len(labelled) >= 2 else ()
+        return _words(table, variable, levels, MissingCodes((*variable.missing.values, *defaults)), answers)
+    in_text = in_text or bool(variable.texts) or variable.marks is not None or variable.type == "text" or bool(variable.categories)
+    labelled = dict(valid_levels(replace(variable, categories=())))
+    doubtful = tuple(labels_of_no_answer(labelled)) if variable.is_explained else doubtful_labels(labelled)
+    unsettled = _without(MissingCodes((*doubtful, *variable.doubtful.values), variable.doubtful.ranges), answers)
+    sure = tuple((code, label) for code, label in labelled.items() if code not in unsettled.values)
+    declared = sure if len(sure) >= 2 else ()
     closed = bool(declared) and user_rules.unlabelled == "error"
     labels = {code_text(code): label for code, label in variable.labels.items()}
     labels |= {f".{tag}": label for tag, label in variable.tags.items()}
@@ -146,46 +150,113 @@ def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, 
         variable.wording,
         texts=dict(variable.texts) if in_text else None,
         accepts_numbers=in_text,
-        decimal=variable.decimal or ".",
+        marks=variable.marks or user_rules.marks,
         missing=replace(variable.missing, values=(*variable.missing.values, *defaults, "None")) if in_text else variable.missing,
         labels=labels,
         levels=declared,
-        doubtful=MissingCodes((*_doubtful(labelled), *variable.doubtful.values), variable.doubtful.ranges),
+        doubtful=unsettled,
         limits=(declared[0][0], declared[-1][0]) if closed else variable.limits or (-np.inf, np.inf),
         closed=closed,
+        is_explained=variable.is_explained,
+        answers=answers.numbers,
     )
 
 
-def _doubtful(levels: Iterable[tuple[float, str]]) -> tuple[float, ...]:
-    return tuple(code for code, label in levels if sounds_like_no_answer(label))
+def _with_empty(table: str, variable: Variable, item: ItemCoding, empty: float | str | None) -> ItemCoding:
+    """Return the item with the answer of its empty cells, a number, or a text that is one of its levels; unchanged for None."""
+    if empty is None:
+        return item
+    text = code_text(empty).strip()
+    words = {} if item.accepts_numbers else item.texts or {}
+    number = words.get(text, float(text) if is_number(text) else None)
+    labelled = {label.casefold(): code for code, label in item.levels}
+    number = labelled.get(text.casefold()) if number is None else number
+    if number is None or (item.closed and number not in dict(item.levels)):
+        expected = f"one of its levels, {', '.join(label for _, label in item.levels)}" if item.levels else "a number"
+        raise DataError(f"{table}: empty_cells is {empty!r} for {item.name!r}, expected {expected}; correct it (--empty-cells)")
+    if item.texts is None and variable.type != "number":  # a cell NA of a text file is missing, and not empty
+        return replace(
+            item,
+            texts={},
+            accepts_numbers=True,
+            missing=replace(item.missing, values=(*item.missing.values, *DEFAULT_MISSING, "None")),
+            empty=number,
+        )
+    return replace(item, empty=number)
 
 
-def _categories(table: Table, variable: Variable) -> dict[str, float]:
-    """Return the numbers of text answers by the order of the file: declared, of two levels, or not alphabetical."""
-    own = {text: code for code, text in valid_levels(variable)}
-    texts = list(own)
-    if texts and (variable.ordered or len(texts) == 2 or texts not in (sorted(texts), sorted(texts, key=str.casefold))):
-        return own
-    raise unordered_texts(table, variable.name)
+def _words(table: str, variable: Variable, levels: Mapping[str, float] | None, missing: MissingCodes, answers: ParsedCodes) -> ItemCoding:
+    """Return the coding of an item with answers in words, whose levels the user gave or the file declares; words in doubt come last."""
+    labels = {text: variable.text_labels.get(text, text) for text in levels or (text for _, text in valid_levels(variable))}
+    doubtful = labels_of_no_answer(labels) - {*answers.texts} if levels is None else set[str]()
+    if levels is None:
+        texts = sorted((text for text in labels if text not in missing.values), key=lambda text: text in doubtful)
+        levels = {text: float(number) for number, text in enumerate(texts, start=1)}
+    own = {text: code for text, code in levels.items() if text not in missing.values}
+    declared = tuple(sorted((code, labels[text]) for text, code in own.items() if text not in doubtful))
+    if not declared:
+        raise DataError(f"{table}: all levels of {variable.name!r} are declared missing, expected at least one; correct missing=")
+    return ItemCoding(
+        variable.name,
+        variable.wording,
+        texts=own,
+        missing=missing,
+        labels={**variable.text_labels, **{code_text(code): labels[text] for text, code in own.items()}},
+        levels=declared,
+        doubtful=MissingCodes(tuple(own[text] for text in doubtful if text in own)),
+        limits=(declared[0][0], declared[-1][0]),
+    )
 
 
-def unordered_texts(table: Table, name: str) -> DataError:
-    """Return the error for text answers without a known order, with their counts."""
-    counts = count_texts(table, name)
+def _require_orders(table: Table, variables: Iterable[Variable]) -> None:
+    """Raise DataError if an item has texts whose order its file does not declare, or if items declare other orders of the same texts.
+
+    An order that is not declared may be that in which a program met the texts.
+    """
+    described = [variable for variable in variables if not all(map(is_number, variable.categories))]
+    unordered = [variable for variable in described if not variable.ordered]
+    if unordered:
+        alike = [each.name for each in unordered if {*each.categories} == {*unordered[0].categories}]
+        raise unordered_texts(table, unordered[0].name, alike)
+    names: dict[tuple[str, ...], list[str]] = {}
+    for variable in described:
+        names.setdefault(tuple(text for _, text in valid_levels(variable)), []).append(variable.name)
+    for first, second in combinations(names, 2):
+        orders = [[text for text in one if text in other] for one, other in ((first, second), (second, first))]
+        if orders[0] != orders[1]:
+            found = " and ".join(f"{'<'.join(order)} in {names[texts][0]!r}" for order, texts in zip(orders, (first, second), strict=True))
+            lines = {texts: f'--levels "{",".join(names[texts])}: {"<".join(texts)}"' for texts in (first, second)}
+            if {*first} == {*second}:
+                lines = {first: f'--levels "{",".join([*names[first], *names[second]])}: {"<".join(first)}"'}
+            remedy = f"give them from the lowest to the highest in levels=, or say {' '.join(lines.values())} in their order"
+            raise DataError(f"{table.name}: the file declares other orders of the same texts: {found}; {remedy}")
+
+
+def unordered_texts(table: Table, name: str, alike: Sequence[str] = ()) -> DataError:
+    """Return the error for text answers without a known order, with their counts, and a remedy for all items that are ``alike``."""
+    counts = count_texts(table, [name])[name]
     shown = ", ".join(f"{text!r} ({count})" for text, count in sorted(counts.items())[:_LISTED])
     more = f" and {len(counts) - _LISTED} more" if len(counts) > _LISTED else ""
-    line = f'--levels "{name}: {"<".join(sorted(counts)[:_LISTED])}"'
+    names = ",".join(alike or [name])
     found = f"{table.name}: column {name!r} holds texts, whose order is not known: {shown}{more}"
+    if len(counts) == 1 and not is_number(text := next(iter(counts))):  # a box that is ticked or not
+        empty = "No" if text != "No" else "Yes"
+        line = f'--empty-cells "{names}={empty}" --levels "{names}: {empty}<{text}"'
+        return DataError(
+            f"{found}; if an empty cell is an answer, as for boxes that are ticked or not, say {line}, or leave the column out"
+        )
+    line = f'--levels "{names}: {"<".join(sorted(counts)[:_LISTED])}"'
     return DataError(f"{found}; give them from the lowest to the highest in levels=, or say {line} in their order")
 
 
-def count_texts(table: Table, name: str) -> Counter[str]:
-    """Count the distinct texts of a column, without those that stand for no answer."""
-    counts: Counter[str] = Counter()
-    for texts in read_texts(table, [name]):
-        for entry in texts[name].value_counts().to_pylist():
-            if entry["values"] is not None and entry["values"].strip() not in ("", *DEFAULT_MISSING):
-                counts[entry["values"]] += entry["counts"]
+def count_texts(table: Table, names: Sequence[str]) -> dict[str, Counter[str]]:
+    """Count the distinct texts of columns, without those that stand for no answer."""
+    counts: dict[str, Counter[str]] = {name: Counter() for name in names}
+    for texts in read_texts(table, names):
+        for name, found in counts.items():
+            for entry in texts[name].value_counts().to_pylist():
+                if entry["values"] is not None and entry["values"].strip() not in ("", *DEFAULT_MISSING):
+                    found[entry["values"]] += entry["counts"]
     return counts
 
 
@@ -224,7 +295,8 @@ def _codes_by_item(table: Table, names: Sequence[str], given: Mapping[str, Codes
 
 
 def _matching(table: Table, names: Sequence[str], name: str, option: str) -> list[str]:
-    matching = [item for item in names if item == name or (is_pattern(name, names) and fnmatchcase(item, name))]
+    pattern = is_pattern(name, names)
+    matching = [item for item in names if item == name or (pattern and fnmatchcase(item, name))]
     if not matching:
         raise DataError(f"{table.name}: {option} names {name!r}, expected names or patterns of items")
     return matching
@@ -273,6 +345,8 @@ def _warn_of_alphabetical_labels(table: Table, items: Sequence[ItemCoding]) -> N
     """Warn of labels whose codes follow the alphabet, as a program may have numbered them."""
     for item in items:
         labels = [label.casefold() for _, label in item.levels]
+        if all(re.match(rf"\W*{re.escape(code_text(code))}(?!\w)", label) for code, label in item.levels):
+            continue  # the labels begin with their codes
         if item.texts is None and len(labels) >= 3 and labels == sorted(labels) and not any(map(is_number, labels)):
             shown = ", ".join(f"{code_text(code)} {label!r}" for code, label in item.levels[:7])
             found = f"{table.name}: the codes of {item.name!r} follow the alphabet: {shown}"

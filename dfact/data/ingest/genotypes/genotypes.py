@@ -1,4 +1,4 @@
-"""import_genotypes: write genotypes, which files hold variant by variant, as a dataset with a row for each person."""
+"""import_genotypes: write genotypes, which files hold variant by variant, as a dataset with a row for each individual."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.genotypes import Genotypes, variant_labels, write_variants
 from dfact.data.ingest.genotypes.population import read_population
+from dfact.data.ingest.genotypes.sites import EMPTY, MULTIALLELIC, Rules, select_variants
 from dfact.data.ingest.writing.tasks import TaskPool, open_pool
 from dfact.data.ingest.writing.writer import Participants, StoredRows, dataset_writer
 from dfact.data.layout import Layout
@@ -24,7 +25,7 @@ from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
-from dfact.errors import DataError, ParameterError
+from dfact.errors import ParameterError
 from dfact.kernels.genotypes import MISSING, TILE, count_codes, unpack_rows
 from dfact.renames import accept_old_names
 from dfact.storage.groups import scratch_store
@@ -48,17 +49,20 @@ def import_genotypes(
     id_column: str | None = None,
     empty_variants: Treatment = "error",
     multiallelic: Treatment = "error",
+    drop_invalid: bool = False,
+    chromosomes: str | Sequence[str] | None = None,
+    keep_failing: bool = False,
     memory_limit: int | str = "2GiB",
     n_readers: int | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], object] | None = None,
 ) -> Dataset:
-    """Write genotypes as a dataset of persons × variants.
+    """Write genotypes as a dataset of individuals × variants.
 
     An entry is the number of A2 alleles, 0, 1 or 2, or 9 if it is missing. A2 is the sixth column of a .bim file, and REF of a .pgen
-    file or a VCF Zarr store, so that one cohort is the same dataset in each format. The columns are labelled by the names of the
-    variants; ``Dataset.genotypes.variants`` has their positions and alleles.
+    file, a VCF file or a VCF Zarr store, so that one cohort is the same dataset in each format. The columns are labelled by the names
+    of the variants; ``Dataset.genotypes.variants`` has their positions and alleles.
 
     Nothing is filtered: filter by frequency, missingness and linkage with PLINK before the import.
 
@@ -66,20 +70,30 @@ def import_genotypes(
     ----------
     source : str or path
         A .bed file with its .bim and .fam, a .pgen file with its .pvar (.pvar.zst, .bim) and .psam (.fam), of which the hard calls are
-        read, or a VCF Zarr store (.vcz, .zarr). A local path or a URL.
+        read, a VCF file (.vcf, .vcf.gz), of which the calls GT are read, or a VCF Zarr store (.vcz, .zarr). A local path or a URL.
     path : str or path
         Location of the new dataset.
     population : path, or sequence of texts
-        Population of each person: a .pop file with a line for each person, a table that names persons and populations (.csv, .tsv,
-        .txt, .fam, .psam), or the names themselves in the order of the persons. "" and "-" stand for unknown. By default the
-        .pop file next to the source, if there is one.
+        Population of each individual: a text file with a line for each (.pop, .labels or any other ending), a table that names individuals
+        and populations (.csv, .tsv, .fam, .psam, or a text with blanks or tabs between the fields), or the names themselves in the order
+        of the individuals. "" and "-" stand for unknown. By default the .pop file next to the source, if there is one.
     population_column, id_column : str
-        Columns of the table with the populations and the person ids; by default its second and first column.
+        Columns of the table with the populations and the individual ids. By default a column with a usual name such as "pop", the family of
+        a .fam file, or the only further one, and the column that holds most of the ids. Of a text without names they are numbers from
+        "1" on. ``note`` says which columns were taken; where several may be meant, an error lists them.
     empty_variants : {"error", "drop"}
-        Treatment of variants at which no person has a genotype. ``Dataset.genotypes.dropped_variants``
+        Treatment of variants at which no individual has a genotype. ``Dataset.genotypes.dropped_variants``
         counts dropped variants.
     multiallelic : {"error", "drop"}
         Treatment of variants with more than two alleles.
+    drop_invalid : bool
+        Drop all invalid variants: those of the two kinds, with symbolic alleles such as * and <DEL>, with haploid calls or calls of more
+        than two alleles, and with the name, position and alleles of others. Otherwise one error counts those of each kind.
+    chromosomes : text or sequence of texts
+        Chromosomes whose variants are taken: names and ranges, such as "1-22,X", or "all". By default all but the sex chromosomes and
+        mitochondria (X, Y, XY, MT, or 23 to 26).
+    keep_failing : bool
+        Take variants that fail a filter of a VCF file, a VCF Zarr store or a .pvar file, too. By default they are left out, with a note.
     memory_limit : int or str
         Limit of the memory for genotypes, such as "4GiB". With more, fewer and wider chunks are written.
     n_readers : int
@@ -89,7 +103,7 @@ def import_genotypes(
     progress : function
         Called with the steps done and their number.
     note : function
-        Called with sentences about the import, such as the number of dropped variants.
+        Called with sentences about the import, such as the number of dropped variants, or the column of the populations.
 
     Returns
     -------
@@ -99,7 +113,7 @@ def import_genotypes(
     Raises
     ------
     DataError
-        The file is damaged, person-major, or does not match the files next to it; a variant has no genotype or more than two alleles.
+        The file is damaged, person-major, or does not match the files next to it; variants are invalid.
     ParameterError
         The suffix names no format of genotypes; an invalid ``empty_variants``, ``multiallelic`` or ``memory_limit``.
     StoreError
@@ -122,14 +136,17 @@ def import_genotypes(
     limit = parse_bytes(memory_limit)
     file = open_genotypes(source)
     n, steps = len(file.labels), _Steps(progress, _STAGES * len(file.variants))
-    people = read_population(file, population, population_column, id_column)
+    people = read_population(file, population, population_column, id_column, note)
     counts = _count(file, steps)
-    kept, dropped = _select(file, counts, empty_variants, multiallelic)
+    empty = counts[:, _MISSING_CODE] == counts.sum(axis=1)
+    treatments = {EMPTY: empty_variants, MULTIALLELIC: multiallelic}
+    wanted = chromosomes.split(",") if isinstance(chromosomes, str) else chromosomes
+    rules = Rules(wanted, keep_failing, [kind for kind, treatment in treatments.items() if treatment == "drop"], drop_invalid)
+    kept = select_variants(file, empty, rules, note)
     variants = file.variants if len(kept) == len(counts) else file.variants.iloc[kept].reset_index(drop=True)
     labels, n_shared = variant_labels(file.name, variants)
-    for text in (*dropped, *([f"{n_shared} variants share names and are labelled chromosome:position:A1:A2"] if n_shared else [])):
-        if note is not None:
-            note(text)
+    if n_shared and note is not None:
+        note(f"{n_shared} variants share names and are labelled chromosome:position:A1:A2")
     plan = _Plan.of(n, len(kept), limit)
     with (
         dataset_writer(
@@ -149,7 +166,7 @@ def import_genotypes(
         _write(file, kept, array, plan, pool, steps)
         steps.begin(2)
         rows = _read_back(array, plan, pool, _statistics(counts[kept], n), steps)
-        write_variants(writer.group, variants)
+        write_variants(writer.group, variants, _frequencies(counts[kept]))
         writer.finish(
             rows,
             Participants(file.labels, genotypes=Genotypes(people, len(counts) - len(kept))),
@@ -196,7 +213,7 @@ class _Plan:
         fitting = limit // 2 // -(-n // 4)
         if fitting < min(m, TILE):
             least = 2 * TILE * -(-n // 4)
-            raise ParameterError(f"memory_limit is {limit} bytes, expected at least {least} for {n} persons; raise it")
+            raise ParameterError(f"memory_limit is {limit} bytes, expected at least {least} for {n} individuals; raise it")
         n_chunks = max(1, round(layout.chunk_rows * m / _CHUNK_ENTRIES))
         columns = m if n_chunks == 1 else -(-m // n_chunks // TILE) * TILE
         columns = columns if columns <= fitting else fitting // TILE * TILE
@@ -218,39 +235,12 @@ def _pieces(file: GenotypeFile, start: int, stop: int) -> "list[tuple[int, int]]
 
 
 def _count(file: GenotypeFile, steps: _Steps) -> NDArray[np.int64]:
-    """Count the persons with each code of a .bed file, for each variant (all variants, 4)."""
+    """Count the individuals with each code of a .bed file, for each variant (all variants, 4)."""
     counts = np.empty((len(file.variants), 4), np.int64)
     for start, stop in _pieces(file, 0, len(counts)):
         count_codes(file.read_packed(start, stop), len(file.labels), counts[start:stop])
         steps.add(stop - start)
     return counts
-
-
-def _select(
-    file: GenotypeFile, counts: NDArray[np.int64], empty_variants: Treatment, multiallelic: Treatment
-) -> tuple[NDArray[np.intp], list[str]]:
-    """Return the numbers of the variants to write, and sentences about those that are dropped."""
-    several = file.multiallelic
-    empty = (counts[:, _MISSING_CODE] == counts.sum(axis=1)) & ~several
-    sentences = []
-    for chosen, treatment, parameter, text in (
-        (several, multiallelic, "multiallelic", "more than two alleles"),
-        (empty, empty_variants, "empty_variants", "no genotype of any person"),
-    ):
-        numbers = np.flatnonzero(chosen)
-        if not numbers.size:
-            continue
-        names = ", ".join(repr(name) for name in file.variants["name"].iloc[numbers[:_SHOWN]])
-        names += f" and {numbers.size - _SHOWN} more" if numbers.size > _SHOWN else ""
-        if treatment == "error":
-            option = parameter.replace("_", "-")
-            remedy = f"remove them with PLINK, or pass {parameter}='drop' (--{option} drop)"
-            raise DataError(f"{file.name}: {numbers.size} variant(s) with {text} ({names}), expected none; {remedy}")
-        sentences.append(f"dropped {numbers.size} variant(s) with {text}: {names}")
-    kept = np.flatnonzero(~(several | empty))
-    if not kept.size:
-        raise DataError(f"{file.name} has no variants with two alleles and genotypes, expected at least one")
-    return kept, sentences
 
 
 def _write(file: GenotypeFile, kept: NDArray[np.intp], array: zarr.Array[Any], plan: _Plan, pool: TaskPool, steps: _Steps) -> None:
@@ -276,6 +266,14 @@ def _write(file: GenotypeFile, kept: NDArray[np.intp], array: zarr.Array[Any], p
             steps.share(1, (start + per_task * next(finished)) / len(kept))
 
         pool.run(write, tasks, receive)
+
+
+def _frequencies(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the frequency of A2 of each variant by the numbers of each code; NaN without any genotype."""
+    none, _, one, two = counts.T
+    with np.errstate(invalid="ignore"):
+        frequencies: NDArray[np.float64] = (one + 2 * two) / (2 * (none + one + two))
+    return frequencies
 
 
 def _statistics(counts: NDArray[np.int64], n: int) -> ColumnStatistics:

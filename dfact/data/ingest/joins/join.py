@@ -1,6 +1,6 @@
 """join_datasets: join several questionnaires with overlapping participants into one dataset."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -21,7 +21,7 @@ from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.storage.groups import attributes, ensure_absent, open_group
 from dfact.storage.location import parse_location, stem
 
@@ -41,6 +41,7 @@ def join_datasets(
     prefix: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Dataset:
     """Join the columns of several datasets, with rows matched by the participants' labels.
 
@@ -69,6 +70,13 @@ def join_datasets(
         Replace an existing dataset at ``path``.
     progress : function
         Called with (rows written, total rows).
+    note : function
+        Called with a sentence about the participants of each dataset: how many there are, and how many are in all and in no other.
+
+    Warns
+    -----
+    UserWarning
+        A dataset has no participant in common with the others, or labels that differ from those of others by case or spaces alone.
 
     Returns
     -------
@@ -112,6 +120,9 @@ def join_datasets(
         raise DataError(f"{found}, expected datasets without any; join the tables and import them with --replicate-weights")
     labels = _participants(inputs, how)
     positions = [input_.labels.get_indexer(labels) for input_ in inputs]
+    for sentence in _overlap(inputs, _participants(inputs, "outer") if how == "inner" else labels):
+        if note is not None:
+            note(sentence)
     named = [(input_.name, input_.dataset) for input_ in inputs]
     confounders, weights = join_confounders(named, positions, labels), join_weights(named, positions, labels)
     columns = _column_labels(inputs, prefix=prefix)
@@ -197,6 +208,29 @@ def _participants(inputs: list[_Input], how: How) -> "pd.Index[Any]":
         examples = "; ".join(f"{input_.name}: {', '.join(map(repr, input_.labels[:3]))}, …" for input_ in inputs)
         raise DataError(f"no participant is in all datasets, expected at least one; write labels the same way in each ({examples})")
     return labels.rename("row")
+
+
+def _overlap(inputs: list[_Input], labels: "pd.Index[Any]") -> Iterator[str]:
+    """Yield a sentence about the participants of each dataset, given all labels; warn of datasets without common participants."""
+    is_in = np.stack([input_.labels.get_indexer(labels) >= 0 for input_ in inputs])
+    n = is_in.sum(axis=0)
+    plain: dict[str, Any] = {}
+    lonely: dict[str, str] = {}
+    remedy = "write the labels the same way in all datasets"
+    for input_, own in zip(inputs, is_in, strict=True):
+        alone = labels[own & (n == 1)]
+        yield f"{input_.name}: {own.sum()} participants, {(n[own] == len(inputs)).sum()} of them in all datasets, {len(alone)} in no other"
+        texts = {label.strip().casefold(): label for label in alone if isinstance(label, str)}
+        alike = [(plain[text], label) for text, label in texts.items() if text in plain]
+        plain |= texts
+        if alike:
+            found = f"{len(alike)} participant(s) of {input_.name} have labels that differ from others by case or spaces alone"
+            warn(f"{found}, such as {alike[0][1]!r} and {alike[0][0]!r}; {remedy}")
+        elif len(alone) == own.sum():
+            lonely[input_.name] = ", ".join(map(repr, alone[:3])) + (", …" if len(alone) > 3 else "")
+    if lonely:
+        found = " and ".join(f"{name} ({shown})" for name, shown in lonely.items())
+        warn(f"no participant in common with other datasets: {found}; {remedy}")
 
 
 def _column_labels(inputs: list[_Input], *, prefix: bool) -> NDArray[Any]:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook
 from dfact.data.dictionaries.base import Dictionary
-from dfact.data.ingest.coding.answers import UNOPENED, AnswerCoding, code_text, sounds_like_no_answer
+from dfact.data.ingest.coding.answers import UNOPENED, AnswerCoding, code_text
+from dfact.data.ingest.coding.no_answer import sounds_like_no_answer
 from dfact.data.ingest.tables.event_table import EventTable, RowsOfTable, read_events
 from dfact.data.ingest.tables.stack import Events, Instances, Stack, find_instances, which_slice
 from dfact.data.readers.base import Table
@@ -77,12 +78,14 @@ class Arrangement:
         observed = self.of_items(statistics).observed
         return [item.name for item, n in zip(self.items.items, observed, strict=True) if n == 0] if observed.any() else []
 
-    def require_no_doubt(self, name: str, counts: Counts) -> None:
-        """Raise DataError on answers with codes that may or may not stand for no answer."""
+    def require_no_doubt(self, name: str, counts: Counts, far: Counts, others: Mapping[int, str]) -> None:
+        """Raise DataError on answers with codes that may or may not stand for no answer, given those that are ``far`` from the others."""
+        doubts = self.coding.doubts(counts)
+        doubts.update({key: n for key, n in far.items() if key not in doubts})
         if isinstance(self.table, EventTable):  # its columns are not those that a user names
-            self.items.require_no_doubt(name, self._by_item(counts))
+            self.items.require_no_doubt(name, self._by_item(doubts))
         else:
-            self.coding.require_no_doubt(name, counts)
+            self.coding.require_no_doubt(name, doubts, others)
 
     def codebook(self, counts: Counts, statistics: ColumnStatistics, source: str) -> Codebook:
         """Return the codebook of the items, given the counts and the statistics of the columns."""

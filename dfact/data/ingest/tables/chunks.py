@@ -109,7 +109,8 @@ def _chunk_tasks(spooled: Spooled, kept: NDArray[np.intp], stored: _Stored) -> I
 def _write_chunks(task: _Chunks) -> tuple[int, bytes]:
     """Write the chunks; return the number of rows and the digests of their runs."""
     scratch = open_store(task.stored.scratch)
-    array: Any = open_array(open_store(task.stored.target), path=VALUES, mode="r+", config=WRITE_EMPTY_CHUNKS)
+    opened: Any = open_array(open_store(task.stored.target), path=VALUES, mode="r+")
+    array = opened.with_config(WRITE_EMPTY_CHUNKS)  # opening an array that exists takes no configuration
     digests = RunDigests(array.shape[1:])
     start = task.start
     for rows in map(task.stored.arrange, _read_rows(task, task.stored.chunk_rows)):

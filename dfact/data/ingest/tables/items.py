@@ -46,9 +46,28 @@ def match_columns(table: Table, variables: Mapping[str, Variable], names: Sequen
         if not matching:
             raise unknown_column(table, name)
         matches |= dict.fromkeys(column for column in matching if not no_answers(variables.get(column)))
+    if not matches and names:
+        reasons = [f"{column!r} {reason}" for column in candidates if (reason := no_answers(variables.get(column)))]
+        raise DataError(f"{table.name}: items matches no column with answers: {', '.join(reasons[:_LISTED])}; name others (--items)")
     if not matches:
         raise ParameterError("items is empty, expected names or patterns such as 'Q*'")
     return list(matches)
+
+
+def join_parts(names: Sequence[str], columns: Collection[str]) -> list[str]:
+    """Return the names with those joined that are one column: the parts of a name with commas, at which a command line cuts it."""
+    known = {",".join(part.strip() for part in column.split(",")): column for column in columns if "," in column}
+    joined: list[str] = []
+    i = 0
+    while i < len(names):
+        stops = range(len(names) if known else i + 1, i, -1)
+        stop = next((stop for stop in stops if names[i] not in columns and ",".join(names[i:stop]).removeprefix("-") in known), i + 1)
+        text = ",".join(names[i:stop])
+        joined.append(
+            names[i] if stop == i + 1 and text.removeprefix("-") not in known else "-" * (text[:1] == "-") + known[text.removeprefix("-")]
+        )
+        i = stop
+    return joined
 
 
 def no_answers(variable: Variable | None) -> str:
@@ -68,6 +87,10 @@ def unknown_column(table: Table, name: str) -> DataError:
     if len(table.columns) == 1 and any(separator in table.columns[0] for separator in ",;|\t"):
         found = f"{table.name} has no column {name!r}: its entire header is one column, {table.columns[0][:80]!r}"
         return DataError(f"{found}; name the separator: delimiter= (--delimiter)")
+    header = next((i for i, cells in table.first_rows if name in cells), None)
+    if header is not None:
+        found = f"{table.name}: there is no column {name!r} in its header, but a cell of row {header}"
+        return DataError(f"{found}; if the column names stand there, say skip_rows={header - 1} (--skip-rows {header - 1})")
     close = difflib.get_close_matches(name, table.columns)
     listed = ", ".join(close or table.columns[:_LISTED]) + (", …" if not close and len(table.columns) > _LISTED else "")
     mismatch = "no column matches" if is_pattern(name, table.columns) else "there is no column"

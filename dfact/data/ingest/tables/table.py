@@ -16,21 +16,30 @@ from dfact.data.confounders import Kind, check_ranges
 from dfact.data.dataset import Dataset
 from dfact.data.dictionaries.base import Dictionary, describe
 from dfact.data.ingest.coding.answers import AnswerCoding
-from dfact.data.ingest.coding.forgotten_codes import warn_forgotten_codes
 from dfact.data.ingest.coding.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
+from dfact.data.ingest.coding.tick_boxes import warn_of_boxes
 from dfact.data.ingest.tables.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
 from dfact.data.ingest.tables.chunks import write_spooled
-from dfact.data.ingest.tables.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
-from dfact.data.ingest.tables.items import check_columns, infer_items, match_columns
+from dfact.data.ingest.tables.dictionary import (
+    default_id,
+    find_dictionary,
+    holds_labels,
+    reversed_by_keying,
+    with_forms,
+    with_labels_as_texts,
+)
+from dfact.data.ingest.tables.far_answers import far_answers
+from dfact.data.ingest.tables.items import check_columns, infer_items, join_parts, match_columns
 from dfact.data.ingest.tables.participants import ParticipantColumns, confounder_kinds, match_names
 from dfact.data.ingest.tables.spool import Progress, Spooled, spool
 from dfact.data.ingest.tables.stack import Stack
 from dfact.data.ingest.writing.storage_types import missing_code_for, storage_type
 from dfact.data.ingest.writing.tasks import TaskPool, open_pool
 from dfact.data.ingest.writing.writer import dataset_writer
-from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable, is_number
+from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable
 from dfact.data.readers.formats import TableSource, open_source, open_table
 from dfact.data.readers.frames import InputFrame
+from dfact.data.readers.number_marks import is_number
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, fill_limits, require_observed_columns, stored_limits
@@ -62,8 +71,9 @@ def import_table(
     recode: Mapping[str, Mapping[float, float]] | None = None,
     missing: Codes | Mapping[str, Codes] = (),
     not_missing: Mapping[str, Codes] | None = None,
+    empty_cells: float | str | Mapping[str, float | str] | None = None,
     default_missing: bool = True,
-    confounder_missing: Codes = (),
+    confounder_missing: Codes | Mapping[str, Codes] | None = (),
     confounder_ranges: Mapping[str, Range] | None = None,
     weight: str | None = None,
     replicate_weights: str | Sequence[str] = (),
@@ -81,7 +91,9 @@ def import_table(
     delimiter: str | None = None,
     encoding: str | None = None,
     decimal: str | None = None,
+    thousands: str | None = None,
     header_rows: int | None = None,
+    skip_rows: int | None = None,
     sheet: str | None = None,
     object: str | None = None,  # noqa: A002  # the name of the option, and of no use as a type here
     labels: str | PathLike[str] | None = None,
@@ -122,7 +134,8 @@ def import_table(
         The column with the participants' labels, which must be unique. By default that of UK Biobank or REDCap, if
         the columns are theirs.
     confounders : names, or dict from name to "categorical", "continuous" or None (inferred)
-        Columns of confounders. Text, and whole numbers with at most ten distinct values, are categorical by default.
+        Columns of confounders. Text, and whole numbers with at most ten distinct values, are categorical by default. Dates that are
+        declared continuous become years.
     levels : "a<b<c", list of texts, or dict from text to number; or dict from name or pattern to such levels
         The order of text answers, whose first level is 1. By default the order that the file declares.
     recode : dict from name or pattern to a dict from code to code
@@ -130,10 +143,14 @@ def import_table(
     missing : numbers or texts, or dict from name or pattern to such codes
         Codes for a missing answer, besides those that the file declares. Empty cells and NaN are always missing.
     not_missing : dict from name or pattern to codes
-        Codes that are answers, although the file declares them as missing, or their labels sound like no answer.
+        Codes of items, confounders and the weight that are answers, although the file declares them as missing, or their label, sign or
+        distance from the others suggests it.
+    empty_cells : number or text, or dict from name or pattern to such an answer
+        The answer that an empty cell is, such as 0 for boxes of which only those that are ticked have a 1; a text must be one of
+        the ``levels``. By default, empty cells are missing.
     default_missing : bool
         Whether texts such as NA, N/A, null and "." are missing, too.
-    confounder_missing : numbers or texts
+    confounder_missing : numbers or texts, or dict from name to such codes
         Codes for a missing value of a confounder.
     confounder_ranges : dict from name to pair of numbers
         Lowest and highest plausible value of confounders, which are then continuous; a value outside is missing, and
@@ -171,10 +188,10 @@ def import_table(
         total rows, "rows written").
     note : function
         Called with sentences about decisions that the import made.
-    delimiter, encoding, decimal : text
-        Separator of the cells, encoding and decimal mark of a text file.
-    header_rows : int
-        Number of lines with column names.
+    delimiter, encoding, decimal, thousands : text
+        Separator of the cells, encoding, decimal mark, and mark between thousands of a text file; "space" stands for all kinds of it.
+    header_rows, skip_rows : int
+        Number of lines with column names, and of lines above them, such as notes.
     sheet : name
         Sheet of a workbook.
     object : name
@@ -205,6 +222,7 @@ def import_table(
     Raises
     ------
     DataError
+        Codes that may stand for no answer, by their label, their sign or their distance from all others.
         An unknown column, text in place of a number, a value outside the valid range or infinite, an empty
         row or column, a row of the wrong length, a missing or duplicate id, an invalid weight; with the line in the file
         (the header is line 1), or the row of a parquet file, counted from 0.
@@ -212,11 +230,6 @@ def import_table(
         An invalid argument.
     StoreError
         ``source`` cannot be read; ``path`` exists, or cannot be written. No partial dataset is left.
-
-    Warns
-    -----
-    UserWarning
-        Usual codes of missing answers, such as 99, far from all other answers of an item without a declared range or levels.
 
     Examples
     --------
@@ -232,13 +245,21 @@ def import_table(
     ensure_absent(path, overwrite=overwrite)
     file = open_source(source)
     opened = open_table(
-        file, ReadOptions(delimiter, encoding, decimal, header_rows, sheet, object, None if labels is None else str(labels))
+        file,
+        ReadOptions(
+            delimiter, encoding, decimal, thousands, header_rows, skip_rows, sheet, object, None if labels is None else str(labels)
+        ),
     )
     kinds = confounder_kinds(confounders)
     ranges = check_ranges(confounder_ranges or {}, kinds)
     kinds |= dict.fromkeys(ranges, "continuous")
     before = file.signature()
-    user_rules = Statements(levels, recode, missing, not_missing, default_missing, reverse, valid_range, unlabelled)
+    of_people = {*kinds, weight}
+    kept = {name: codes for name, codes in (not_missing or {}).items() if name in of_people}
+    not_missing = {name: codes for name, codes in (not_missing or {}).items() if name not in of_people}
+    user_rules = Statements(
+        levels, recode, missing, not_missing, default_missing, reverse, valid_range, unlabelled, empty_cells, opened.marks
+    )
     description = find_dictionary(opened, dictionary, codings)
     id_column = default_id(opened, description, kinds) if id_column is None else id_column
     replicates = match_names(opened.columns, replicate_weights, "replicate weights")
@@ -247,30 +268,34 @@ def import_table(
         kinds=kinds,
         ranges=ranges,
         missing=confounder_missing,
+        answers=kept,
         default_missing=default_missing,
         weight=weight,
         replicates=replicates,
         method=replicate_method,
         fay=fay,
         scales=replicate_scales,
-        decimal=decimal or ".",
+        marks=opened.marks,
     )
     described = _DescribedTable(
         opened, description, people.names, user_rules, third_mode, event, None if instance is None else str(instance)
     )
-    arranged, unanswered = described.arrange(items), []
+    unanswered: list[str] = []
     with scratch_store(path) as scratch, open_pool(executor, n_readers, scratch) as pool:
+        arranged = described.arrange(items)
         rows = _spool(arranged, empty_rows, pool, progress)
         if items is None and (unanswered := arranged.unanswered(rows.statistics)):
+            answered = [item.name for item in arranged.items.items if item.name not in unanswered]
             with warnings.catch_warnings(action="ignore"):  # the first arrangement has warned
-                arranged = described.arrange([item.name for item in arranged.items.items if item.name not in unanswered])
+                arranged = described.arrange(answered)
             rows = _spool(arranged, empty_rows, pool, progress)
         table = arranged.table
         require_unchanged(file, before)
-        arranged.require_no_doubt(table.name, rows.counts)
+        arranged.require_no_doubt(table.name, rows.counts, *far_answers(rows, arranged.coding, scratch))
         arranged = arranged.with_answers(rows.statistics)
         statistics = arranged.of_items(rows.statistics)
         require_observed_columns(table.name, arranged.labels, statistics.observed)
+        warn_of_boxes(table.name, arranged.items, statistics)
         if note is not None:
             for remark in [*opened.notes, *rows.remarks(table.name)]:  # of the file, not of its arrangement
                 note(remark)
@@ -298,7 +323,7 @@ def import_table(
                 codebook=arranged.codebook(rows.counts, rows.statistics, f"{table.name}, {table.format}"),
             )
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
-    return warn_forgotten_codes(open_dataset(path), arranged.items.items)
+    return open_dataset(path)
 
 
 def _spool(arranged: Arrangement, empty_rows: EmptyRows, pool: TaskPool, progress: Progress | None) -> Spooled:
@@ -306,7 +331,7 @@ def _spool(arranged: Arrangement, empty_rows: EmptyRows, pool: TaskPool, progres
     try:
         return spool(arranged.table, arranged.coding, empty_rows, pool, progress)
     except TextInNumbersError as error:
-        raise _text_answers(arranged.table, error) from error
+        raise _text_answers(arranged.table, [item.name for item in arranged.coding.items], error) from error
 
 
 def require_unchanged(source: Input | InputFrame, before: Signature | tuple[Signature, ...]) -> None:
@@ -331,7 +356,9 @@ class _DescribedTable:
     @cached_property
     def variables(self) -> Mapping[str, Variable]:
         """Variables of the table, as its file and its dictionary describe them."""
-        return describe(self.table.variables, self.dictionary, self.table.columns)
+        variables = describe(self.table.variables, self.dictionary, self.table.columns)
+        has_labels = self.dictionary is not None and holds_labels(self.table, variables)
+        return {name: with_labels_as_texts(each) for name, each in variables.items()} if has_labels else variables
 
     def arrange(self, items: str | Sequence[str] | None) -> Arrangement:
         """Return these items, by default all, and their coding, at one event or instance, or at all of them as a mode."""
@@ -350,8 +377,8 @@ class _DescribedTable:
             default = None if dictionary is None else dictionary.default_items(table.columns)
             names = [name for name in default or () if name not in text_columns] or infer_items(table, self.variables, text_columns)
         else:
-            given = [items] if isinstance(items, str) else list(items)
             known = set(table.columns)
+            given = join_parts([items] if isinstance(items, str) else list(items), known)
             if dictionary is not None:
                 given = [column for name in given for column in ((name not in known and dictionary.expand(name, table.columns)) or [name])]
             turned = [name[1:] for name in given if name not in known and name[:1] == "-" and name[1:] in known]
@@ -396,11 +423,13 @@ def _levels_text(coding: AnswerCoding) -> str:
     return f", a battery with the levels {' < '.join(label for _, label in first)}" if same else ""
 
 
-def _text_answers(table: Table, error: TextInNumbersError) -> DataError:
+def _text_answers(table: Table, items: Sequence[str], error: TextInNumbersError) -> DataError:
     """Return the error for text in a column of numbers; where most cells are a few texts, they are answers without a known order."""
-    counts = count_texts(table, error.column)
-    n_texts = sum(count for text, count in counts.items() if not is_number(text))
-    return unordered_texts(table, error.column) if 2 * n_texts > counts.total() and len(counts) <= _MAX_LEVELS else error
+    counts = count_texts(table, items if error.column in items else [error.column])
+    texts = counts[error.column]
+    n_texts = sum(count for text, count in texts.items() if not is_number(text))
+    alike = [name for name, others in counts.items() if {*others} == {*texts}]
+    return unordered_texts(table, error.column, alike) if 2 * n_texts > texts.total() and len(texts) <= _MAX_LEVELS else error
 
 
 _MAX_LEVELS = 50

@@ -1,6 +1,7 @@
 """Zarr stores of Dask, xarray and other programs, in Zarr format 2 or 3."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ def _open(folder: InputFolder, options: ReadOptions) -> LabelledArray:
         return _read(folder.name, opened, arrays)
     if isinstance(stored := opened.attrs.get(ATTRIBUTE), dict):
         raise DataError(f"{folder.name} holds a dfact {stored.get('kind')}, expected an array of another program; pass a dataset as it is")
+    if opened.attrs.get("encoding-type") == "anndata":
+        return _read_anndata(folder.name, opened, options.object or "X")
     shapes = {name: array.shape for name, array in arrays.items() if array.dtype.kind in "biuf"}
     tables = {name: shape for name, shape in shapes.items() if len(shape) > 1}
     wanted = options.object
@@ -47,6 +50,20 @@ def _members(group: zarr.Group) -> dict[str, zarr.Array[Any]]:
         warnings.filterwarnings("ignore", "(?s).*not recognized as a component", ZarrUserWarning)  # files of other programs
         names = sorted(group.array_keys())
     return {name: array for name in names if isinstance(array := member(group, name), zarr.Array)}
+
+
+def _read_anndata(file: str, group: zarr.Group, name: str) -> LabelledArray:
+    """Read a dense array of AnnData, such as layers/counts, with the names of its observations and variables."""
+    with read_errors(file), invalid_chunks_as_errors():
+        stored = group.get(name)
+        axes = [found for axis in ("obs", "var") if isinstance(found := group.get(axis), zarr.Group)]
+        named = [axis.get(str(axis.attrs.get("_index", "_index"))) for axis in axes]
+    if not isinstance(stored, zarr.Array):
+        held = "nothing" if stored is None else str(stored.attrs.get("encoding-type", "a group")).replace("_", " ")
+        raise DataError(f"{file} is an AnnData store and holds {held} as {name!r}, expected a dense array; save it as .h5ad: write_h5ad")
+    pairs = zip(named, stored.shape, strict=False)
+    labels = tuple(_labels(each if isinstance(each, zarr.Array) else None, size) for each, size in pairs)
+    return replace(_read(f"{name} of {file}", stored, {}), labels=labels)
 
 
 def _read(name: str, array: zarr.Array[Any], arrays: dict[str, zarr.Array[Any]]) -> LabelledArray:

@@ -13,6 +13,7 @@ from dfact.data.readers.base import Format, ReadOptions, Table, TablePart, Varia
 from dfact.data.readers.columnar.columns import (
     describe_columns,
     rows_per_batch,
+    without_views,
 )
 from dfact.errors import DataError, DfactError, StoreError
 from dfact.storage.input_files import InputFile
@@ -106,7 +107,7 @@ def _read_batches(file: InputFile, names: Sequence[str], numbers: range | None =
             numbers = range(n_batches)
         for batch in reader if n_batches is None else map(reader.get_batch, numbers or ()):
             batch.validate(full=True)  # Arrow trusts the offsets in a file
-            yield batch
+            yield without_views(batch)
 
 
 def _open(file: InputFile, _: ReadOptions) -> Table:

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dfact.data.readers.base import Table, TablePart, TextInNumbersError, Variable, is_number
+from dfact.data.readers.base import Table, TablePart, TextInNumbersError, Variable
+from dfact.data.readers.number_marks import is_number
+from dfact.data.sources.frames import is_enum
 from dfact.errors import DataError
 
 BATCH_ENTRIES = 3 << 18
@@ -47,8 +49,8 @@ def read_cells(part: TablePart, numbers: Sequence[str], texts: Sequence[str], mi
         if not n_read:
             _check_types(part.name, rows.schema, n)
         position = partial(_position, part, n_read)
-        for j in range(rows.num_columns):
-            _check_text(rows.column(j), rows.schema.names[j], position)
+        for name, values in zip(rows.schema.names, rows.columns, strict=True):  # each access to the names lists them all
+            _check_text(values, name, position)
         chosen = rows.select(list(range(n)))
         tagged = {each.name: tags for each in chosen.schema if (tags := _tags(each))}
         if not all(map(_is_plain, chosen.schema.types)):
@@ -113,9 +115,20 @@ def ordered_categories(schema: pa.Schema) -> dict[str, bool]:
                 declared[column["field_name"]] = bool(column["metadata"]["ordered"])
     except (ValueError, KeyError, TypeError, AttributeError):  # another program's metadata under this name
         declared = {}
-    types = zip(schema.names, schema.types, strict=True)
-    declared |= {name: declared.get(name, False) or kind.ordered for name, kind in types if pa.types.is_dictionary(kind)}
-    return {name: ordered for name, ordered in declared.items() if kind_of(schema.field(name).type) == "text"}
+    fields = {each.name: each for each in schema}
+    dictionaries = {name: each for name, each in fields.items() if pa.types.is_dictionary(each.type)}
+    declared |= {name: declared.get(name, False) or each.type.ordered or is_enum(each) for name, each in dictionaries.items()}
+    return {name: ordered for name, ordered in declared.items() if kind_of(fields[name].type) == "text"}
+
+
+def without_views(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows with dictionaries of strings in place of those of string views, for which Arrow lacks functions."""
+    for j, each in enumerate(rows.schema):
+        if pa.types.is_dictionary(each.type) and pa.types.is_string_view(each.type.value_type):
+            values = rows.column(j)
+            texts = pa.DictionaryArray.from_arrays(values.indices, values.dictionary.cast(pa.string()), ordered=each.type.ordered)
+            rows = rows.set_column(j, each.with_type(texts.type), texts)
+    return rows
 
 
 class Categories:

@@ -1,8 +1,9 @@
-"""The contract of files with genotypes: packed variants, the persons, and the tables next to them."""
+"""The contract of files with genotypes: packed variants, the individuals, and the tables next to them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ _PACKED_CODES[:3] = 0, 2, 3
 
 
 class GenotypeFile(ABC):
-    """Genotypes of persons at variants, in the order of the variants."""
+    """Genotypes of individuals at variants, in the order of the variants."""
 
     name: str
     """Name in messages."""
@@ -31,7 +32,7 @@ class GenotypeFile(ABC):
     persons: NDArray[np.object_]
     """Person ids."""
     labels: NDArray[np.object_]
-    """Unique labels of the persons: their ids, or family and person id."""
+    """Unique labels of the individuals: their ids, or family and individual id."""
     file: InputFile | None = None
     """The file, where it is one; a file of populations may lie next to it."""
 
@@ -40,13 +41,26 @@ class GenotypeFile(ABC):
         """Whether each variant has more than two alleles."""
         return np.zeros(len(self.variants), np.bool_)
 
+    @property
+    def failing(self) -> NDArray[np.bool_]:
+        """Whether each variant fails a filter of the file."""
+        return np.zeros(len(self.variants), np.bool_)
+
+    @cached_property
+    def irregular(self) -> dict[int, tuple[int, str]]:
+        """Variants with calls that do not have two alleles, among those that have been read: the kind of the first, and its individual.
+
+        The kinds are those of :mod:`dfact.kernels.genotypes`. Such calls are read as missing.
+        """
+        return {}
+
     @abstractmethod
     def read_packed(self, start: int, stop: int) -> NDArray[np.uint8]:
         """Return the variants start to stop, packed as in :mod:`dfact.kernels.genotypes`; those with more alleles hold any codes."""
 
 
 def pack(genotypes: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-    """Pack genotypes (variants, persons), which are 0, 1, 2 or 9 = missing."""
+    """Pack genotypes (variants, individuals), which are 0, 1, 2 or 9 = missing."""
     m, n = genotypes.shape
     codes = np.zeros((m, -(-n // 4) * 4), np.uint8)
     codes[:, :n] = _PACKED_CODES[genotypes]
@@ -56,26 +70,28 @@ def pack(genotypes: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
 
 
 def person_labels(file: str, families: NDArray[np.object_] | None, persons: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Return unique labels: the person ids if they are unique, else family_person, as PLINK writes them.
+    """Return unique labels: the individual ids if they are unique, else family_person, as PLINK writes them.
 
     Raises
     ------
     DataError
-        Two persons have the same ids.
+        Two individuals have the same ids.
     """
     labels = persons
     if families is not None and pd.Series(persons).duplicated().any():
         labels = np.array([f"{family}_{person}" for family, person in zip(families, persons, strict=True)], dtype=object)
     repeated = np.flatnonzero(pd.Series(labels).duplicated())
     if repeated.size:
-        raise DataError(f"{file} holds the person {labels[repeated[0]]!r} twice, expected distinct persons; remove or rename one of them")
+        found = f"{file} holds the individual {labels[repeated[0]]!r} twice, expected distinct individuals"
+        raise DataError(f"{found}; remove or rename one of them")
     return labels
 
 
 def sibling(file: InputFile, suffixes: Sequence[str], required: bool = True) -> InputFile | None:
     """Find the first existing file with the name of ``file`` and another suffix; raise StoreError if there is none."""
     location, name = str(file.location), file.name
-    stem = location[: len(location) - len(name)] + name.rpartition(".")[0]
+    name = name.removesuffix(".gz").removesuffix(".bgz")
+    stem = location[: len(location) - len(file.name)] + name.rpartition(".")[0]
     for suffix in suffixes:
         try:
             return open_input_file(stem + suffix)
@@ -153,11 +169,11 @@ def _read_header(stream: Any) -> tuple[list[str] | None, int]:
             return None, skipped
 
 
-def parse_numbers(file: str, texts: "pd.Series[Any]", column: str, *, whole: bool, first_line: int = 1) -> NDArray[Any]:
-    """Return a column as numbers; raise DataError with the line of the first text that is none."""
+def parse_numbers(file: str, texts: "pd.Series[Any]", column: str, *, whole: bool, first_line: int = 1, what: str = "line") -> NDArray[Any]:
+    """Return a column as numbers; raise DataError with the line (``what``) of the first text that is none."""
     pattern = r"[-+]?\d{1,18}" if whole else r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?"
     invalid = np.flatnonzero(~texts.str.fullmatch(pattern).to_numpy(bool))
     if invalid.size:
         found, kind = texts.iloc[int(invalid[0])], "whole number" if whole else "number"
-        raise DataError(f"line {first_line + int(invalid[0])} of {file}: the {column} is {found!r}, expected a {kind}; correct it")
+        raise DataError(f"{what} {first_line + int(invalid[0])} of {file}: the {column} is {found!r}, expected a {kind}; correct it")
     return texts.to_numpy(object).astype(np.int64 if whole else np.float64)

@@ -31,7 +31,7 @@ class BedFile(GenotypeFile):
         self._row_bytes = -(-len(self.labels) // 4)
         size, expected = file.signature()[0], _HEADER_BYTES + len(self.variants) * self._row_bytes
         if size != expected:
-            counts = f"{len(self.labels)} persons of the .fam file and {len(self.variants)} variants of the .bim file"
+            counts = f"{len(self.labels)} individuals of the .fam file and {len(self.variants)} variants of the .bim file"
             said = "is truncated, or belongs to other files" if size < expected else "belongs to other .bim and .fam files"
             raise DataError(f"{self.name} has {size} bytes, expected {expected} for the {counts}; it {said}: export the three files again")
 
@@ -65,6 +65,9 @@ class PgenFile(GenotypeFile):
         self.labels, self.persons = _read_persons(sibling(file, (".psam", ".fam")))
         beside = sibling(file, (".pvar", ".pvar.zst", ".bim"))
         self.variants = _read_bim(beside) if beside is not None and beside.name.endswith(".bim") else _read_pvar(beside)
+        self._failing = np.zeros(len(self.variants), np.bool_)
+        if "FILTER" in self.variants:
+            self._failing = ~self.variants.pop("FILTER").isin(("PASS", ".", "")).to_numpy(bool)
         alleles = 2 + self.variants["A1"].str.count(",").to_numpy(np.intp)
         self._multiallelic = alleles > 2
         offsets = np.concatenate([[0], np.cumsum(alleles)]).astype(np.uintp)
@@ -77,6 +80,10 @@ class PgenFile(GenotypeFile):
     def multiallelic(self) -> NDArray[np.bool_]:
         return self._multiallelic
 
+    @property
+    def failing(self) -> NDArray[np.bool_]:
+        return self._failing
+
     def read_packed(self, start: int, stop: int) -> NDArray[np.uint8]:
         counts = np.empty((stop - start, len(self.labels)), np.int8)
         with file_errors(f"{self.name}, variants {start} to {stop},", "PLINK 2"):
@@ -86,9 +93,9 @@ class PgenFile(GenotypeFile):
 
 
 def _read_persons(file: InputFile | None) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
-    """Return the labels and the ids of the persons in a .fam or .psam file."""
+    """Return the labels and the ids of the individuals in a .fam or .psam file."""
     assert file is not None
-    table = read_fields(file, FAM_COLUMNS, "a list of persons").rename(columns={"FID": "family", "IID": "person"})
+    table = read_fields(file, FAM_COLUMNS, "a list of individuals").rename(columns={"FID": "family", "IID": "person"})
     if "person" not in table:
         raise DataError(f"{file.name} has the columns {', '.join(map(str, table))}, expected IID among them; export it again")
     persons = table["person"].to_numpy(object)
@@ -105,14 +112,17 @@ def _read_bim(file: InputFile | None) -> pd.DataFrame:
 
 def _read_pvar(file: InputFile | None) -> pd.DataFrame:
     assert file is not None
-    table = read_fields(file, None, "a list of variants", (*_PVAR_COLUMNS, "CM"))
+    table = read_fields(file, None, "a list of variants", (*_PVAR_COLUMNS, "CM", "FILTER"))
     lacking = [name for name in _PVAR_COLUMNS if name not in table]
     if lacking:
         raise DataError(f"{file.name} has the columns {', '.join(map(str, table))}, expected {', '.join(lacking)} too; export it again")
-    kept = table[list(_PVAR_COLUMNS)].rename(columns=_PVAR_COLUMNS)
+    further = [name for name in ("FILTER",) if name in table]
+    kept = table[[*_PVAR_COLUMNS, *further]].rename(columns=_PVAR_COLUMNS)
     position = parse_numbers(file.name, kept["position"], "position", whole=True)
     distances = table["CM"] if "CM" in table else pd.Series(["0"] * len(table), dtype=object)
-    return kept.assign(cM=parse_numbers(file.name, distances, "genetic position", whole=False), position=position)[list(_BIM_COLUMNS)]
+    return kept.assign(cM=parse_numbers(file.name, distances, "genetic position", whole=False), position=position)[
+        [*_BIM_COLUMNS, *further]
+    ]
 
 
 _SIGNATURES = ((0, _SIGNATURE),)

@@ -12,16 +12,18 @@ from dfact.data.readers.base import Format
 from dfact.data.readers.genetics.genotypes import GenotypeFile, pack, person_labels
 from dfact.data.readers.zarr_input import check_codecs, invalid_chunks_as_errors, open_input_store
 from dfact.errors import DataError
-from dfact.kernels.genotypes import MISSING
+from dfact.kernels.genotypes import HAPLOID, MISSING, POLYPLOID
 from dfact.storage.arrays import member, read_errors
 from dfact.storage.input_files import InputFolder
 
 _GENOTYPES = "call_genotype"
 _REQUIRED = (_GENOTYPES, "sample_id", "variant_contig", "contig_id", "variant_position", "variant_allele")
+_FILTERS = ("variant_filter", "filter_id")
 _NO_ALLELE = ("", ".")
-_HAPLOID = -2  # fills the second allele of a haploid call
+_NO_CALL = -2  # fills the alleles that calls of fewer alleles lack
+_MAX_PLOIDY = 64
 _READ_ENTRIES = 1 << 24
-_MAX_CHUNKS = 1 << 17  # of an array that describes variants or persons: a damaged shape has chunks without end, none of which exist
+_MAX_CHUNKS = 1 << 17  # of an array that describes variants or individuals: a damaged shape has chunks without end, none of which exist
 _MAX_ALLELES, _MAX_CONTIGS = 1 << 12, 1 << 22
 
 
@@ -32,7 +34,7 @@ class VCFZarr(GenotypeFile):
         self.name = folder.name
         with read_errors(str(folder)), invalid_chunks_as_errors():
             group = zarr.open_group(open_input_store(folder.location), mode="r")
-            found = {name: member(group, name) for name in (*_REQUIRED, "variant_id")}
+            found = {name: member(group, name) for name in (*_REQUIRED, "variant_id", *_FILTERS)}
         arrays = {name: check_codecs(self.name, each) for name, each in found.items() if isinstance(each, zarr.Array)}
         lacking = [name for name in _REQUIRED if name not in arrays]
         if lacking:
@@ -44,12 +46,26 @@ class VCFZarr(GenotypeFile):
                 f"{self.name}: {_GENOTYPES!r} is {self._calls.dtype} {self._calls.shape}, expected whole numbers of shape "
                 f"({m}, {n}, 2); convert the VCF file again"
             )
-        if self._calls.shape[2] != 2:
-            raise DataError(f"{self.name} holds {self._calls.shape[2]} alleles of a person, expected 2; leave out other variants")
+        if not 0 < self._calls.shape[2] <= _MAX_PLOIDY:
+            raise DataError(f"{self.name} holds {self._calls.shape[2]} alleles of a call, expected 1 to {_MAX_PLOIDY}; convert it again")
         _check_shapes(self.name, arrays, m)
         self.persons = _texts(arrays["sample_id"])
         self.labels = person_labels(self.name, None, self.persons)
         self._read_variants(arrays, m)
+        self._failing = self._read_filters(arrays, m)
+
+    def _read_filters(self, arrays: dict[str, Any], m: int) -> NDArray[np.bool_]:
+        """Return whether each variant fails a filter; none does where the store has no filters."""
+        if any(name not in arrays for name in _FILTERS):
+            return np.zeros(m, np.bool_)
+        names = _texts(arrays["filter_id"])
+        if arrays["variant_filter"].shape != (m, len(names)) or arrays["variant_filter"].dtype.kind != "b":
+            raise DataError(
+                f"{self.name}: 'variant_filter' is {arrays['variant_filter'].shape}, expected ({m}, {len(names)}); convert it again"
+            )
+        with read_errors(f"the filters of {self.name}"):
+            applied = np.asarray(arrays["variant_filter"][:])
+        return np.asarray(applied[:, ~np.isin(names, "PASS")].any(axis=1), np.bool_)
 
     def _read_variants(self, arrays: dict[str, Any], m: int) -> None:
         alleles, contigs = _texts(arrays["variant_allele"]), _texts(arrays["contig_id"])
@@ -73,6 +89,10 @@ class VCFZarr(GenotypeFile):
     def multiallelic(self) -> NDArray[np.bool_]:
         return self._multiallelic
 
+    @property
+    def failing(self) -> NDArray[np.bool_]:
+        return self._failing
+
     def read_packed(self, start: int, stop: int) -> NDArray[np.uint8]:
         step = max(1, _READ_ENTRIES // (2 * len(self.labels)))
         step = max(step // self._calls.chunks[0], 1) * self._calls.chunks[0]
@@ -82,22 +102,24 @@ class VCFZarr(GenotypeFile):
     def _read(self, start: int, stop: int) -> NDArray[np.uint8]:
         with read_errors(f"variants {start} to {stop} of {self.name}"):
             calls = np.asarray(self._calls[start:stop])
-        missing = (calls < 0).any(axis=2)
-        regular = ~self._multiallelic[start:stop]
-        for found, text, remedy in (
-            (missing & (calls[:, :, 1] == _HAPLOID) & (calls[:, :, 0] >= 0), "a haploid call", "leave out such chromosomes"),
-            ((calls > 1).any(axis=2), "an allele that its list of alleles lacks", "convert the VCF file again"),
-        ):
-            j, i = np.nonzero(found & regular[:, None])
-            if j.size:
-                label, person = self.variants["name"].iloc[start + int(j[0])], self.labels[i[0]]
-                raise DataError(f"{self.name}: the variant {label!r} has {text} of {person!r}, expected two alleles 0 or 1; {remedy}")
-        return pack(np.where(missing, MISSING, (calls == 0).sum(axis=2)))
+        alleles, regular = (calls != _NO_CALL).sum(axis=2), ~self._multiallelic[start:stop]
+        missing = ((calls < 0) & (calls != _NO_CALL)).any(axis=2) | (alleles == 0)
+        unlisted = (calls > 1).any(axis=2) & regular[:, None]
+        if unlisted.any():
+            j, i = (int(numbers[0]) for numbers in np.nonzero(unlisted))
+            label, person = self.variants["name"].iloc[start + j], self.labels[i]
+            found = f"the variant {label!r} has an allele of {person!r} that its list of alleles lacks"
+            raise DataError(f"{self.name}: {found}, expected 0 or 1; convert the VCF file again")
+        haploid, polyploid = (alleles == 1) & ~missing, alleles > 2
+        for kind, found_calls in ((HAPLOID, haploid), (POLYPLOID, polyploid)):
+            for j in np.flatnonzero(found_calls.any(axis=1) & regular).tolist():
+                self.irregular.setdefault(start + j, (kind, str(self.labels[found_calls[j].argmax()])))
+        return pack(np.where(missing | haploid | polyploid, MISSING, (calls == 0).sum(axis=2)))
 
 
 def _check_shapes(name: str, arrays: dict[str, zarr.Array[Any]], m: int) -> None:
     """Raise DataError if the arrays that describe the variants differ in length, or if an array is too large to be a description."""
-    described = {key: array for key, array in arrays.items() if key != _GENOTYPES}
+    described = {key: array for key, array in arrays.items() if key not in (_GENOTYPES, "variant_filter")}
     lengths = {described[key].shape[:1] for key in ("variant_contig", "variant_allele", "variant_id") if key in described}
     if lengths != {(m,)} or any(array.ndim != 1 + (key == "variant_allele") for key, array in described.items()):
         raise DataError(f"{name}: the arrays of the variants differ in length, expected {m}; convert the VCF file again")

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dfact.data.readers.arrays.array_files import require_stored
-from dfact.data.readers.base import MissingCodes, Table, TablePart, Variable
+from dfact.data.readers.base import MissingCodes, Table, TablePart, Variable, describe_text
 from dfact.data.readers.columnar.columns import with_tags
 from dfact.data.readers.isolation.parsers import Parser, parse_rows
 from dfact.errors import DataError
@@ -233,16 +233,19 @@ def _describe(dictionary: Any, name: str, labels: Mapping[float | str, str], is_
     is_text = dictionary.readstat_variable_types[name] == "string"
     measure = dictionary.variable_measure.get(name)
     missing = _missing_codes(dictionary.missing_ranges.get(name, []))
+    measured = measure if measure in ("nominal", "ordinal", "scale") else None
+    wording = dictionary.column_names_to_labels.get(name) or ""
     keys = {key: label for key, label in labels.items() if isinstance(key, str)}
+    if is_text:
+        return describe_text(name, wording, {key.strip(): label for key, label in keys.items()}, missing, measure=measured)
     return Variable(
         name,
-        type="text" if is_text else "date" if is_date else "number",
-        wording=dictionary.column_names_to_labels.get(name) or "",
+        type="date" if is_date else "number",
+        wording=wording,
         labels={float(key): label for key, label in labels.items() if not isinstance(key, str)},
-        categories=tuple(text for text in keys if text not in missing.values) if is_text else (),
         missing=missing,
-        tags={} if is_text else keys,
-        measure=measure if measure in ("nominal", "ordinal", "scale") else None,
+        tags=keys,
+        measure=measured,
     )
 
 

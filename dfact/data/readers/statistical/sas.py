@@ -106,6 +106,8 @@ class _Member:
     offset: int
     row_length: int
     n_rows: int
+    fault: str = ""
+    """Reason why this one cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +138,16 @@ def _open_transport(file: InputFile, options: ReadOptions) -> StatisticalTable:
     if options.object is not None and options.object not in names:
         raise ParameterError(f"object is {options.object!r}, expected one of {', '.join(names)}, the datasets of {file.name}")
     if options.object is None and len(members) > 1:
-        raise ParameterError(f"{file.name} holds {len(members)} datasets ({', '.join(names)}), expected one; choose one with object=")
+        raise ParameterError(
+            f"{file.name} holds {len(members)} datasets ({', '.join(names)}), expected one; choose one with object= (--object)"
+        )
     member = members[0 if options.object is None else names.index(options.object)]
+    if member.fault:
+        raise _damaged(file, f"the dataset {member.name} {member.fault}" if len(members) > 1 else f"its dataset {member.fault}")
+    if not member.row_length:
+        raise DataError(
+            f"{file.name}: the dataset {member.name} is empty, expected columns and rows; choose another one with object= (--object)"
+        )
     source = _TransportFile(file, "xport", "SAS transport", options.encoding, declares_length=False, member=member)
     dictionary = source.dictionary()
     labels = _labels_by_column(dictionary, options)
@@ -156,19 +166,22 @@ def _members(stream: BinaryIO, file: InputFile) -> Iterator[_Member]:
         member, _, description, _, columns = (stream.read(_RECORD) for _ in range(5))
         if not columns.startswith(_HEADER + b"NAM") or not member[74:78].isdigit() or not columns[53:58].isdigit():
             raise _damaged(file, f"the dataset at byte {start} does not describe its columns")
+        name = description[8 : 40 if b"V8" in columns else 16].split(b"\0")[0].decode("ascii", "replace").strip()
         width, n_columns = int(member[74:78]), int(columns[53:58])
         records = stream.read(n_columns * width)
         offset = next((at + _RECORD for at in _find_headers(stream, b"OBS", start + 5 * _RECORD) if at < stop), None)
-        if width < _SHORTEST_COLUMN or len(records) < n_columns * width or offset is None:
-            raise _damaged(file, f"it ends before the rows of its {n_columns} columns")
-        row_length = sum(int.from_bytes(records[i + 4 : i + 6]) for i in range(0, n_columns * width, width))
-        if row_length == 0:
-            raise _damaged(file, "its rows have no bytes")
-        stream.seek(start)
-        header = stream.read(offset - start)
-        n_rows = _count_rows(stream, file, header[-_RECORD:], offset, stop, row_length)
-        name = description[8 : 40 if b"V8" in columns else 16].split(b"\0")[0].decode("ascii", "replace").strip()
-        yield _Member(name, library + header, offset, row_length, n_rows)
+        row_length = sum(int.from_bytes(records[i + 4 : i + 6]) for i in range(0, n_columns * width, width or 1))
+        if n_columns == 0:
+            yield _Member(name, b"", start, 0, 0)
+        elif width < _SHORTEST_COLUMN or len(records) < n_columns * width or offset is None:
+            yield _Member(name, b"", start, 0, 0, f"ends before the rows of its {n_columns} columns")
+        elif row_length == 0:
+            yield _Member(name, b"", start, 0, 0, "has rows without bytes")
+        else:
+            stream.seek(start)
+            header = stream.read(offset - start)
+            n_rows, fault = _count_rows(stream, header[-_RECORD:], offset, stop, row_length)
+            yield _Member(name, library + header, offset, row_length, n_rows, fault)
 
 
 def _find_headers(stream: BinaryIO, kind: bytes, start: int = 0) -> Iterator[int]:
@@ -188,23 +201,26 @@ def _find_headers(stream: BinaryIO, kind: bytes, start: int = 0) -> Iterator[int
         position += block
 
 
-def _count_rows(stream: BinaryIO, file: InputFile, header: bytes, start: int, stop: int, row_length: int) -> int:
-    """Count the rows; version 8 declares them, version 5 pads the last record with spaces, which may look like rows of text."""
+def _count_rows(stream: BinaryIO, header: bytes, start: int, stop: int, row_length: int) -> tuple[int, str]:
+    """Return the number of rows, and what is wrong with them, "" for nothing.
+
+    Version 8 declares them, version 5 pads the last record with spaces, which may look like rows of text.
+    """
     n_rows, rest = divmod(stop - start, row_length)
     declared = header[48:63].strip()
     if b"OBSV8" in header and declared.isdigit() and int(declared):
         if int(declared) > n_rows:
-            raise _damaged(file, f"it declares {int(declared)} rows and holds {n_rows}")
-        return int(declared)
+            return n_rows, f"declares {int(declared)} rows and holds {n_rows}"
+        return int(declared), ""
     stream.seek(stop - rest)
     if stream.read(rest).strip(b" "):
-        raise _damaged(file, f"it ends within row {n_rows} (counted from 0)")
+        return n_rows, f"ends within row {n_rows} (counted from 0)"
     while n_rows and rest + row_length < _RECORD:
         stream.seek(start + (n_rows - 1) * row_length)
         if stream.read(row_length).strip(b" "):
             break
         n_rows, rest = n_rows - 1, rest + row_length
-    return n_rows
+    return n_rows, ""
 
 
 def _damaged(file: InputFile, found: str) -> DataError:

@@ -1,8 +1,8 @@
-"""Delimited text: csv, tsv and txt files, plain or gzipped. Arrow parses the cells; after an error, Python's parser locates the line."""
+"""Delimited text: csv, tsv and txt files, plain or compressed. Arrow parses the cells; after an error, Python's parser locates the line."""
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,14 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from dfact.data.readers.base import Format, ReadOptions, Table, TablePart, TextInNumbersError, is_number
-from dfact.data.readers.text.text_files import Record, TextFile, is_decoded, open_text
+from dfact.data.readers.base import Format, ReadOptions, Table, TablePart, TextInNumbersError, Variable
+from dfact.data.readers.number_marks import NumberMarks, is_number
+from dfact.data.readers.text.text_files import COMPRESSED, Record, TextFile, is_decoded, open_text
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile
 
 _BLOCK_BYTES = 1 << 20
 _PART_BYTES = 1 << 23
 _SAMPLED_ROWS = 100
+_SAMPLED_CELLS = 1 << 17
+"""Cells of the first rows that are looked at, of which there are fewer in a wide table, and one at least."""
+_SHOWN_ROWS = 20
+_QUALTRICS_LINES = 3
 _RESPONSE = "Response"
 """Cell of the second header line of survey services, below the text of a question with one answer."""
 
@@ -30,11 +35,13 @@ class _Layout:
     """A text and the columns of its rows."""
 
     text: TextFile
-    decimal: str
+    marks: NumberMarks
     columns: tuple[str, ...]
     header_records: int
     """Number of records before the first row, empty lines included."""
     header_lines: int
+    skipped: tuple[int, int]
+    """Numbers of lines and of records above the column names."""
     bytes_: frozenset[str]
     """Columns whose first numbers are whole and fit into one byte."""
     hint: str
@@ -55,8 +62,8 @@ class _Rows:
     """Opens a stream for Arrow."""
     records: Callable[[], Iterator[Record]]
     """Yields the rows with the numbers of their lines, without empty lines."""
-    skipped: int
-    """Number of records of the stream before the first row."""
+    skipped: tuple[int, int]
+    """Numbers of lines of notes in the stream, and of records between them and the first row."""
     encoding: str
     quoted: bool
     """Whether there may be quotation marks."""
@@ -72,8 +79,10 @@ class _Rows:
         that cannot parse is read as floating-point numbers, and then as text with spaces around it.
         """
         names, n_read = [*numbers, *texts], 0
-        attempts = [dict.fromkeys(numbers, pa.float64()), dict.fromkeys(numbers, pa.string())]
-        if not self.hexadecimal and not self.layout.bytes_.isdisjoint(numbers):
+        attempts = [dict.fromkeys(numbers, pa.string())]
+        if not self.layout.marks.thousands:
+            attempts.insert(0, dict.fromkeys(numbers, pa.float64()))
+        if len(attempts) > 1 and not self.hexadecimal and not self.layout.bytes_.isdisjoint(numbers):
             attempts.insert(0, {name: pa.int8() if name in self.layout.bytes_ else pa.float64() for name in numbers})
         for types in attempts:
             last, unread = types is attempts[-1], n_read
@@ -100,7 +109,7 @@ class _Rows:
             include_columns=columns,
             column_types={column: types.get(name, pa.string()) for name, column in zip(names, columns, strict=True)},
             null_values=["", *missing],
-            decimal_point=layout.decimal,
+            decimal_point=layout.marks.decimal,
         )
         # A block must hold a row; the text of a number rarely exceeds ten times the length of its column name.
         block = max(_BLOCK_BYTES, 16 * sum(len(name) + 1 for name in layout.columns))
@@ -108,7 +117,8 @@ class _Rows:
             use_threads=False,  # parts are read side by side
             block_size=block,
             column_names=[str(j) for j in range(len(layout.columns))],
-            skip_rows_after_names=self.skipped,
+            skip_rows=self.skipped[0],
+            skip_rows_after_names=self.skipped[1],
             encoding=self.encoding,
         )
         quote: Any = '"' if self.quoted else False
@@ -119,9 +129,7 @@ class _Rows:
     def _to_numbers(self, cells: pa.Array, missing: Sequence[str]) -> pa.Array:
         cells = pc.utf8_trim_whitespace(cells)
         cells = pc.if_else(pc.is_in(cells, pa.array(["", *missing])), None, cells)
-        if self.layout.decimal != ".":  # a point then makes a cell invalid
-            cells = pc.replace_substring(pc.replace_substring(cells, ".", "x"), self.layout.decimal, ".")
-        return cells.cast(pa.float64())
+        return self.layout.marks.plain_cells(cells).cast(pa.float64())
 
     def _locate_error(
         self, error: Exception, n_read: int, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]
@@ -131,25 +139,25 @@ class _Rows:
         name = layout.text.file.name
         for row, (line, record) in enumerate(self.records()):
             if len(record) != len(layout.columns):
-                return DataError(f"{name}: line {line} has {len(record)} cells, expected {len(layout.columns)} as in the header")
+                return DataError(
+                    f"{name}: line {line} has {len(record)} cells, expected {len(layout.columns)} as in the header; "
+                    "quote cells that hold the separator, such as a decimal comma, or remove separators at the ends of lines"
+                )
             if row < n_read:
                 continue
             if not all(is_decoded(record[layout.index[column]]) for column in (*numbers, *texts)):
                 return layout.text.undecodable()
             for column in numbers:
                 cell = record[layout.index[column]]
-                if absent.isdisjoint((cell, cell.strip())) and not self._is_number(cell.strip()):
+                if absent.isdisjoint((cell, cell.strip())) and not is_number(layout.marks.plain(cell.strip())):
                     return self._not_a_number(f"{name}: line {line}", column, cell, first=self.first and row == 0)
         return DataError(f"{name} cannot be read: {error}; check for an unclosed quotation mark")
 
-    def _is_number(self, cell: str) -> bool:
-        decimal = self.layout.decimal
-        return is_number(cell) if decimal == "." else "." not in cell and is_number(cell.replace(decimal, "."))
-
     def _not_a_number(self, position: str, column: str, cell: str, *, first: bool) -> DataError:
         found = f"{position}, column {column!r} holds the text {cell!r}, expected a number"
-        if self.layout.decimal == "." and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", cell):
-            return DataError(f"{found}; say --decimal ,")
+        others = (record[self.layout.index[column]] for _, record in self.records() if len(record) == len(self.layout.columns))
+        if remedy := self.layout.marks.remedy(cell, others):
+            return DataError(f"{found}; {remedy}")
         return DataError(f"{found}; {self.layout.hint}") if first and self.layout.hint else TextInNumbersError(position, column, cell)
 
 
@@ -177,7 +185,7 @@ class _Part(TablePart):
             self.layout,
             lambda: nullcontext(pa.BufferReader(content)),
             partial(self._records, content),
-            0,
+            (0, 0),
             "utf8",
             b'"' in content,
             hexadecimal,
@@ -202,9 +210,14 @@ class _Part(TablePart):
 class DelimitedTable(Table):
     """A table of delimited text, whose parts are ranges of bytes."""
 
-    def __init__(self, layout: _Layout, notes: list[str]) -> None:
+    def __init__(self, layout: _Layout, notes: list[str], wordings: Mapping[str, str], first_rows: list[Record]) -> None:
         self.name, self.columns, self.notes = layout.text.file.name, list(layout.columns), notes
+        self.marks, self.first_rows, self._wordings = layout.marks, first_rows, wordings
         self._layout = layout
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        return {name: Variable(name, wording=wording) for name, wording in self._wordings.items()}
 
     @cached_property
     def _cuts(self) -> list[int] | None:
@@ -224,7 +237,9 @@ class DelimitedTable(Table):
             return
         # Arrow drops the mark of UTF-8 itself, and reads UTF-8 without a decoder of Python in between.
         encoding = "utf8" if layout.text.is_utf8 else layout.text.encoding
-        rows = _Rows(layout, self._open, self._records, layout.header_records, encoding, quoted=True, hexadecimal=True, first=True)
+        lines, records = layout.skipped
+        skipped = lines, layout.header_records - records
+        rows = _Rows(layout, self._open, self._records, skipped, encoding, quoted=True, hexadecimal=True, first=True)
         yield from rows.record_batches(numbers, texts, missing)
 
     def row_position(self, row: int) -> str:
@@ -255,21 +270,28 @@ def _without_empty(records: Iterator[Record]) -> Iterator[Record]:
 
 
 def _open(file: InputFile, options: ReadOptions) -> DelimitedTable:
-    decimal, n_headers = options.decimal or ".", 1 if options.header_rows is None else options.header_rows
-    if decimal not in (".", ","):
-        raise ParameterError(f"decimal is {decimal!r}, expected '.' or ','")
-    if n_headers < 1:
-        raise ParameterError(f"header_rows is {n_headers}, expected 1 or more")
-    text, notes = open_text(file, options)
-    n_records, headers, rows = 0, list[list[str]](), list[Record]()
+    marks, n_headers = NumberMarks.of_options(options.decimal, options.thousands), options.header_rows or 1
+    if options.header_rows is not None and options.header_rows < 1:
+        raise ParameterError(f"header_rows is {options.header_rows}, expected 1 or more")
+    text, notes, n_lines = open_text(file, options)
+    n_records, n_above, headers, rows = 0, 0, list[list[str]](), list[Record]()
     for number, (line, record) in enumerate(text.records()):
-        if record and len(headers) < n_headers:
+        if line <= n_lines:
+            n_above = number + 1
+        elif record and len(headers) < n_headers:
             headers.append(record)
             n_records = number + 1
         elif record:
             rows.append((line, record))
-            if len(rows) == _SAMPLED_ROWS:
+            if options.header_rows is None and _is_imported(record) and n_headers + len(rows) <= _QUALTRICS_LINES:
+                n_headers, n_records = n_headers + len(rows), number + 1
+                headers, rows = [*headers, *(cells for _, cells in rows)], []
+                notes.append(f"{file.name}: line {line} holds the ImportIds of Qualtrics: the header has {n_headers} lines")
+            elif len(rows) == _SAMPLED_ROWS or len(rows) * len(record) >= _SAMPLED_CELLS:
                 break
+    wordings: list[str] = []
+    if len(headers) > 1 and _is_imported(headers[-1]):
+        wordings, headers, n_headers = headers[1] if len(headers) > 2 else [], headers[:1], 1  # names, wordings, ids
     columns = _column_names(text, headers, n_headers)
     if not rows:
         raise DataError(f"{file} has a header but no rows, expected at least one row")
@@ -280,8 +302,15 @@ def _open(file: InputFile, options: ReadOptions) -> DelimitedTable:
         notes.append(f"{file.name}: line {line} holds {_RESPONSE!r} below questions, as a second line of column names does; {hint}")
     # Empty lines between header and rows are not records.
     header_lines = next(islice(text.records(), n_records, None))[0] - 1
-    layout = _Layout(text, decimal, tuple(columns), n_records, header_lines, _bytes(columns, [cells for _, cells in rows]), hint)
-    return DelimitedTable(layout, notes)
+    layout = _Layout(
+        text, marks, tuple(columns), n_records, header_lines, (n_lines, n_above), _bytes(columns, [cells for _, cells in rows]), hint
+    )
+    return DelimitedTable(layout, notes, dict(zip(columns, wordings, strict=False)), rows[:_SHOWN_ROWS])
+
+
+def _is_imported(record: list[str]) -> bool:
+    """Check whether cells are the ids by which Qualtrics imports a table, as its second or third line holds them."""
+    return all(cell.startswith('{"ImportId"') for cell in record)
 
 
 def _column_names(text: TextFile, headers: list[list[str]], n_headers: int) -> list[str]:
@@ -324,8 +353,8 @@ def _bytes(columns: list[str], rows: list[list[str]]) -> frozenset[str]:
 FORMATS = (
     Format(
         "delimited text",
-        (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz"),
+        tuple(f"{suffix}{packed}" for packed in ("", *COMPRESSED) for suffix in (".csv", ".tsv", ".txt")),
         _open,
-        options=("delimiter", "encoding", "decimal", "header_rows"),
+        options=("delimiter", "encoding", "decimal", "thousands", "header_rows", "skip_rows"),
     ),
 )

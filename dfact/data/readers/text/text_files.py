@@ -1,17 +1,22 @@
-"""Text files of records: their bytes, plain or gzipped, their encoding, their delimiter, and the places at which they can be cut."""
+"""Text files of records: their bytes, plain or compressed, their encoding, their delimiter, and the places at which they can be cut."""
 
+import bz2
 import codecs
 import csv
 import gzip
 import io
+import lzma
+import re
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
+import pyarrow as pa
 
 from dfact.data.readers.base import ReadOptions
 from dfact.errors import DataError, ParameterError, StoreError
@@ -32,6 +37,9 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+COMPRESSED = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ", ".zst": b"\x28\xb5\x2f\xfd", ".zip": b"PK\x03\x04"}
+"""Suffixes of compressed text, with the first bytes of such files."""
+_LONGEST_SIGNATURE = 1024
 _WINDOW_BYTES = 1 << 22
 _MOST_WINDOWS = 16  # of a line; a longer one is not a line of a table
 
@@ -41,7 +49,8 @@ class TextFile:
     """A file of records; can be pickled."""
 
     file: InputFile
-    gzipped: bool
+    packing: str
+    """Suffix of the compression of its bytes, one of ``COMPRESSED``; "" for none."""
     encoding: str
     """Name of a codec; "utf-8-sig" for UTF-8 with or without a byte order mark."""
     delimiter: str
@@ -61,13 +70,9 @@ class TextFile:
     def open(self) -> Iterator[BinaryIO]:
         """Open the bytes, decompressed; errors of reading them become a StoreError."""
         try:
-            with self.file.open() as stream:
-                if self.gzipped:
-                    with gzip.open(stream) as content:
-                        yield cast(BinaryIO, content)
-                else:
-                    yield stream
-        except (OSError, EOFError, zlib.error) as error:
+            with self.file.open() as stream, _unpacked(stream, self.packing, self.file.name) as content:
+                yield content
+        except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
             raise StoreError(f"{self.file} cannot be read: {error}") from error
 
     def records(self) -> Iterator[Record]:
@@ -113,7 +118,7 @@ class TextFile:
     @property
     def can_be_cut(self) -> bool:
         """Whether a byte of a line end is nothing else, and ranges of bytes can be read without those before them."""
-        if self.gzipped:
+        if self.packing:
             return False
         if self.is_utf8:
             return True
@@ -191,37 +196,75 @@ def is_decoded(cell: str) -> bool:
     return cell.isascii() or not any("\udc80" <= character <= "\udcff" for character in cell)
 
 
-def open_text(file: InputFile, options: ReadOptions) -> tuple[TextFile, list[str]]:
-    """Open a file of records, and return what its user should be told: a delimiter that its ending does not name.
+def open_text(file: InputFile, options: ReadOptions) -> tuple[TextFile, list[str], int]:
+    """Open a file of records.
+
+    Return what its user should be told, a delimiter that its ending does not name, and the number of lines above the column names. A
+    first line such as sep=; names the delimiter, as Excel writes and reads it.
 
     A byte order mark decides the encoding, then the option, then UTF-8 is expected. The option decides the delimiter, then
     the ending, unless it finds one column and exactly one other delimiter cuts the first records evenly.
     """
-    gzipped = file.suffixes[-1:] == [".gz"]
-    suffix = next(iter(file.suffixes[-2:-1] if gzipped else file.suffixes[-1:]), "")
+    packing = next((each for each in file.suffixes[-1:] if each in COMPRESSED), "")
+    start = file.read_start(_LONGEST_SIGNATURE)
+    found = next((packing for packing, signature in COMPRESSED.items() if start.startswith(signature)), "")
+    if found and not packing:
+        raise DataError(f"{file.name} holds compressed data, expected text; name it {file.name}{found}")
+    suffix = next(iter(file.suffixes[-2:-1] if packing else file.suffixes[-1:]), "")
     delimiter = _BY_SUFFIX.get(suffix, ",") if options.delimiter is None else _resolve_delimiter(options.delimiter)
-    text = TextFile(file, gzipped, "utf-8-sig", delimiter)
+    text = TextFile(file, packing, "utf-8-sig", delimiter)
     with text.open() as stream:
         start = stream.read(4)
     encoding = next((encoding for mark, encoding in _MARKS if start.startswith(mark)), None) or _resolve_encoding(options.encoding)
     text = replace(text, encoding=encoding)
-    if options.delimiter is None and len(next(_sample(text), [])) == 1:
-        found = [replace(text, delimiter=other) for other in _FOUND_BY_CONTENT if other != delimiter]
-        even = [other for other in found if _is_even(other)]
+    n_lines = options.skip_rows or 0
+    if n_lines < 0:
+        raise ParameterError(f"skip_rows is {n_lines}, expected 0 or more")
+    with text.open() as stream:
+        named = re.fullmatch(r"\ufeff?\"?sep=(.)\"?\r?\n?", stream.readline(_LONGEST_SIGNATURE).decode(encoding, "replace"))
+    if named and n_lines == 0 and options.delimiter in (None, named[1]):
+        return replace(text, delimiter=_resolve_delimiter(named[1])), [], 1
+    if options.delimiter is None and len(next(_sample(text, n_lines), [])) == 1:
+        candidates = [replace(text, delimiter=other) for other in _FOUND_BY_CONTENT if other != delimiter]
+        even = [other for other in candidates if _is_even(other, n_lines)]
         if len(even) == 1:
             names = [DELIMITER_NAMES[each.delimiter] for each in (even[0], text)]
-            return even[0], [f"{file.name}: its cells are separated by {names[0]}, not by {names[1]} as its ending suggests"]
-    return text, []
+            return even[0], [f"{file.name}: its cells are separated by {names[0]}, not by {names[1]} as its ending suggests"], n_lines
+    return text, [], n_lines
 
 
-def _sample(text: TextFile) -> Iterator[list[str]]:
-    return islice((record for _, record in text.records() if record), _SAMPLED_RECORDS)
+@contextmanager
+def _unpacked(stream: BinaryIO, packing: str, name: str) -> Iterator[BinaryIO]:
+    """Yield the stream of the bytes that a compressed stream holds."""
+    if packing == ".zip":
+        with zipfile.ZipFile(stream) as archive:
+            members = [each for each in archive.infolist() if not each.is_dir() and not each.filename.startswith("__MACOSX/")]
+            if len(members) != 1:
+                listed = ", ".join(each.filename for each in members[:5]) + (", …" if len(members) > 5 else "")
+                raise DataError(f"{name} holds {len(members)} files ({listed}), expected one; unpack it")
+            if members[0].flag_bits & 1:
+                raise DataError(f"{name} is encrypted, expected a file without a password; unpack it")
+            with archive.open(members[0]) as content:
+                yield cast(BinaryIO, content)
+    elif packing == ".zst":
+        with pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd") as content:
+            yield cast(BinaryIO, io.BufferedReader(content))
+    elif packing:
+        opener: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}[packing]
+        with opener(stream) as content:
+            yield content
+    else:
+        yield stream
 
 
-def _is_even(text: TextFile) -> bool:
+def _sample(text: TextFile, n_lines: int) -> Iterator[list[str]]:
+    return islice((record for line, record in text.records() if record and line > n_lines), _SAMPLED_RECORDS)
+
+
+def _is_even(text: TextFile, n_lines: int) -> bool:
     """Check whether the delimiter cuts the first records into the same number of cells, more than one."""
     try:
-        numbers = {len(record) for record in _sample(text)}
+        numbers = {len(record) for record in _sample(text, n_lines)}
     except DataError:
         return False
     return len(numbers) == 1 and min(numbers) > 1

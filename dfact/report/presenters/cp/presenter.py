@@ -29,7 +29,6 @@ class CPPresenter(Presenter[CPModel]):
 
     rows = "weights of {n} slices in {k} components"
     factors = "row factors"
-    item = "slice of mode 2"
 
     @cached_property
     def order(self) -> tuple[NDArray[np.intp], Groups]:
@@ -38,6 +37,10 @@ class CPPresenter(Presenter[CPModel]):
 
     def size_text(self) -> str:
         return f"a tensor {' × '.join(map(str, (self.model.factors_[0].shape[0], *self.model.slice_shape_)))}"
+
+    @property
+    def item(self) -> str:
+        return "slice of mode 2"
 
     def summary(self) -> Lines:
         model = self.model
