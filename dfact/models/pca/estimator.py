@@ -451,14 +451,31 @@ class PCA(Growing):
         return entries
 
     def get_covariance(self) -> Floats:
-        """Return the covariances (m, m) of the columns, in their own units, by the model: D (Pᵀ (Λ − σ² I) P + σ² I) D."""
+        """Return the covariances of the columns, in their own units, by the model: D (Pᵀ (Λ − σ² I) P + σ² I) D.
+
+        Returns
+        -------
+        ndarray (m, m)
+            The covariances.
+        """
         check_is_fitted(self)
         P, above = self._model_variances()
         covariance = (P.T * above) @ P + self.noise_variance_ * np.eye(P.shape[1])
         return np.asarray(covariance * np.outer(self.scale_, self.scale_), np.float64)
 
     def get_precision(self) -> Floats:
-        """Return the inverse (m, m) of :meth:`get_covariance`; without noise outside the components there is none."""
+        """Return the inverse of :meth:`get_covariance`; without noise outside the components there is none.
+
+        Returns
+        -------
+        ndarray (m, m)
+            The inverse.
+
+        Raises
+        ------
+        DataError
+            If ``noise_variance_`` is 0.
+        """
         check_is_fitted(self)
         P, above = self._model_variances()
         if not self.noise_variance_ > 0:
