@@ -14,7 +14,6 @@ from dfact.errors import (
     StoreError,
 )
 from dfact.models.catalogue import CATALOGUE
-from dfact.renames import MODELS, warn_model
 
 if TYPE_CHECKING:
     from dfact import report, selection
@@ -129,9 +128,6 @@ def __getattr__(name: str) -> Any:
         return import_module(_PACKAGES[name])
     if name not in _MODULES:
         raise AttributeError(f"module 'dfact' has no attribute {name!r}")
-    if name in MODELS:
-        warn_model(name)  # at each access, so the class is not kept
-        return getattr(import_module(_MODULES[name]), name)
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value
 

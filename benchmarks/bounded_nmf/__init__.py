@@ -1,1 +1,1 @@
-"""Benchmarks of ICQF and L1NMF."""
+"""Benchmarks of ICQF and NMF."""

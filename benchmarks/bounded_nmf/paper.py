@@ -32,7 +32,19 @@ from dfact.selection.cross_validation.block_cross_validation import block_cross_
 
 Thresholds = list[tuple[str, bool]]
 
-MODELS: dict[str, Callable[[int], Any]] = {"ICQF": dfact.ICQF, "L1NMF": dfact.L1NMF, "FA": dfact.FactorAnalysis}
+
+def l1_nmf(M: NDArray[Any], k: int, **parameters: Any) -> dfact.NMF:
+    """Return the paper's ℓ1-NMF: the weight β = 0.1 of both ℓ1 norms, whatever the shape of the answers."""
+    n, m = M.shape
+    return dfact.NMF(k, alpha_W=0.1 / m, alpha_H=0.1 / n, l1_ratio=1, **parameters)
+
+
+MODELS: dict[str, Callable[..., Any]] = {
+    "ICQF": lambda _, k, **parameters: dfact.ICQF(k, **parameters),
+    "L1NMF": l1_nmf,
+    "FA": lambda _, k: dfact.FactorAnalysis(k),
+}
+"""The model of k factors of answers M, by the name of the method."""
 SHARES = (0.2, 0.4, 0.6, 0.8)
 TOLERANCES = (1e-4, 1e-6)  # tolerances of ICQF and ℓ1-NMF: the default, and convergence
 # Table 2: correlations on the questionnaire CBCL of two studies, HBN and ABCD, by the share of the participants.
@@ -110,12 +122,12 @@ def stability(data: dict[str, tuple[NDArray[np.float32], int]], repetitions: int
 
 def _stability(name: str, M: NDArray[np.float32], k: int, tol: float, repetitions: int) -> Iterator[dict[str, Any]]:
     makes = {method: partial(make, **({} if method == "FA" else {"tol": tol, "max_iter": 1500})) for method, make in MODELS.items()}
-    full = {method: make(k).fit(M).components_ for method, make in makes.items()}
+    full = {method: make(M, k).fit(M).components_ for method, make in makes.items()}
     for position, share in enumerate(SHARES):
         row: dict[str, Any] = {"data": name, "tol": tol, "share": share}
         samples = [M[_sample(len(M), share, seed)] for seed in range(repetitions)]
         for method, make in makes.items():
-            found = [matched(full[method], make(k).fit(sample).components_, method == "FA") for sample in samples]
+            found = [matched(full[method], make(sample, k).fit(sample).components_, method == "FA") for sample in samples]
             row |= {method: np.mean(found), f"sd {method}": np.std(found), f"paper {method}": TABLE_2[method][position]}
         yield row
 
@@ -125,7 +137,7 @@ def replication(data: dict[str, tuple[NDArray[np.float32], NDArray[np.float32], 
     rows = []
     for name, (first, second, k) in data.items():
         for method, make in MODELS.items():
-            models = [make(k).fit(M) for M in (first, second)]
+            models = [make(M, k).fit(M) for M in (first, second)]
             found = matched(models[0].components_, models[1].components_, method == "FA")
             retained = [
                 _explained(model, other) / _explained(own, other)
@@ -207,7 +219,7 @@ def _split_aucs(task: Task, share: float, split: int) -> dict[str, float]:
     train = train[: round(share * len(task.y))]
     aucs = {}
     for method, make in MODELS.items():
-        model = make(task.k).fit(task.M[train])
+        model = make(task.M[train], task.k).fit(task.M[train])
         aucs[method] = _predicted(model.factors_, task.y[train], model.transform(task.M[test]), task.y[test])
     return aucs | {"answers": _predicted(task.M[train], task.y[train], task.M[test], task.y[test])}
 
@@ -221,16 +233,16 @@ def _predicted(W: NDArray[Any], y: NDArray[np.bool_], W_test: NDArray[Any], y_te
 Chooser = Callable[[NDArray[np.float64], Sequence[int], int], int]
 
 
-def _by_bcv(make: Callable[[], Any]) -> Chooser:
+def _by_bcv(make: Callable[[NDArray[np.float64]], Any]) -> Chooser:
     def choose(M: NDArray[np.float64], ks: Sequence[int], seed: int) -> int:
-        return int(block_cross_validate(make(), M, {"n_components": ks}, random_state=seed).best_params["n_components"])
+        return int(block_cross_validate(make(M), M, {"n_components": ks}, random_state=seed).best_params["n_components"])
 
     return choose
 
 
 def _by_criterion(criterion: str) -> Chooser:
     def choose(M: NDArray[np.float64], ks: Sequence[int], seed: int) -> int:
-        return int(select_by_criterion(_icqf(), M, ks, criterion, random_state=seed).best_params["n_components"])
+        return int(select_by_criterion(_icqf(M), M, ks, criterion, random_state=seed).best_params["n_components"])
 
     return choose
 
@@ -244,13 +256,14 @@ def _by_correlations(criterion: str) -> Chooser:
     return choose
 
 
-def _icqf() -> dfact.ICQF:
+def _icqf(M: NDArray[np.float64]) -> dfact.ICQF:
+    del M  # its penalties do not depend on the number of answers
     return dfact.ICQF(bounds=(0, 100))
 
 
 CHOOSERS: dict[str, Chooser] = {
     "ICQF-BCV": _by_bcv(_icqf),
-    "L1NMF-BCV": _by_bcv(dfact.L1NMF),
+    "L1NMF-BCV": _by_bcv(partial(l1_nmf, k=8)),
     "ICQF-BIC1": _by_criterion("bic1"),
     "ICQF-CCC": _by_criterion("ccc"),
     "ICQF-dispersion": _by_criterion("dispersion"),

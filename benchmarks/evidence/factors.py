@@ -33,7 +33,7 @@ have a third of their loading in the second group, so that the congruence is .9.
 
 With 100 people a group, and with half of the answers missing, the test of factor analysis rejects less often than it may. It is
 conservative, so that no bar is set there. Nor is one set for its interval with 500 people a group, which is wider than it need be. ICQF and
-L1NMF have a test and no interval. Their interval of a congruence of .9 covered it in only 75% of 20 samples of 200 people a group, and
+NMF have a test and no interval. Their interval of a congruence of .9 covered it in only 75% of 20 samples of 200 people a group, and
 was removed.
 
 Rotation alone can lower the congruence of factors, as in the README's example; in the data simulated here it did not. After rotation to

@@ -22,7 +22,7 @@ interval. The data have 24 items of three or four factors; answers to ICQF and F
 those to GradeOfMembership binary. With 250 rows, refits often have other classes, so that their loadings have no interval. Refits are 40 in
 number.
 
-What was replaced: percentiles of the refits covered 89% of ICQF's loadings away from 0. For L1NMF no interval reached its level
+What was replaced: percentiles of the refits covered 89% of ICQF's loadings away from 0. For NMF no interval reached its level
 (percentiles, basic, bias-corrected or by the standard error: 87 to 90%), since the data hardly determine the scale of a factor. Its
 loadings have selection frequencies only. The bound on false selections holds and is loose. It treats all loadings that are not 0 in a
 mean refit, half of all, as selected by chance.

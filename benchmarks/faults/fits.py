@@ -108,7 +108,7 @@ _EXPECTILE = _ITERATES | {"tau": 0.2, "ridge": 0.1}
 SOLVERS = {
     "ICQF mm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "mm"}),
     "ICQF admm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "admm"}),
-    "L1NMF": Solver(dfact.L1NMF, answers, _RANDOM_START),
+    "NMF": Solver(dfact.NMF, answers, _RANDOM_START),
     "GradeOfMembership crsc": Solver(dfact.GradeOfMembership, memberships, {"method": "crsc"}, last=4),
     "Admixture": Solver(dfact.Admixture, memberships, _ITERATES | {"ploidy": 4}),
     "PCA": Solver(dfact.PCA, skewed),

@@ -95,7 +95,7 @@ def _select_gom(checkpoint: Any) -> Any:
 CHECKPOINTS: dict[str, Callable[[Any], Any]] = {
     "icqf": _fit(lambda: dfact.ICQF(2, max_iter=4, random_state=0), _ratings),
     "icqf admm": _fit(lambda: dfact.ICQF(2, max_iter=4, solver="admm", rho="adaptive", random_state=0), _ratings),
-    "l1nmf": _fit(lambda: dfact.L1NMF(2, max_iter=4, init="random", random_state=0), _ratings),
+    "nmf": _fit(lambda: dfact.NMF(2, max_iter=4, init="random", random_state=0), _ratings),
     "gom": _fit(lambda: dfact.GradeOfMembership(2, random_state=0), _ratings),
     "admixture": _fit(lambda: dfact.Admixture(2, ploidy=2, max_iter=3, random_state=0), _calls),
     "emf": _fit(lambda: dfact.ExpectileMF(2, max_iter=4, random_state=0), _ratings),

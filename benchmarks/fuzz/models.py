@@ -51,7 +51,7 @@ def use_model(model: Any, data: Path) -> Any:
 
 FORGED: dict[str, tuple[str, Callable[[], Any]]] = {
     "icqf": ("dense", lambda: dfact.ICQF(2, max_iter=2, bounds=(0, 9))),
-    "l1nmf": ("dense", lambda: dfact.L1NMF(2, max_iter=2)),
+    "nmf": ("dense", lambda: dfact.NMF(2, max_iter=2)),
     "fa": ("dense", lambda: dfact.FactorAnalysis(2)),
     "pca": ("dense", lambda: dfact.PCA(2, max_iter=2)),
     "gom": ("dense", lambda: dfact.GradeOfMembership(2, random_state=0)),

@@ -64,7 +64,7 @@ def _tensor(name: str) -> Callable[[], NDArray[Any]]:
 _COMPONENTS = {name: values[3] for name, values in QUESTIONNAIRES.items()} | {"ecr": 4, "sd3": 3, "npi": 5}
 CASES = {
     f"{estimator.lower()} {name}": Case(_real(name), estimator, {"n_components": k})
-    for estimator in ("ICQF", "L1NMF")
+    for estimator in ("ICQF", "NMF")
     for name, k in _COMPONENTS.items()
 }
 CASES |= {

@@ -40,7 +40,6 @@ from dfact.storage.location import Location
     help="Number of draws, at least 30, and 20 for each factor and group that is tested; by default 200, or as many as these.",
 )
 @click.option("--test/--no-test", "test", default=True, help="Whether to test that the factors of the groups have equal loadings.")
-@click.option("--permutations", "n_permutations", type=int, hidden=True)
 @click.option("--level", type=float, default=0.95, help="Coverage of the intervals of the congruences and the impact.")
 @items_option("scale and key (-1 reverses an item), in place of those in DATA.")
 @click.option("--seed", "random_state", type=int, help="Seed of the draws.")
@@ -57,7 +56,6 @@ def compare(
     groups: list[str],
     n_resamples: int | None,
     test: bool,
-    n_permutations: int | None,
     level: float,
     items: Location | None,
     random_state: int | None,
@@ -80,8 +78,6 @@ def compare(
     answers within scales. Confounders of
     MODEL are held equal. The results are stored in MODEL and appear in its report. Weights are used if MODEL was fitted with them.
     """
-    if n_permutations is not None:
-        raise click.UsageError("--permutations has gone: the test of the factors permutes no groups; leave it out, or use --no-test")
     from dfact.models.persistence import annotate_model, load_model
     from dfact.progress import Progress
     from dfact.report.comparison import comparison_text

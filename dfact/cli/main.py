@@ -34,16 +34,12 @@ from dfact.cli.update import update
 from dfact.errors import DfactError, StoppedError
 from dfact.monitoring.logs import verbose_logging
 from dfact.progress import hidden_progress
-from dfact.renames import OldNameWarning, current_arguments
 from dfact.signals import handle_signals
 from dfact.text import escape_control, escape_lines
 
 
 class Commands(click.Group):
-    """A group that accepts old names, and prints only the message of a DfactError, unless --debug asks for the traceback."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, current_arguments(args))
+    """A group that prints only the message of a DfactError, unless --debug asks for the traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -150,7 +146,6 @@ def main(arguments: list[str] | None = None) -> int:
     gc.set_threshold(100_000, 20, 20)  # the default collects a hundred times while modules are imported: a tenth of a small command
     with warnings.catch_warnings(), handle_signals():
         warnings.showwarning = _show_warning
-        warnings.simplefilter("always", OldNameWarning)
         try:
             # click returns an exit code itself only for --help and --version.
             return int(cli.main(arguments, prog_name="dfact", standalone_mode=False) or 0)

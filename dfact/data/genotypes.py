@@ -21,7 +21,7 @@ _NUMBERS = {"cM": np.float64, "position": np.int64}
 COLUMNS = ("chromosome", "name", "cM", "position", "A1", "A2")
 """Columns of the table of variants, as in PLINK's .bim files. A genotype is the number of its A2 alleles."""
 FREQUENCY = "frequency"
-"""Further column: the frequency of A2 in the data, NaN without any genotype. Datasets of earlier versions lack it."""
+"""Further column: the frequency of A2 in the data, NaN without any genotype."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ _SHOWN = 5  # damaged chunks in a message
 def verify_dataset(path: Location) -> str:
     """Read all of the dataset at ``path``, compare it with its seal, and state what was compared.
 
-    A dataset without a seal, of an earlier version, is compared with its fingerprint.
+    A dataset without a seal is compared with its fingerprint.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def verify_dataset(path: Location) -> str:
             "copy the store again, completely, or import it again"
         )
     return (
-        f"no seal, as an earlier version of dfact wrote it: {count} chunks of {len(arrays)} arrays are undamaged, and values, labels, "
+        f"no seal: {count} chunks of {len(arrays)} arrays are undamaged, and values, labels, "
         "ranges, confounders and weights have its fingerprint; codebook and statistics are not known to be of the same version. "
         "Import it again for a seal"
     )

@@ -10,7 +10,6 @@ from dfact.errors import ParameterError
 from dfact.models.item_tests import NEGLIGIBLE
 
 ADJUSTED = "The factors and loadings are adjusted for the confounders under this anchor alone."
-UNKNOWN_IMPACT = "An earlier version of dfact fitted the model and did not store the impact: fit it again."
 
 
 def require_confounders(model: Any) -> None:
@@ -22,11 +21,6 @@ def require_confounders(model: Any) -> None:
 def difference_names(model: Any) -> list[str]:
     """Return the names of the differences that the confounders of a model make."""
     return list(model.confounder_encoding_.differences()[0])
-
-
-def has_impact(model: Any) -> bool:
-    """Return whether the model has stored the differences of its factors, which models of earlier versions lack."""
-    return model.differences_ is not None
 
 
 def impact_table(model: Any) -> pd.DataFrame:
@@ -91,12 +85,9 @@ def anchor_lines(model: Any) -> Iterator[tuple[str, str]]:
         yield str(name), text + (f"; fewer than half on {', '.join(weak)}, where the anchor is arbitrary" if weak else "")
 
 
-def anchor_rule(model: Any) -> str:
+def anchor_rule() -> str:
     """Describe which items carry the anchor."""
-    from dfact.models.bounded_nmf.effects import NEGLIGIBLE_POINTS
-
-    limit = f"{NEGLIGIBLE:g} standard deviations" if has_impact(model) else f"{NEGLIGIBLE_POINTS:g} points"
-    return f"An item carries the anchor if its effect is below {limit}."
+    return f"An item carries the anchor if its effect is below {NEGLIGIBLE:g} standard deviations."
 
 
 def headings(model: Any) -> list[str]:
@@ -111,5 +102,5 @@ def headings(model: Any) -> list[str]:
     for i, (name, anchored) in enumerate(anchor_lines(model)):
         ends = _interval(model, "impact", i)
         values = ", ".join(f"{factor} {value:+.2f}{end}" for factor, value, end in zip(names, impact[i], ends, strict=True))
-        lines.append(f"{name}: impact {values if has_impact(model) else 'unknown, fit the model again'}; {anchored}")
+        lines.append(f"{name}: impact {values}; {anchored}")
     return lines

@@ -21,7 +21,7 @@ from dfact.export.admixture_files import (
     require_memberships,
     write_frequencies,
 )
-from dfact.export.effects import UNKNOWN_IMPACT, effects_table, has_impact, impact_table, require_confounders
+from dfact.export.effects import effects_table, impact_table, require_confounders
 from dfact.export.row_files import open_rows, open_table
 from dfact.export.spreadsheets import FORMATS as WORKBOOKS
 from dfact.export.spreadsheets import require_openpyxl, write_workbook
@@ -188,14 +188,10 @@ def write_confounder_impact(model: Factorization, path: str | PathLike[str], *, 
     ------
     ParameterError
         ``path`` has another ending, or the model was fitted without confounders.
-    DataError
-        An earlier version of dfact fitted the model and did not store the impact.
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
     """
     require_confounders(model)
-    if not has_impact(model):
-        raise DataError(UNKNOWN_IMPACT)
     path, table = parse_location(path), impact_table(model)
     check_destination(path, overwrite=overwrite, formats=LABELLED_FORMATS)
     if suffix(path) in WORKBOOKS:

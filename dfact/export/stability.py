@@ -13,7 +13,6 @@ from dfact.models.provenance import STABLE, Stability, TensorStability
 _WHAT = {
     "bootstrap": "bootstrap samples of the {rows}",
     "halves": "halves of the {rows}",
-    "earlier": "bootstrap samples of the {rows}",
 }
 
 
@@ -30,9 +29,7 @@ def remarks(model: Any) -> list[str]:
     if isinstance(result, TensorStability):
         return _tensor_remarks(model, result, loading)
     lines = []
-    if result.resampling == "earlier":
-        lines.append("The intervals are percentiles, computed by an earlier version; run dfact stability again.")
-    elif model.traits.loading_intervals:
+    if model.traits.loading_intervals:
         size = "the same size and parameters" if result.choices is None else "the chosen size and parameters"
         lines.append(
             f"An interval covers the {loading} that a model of {size} has in the population. It is not determined where the {loading} "

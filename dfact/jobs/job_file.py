@@ -14,7 +14,6 @@ import click
 
 from dfact.errors import DfactError, ParameterError
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation, UpdatedLocation
-from dfact.renames import NAMES, current
 from dfact.storage.location import Location
 
 _RUN = "run"
@@ -123,7 +122,7 @@ def read_job(path: Path, commands: click.Group) -> tuple[list[Step], Mapping[str
         steps = [step for step in parsed if step is not None]
         problems += _find_conflicts(steps)
     if len(steps) == len(tables):  # else an unknown key of [job] may belong to a step that could not be parsed
-        settings = {name for step in steps for name in (*_settings(step.command), *NAMES.get(step.owner, ()))} | {"state"}
+        settings = {name for step in steps for name in _settings(step.command)} | {"state"}
         problems += [Problem(lines.find(0, name), _unknown_key(name, settings)) for name in job if name not in settings]
     if problems:
         raise JobError(path, problems)
@@ -142,11 +141,6 @@ def _parse_step(
         hint = f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(names)}"
         mistake = f"a step lacks {_RUN!r}" if name is None else f"{_RUN} = {name!r} is not a command"
         problems.append(Problem(line if name is None else lines.find(number, _RUN), mistake + hint))
-        return None
-    try:
-        table, job = (current(f"dfact {name}", part) for part in (table, job))
-    except TypeError as error:
-        problems.append(Problem(line, str(error)))
         return None
     settings = _settings(command)
     problems += [Problem(lines.find(number, key), _unknown_key(key, settings)) for key in table if key not in settings and key != _RUN]

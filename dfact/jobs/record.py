@@ -18,7 +18,6 @@ from dfact.errors import StoreError
 from dfact.jobs.job_file import Step, job_path
 from dfact.monitoring.logs import utc_now
 from dfact.monitoring.run_id import run_id
-from dfact.renames import stored
 from dfact.storage.digests import sealed
 from dfact.storage.location import Location, is_web, parse_location
 
@@ -150,7 +149,7 @@ class Record:
 
     def _input_digest(self, step: Step) -> str:
         """Digest of the settings and the inputs. A fit without a seed is identified by its output: it differs each time."""
-        settings = stored(step.owner, {name: value for name, value in step.settings.items() if name not in RUNTIME_OPTIONS})
+        settings = {name: value for name, value in step.settings.items() if name not in RUNTIME_OPTIONS}
         return _hash(settings, {name: self._written.get(name) or _identity(path) for name, path in _by_name(step.inputs).items()})
 
     def wrote(self, location: Location) -> bool:
@@ -223,7 +222,7 @@ class Record:
         from dfact.storage.versions import ATTRIBUTE, replace_metadata
         from dfact.storage.writers import locked
 
-        description = {"kind": KIND, "version": FORMAT_VERSION, "complete": True, WRITER: version("dfact")}
+        description = {"kind": KIND, "format": FORMAT_VERSION, "complete": True, WRITER: version("dfact")}
         written: Any = sealed(description | {"owner": self._owner, "steps": self._steps})
         metadata = {"zarr_format": 3, "node_type": "group", "attributes": {ATTRIBUTE: written}}
         if isinstance(self.location, Path):

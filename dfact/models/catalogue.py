@@ -22,8 +22,6 @@ class Entry:
     """Module in ``dfact.report.presenters``, and class, of what a report shows of it; None for what any model has."""
     guide: str = "extending"
     """Name of its guide, as in ``dfact help questionnaires``."""
-    old: bool = False
-    """Whether the name is an old one of another entry, which works for one more version."""
 
     @property
     def family(self) -> str:
@@ -41,7 +39,6 @@ KIND = "model"
 CATALOGUE = (
     Entry("ICQF", "dfact.models.bounded_nmf.icqf", "icqf", "bounded_nmf:ICQFPresenter", "questionnaires"),
     Entry("NMF", "dfact.models.bounded_nmf.nmf", "nmf", "bounded_nmf:NMFPresenter", "nmf"),
-    Entry("L1NMF", "dfact.models.bounded_nmf.l1nmf", "l1nmf", "bounded_nmf:NMFPresenter", "nmf", old=True),
     Entry("FactorAnalysis", "dfact.models.factor_analysis.estimator", "fa", "factor_analysis:FactorAnalysisPresenter", "psychometrics"),
     Entry("PCA", "dfact.models.pca.estimator", "pca", "pca:PCAPresenter", "pca"),
     Entry("GradeOfMembership", "dfact.models.gom.estimator", "gom", "gom.presenter:GoMPresenter", "classes"),

@@ -49,7 +49,6 @@ from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.models.variants import Variants, can_match_labels, match_columns, population_texts, view_by_variants
 from dfact.parameters import check_magnitudes, check_parameters, random_generator
 from dfact.progress import Iteration
-from dfact.renames import add_old_names
 
 MODELS: dict[str, type[Factorization]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
@@ -67,7 +66,6 @@ def add_saved_types(*kinds: type[Any]) -> None:
         SAVED_TYPES[kind.__name__] = kind
 
 
-@add_old_names
 class Factorization(ScoreInterface, TransformerInterface):
     """Base of the estimators.
 
@@ -139,7 +137,6 @@ class Factorization(ScoreInterface, TransformerInterface):
 
     def __init_subclass__(cls, *, registered: bool = True, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        add_old_names(cls)
         if not registered:
             return
         MODELS[cls.__name__] = cls
@@ -397,10 +394,6 @@ class Factorization(ScoreInterface, TransformerInterface):
     def _check_parameters(self) -> None:
         """Refuse parameters that are invalid for any data: values that the signature does not declare, and contradictions."""
         check_parameters(self)
-
-    def _added_attributes(self) -> dict[str, Any]:
-        """Return fitted attributes that the first models of format version 2 lack, with the values that these stand for."""
-        return {"codebook_": None, "variants_": None, "data_kind_": None, "row_populations_": None}
 
     def _check_loaded(self) -> None:
         """Refuse a loaded model whose attributes contradict one another. Their types have been checked."""

@@ -20,7 +20,6 @@ from dfact.engine.passes import PartialSums, Pass, RunPass
 from dfact.engine.session import CheckpointableSession, Executor, Session, StateRows
 from dfact.models.row_factors import gather_rows
 from dfact.parameters import COUNT, describe_value
-from dfact.renames import stored
 
 RUNTIME_PARAMETERS = ("executor", "memory_limit", "callbacks", "checkpoint", "checkpoint_every")
 """Parameters that do not affect the fitted model."""
@@ -110,7 +109,7 @@ class FitTask(Generic[Q]):
 
     def identity(self) -> dict[str, str]:
         """Describe everything that determines the fit."""
-        parameters = stored(type(self.model), self.model.get_params(deep=False))
+        parameters = self.model.get_params(deep=False)
         parameters = {name: value for name, value in parameters.items() if name not in RUNTIME_PARAMETERS}
         fitted: dict[str, Any] = {"model": type(self.model).__name__, "data": self.dataset.fingerprint}
         fitted |= {"dtype": self.dtype.name, "covariates": self.covariates}

@@ -30,7 +30,6 @@ from dfact.models.row_factors import StoredRows
 from dfact.models.saved_arrays import read_array, write_array
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import is_count
-from dfact.renames import current, stored
 from dfact.storage.arrays import member, reason
 from dfact.storage.digests import json_digest
 from dfact.storage.groups import (
@@ -210,10 +209,10 @@ def write_model(group: zarr.Group, model: Factorization) -> dict[str, Any]:
     if MODELS.get(name) is not type(model):
         raise ParameterError(f"a {name} cannot be saved; expected one of {', '.join(_names())}")
     check_is_fitted(model)
-    parameters = {key: value for key, value in stored(type(model), model.get_params(deep=False)).items() if key not in _NOT_SAVED}
+    parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in _NOT_SAVED}
     if isinstance(parameters.get("random_state"), np.random.RandomState):
         parameters["random_state"] = None
-    fitted = stored(type(model), {key: value for key, value in vars(model).items() if key.endswith("_") and not key.startswith("_")})
+    fitted = {key: value for key, value in vars(model).items() if key.endswith("_") and not key.startswith("_")}
     document = {
         "class": name,
         "versions": running_versions(),
@@ -282,14 +281,11 @@ def load_model(path: str | PathLike[str]) -> Any:
     try:
         json.dumps(document, ensure_ascii=False).encode()  # JSON may hold lone surrogates, which cannot be encoded
         parameters = {key: _decode(group, value) for key, value in document["parameters"].items() if key not in _NOT_SAVED}
-        model = MODELS[name](**current(MODELS[name], parameters, warn=False))
-        for key, value in current(MODELS[name], document["fitted"], warn=False).items():
+        model = MODELS[name](**parameters)
+        for key, value in document["fitted"].items():
             if not key.isidentifier() or not key.endswith("_") or key.startswith("_"):
                 raise KeyError(key)
             setattr(model, key, _decode(group, value))
-        for key, value in model._added_attributes().items():
-            if key not in document["fitted"] and key not in group:  # an array without its attribute: the attribute has been lost
-                setattr(model, key, value)
         texts: Any = model.codebook_
         model.codebook_ = None if texts is None else Codebook.from_texts(texts, model.column_labels_)
         _check(model)

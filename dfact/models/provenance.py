@@ -10,13 +10,11 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.errors import warn
 from dfact.lazy import pd, special
 from dfact.models.estimator import add_saved_types
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
 from dfact.psychometrics.several_tests import adjusted
-from dfact.renames import add_old_names, current
 from dfact.text import html_view
 
 _COSINE = 1.0001  # greatest absolute value of a similarity, with its rounding error
@@ -64,11 +62,6 @@ class SelectionRecord:
     """Names of the other columns of the selection's table."""
     figures: Annotated[NDArray[np.float64], Shape(("candidates", "figures"), finite=False)]
     """Values of the other columns (candidates, figures)."""
-
-    @classmethod
-    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of this version: earlier ones had other names for rules."""
-        return current(cls, values, warn=False)
 
     @classmethod
     def from_table(cls, table: pd.DataFrame, best: int, criterion: str, rule: str, error: str | None = None) -> Self:
@@ -149,44 +142,15 @@ class Stability:
     """(q, k): standard errors of the impact."""
 
     estimate: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False)] | None = None
-    """(k, m): loadings at the centres of the intervals: the model's, fitted further to all rows; None in models of earlier versions."""
+    """(k, m): loadings at the centres of the intervals: the model's, fitted further to all rows."""
     se: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False, low=0)] | None = None
-    """(k, m): standard errors of the loadings; None in models of earlier versions."""
+    """(k, m): standard errors of the loadings."""
     resampling: str = "bootstrap"
-    """Data of the refits: "bootstrap" samples, "halves" of the rows, or "replicate weights" with their method; "earlier" for a model
-    of an earlier version, whose intervals are percentiles."""
+    """Data of the refits: "bootstrap" samples, "halves" of the rows, or "replicate weights" with their method."""
     choices: Annotated[list[str], Length(("choices",))] | None = None
     """Candidates of the selection that each resample repeated, as texts such as "n_components=4, beta=0.1"; None without ``reselect``."""
     choice_counts: Annotated[NDArray[Any], Shape(("choices",), "integers")] | None = None
     """Number of resamples that chose each candidate."""
-
-    @staticmethod
-    def upgrade(values: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of any version as today's.
-
-        Earlier versions had percentile intervals of all loadings. Those that touch 0 or have no width are not determined. The effects of
-        confounders of earlier versions, which the data did not determine, are left out.
-
-        Parameters
-        ----------
-        values : dict
-            Fields by name, as an earlier version stored them.
-
-        Returns
-        -------
-        dict
-            Fields by name.
-        """
-        if "resampling" not in values:
-            low, high = values["low"], values["high"]
-            determined = ((low > 0) | (high < 0)) & (low < high)
-            ends = {"low": np.where(determined, low, np.nan), "high": np.where(determined, high, np.nan)}
-            values = {**values, **ends, "resampling": "earlier"}
-        if values.get("confounder_mean") is None or "impact_mean" in values:
-            return values
-        message = "the intervals of the confounders' effects are left out, as an earlier version of dfact computed them without an anchor"
-        warn(f"{message}; compute the stability again")
-        return {name: value for name, value in values.items() if not name.startswith("confounder_")}
 
     @property
     def n_refits(self) -> int:
@@ -332,12 +296,8 @@ class TensorStability:
 MANTEL = ("n", "chi_square", "smd", "alpha", "in_total", "first_chi_square", "first_smd", "sd", "alpha_se")
 """Figures of Mantel's test: participants; χ², mean difference and odds ratio with purified totals; whether the item counts in them; χ² and
 mean difference with totals of all items; standard deviation of the item within strata's groups; standard error of the log odds ratio."""
-FORMER_TEST = "the comparison was stored by an earlier version, whose test has been replaced; run dfact compare again"
-"""The reason why a comparison of an earlier version has no intervals and no p values of the factors."""
-_FORMER = "the comparison was stored by an earlier version, whose tests of items have been replaced; run dfact compare again"
 
 
-@add_old_names
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """Comparison of groups of participants: the attribute ``comparison_`` of a fitted model.
@@ -384,31 +344,6 @@ class Comparison:
     """Figures of Mantel's test, in the order of ``MANTEL``; None if it was not possible."""
     unscreened: str
     """The reason why there is no Mantel test; empty if there is."""
-
-    @staticmethod
-    def upgrade(values: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of this version.
-
-        Earlier ones had p values from permutations and effects in the model, and two statistics of Mantel's test fewer.
-
-        Parameters
-        ----------
-        values : dict
-            Fields by name, as an earlier version stored them.
-
-        Returns
-        -------
-        dict
-            Fields by name.
-        """
-        values = _upgrade_factors(values)
-        values = {name: value for name, value in values.items() if name not in ("effect", "effect_se", "unshrunken", "share", "minimum")}
-        mantel = values["mantel"]
-        if "untested" not in values:
-            values |= {"item_tests": None, "untested": _FORMER, "unscreened": "" if mantel is not None else _FORMER}
-        if mantel is not None and len(mantel) < len(MANTEL):
-            values["mantel"] = np.concatenate([mantel, np.full((len(MANTEL) - len(mantel), *mantel.shape[1:]), np.nan)])
-        return values
 
     def factors(self, names: Sequence[str]) -> pd.DataFrame:
         """Return the congruences as a table, groups × factors, with their intervals and p values; columns without a number are left out.
@@ -539,18 +474,6 @@ def ets_classes(
         classes = np.where(p > SHARE, "A", np.where(large, "C", np.where(moderate, "B", "A"))).astype(object)
     classes[np.isnan(p) | (np.isnan(size) & ~binary)] = ""
     return classes
-
-
-def _upgrade_factors(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with those of the factors: earlier versions had p values of permutations, and intervals of the samples' congruence.
-
-    Neither says what its successor says, so they are left out.
-    """
-    if "n_permutations" not in values:
-        return values
-    undetermined = {name: np.full(np.shape(values["congruence"]), np.nan) for name in ("population", "low", "high", "p")}
-    current = {name: value for name, value in values.items() if name != "n_permutations"}
-    return current | undetermined | {"rotated": None, "centred": None, "factors_untested": FORMER_TEST}
 
 
 def _numbers_or_texts(values: pd.Series[Any]) -> list[float] | list[str]:

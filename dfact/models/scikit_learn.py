@@ -21,7 +21,6 @@ from dfact.data.sources.array import frame_values
 from dfact.lazy import is_data_frame
 from dfact.models.copies import is_client, picklable_state
 from dfact.models.method_docs import document_methods
-from dfact.renames import current
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -106,7 +105,7 @@ class TransformerInterface:
             The model has no parameter of a name.
         """
         known = self.get_params()
-        for name, value in current(type(self), params).items():
+        for name, value in params.items():
             if name not in known:
                 raise ValueError(f"Invalid parameter {name!r} for estimator {self}. Valid parameters are: {sorted(known)!r}.")
             setattr(self, name, value)

@@ -24,7 +24,6 @@ from dfact.progress import Iteration, Reporter
 from dfact.psychometrics.answer_sums import AnswerSums, SumsTask, SurveyFigures
 from dfact.psychometrics.item_sums import ItemRange, ItemSums
 from dfact.psychometrics.scale_statistics import Associations, adequacy, describe_scale, quoted
-from dfact.renames import accept_old_names
 from dfact.text import align_columns, html_view, table_text
 
 Array = NDArray[np.float64]
@@ -103,7 +102,6 @@ class Description:
         return "\n\n".join([align_columns(self.summary()), _printed(self.scales), _printed(self.items)])
 
 
-@accept_old_names
 def describe(
     data: Any,
     *,
@@ -231,7 +229,6 @@ def describe(
     return result
 
 
-@accept_old_names
 def plan_description(
     data: Any,
     *,

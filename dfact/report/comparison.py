@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from dfact.models.provenance import FORMER_TEST, Comparison
+from dfact.models.provenance import Comparison
 from dfact.text import escape_lines
 
 FORMATS = {
@@ -54,8 +54,6 @@ def describe_columns(comparison: Comparison) -> str:
 
 def _describe_draws(comparison: Comparison) -> str:
     """Return what the intervals and the tests of the factors are, and what they cannot show."""
-    if comparison.factors_untested == FORMER_TEST:  # the draws say nothing of the figures that are left
-        return f"no intervals and no test of the factors: {comparison.factors_untested}"
     undetermined = np.isnan(comparison.low) | np.isnan(comparison.high)
     texts = [f"{comparison.n_resamples} draws"]
     if not undetermined.all():

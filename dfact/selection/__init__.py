@@ -15,10 +15,7 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     running             run many fits, and keep their results
 """
 
-from typing import Any
-
 from dfact.models.cp.core_consistency import core_consistency
-from dfact.renames import current_name
 from dfact.selection.criteria import select_by_criterion
 from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
 from dfact.selection.cross_validation.entry_cross_validation import cross_validate_entries
@@ -52,7 +49,3 @@ __all__ = [
     "select_number_of_factors",
     "select_penalty",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    return globals()[current_name(__name__, name)]

@@ -18,7 +18,6 @@ from dfact.data.statistics import as_float
 from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count, random_generator
-from dfact.renames import accept_old_names
 from dfact.selection.cross_validation.squared_errors import sum_squared_errors
 from dfact.selection.grid import expand
 from dfact.selection.result import Selection
@@ -29,7 +28,6 @@ _MAX_ROWS = 5000  # a consensus matrix n × n in double precision takes 200 MB
 _RESTARTS = 10
 
 
-@accept_old_names
 def select_by_criterion(
     model: Any,
     X: Any,

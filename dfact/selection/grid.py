@@ -15,7 +15,6 @@ from dfact.errors import ParameterError
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
-from dfact.renames import current
 from dfact.selection.cross_validation.fold_fits import EstimatorFits, GridGroup, PathSettings, WarmStarts, from_the_middle
 from dfact.selection.cross_validation.folds import Folds
 from dfact.selection.running.estimators import with_parameters
@@ -30,7 +29,7 @@ def expand(model: Any, grid: Mapping[str, Any]) -> list[Parameters]:
     if not grid:
         raise ParameterError("grid is empty, expected values to try, such as {'n_components': [2, 3, 4]}")
     values: dict[str, list[Any]] = {}
-    for name, candidates in current(type(model), grid).items():
+    for name, candidates in grid.items():
         if name not in names:
             kind = type(model).__name__
             raise ParameterError(f"grid has {name!r}, which is not a parameter of {kind}; expected some of {', '.join(names)}")

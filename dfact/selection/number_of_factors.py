@@ -14,7 +14,6 @@ from dfact.models.provenance import SelectionRecord
 from dfact.parameters import is_count
 from dfact.psychometrics.factor_retention import FactorCount, bic, minimum_average_partial, parallel_analysis
 from dfact.psychometrics.polychoric import grouping_information
-from dfact.renames import accept_old_names
 from dfact.selection.result import Selection
 from dfact.selection.running.estimators import require_method, with_parameters
 
@@ -96,7 +95,6 @@ def number_of_factors(
         return FactorCounts(components, factors, minimum_average_partial(correlation.R), best)
 
 
-@accept_old_names
 def select_number_of_factors(
     model: FactorAnalysis,
     X: Any,

@@ -42,7 +42,8 @@ from dfact.storage.versions import (
 from dfact.storage.writers import changed, locked, partial_prefix, writer_name
 from dfact.storage.zarr_stores import StrictLocalStore, StrictObjectStore
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
+"""Version of the layout of stores, their attribute ``format``."""
 _REMEDIES = {"dataset": "import it again", "model": "fit it again", "job": "delete it to run all steps of the job again"}
 """Remedies for stores of an earlier format version, by kind."""
 
@@ -108,7 +109,7 @@ def create_array(path: str | PathLike[str], kind: str, **settings: Any) -> Itera
 
 
 def _initial_attributes(kind: str) -> dict[str, Any]:
-    return {"kind": kind, "version": FORMAT_VERSION, "complete": False}
+    return {"kind": kind, "format": FORMAT_VERSION, "complete": False}
 
 
 @contextmanager
@@ -238,8 +239,8 @@ def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     if not isinstance(stored, Mapping):
         remedy = _how_to_import(location, group) or "; write one with dfact.import_array or dfact.import_table"
         raise StoreError(f"{location} is a Zarr group, expected a dfact {kind}{remedy}")
-    if stored.get("version") != FORMAT_VERSION:  # kinds may have had other names
-        raise StoreError(f"{location} has format version {stored.get('version')}, expected {FORMAT_VERSION}; {_remedy(kind, stored)}")
+    if stored.get("format") != FORMAT_VERSION:  # kinds may have had other names
+        raise StoreError(f"{location} has {_found_format(stored)}, expected {FORMAT_VERSION}; {_remedy(kind, stored)}")
     if stored.get("kind") != kind:
         raise StoreError(f"{location} holds a dfact {stored.get('kind')}, expected a {kind}")
     if stored.get("complete") is not True:
@@ -289,9 +290,15 @@ def _is_array(location: Location) -> bool:
         return False
 
 
+def _found_format(stored: Mapping[str, Any]) -> str:
+    """Describe the format version of a store; those written before the first release have the attribute ``version`` in its place."""
+    unreleased = "format" not in stored and "version" in stored
+    return f"format version {stored['version']} of an unreleased dfact" if unreleased else f"format version {stored.get('format')}"
+
+
 def _remedy(kind: str, stored: Mapping[str, Any]) -> str:
     """Return what to do with a store of this kind and of another format version."""
-    version = stored.get("version")
+    version = stored.get("format")
     if type(version) is int and version > FORMAT_VERSION:
         return "a later version of dfact wrote it: upgrade dfact (pip install --upgrade dfact)"
     if kind.startswith("checkpoint"):
@@ -330,7 +337,7 @@ def kind_at(path: str | PathLike[str]) -> str | None:
 def is_current(location: Location, kind: str) -> bool:
     """Check whether a complete store of this kind, which this version of dfact reads, is at the location."""
     stored = stored_attributes(location)
-    return [stored.get(name) for name in ("kind", "version", "complete")] == [kind, FORMAT_VERSION, True]
+    return [stored.get(name) for name in ("kind", "format", "complete")] == [kind, FORMAT_VERSION, True]
 
 
 def is_complete(location: Location) -> bool:

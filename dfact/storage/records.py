@@ -73,7 +73,7 @@ class Records:
                         )
                 seed = stored["seed"]
             self.recorded_seed = seed
-            description: dict[str, Any] = {"kind": kind, "version": FORMAT_VERSION, "complete": True}
+            description: dict[str, Any] = {"kind": kind, "format": FORMAT_VERSION, "complete": True}
             description |= {"identity": identity, "seed": seed, "owner": self.owner, WRITER: version("dfact")}
             # Creation and description are one write: a process killed here leaves no group without a description.
             try:

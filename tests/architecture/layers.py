@@ -9,7 +9,7 @@ import dfact
 
 ROOT = Path(dfact.__file__).parent
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ("errors", "lazy", "renames", "settings"),
+    ("errors", "lazy", "settings"),
     ("internals",),
     ("signals", "text", "code_cache", "extensions"),
     ("monitoring",),

@@ -30,7 +30,7 @@ def test_info_describes_the_weights(data: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.further
-@pytest.mark.parametrize("model", ["icqf", "l1nmf", "fa"])
+@pytest.mark.parametrize("model", ["icqf", "nmf", "fa"])
 def test_a_fit_uses_the_weights_unless_told_otherwise(data: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = data.parent
     assert main(["fit", model, str(data), str(out / "w.model"), "-k", "2"]) == 0

@@ -82,5 +82,5 @@ def limited(folder: str) -> list[str]:
 def modules_of_dask() -> list[bool]:
     """Tell whether Dask's arrays are imported, before and after a fit of an array of NumPy."""
     before = "dask.array" in sys.modules
-    dfact.L1NMF(2, max_iter=2).fit(np.ones((9, 3)))
+    dfact.NMF(2, max_iter=2).fit(np.ones((9, 3)))
     return [before, "dask.array" in sys.modules]

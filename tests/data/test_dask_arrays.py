@@ -276,17 +276,17 @@ def test_invalid_dask_arrays_are_refused(client: Client) -> None:
 
 def test_client_and_executor_choose_the_cluster(client: Client) -> None:
     X = da.from_array(answers())
-    assert dfact.L1NMF(executor=client)._client(X) is client
+    assert dfact.NMF(executor=client)._client(X) is client
     for executor in (None, "inline", "threads"):
-        assert dfact.L1NMF(executor=executor)._client(X) is None
-    assert dfact.L1NMF(executor=client)._client(answers()) is None
+        assert dfact.NMF(executor=executor)._client(X) is None
+    assert dfact.NMF(executor=client)._client(answers()) is None
     with pytest.raises(dfact.ParameterError, match="expected an active"):
-        dfact.L1NMF(executor="distributed").fit(X)
+        dfact.NMF(executor="distributed").fit(X)
     with client.as_current():
         large = da.zeros((1 << 20, 64))
-        assert dfact.L1NMF()._client(large) is client
-        assert dfact.L1NMF()._client(X) is None  # one partition: no matter for a cluster
-        assert dfact.L1NMF(executor="distributed")._client(X) is client
+        assert dfact.NMF()._client(large) is client
+        assert dfact.NMF()._client(X) is None  # one partition: no matter for a cluster
+        assert dfact.NMF(executor="distributed")._client(X) is client
 
 
 # ---- transform
@@ -314,7 +314,7 @@ Case = tuple[Callable[[], Any], Callable[[], np.ndarray], dict[str, Any]]
 CASES: dict[str, Case] = {
     "ICQF": (lambda: dfact.ICQF(3, max_iter=3), answers, {}),
     "ICQF with confounders": (lambda: dfact.ICQF(3, max_iter=3), answers, {"confounders": groups()}),
-    "L1NMF": (lambda: dfact.L1NMF(3, max_iter=3), answers, {}),
+    "NMF": (lambda: dfact.NMF(3, max_iter=3), answers, {}),
     "GradeOfMembership": (lambda: dfact.GradeOfMembership(2, random_state=0), complete, {}),
     "ExpectileMF": (lambda: dfact.ExpectileMF(3, tau=0.3, max_iter=3), answers, {}),
     "PCA": (lambda: dfact.PCA(2, max_iter=2), answers, {}),
@@ -389,7 +389,7 @@ def test_pickled_model_holds_no_rows(fitted: Fitted, name: str) -> None:
 
 
 @pytest.mark.further
-@pytest.mark.parametrize("name", ["L1NMF", "ElasticCP with variances"])
+@pytest.mark.parametrize("name", ["NMF", "ElasticCP with variances"])
 @pytest.mark.parametrize("origin", ["here", "active", "given"])
 def test_transform_to_a_store(client: Client, fitted: Fitted, tmp_path: Path, name: str, origin: str) -> None:
     model, X, inputs, expected = fitted(name)
@@ -415,7 +415,7 @@ def test_transform_of_xarray_and_of_stored_models(fitted: Fitted, tmp_path: Path
 
 
 def test_a_chunk_without_rows(fitted: Fitted) -> None:
-    model, X, _, expected = fitted("L1NMF")
+    model, X, _, expected = fitted("NMF")
     nobody = model.transform(da.from_array(X)[:0])
     assert nobody.compute().shape == (0, 3)
     both = da.concatenate([da.from_array(X)[:0], da.from_array(X, chunks=(3000, M))])
@@ -441,7 +441,7 @@ def test_errors_of_shape_are_raised_at_once(fitted: Fitted) -> None:
     with pytest.raises(TypeError, match="'slice_variances'"):
         model.transform(lazy, slice_variances=3)
     named, names = pd.DataFrame(X[:, :3], columns=["a", "b", "c"]), {"item": ["a", "c", "b"]}
-    model = dfact.L1NMF(2, max_iter=2).fit(named)
+    model = dfact.NMF(2, max_iter=2).fit(named)
     with pytest.raises(dfact.DataError, match="column 1 of X is 'c', of the fitted data 'b'"):
         model.transform(xr.DataArray(lazy[:, :3], dims=("row", "item"), coords=names))
     model = fitted("ElasticCP")[0]
@@ -450,11 +450,11 @@ def test_errors_of_shape_are_raised_at_once(fitted: Fitted) -> None:
     with pytest.raises(dfact.ParameterError, match="slice_variances only"):
         model.transform(da.zeros((10, 4, 3, 2)), slice_variances=np.ones(10))
     with pytest.raises(ValueError, match="not fitted"):
-        dfact.L1NMF().transform(lazy)
+        dfact.NMF().transform(lazy)
 
 
 def test_errors_of_values_name_their_row(fitted: Fitted) -> None:
-    model, X, _, _ = fitted("L1NMF")
+    model, X, _, _ = fitted("NMF")
     X = X.copy()
     X[4711, 3] = -1
     found = model.transform(da.from_array(X, chunks=(1000, M)))
@@ -468,13 +468,13 @@ def test_errors_of_values_name_their_row(fitted: Fitted) -> None:
 def test_fit_without_a_cluster_loads_the_array() -> None:
     X = answers()
     with dask.config.set(num_workers=2):
-        found = dfact.L1NMF(3, max_iter=3).fit_transform(da.from_array(X, chunks=(1000, 4)))
-    np.testing.assert_array_equal(found, dfact.L1NMF(3, max_iter=3).fit_transform(X))
+        found = dfact.NMF(3, max_iter=3).fit_transform(da.from_array(X, chunks=(1000, 4)))
+    np.testing.assert_array_equal(found, dfact.NMF(3, max_iter=3).fit_transform(X))
 
 
 def test_tables_with_names_of_dasks_attributes() -> None:
     X = pd.DataFrame(np.random.default_rng(0).random((30, 4)), columns=["dask", "chunks", "dims", "data"])
-    assert dfact.L1NMF(2, max_iter=2).fit(X).transform(X).shape == (30, 2)
+    assert dfact.NMF(2, max_iter=2).fit(X).transform(X).shape == (30, 2)
 
 
 @pytest.mark.process

@@ -310,8 +310,8 @@ def stored(originals, tmp_path):
         (lambda a: a.update(complete=False), "incomplete"),
         (lambda a: a.pop("complete"), "incomplete"),
         (lambda a: a.update(kind="model"), "holds a dfact model, expected a dataset"),
-        (lambda a: a.update(version=99), "has format version 99, expected 2; a later version of dfact wrote it"),
-        (lambda a: a.update(version=1), "has format version 1, expected 2; import it again"),
+        (lambda a: a.update(format=99), "has format version 99, expected 1; a later version of dfact wrote it"),
+        (lambda a: a.update(version=a.pop("format")), "has format version 1 of an unreleased dfact, expected 1; import it again"),
     ],
 )
 def test_incomplete_or_foreign_store_is_refused(stored, change, match):

@@ -212,7 +212,7 @@ def test_other_models_treat_implicit_entries_as_missing(tmp_path: Path, seed: in
     X.data += 1
     expected += 1
     data = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
-    for make in (lambda: dfact.GradeOfMembership(2, random_state=0), lambda: dfact.FactorAnalysis(2), lambda: dfact.L1NMF(2)):
+    for make in (lambda: dfact.GradeOfMembership(2, random_state=0), lambda: dfact.FactorAnalysis(2), lambda: dfact.NMF(2)):
         found, dense = make().fit(data), make().fit(expected)
         np.testing.assert_allclose(found.components_, dense.components_, rtol=1e-6, atol=1e-8)
 

@@ -156,13 +156,13 @@ def test_description_has_the_standard_errors_of_the_survey(missing: str) -> None
         dfact.describe(X, interval="replicates")
 
 
-@pytest.mark.parametrize(("name", "seed"), [("icqf", 0), ("l1nmf", 1), ("fa", 2)])
+@pytest.mark.parametrize(("name", "seed"), [("icqf", 0), ("nmf", 1), ("fa", 2)])
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 def test_refits_are_those_with_each_replicate_weight(name: str, seed: int, executor: str) -> None:
     frame = survey(seed, 240).drop(index=7).reset_index(drop=True)
     X, w, halves = frame.filter(like="Q").to_numpy(float), frame["w"].to_numpy(), frame.filter(like="RW").to_numpy()
     dataset = as_dataset(X).with_weights(w).with_replicate_weights(halves, method="fay", fay=0.5)
-    kinds: dict[str, Any] = {"icqf": dfact.ICQF(1, bounds=(0, 4)), "l1nmf": dfact.L1NMF(1), "fa": dfact.FactorAnalysis(1)}
+    kinds: dict[str, Any] = {"icqf": dfact.ICQF(1, bounds=(0, 4)), "nmf": dfact.NMF(1), "fa": dfact.FactorAnalysis(1)}
     model = kinds[name].set_params(executor=executor, dtype="float64").fit(dataset)
     found = dfact.selection.bootstrap(model, dataset)
     assert found.resampling == "8 replicate weights (Fay's BRR)"
@@ -171,7 +171,7 @@ def test_refits_are_those_with_each_replicate_weight(name: str, seed: int, execu
     tight = {} if name == "fa" else {"tol": 1e-5, "init": found.estimate}
     again = [type(model)(**model.get_params() | tight).fit(X, sample_weight=column).components_ for column in halves.T]
     assert_allclose(found.mean, np.mean(again, axis=0), rtol=2e-2)
-    if name == "l1nmf":
+    if name == "nmf":
         assert np.isnan(found.se).all()
         return
     assert_allclose(found.se, np.sqrt(((np.stack(again) - found.estimate) ** 2).sum(axis=0) / 2), rtol=0.2)

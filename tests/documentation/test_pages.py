@@ -416,13 +416,13 @@ def test_readme_installs_what_its_tour_needs() -> None:
 def test_lists_of_models_follow_the_catalogue() -> None:
     """README, changelog and the map of the models name every class; the guide on selection names every selection."""
     for text in (TEXTS["README"], TEXTS["changelog"], import_module("dfact.models").__doc__ or ""):
-        assert [entry.name for entry in CATALOGUE if not (entry.old or re.search(rf"\b{entry.name}\b", text))] == []
+        assert [entry.name for entry in CATALOGUE if not re.search(rf"\b{entry.name}\b", text)] == []
     assert isinstance(cli.commands["select"], click.Group)
     rows = [line for line in TEXTS["selection"].splitlines() if line.startswith("| ")]
     for entry in CATALOGUE:
         if entry.command in cli.commands["select"].commands:
             assert any(entry.name in row and f"`dfact select {entry.command}" in row for row in rows), entry.name
-        assert entry.command is None or entry.old or f"`dfact fit {entry.command}`" in TEXTS["README"]
+        assert entry.command is None or f"`dfact fit {entry.command}`" in TEXTS["README"]
 
 
 def test_guides_name_every_choice_of_a_model() -> None:

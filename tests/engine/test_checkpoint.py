@@ -81,8 +81,8 @@ CASES = {
         lambda: dfact.ICQF(4, max_iter=12, tol=0, solver="admm", rho="adaptive"), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (5,)
     ),
     "icqf-random": Case(lambda: dfact.ICQF(3, max_iter=8, tol=0, init="random"), lambda seed: planted_answers(200, 30, 3, seed), (6,)),
-    "l1nmf": Case(lambda: dfact.L1NMF(4, max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (5,)),
     "nmf": Case(lambda: dfact.NMF(4, max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed), (5,)),
+    "nmf-missing": Case(lambda: dfact.NMF(4, max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (5,)),
     "nmf-divergence": Case(
         lambda: dfact.NMF(4, loss="kullback-leibler", max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (5,)
     ),
@@ -205,7 +205,7 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:
         "expected ": lambda: kept(path).fit(X, sample_weight=weights + np.eye(200)[3]),  # weights belong to the data
         "; choose another path": lambda: kept(path).fit(X),
         "dtype is 'float64', expected 'float32'": lambda: kept(path, dtype="float32").fit(X, sample_weight=weights),
-        "model is 'ICQF', expected 'L1NMF'": lambda: dfact.L1NMF(3, checkpoint=path).fit(X),
+        "model is 'ICQF', expected 'NMF'": lambda: dfact.NMF(3, checkpoint=path).fit(X),
     }
     for message, fit in cases.items():
         with pytest.raises(ParameterError, match=f"belongs to another fit: .*{re.escape(message)}"):
@@ -226,7 +226,7 @@ def test_the_checkpoint_of_a_fit_takes_the_parameter_s_place(tmp_path: Path) -> 
 def test_a_checkpoint_without_a_location_is_refused(location: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     X = planted_answers(60, 10, 2, 0)
-    kinds = (dfact.ICQF, dfact.L1NMF, dfact.GradeOfMembership, dfact.ExpectileMF, dfact.ElasticCP)
+    kinds = (dfact.ICQF, dfact.NMF, dfact.GradeOfMembership, dfact.ExpectileMF, dfact.ElasticCP)
     fits: list[Any] = [lambda kind=kind: kind(2, checkpoint=location).fit(X) for kind in kinds]
     fits.append(lambda: dfact.ICQF(2).fit(X, checkpoint=location))
     fits.append(lambda: dfact.selection.block_cross_validate(dfact.ICQF(), X, {"n_components": [2]}, checkpoint=location))

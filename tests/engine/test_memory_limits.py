@@ -67,8 +67,8 @@ SHORT: dict[str, Any] = {"max_iter": 3, "tol": 0}
 MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     "ICQF mm": ("answers", lambda: dfact.ICQF(8, solver="mm", **SHORT)),
     "ICQF admm": ("answers", lambda: dfact.ICQF(8, solver="admm", **SHORT)),
-    "NMF": ("answers", lambda: dfact.NMF(8, loss="kullback-leibler", **SHORT)),
-    "L1NMF": ("answers", lambda: dfact.L1NMF(8, **SHORT)),
+    "NMF, divergence": ("answers", lambda: dfact.NMF(8, loss="kullback-leibler", **SHORT)),
+    "NMF": ("answers", lambda: dfact.NMF(8, **SHORT)),
     "FactorAnalysis": ("answers", lambda: dfact.FactorAnalysis(3)),
     "PCA": ("measurements", lambda: dfact.PCA(8, **SHORT)),
     "GradeOfMembership": ("memberships", lambda: dfact.GradeOfMembership(3)),

@@ -42,10 +42,6 @@ def icqf_admm_with_confounders() -> Any:
     return dfact.ICQF(3, solver="admm", max_iter=25).fit(M, confounders=known)
 
 
-def l1nmf() -> Any:
-    return dfact.L1NMF(3, max_iter=30).fit(planted_answers(250, 18, 3, seed=3, missing=0.1))
-
-
 def factor_analysis() -> Any:
     return dfact.FactorAnalysis(3).fit(planted_answers(400, 15, 3, seed=4))
 
@@ -120,7 +116,6 @@ RECIPES: dict[str, Callable[[], Any]] = {
     for recipe in (
         icqf_splitless,
         icqf_admm_with_confounders,
-        l1nmf,
         factor_analysis,
         expectile_dense,
         expectile_missing,

@@ -80,7 +80,7 @@ def check(kernel: Any, call: tuple[Any, ...], rng: np.random.Generator) -> None:
 FITS = {name: (case.make, case.data) for name, case in CASES.items() if name not in {"icqf-random", "emf-random"}} | {
     "icqf-fista": (lambda: dfact.ICQF(4, max_iter=6, subproblem_solver="fista"), lambda seed: planted_answers(300, 40, 4, seed, 0.1)),
     "icqf-float32": (lambda: dfact.ICQF(4, max_iter=6), lambda seed: planted_answers(300, 40, 4, seed, 0.1).astype(np.float32)),
-    "l1nmf-float32": (lambda: dfact.L1NMF(4, max_iter=6), lambda seed: planted_answers(300, 40, 4, seed).astype(np.float32)),
+    "nmf-float32": (lambda: dfact.NMF(4, max_iter=6), lambda seed: planted_answers(300, 40, 4, seed).astype(np.float32)),
     "emf-float32": (lambda: dfact.ExpectileMF(5, ridge=0.1, max_iter=6, tol=0), lambda seed: skewed(seed).astype(np.float32)),
     "gom-float32": (lambda: dfact.GradeOfMembership(3), lambda seed: memberships(seed).astype(np.float32)),
     "admixture-float32": (lambda: dfact.Admixture(3, ploidy=4, max_iter=6), lambda seed: memberships(seed).astype(np.float32)),

@@ -23,7 +23,7 @@ def test_every_factorization_is_in_the_catalogue() -> None:
         import_module(module.name)
     # A class that prepares no fit of its own is a base of others.
     models = {kind for kind in subclasses(Factorization) if kind.__module__.startswith("dfact.") and "_prepare" in vars(kind)}
-    current = {(entry.name, entry.module) for entry in CATALOGUE if not entry.old}
+    current = {(entry.name, entry.module) for entry in CATALOGUE}
     assert {(kind.__name__, kind.__module__) for kind in models - {Factorization}} == current
 
 
@@ -38,7 +38,7 @@ def test_each_entry_resolves_to_a_public_class(entry: Entry) -> None:
 
 def test_public_estimators_are_those_of_the_catalogue() -> None:
     public = {name for name in dfact.__all__ if isinstance(getattr(dfact, name), type) and issubclass(getattr(dfact, name), Factorization)}
-    assert public == {entry.name for entry in CATALOGUE if not entry.old}
+    assert public == {entry.name for entry in CATALOGUE}
 
 
 def test_commands_of_the_catalogue_are_those_that_fit_models() -> None:

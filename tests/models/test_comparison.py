@@ -11,8 +11,7 @@ from numpy.testing import assert_array_equal
 import dfact
 from dfact.cli.main import main
 from dfact.models.item_tests import ItemTests
-from dfact.models.provenance import MANTEL, Comparison, ets_classes
-from dfact.report.comparison import describe_dif
+from dfact.models.provenance import Comparison, ets_classes
 
 
 def test_classes_are_those_of_ets() -> None:
@@ -41,23 +40,6 @@ def test_dif_items_are_flagged_by_both_tests_where_both_are_possible() -> None:
     assert len(comparison([0.1, 0.16, 0.0], [0.3, 0.3, 0.3]).dif_items) == 0  # below 0.17 standard deviations
     assert found.mantel_tests is not None
     assert list(found.mantel_tests["class"]) == ["C", "A", ""]
-
-
-def test_comparisons_of_earlier_versions_load_and_say_that_their_items_were_tested_otherwise() -> None:
-    today = vars(comparison([0.3, 0.3, 0.3], [0.3, 0.1, np.nan]))
-    names = ("item_tests", "untested", "unscreened", "mantel")
-    former = {name: value for name, value in today.items() if name not in names}
-    former |= {"effect": np.ones((1, 3)), "effect_se": np.ones((1, 3)), "unshrunken": np.ones((1, 3)), "share": 0.05, "minimum": 0.1}
-    for mantel in (today["mantel"][: len(MANTEL) - 2], None):
-        loaded = Comparison(**Comparison.upgrade({**former, "mantel": mantel}))
-        assert loaded.effects is None
-        assert len(loaded.dif_items) == 0
-        assert "was stored by an earlier version, whose tests of items have been replaced; run dfact compare again" in describe_dif(loaded)
-        if mantel is not None:
-            assert loaded.mantel_tests is not None
-            assert_array_equal(loaded.mantel_tests["smd"], [0.3, 0.1, np.nan])
-            assert list(loaded.mantel_tests["class"]) == ["", "", ""]  # without a standard deviation
-    assert Comparison.upgrade(dict(today)) == today
 
 
 def test_a_comparison_is_saved_loaded_and_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

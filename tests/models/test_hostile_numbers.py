@@ -101,8 +101,8 @@ SOLVERS = {
     "ICQF, unbounded": Solver(dfact.ICQF, **bounded(beta=0, w_max=np.inf, q_max=np.inf, bounds=(0, np.inf))),
     "ICQF, ADMM": Solver(dfact.ICQF, **bounded(solver="admm")),
     "ICQF, ADMM, adaptive": Solver(dfact.ICQF, **bounded(solver="admm", rho="adaptive"), inputs=("confounders", "weights")),
-    "L1NMF": Solver(dfact.L1NMF, **bounded()),
-    "L1NMF, weights": Solver(dfact.L1NMF, **bounded(), inputs=("weights",)),
+    "NMF": Solver(dfact.NMF, **bounded()),
+    "NMF, weights": Solver(dfact.NMF, **bounded(), inputs=("weights",)),
     "ExpectileMF": Solver(dfact.ExpectileMF),
     "ExpectileMF, exact": Solver(dfact.ExpectileMF, {"solver": "exact", "tau": 0.8}),
     "ExpectileMF, surrogate": Solver(dfact.ExpectileMF, {"solver": "surrogate", "tau": 0.2}),
@@ -202,7 +202,7 @@ def check_factors(model: Any, _: Array) -> None:
 
 CHECKS: dict[str, Callable[[Any, Array], None]] = {
     "ICQF": check_bounds,
-    "L1NMF": check_bounds,
+    "NMF": check_bounds,
     "ElasticCP": check_signs,
     "GradeOfMembership": check_simplex,
     "FactorAnalysis": check_factors,
@@ -241,17 +241,17 @@ def test_entries_beyond_the_range_of_the_precision_are_refused(dtype: str) -> No
         (3.1 * highest / X.max(), "large entries: row .*divide X"),
         (0.9 * lowest / X.max(), "small entries.*multiply X"),
     ):
-        for model in (dfact.L1NMF(2), dfact.CPALS(2), dfact.FactorAnalysis(1)):
+        for model in (dfact.NMF(2), dfact.CPALS(2), dfact.FactorAnalysis(1)):
             with pytest.raises(dfact.DataError, match=message):
                 model.set_params(dtype=dtype).fit(X * size)
-    fitted = dfact.L1NMF(2, dtype=dtype).fit(X)
+    fitted = dfact.NMF(2, dtype=dtype).fit(X)
     assert np.isfinite(fitted.transform(X * lowest / 100)).all()  # rows near 0, of which a chunk may consist
     with pytest.raises(dfact.DataError, match="large entries"):
         fitted.transform(X * highest)
 
 
 @pytest.mark.further
-@pytest.mark.parametrize("name", ["ICQF", "ICQF, ADMM", "L1NMF", "ExpectileMF", "ElasticCP", "GradeOfMembership"])
+@pytest.mark.parametrize("name", ["ICQF", "ICQF, ADMM", "NMF", "ExpectileMF", "ElasticCP", "GradeOfMembership"])
 def test_parameters_of_any_size_are_fitted_or_refused(name: str) -> None:
     solver = SOLVERS[name]
     X, model = solver.shaped(answers(0)), solver.model(2, **solver.parameters)
@@ -288,7 +288,7 @@ def weighted_models() -> dict[str, Any]:
     return {
         "ICQF": dfact.ICQF(2, max_iter=100),
         "ICQF, ADMM": dfact.ICQF(2, solver="admm", max_iter=100),
-        "L1NMF": dfact.L1NMF(2, max_iter=100),
+        "NMF": dfact.NMF(2, max_iter=100),
         "FactorAnalysis": dfact.FactorAnalysis(1),
     }
 
@@ -333,7 +333,7 @@ def test_an_integer_weight_equals_copies_of_the_row() -> None:
 def test_items_of_weight_0_alone_are_described_without_dividing_by_0() -> None:
     X, w = with_an_entry_per_column(1), np.ones(N)
     w[0] = 0
-    for model in (dfact.ICQF(2), dfact.L1NMF(2)):
+    for model in (dfact.ICQF(2), dfact.NMF(2)):
         assert np.isfinite(model.fit(X, sample_weight=w).components_).all()
 
 

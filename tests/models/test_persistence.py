@@ -270,7 +270,7 @@ REFUSALS = {
         lambda path: shutil.copytree(path / "lagrangian_history_", path / "objective_history_", dirs_exist_ok=True),
         "damaged",
     ),
-    "newer format": (edit(lambda a: a.update(version=3)), "has format version 3, expected 2; a later version of dfact wrote it"),
+    "newer format": (edit(lambda a: a.update(format=2)), "has format version 2, expected 1; a later version of dfact wrote it"),
     "incomplete": (edit(lambda a: a.update(complete=False)), "is incomplete"),
     "no complete marker": (edit(lambda a: a.pop("complete")), "is incomplete"),
     "parameter changed": (

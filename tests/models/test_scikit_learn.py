@@ -185,7 +185,7 @@ def test_dask_frames_keep_names_and_bits() -> None:
 
 MODELS_TO_SCORE = [
     dfact.ICQF(2, random_state=0),
-    dfact.L1NMF(2, random_state=0),
+    dfact.NMF(2, random_state=0),
     dfact.FactorAnalysis(2),
     dfact.GradeOfMembership(2, random_state=0),
     dfact.ExpectileMF(2, random_state=0),

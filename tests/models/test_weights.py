@@ -33,7 +33,7 @@ def survey(seed: int, n: int = 400, m: int = 9, missing: float = 0.1) -> tuple[A
 
 
 def models() -> dict[str, Any]:
-    return {"icqf": dfact.ICQF(2, bounds=(0, 4), q_max=4, tol=1e-7, max_iter=1000), "l1nmf": dfact.L1NMF(2), "fa": dfact.FactorAnalysis(2)}
+    return {"icqf": dfact.ICQF(2, bounds=(0, 4), q_max=4, tol=1e-7, max_iter=1000), "nmf": dfact.NMF(2), "fa": dfact.FactorAnalysis(2)}
 
 
 def weighted_moments(x: Array, w: Array) -> tuple[Array, Array]:
@@ -85,7 +85,7 @@ def test_effective_numbers_of_pairs_are_kishs(missing: float) -> None:
 def test_equal_weights_are_none(name: str, weight: float) -> None:
     M, _ = survey(1)
     first, second = models()[name].fit(M), models()[name].fit(M, sample_weight=np.full(len(M), weight))
-    tolerance = {"fa": 1e-12, "l1nmf": 1e-9, "icqf": 2e-3}[name]  # iterations amplify the rounding of sums of weighted terms
+    tolerance = {"fa": 1e-12, "nmf": 1e-9, "icqf": 2e-3}[name]  # iterations amplify the rounding of sums of weighted terms
     np.testing.assert_allclose(second.components_, first.components_, atol=tolerance)
     assert second.n_effective_ == pytest.approx(len(M))
     assert (first.weighted_, second.weighted_) == (False, True)
@@ -125,9 +125,9 @@ def test_whole_weights_do_not_repeat_the_rows_of_a_factor_analysis() -> None:
     assert weighted.n_effective_ < len(M) < repeated.n_observations_
 
 
-def test_l1nmf_minimises_the_weighted_objective() -> None:
+def test_nmf_minimises_the_weighted_objective() -> None:
     M, w = survey(6, missing=0)
-    model = dfact.L1NMF(2, tol=1e-9, max_iter=2000, dtype="float64").fit(M, sample_weight=w)
+    model = dfact.NMF(2, tol=1e-9, max_iter=2000, dtype="float64").fit(M, sample_weight=w)
     v, W, H = w / w.mean(), model.factors_, model.components_
     value = 0.5 * (v[:, None] * (M - W @ H) ** 2).sum() + 0.1 * (v @ W.sum(axis=1)) + 0.1 * H.sum()
     assert model.objective_history_[-1] == pytest.approx(value, rel=1e-9)
@@ -199,7 +199,7 @@ def partitioned(cut_rows: CutRows) -> None:
 @pytest.mark.usefixtures("partitioned")
 @pytest.mark.parametrize(
     ("name", "executor"),
-    exhaustive_after(2, [("fa", "threads"), ("l1nmf", "distributed"), ("fa", "distributed"), ("l1nmf", "threads")]),
+    exhaustive_after(2, [("fa", "threads"), ("nmf", "distributed"), ("fa", "distributed"), ("nmf", "threads")]),
 )
 def test_every_executor_gives_the_same_bits(name: str, executor: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     M, w = survey(10, n=800)

@@ -277,7 +277,7 @@ def test_killed_step_of_a_job_is_repeated(bucket: str, local: dfact.Dataset, tmp
     record.pending([step])
     record.claim()
     record.begin(step)
-    zarr.create_group(open_store(model), attributes={ATTRIBUTE: {"kind": "model", "version": 1, "complete": False}})
+    zarr.create_group(open_store(model), attributes={ATTRIBUTE: {"kind": "model", "format": 1, "complete": False}})
     assert main(["run", str(job)]) == 0
     assert dfact.load_model(model).n_iter_ == 3
     assert not Record(parse_location(f"{bucket}/state")).pending([step])

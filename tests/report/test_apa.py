@@ -109,7 +109,7 @@ def test_other_factors_have_no_communalities() -> None:
     M = planted_answers(100, 12, 3, 0)
     for model in (
         dfact.ICQF(3).fit(M, confounders={"age": np.arange(100) % 9}),
-        dfact.L1NMF(3).fit(M),
+        dfact.NMF(3).fit(M),
         PoissonMF(3).fit(counts(0, 80, 12)),
     ):
         table = loadings_table(model)

@@ -366,7 +366,7 @@ def hostile_pages(folder: Path) -> Iterator[Path]:
     ):
         dfact.write_report(model, folder / f"{name}.html", data, **given)
         yield folder / f"{name}.html"
-    dfact.write_report([factors, dfact.L1NMF(2, max_iter=3).fit(plain)], folder / "several.html", texts=texts)
+    dfact.write_report([factors, dfact.NMF(2, max_iter=3).fit(plain)], folder / "several.html", texts=texts)
     yield folder / "several.html"
 
 
@@ -505,7 +505,7 @@ def fits() -> dict[str, tuple[Any, Any]]:
     models: list[tuple[Any, Any]] = [
         (dfact.ICQF(2), M),
         (dfact.NMF(2), M),
-        (dfact.L1NMF(2), M),
+        (dfact.NMF(2), M),
         (dfact.PCA(2), N),
         (dfact.FactorAnalysis(2), N),
         (dfact.GradeOfMembership(2, random_state=0), np.nan_to_num(M)),
@@ -582,7 +582,7 @@ def test_every_model_has_a_report(tmp_path: Path) -> None:
         assert 'id="errors"' in text
 
 
-@pytest.mark.parametrize("name", ["ICQF", "L1NMF", "FactorAnalysis", "GradeOfMembership", "ExpectileMF", "ElasticCP"])
+@pytest.mark.parametrize("name", ["ICQF", "NMF", "FactorAnalysis", "GradeOfMembership", "ExpectileMF", "ElasticCP"])
 def test_errors_by_item(name: str) -> None:
     model, X = fits()[name]
     table = item_errors(model, fitted_dataset(model, X))

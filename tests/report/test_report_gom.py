@@ -180,7 +180,7 @@ def test_text_of_other_models_and_of_none() -> None:
     assert "F1: strong for" in model_text(icqf)
     assert rows_text(icqf, 60) == "3 factors of 60 participants"
     assert [tick.get_text() for tick in items_plot(icqf).axes[0].get_xticklabels()] == ["F1", "F2", "F3"]
-    with pytest.raises(dfact.ParameterError, match="a dict cannot be presented, expected a fitted model, such as ICQF, NMF, L1NMF"):
+    with pytest.raises(dfact.ParameterError, match="a dict cannot be presented, expected a fitted model, such as ICQF, NMF"):
         model_text({})
 
 

@@ -34,7 +34,6 @@ FITS: dict[str, Callable[[int], Any]] = {
     "ICQF": lambda k: dfact.ICQF(k, max_iter=20).fit(ANSWERS),
     "NMF": lambda k: dfact.NMF(k, max_iter=20).fit(ANSWERS),
     "PCA": lambda k: dfact.PCA(k).fit(ANSWERS),
-    "L1NMF": lambda k: dfact.L1NMF(k, max_iter=20).fit(ANSWERS),
     "FactorAnalysis": lambda k: dfact.FactorAnalysis(k).fit(ANSWERS),
     "GradeOfMembership": lambda k: dfact.GradeOfMembership(k, random_state=0).fit(ANSWERS + 1),
     "ExpectileMF": lambda k: dfact.ExpectileMF(k, ridge=0.1, max_iter=20).fit(ANSWERS),
@@ -145,8 +144,8 @@ def test_texts_say_what_can_be_compared(tmp_path: Path) -> None:
     assert "fitted to different data" in texts([same, other])
     assert "is not recorded" in texts([same, dfact.FactorAnalysis(2).fit(ANSWERS)])
     assert "correlation with model 2" not in tables([same, other])["matched"][0]
-    assert "From a centred congruence of 0.9" in texts([FITS["ICQF"](3), FITS["L1NMF"](3)])
-    assert "centred congruence with model 2" in tables([FITS["ICQF"](3), FITS["L1NMF"](3)])["matched"][0]
+    assert "From a centred congruence of 0.9" in texts([FITS["ICQF"](3), FITS["NMF"](3)])
+    assert "centred congruence with model 2" in tables([FITS["ICQF"](3), FITS["NMF"](3)])["matched"][0]
     assert tables([same, chosen])["selections"][0].loc["model 2", "criterion"] == "excess"
 
 

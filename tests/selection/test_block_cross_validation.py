@@ -282,9 +282,9 @@ def test_warnings_about_held_out_rows_are_ignored_in_every_thread(answers: NDArr
         select(answers, {"power": [1.0]}, Overlapping(), n_folds=2, callbacks=[lambda _: Overlapping.first_is_done.set()])
 
 
-def test_l1nmf() -> None:
+def test_nmf() -> None:
     M = icqf_simulation(0.1, 0).M
-    selection = block_cross_validate(dfact.L1NMF(), M, {"n_components": [8, 10, 12]}, random_state=0)
+    selection = block_cross_validate(dfact.NMF(), M, {"n_components": [8, 10, 12]}, random_state=0)
     assert selection.best_params == {"n_components": 10}
 
 
@@ -298,7 +298,7 @@ def test_any_kind_of_data(answers: NDArray[np.float64]) -> None:
     filled = np.nan_to_num(answers)
     pd.testing.assert_frame_equal(select(sp.csr_array(filled), grid).folds, select(filled, grid).folds, rtol=1e-6)
     confounders = {"sex": ["f", "m", "f"] * 50}
-    assert select(answers, grid, dfact.L1NMF(), confounders=confounders).best_params == {"n_components": 2}
+    assert select(answers, grid, dfact.NMF(), confounders=confounders).best_params == {"n_components": 2}
 
 
 def test_grid_over_other_parameters(answers: NDArray[np.float64]) -> None:

@@ -1,7 +1,6 @@
 """Bootstrap stability: the draws, the refits, their matching, and the results."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def models() -> dict[str, Any]:
     return {
         "icqf": dfact.ICQF(3, beta=0.01, bounds=(0, 3), q_max=3),
         "admm": dfact.ICQF(3, bounds=(0, 3), q_max=3, solver="admm", max_iter=30),
-        "l1nmf": dfact.L1NMF(3),
+        "nmf": dfact.NMF(3),
         "gom": dfact.GradeOfMembership(3, method="srsc", max_response=3),
         "emf": dfact.ExpectileMF(3, tau=0.3, ridge=0.1, tol=1e-9),  # the scale of its start is that of all rows
         "fa": dfact.FactorAnalysis(3),
@@ -154,16 +153,6 @@ def test_false_selections_have_the_published_bound(seed: int) -> None:
         bootstrap(model, M, 4, resampling="jackknife")
 
 
-def test_percentiles_of_earlier_versions_at_a_bound_are_not_determined() -> None:
-    low, high = np.array([[0.0, 0.5, -0.2, 0.3]]), np.array([[0.4, 0.9, 0.1, 0.3]])
-    values = {"similarity": np.ones((2, 1)), "mean": low, "low": low, "high": high, "level": 0.95, "selected": np.ones((1, 4))}
-    upgraded = Stability(**Stability.upgrade(values))
-    assert_array_equal(upgraded.low, [[np.nan, 0.5, np.nan, np.nan]])
-    assert (upgraded.resampling, upgraded.se) == ("earlier", None)
-    today = vars(replace(upgraded, resampling="bootstrap"))
-    assert Stability.upgrade(today) is today
-
-
 # Refits.
 @pytest.mark.further
 @pytest.mark.parametrize(
@@ -201,7 +190,7 @@ def test_confounders_are_resampled_with_their_rows() -> None:
     assert np.median(bootstrap(model, M, 10, confounders=groups, random_state=0).similarity) > 0.95
 
 
-@pytest.mark.parametrize(("name", "seed"), [("icqf", 0), ("l1nmf", 1), ("gom", 2), ("fa", 3)])
+@pytest.mark.parametrize(("name", "seed"), [("icqf", 0), ("nmf", 1), ("gom", 2), ("fa", 3)])
 def test_planted_factors_are_found_again(name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     memberships = np.vstack([np.eye(3)[rng.integers(0, 3, 700)], rng.dirichlet([1, 1, 1], 300)])
@@ -212,7 +201,7 @@ def test_planted_factors_are_found_again(name: str, seed: int) -> None:
     assert np.quantile(found.similarity, 0.05) > 0.95
     assert (np.isnan(found.low) == np.isnan(found.high)).all()
     determined = ~np.isnan(found.low)
-    assert determined.any() == (name != "l1nmf")
+    assert determined.any() == (name != "nmf")
     assert ((found.low < found.mean) & (found.mean < found.high))[determined].all()
     fewer, other = (bootstrap(model, M, 4, random_state=drawn) for drawn in (seed, seed + 1))
     assert_array_equal(found.similarity[:4], fewer.similarity)

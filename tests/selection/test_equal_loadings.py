@@ -103,7 +103,7 @@ def congruences_of(model: Any, M: Any, groups: Any, draws: int, frame: pd.DataFr
 @pytest.mark.further
 @pytest.mark.parametrize(
     "model",
-    exhaustive_after(1, [dfact.FactorAnalysis(2), dfact.ICQF(2), dfact.L1NMF(2, max_iter=20)]),
+    exhaustive_after(1, [dfact.FactorAnalysis(2), dfact.ICQF(2), dfact.NMF(2, max_iter=20)]),
     ids=lambda model: type(model).__name__,
 )
 def test_moved_items_are_found_and_other_means_and_missing_answers_are_not(model: Any) -> None:

@@ -23,8 +23,8 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.selection.group_comparison.groups._LEAST_RESAMPLES", 2)
 
 
-def l1nmf() -> dfact.L1NMF:
-    return dfact.L1NMF(1, max_iter=10)
+def nmf() -> dfact.NMF:
+    return dfact.NMF(1, max_iter=10)
 
 
 def tensor(X: Array) -> Array:
@@ -39,14 +39,14 @@ def compared(model: Any, X: Array) -> Any:
 
 
 CALLS: dict[str, Callable[[Array], Any]] = {
-    "blocks": lambda X: selection.block_cross_validate(l1nmf(), X, {"n_components": [1, 2]}, n_blocks=(3, 2), n_folds=2, random_state=0),
-    "criterion": lambda X: selection.select_by_criterion(l1nmf(), X, n_components=[1, 2]),
+    "blocks": lambda X: selection.block_cross_validate(nmf(), X, {"n_components": [1, 2]}, n_blocks=(3, 2), n_folds=2, random_state=0),
+    "criterion": lambda X: selection.select_by_criterion(nmf(), X, n_components=[1, 2]),
     "held out": lambda X: selection.select_by_held_out(dfact.ExpectileMF(1, max_iter=10), X, {"n_components": [1, 2]}, random_state=0),
     "factors": lambda X: selection.select_number_of_factors(dfact.FactorAnalysis(1), X, n_components=[1, 2]),
     "path": lambda X: selection.select_penalty(dfact.ElasticCP(2, max_iter=10, random_state=0), tensor(X), lambdas=[0.1, 1.0]),
     "modularity": lambda X: selection.select_by_modularity(dfact.GradeOfMembership(1), X, n_components=[1, 2]),
-    "bootstrap": lambda X: selection.bootstrap(l1nmf().fit(X), X, n_resamples=3, random_state=0),
-    "groups": lambda X: compared(l1nmf(), X),
+    "bootstrap": lambda X: selection.bootstrap(nmf().fit(X), X, n_resamples=3, random_state=0),
+    "groups": lambda X: compared(nmf(), X),
     "groups of factors": lambda X: compared(dfact.FactorAnalysis(1), X),
 }
 REFUSALS = (

@@ -163,25 +163,6 @@ def test_standard_errors_are_those_of_the_anchored_refits() -> None:
     assert_allclose(found.impact_mean[0], np.mean(impacts, axis=0), atol=1e-6)
 
 
-def test_effects_of_earlier_versions_are_left_out() -> None:
-    part = np.ones((1, 3))
-    values = {
-        "similarity": np.ones((2, 1)),
-        "mean": part,
-        "low": part,
-        "high": part,
-        "level": 0.95,
-        "selected": part,
-        "resampling": "bootstrap",
-    }
-    assert Stability.upgrade(values) == values
-    with pytest.warns(UserWarning, match="without an anchor; compute the stability again"):
-        upgraded = Stability.upgrade(values | dict.fromkeys(EFFECTS, part))
-    assert upgraded == values
-    today = values | dict.fromkeys(EFFECTS + IMPACT, part)
-    assert Stability.upgrade(today) == today
-
-
 def test_models_without_confounders_have_no_effects(tmp_path: Path) -> None:
     M, _ = survey(6)
     model = dfact.ICQF(2, bounds=(0, 4), q_max=4).fit(M)

@@ -32,12 +32,12 @@ def attributes(path: Path, **changes: Any) -> None:
         ("factors", "write it again with this version of dfact"),
     ],
 )
-@pytest.mark.parametrize("version", [1, FORMAT_VERSION + 1, None])
+@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, None])
 def test_other_format_version_is_refused_with_the_remedy(tmp_path: Path, kind: str, remedy: str, version: int | None) -> None:
     with create_group(tmp_path / "x", kind) as group:
         write_array(group, "a", np.arange(3), ("a",))
     assert open_group(tmp_path / "x", kind)["a"].shape == (3,)
-    attributes(tmp_path / "x", version=version)
+    attributes(tmp_path / "x", format=version)
     if version == FORMAT_VERSION + 1:
         remedy = "a later version of dfact wrote it: upgrade dfact"
     message = f"x has format version {version}, expected {FORMAT_VERSION}; {remedy}"

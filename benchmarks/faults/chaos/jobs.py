@@ -94,7 +94,7 @@ JOBS = (
         "select icqf {data}/answers.zarr {model} -k 2-4 --beta 0.05,0.2 --blocks 3x3 --folds 3 --seed 0 --checkpoint {checkpoint}",
         kept=(_MODEL, _CHECKPOINT),
     ),
-    Job("L1NMF", f"fit l1nmf {{data}}/complete.zarr {{model}} -k 4 --max-iter 60 {_ALL_ITERATIONS}"),
+    Job("NMF", f"fit nmf {{data}}/complete.zarr {{model}} -k 4 --max-iter 60 {_ALL_ITERATIONS}"),
     Job("FactorAnalysis", "fit fa {data}/complete.zarr {model} -k 4"),
     Job(
         "ExpectileMF",

@@ -1,4 +1,4 @@
-"""``dfact fit`` and ``dfact select`` of icqf and nmf, and ``dfact fit l1nmf``."""
+"""``dfact fit`` and ``dfact select`` of icqf and nmf."""
 
 import click
 
@@ -129,15 +129,6 @@ SPECS = (
         example=["dfact fit nmf dfact-demo/topics.zarr topics.model -k 4 --loss kullback-leibler"],
         changes={"alpha_H": {"type": NumberOrWord("same"), "metavar": "NUMBER"}},
         select=_select_nmf,
-        weights=True,
-    ),
-    ModelSpec(
-        BY_COMMAND["l1nmf"],
-        """Sparse non-negative factors.
-
-        An old name: dfact fit nmf with --l1-ratio 1 has these penalties in scikit-learn's units. Confounders are not used.
-        """,
-        example=["dfact fit l1nmf dfact-demo/answers.zarr survey.model -k 6"],
         weights=True,
     ),
 )

@@ -415,9 +415,6 @@ class Admixture(Growing):
         labels = component_labels(len(self.allele_frequencies_), "population")
         return np.array([*self.populations_, *labels[len(self.populations_) :]], dtype=object)
 
-    def _added_attributes(self) -> dict[str, Any]:
-        return super()._added_attributes() | {"projection_frequencies_": None}
-
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         return fit_footprint(self.n_components, shape[1], dtype, self.memory_limit)
 

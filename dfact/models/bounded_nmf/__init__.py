@@ -1,6 +1,6 @@
 """Bounded non-negative matrix factorization: ICQF and NMF.
 
-    icqf, nmf      the estimators; l1nmf is an old name of the latter
+    icqf, nmf      the estimators
     problem        the objective, its bounds, and checks of the inputs
     solvers        the loop over passes, with the step of the loadings
     passes         the rows: SplitlessPass and ADMMPass improve them in an iteration, RowsPass solves them at the end of a fit

@@ -22,8 +22,6 @@ from dfact.models.fitted_schema import Shape
 from dfact.models.item_tests import NEGLIGIBLE
 from dfact.psychometrics.anchor import anchor
 
-NEGLIGIBLE_POINTS = 0.1
-"""Effect, in points, below which an item carries the anchor of a model of an earlier version, which has no standard deviations."""
 _COLLINEAR = 1e-8  # eigenvalues of correlations of confounders up to this count as 0
 _NOT_DETERMINED = 1e-6  # squared share of a coefficient that such eigenvectors hold
 _ITEMS = 1 << 10  # solved at once
@@ -133,18 +131,17 @@ class GroupEffects(NamedTuple):
 
 
 def split_differences(
-    components: NDArray[Any], effects: NDArray[Any], differences: AdjustedDifferences | None, scale: Array, *, shrunken: bool = True
+    components: NDArray[Any], effects: NDArray[Any], differences: AdjustedDifferences, scale: Array, *, shrunken: bool = True
 ) -> GroupEffects:
     """Split effects (q, m) of a model with loadings (k, m) into impact and effects on items, by the anchor.
 
-    Without ``differences``, those of the factors are unknown, and the impact is NaN. If the effects are not to be ``shrunken`` by the
-    penalty, the differences of the residuals are added to them: with complete answers, the split is then the same as for the mean answers.
+    If the effects are not to be ``shrunken`` by the penalty, the differences of the residuals are added to them: with complete answers,
+    the split is then the same as for the mean answers.
     """
     Q = np.asarray(components, np.float64).T
     e = np.asarray(effects, np.float64)
-    gaps = np.full((len(e), Q.shape[1]), np.nan) if differences is None else differences.factors
-    known = np.ones(e.shape, bool) if differences is None else np.isfinite(differences.residuals)
-    if not shrunken and differences is not None:
+    gaps, known = differences.factors, np.isfinite(differences.residuals)
+    if not shrunken:
         e = e + differences.residuals
     impact, remaining = np.full(gaps.shape, np.nan), np.full(e.shape, np.nan)
     for row, usable in enumerate(known & (scale > 0)):
@@ -156,24 +153,15 @@ def split_differences(
     return GroupEffects(impact, remaining)
 
 
-def item_scale(model: Any) -> Array:
-    """Return the standard deviations of the items (m,); for models of earlier versions, the widths of their answer ranges."""
-    if model.differences_ is not None:
-        scale: Array = model.differences_.item_sd
-        return scale
-    lower, upper = model.problem_.limits(model.components_.shape[1], np.float64)
-    width = upper - lower
-    return np.where(np.isfinite(width) & (width > 0), width, 1.0)
-
-
 def group_effects(model: Any) -> GroupEffects:
     """Return the identified pair of a fitted model, computed once."""
+    if model.differences_ is None:  # without confounders
+        return GroupEffects(np.zeros((0, len(model.components_))), np.zeros((0, model.components_.shape[1])))
     key = (model.components_, model.confounder_components_, model.differences_)
     cached = _SPLITS.get(model)
     if cached is None or any(a is not b for a, b in zip(cached[0], key, strict=True)):
-        matrix = np.zeros((0, 0)) if model.confounder_encoding_ is None else model.confounder_encoding_.differences()[1]
-        effects = matrix @ model.confounder_components_
-        cached = _SPLITS[model] = key, split_differences(model.components_, effects, model.differences_, item_scale(model))
+        effects = model.confounder_encoding_.differences()[1] @ model.confounder_components_
+        cached = _SPLITS[model] = key, split_differences(model.components_, effects, model.differences_, model.differences_.item_sd)
     return cached[1]
 
 
@@ -186,7 +174,7 @@ def anchor_items(model: Any) -> pd.DataFrame:
     encoding = model.confounder_encoding_
     names = () if encoding is None else encoding.differences()[0]
     effects, Q = group_effects(model).effects, np.asarray(model.components_, np.float64)
-    limit = NEGLIGIBLE_POINTS if model.differences_ is None else NEGLIGIBLE * item_scale(model)
+    limit = np.inf if model.differences_ is None else NEGLIGIBLE * model.differences_.item_sd
     members = (Q.argmax(axis=0) == np.arange(len(Q))[:, None]) & (Q > 0)
     negligible = np.nan_to_num(np.abs(effects), nan=np.inf) < limit
     anchors = (members & negligible[:, None, :]).sum(axis=2)
@@ -196,12 +184,9 @@ def anchor_items(model: Any) -> pd.DataFrame:
 
 
 def impact_table(model: Any) -> pd.DataFrame:
-    """Return the impact as a table, factors × differences; warn if the model has none because an earlier version fitted it."""
+    """Return the impact as a table, factors × differences."""
     encoding = model.confounder_encoding_
     names = [] if encoding is None else list(encoding.differences()[0])
-    if names and model.differences_ is None:
-        message = "the impact of the confounders is NaN, as an earlier version of dfact fitted the model without it; fit it again"
-        warn(message)
     factors = pd.Index(model.get_feature_names_out(), name="factor")
     return pd.DataFrame(group_effects(model).impact.T, index=factors, columns=names)
 

@@ -117,7 +117,7 @@ def grow_loadings(
     solver_type: type[Splitless] = Splitless,
     rows_pass: Callable[..., RowsPass] = RowsPass,
 ) -> Solver[Update]:
-    """Update the loadings Qᵀ by the new rows, which are this share of all, and set the attributes that ICQF and L1NMF share."""
+    """Update the loadings Qᵀ by the new rows, which are this share of all, and set the attributes that ICQF and NMF share."""
     earlier: Surrogate = model.sums_
     start = RowStart.from_loadings(Q[: problem.k])
     solver = solver_type.from_given_loadings(problem, start, dtype)

@@ -330,9 +330,6 @@ class ICQF(Growing):
         if not (is_in_range(self.rho, 1e-6, 1e6) or (self.rho == "adaptive" and self.solver == "admm")):
             raise ParameterError(f"rho is {self.rho!r}, expected a number from 1e-6 to 1e6, or with solver='admm' 'adaptive'")
 
-    def _added_attributes(self) -> dict[str, Any]:
-        return super()._added_attributes() | {"differences_": None}
-
     def _check_loaded(self) -> None:
         super()._check_loaded()
         rows, encoding = len(self.confounder_components_), self.confounder_encoding_
@@ -392,10 +389,7 @@ class ICQF(Growing):
 
     @property
     def confounder_impact_(self) -> "pd.DataFrame":
-        """Differences that the confounders make to the factors, as a table, factors × differences.
-
-        It is NaN, with a warning, for a model of an earlier version of dfact, which did not store the differences of its factors.
-        """
+        """Differences that the confounders make to the factors, as a table, factors × differences."""
         return impact_table(self)
 
     def _encode(self, frame: "pd.DataFrame | None", n_rows: int) -> NDArray[np.float64] | None:

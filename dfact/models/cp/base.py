@@ -66,9 +66,6 @@ class CPModel(Growing):
     sums_: Annotated[SliceSurrogate, OPTIONAL]
     saved_sums = (SliceSurrogate,)
 
-    def _added_attributes(self) -> dict[str, Any]:
-        return super()._added_attributes() | {"mode_labels_": [None] * (len(self.factors_) - 2)}
-
     def _check_loaded(self) -> None:
         super()._check_loaded()
         first, *others = self.factors_ or [np.empty((0, 0))]

@@ -39,7 +39,6 @@ from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, Values, is_in_range, resolve_seed
 from dfact.progress import Iteration, Reporter, remaining_change
-from dfact.renames import warn_old_name
 
 _SPARSE = 0.4  # observed share up to which rows are solved exactly by default: a pass takes longer, but fewer are needed
 _START_TOLERANCE = 0.1  # of the singular vectors of the start
@@ -416,24 +415,19 @@ class ExpectileMF(Growing):
         entries: NDArray[Any] = (factors @ self.column_factors_.T).astype(factors.dtype)
         return entries
 
-    def predict(self, X: Any, columns: Any = None) -> NDArray[Any]:
+    def predict(self, X: Any) -> NDArray[Any]:
         """Return the model's entries (n, m) of rows X, known or not: each row at its minimum given the factors of the columns.
 
         Parameters
         ----------
         X : array (n, m), path or Dataset
             Rows with the columns of the fit. NaN is missing.
-        columns : arrays of int, optional
-            Deprecated: with it, X holds numbers of rows, as in :meth:`predict_entries`.
 
         Returns
         -------
         array (n, m)
             The entries, in memory.
         """
-        if columns is not None:
-            warn_old_name("ExpectileMF", "predict(rows, columns)", "predict_entries(rows, columns)", stacklevel=3)
-            return self.predict_entries(X, columns)
         return self.inverse_transform(np.asarray(self.transform(X)))
 
     def predict_entries(self, rows: Any, columns: Any) -> NDArray[Any]:

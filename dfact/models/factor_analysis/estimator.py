@@ -306,7 +306,7 @@ class FactorAnalysis(Growing):
             return super()._no_sums()
         if self.weighted_:
             return "polychoric tables of weights are rounded for a number of rows, expected no weights to add others; fit all rows again"
-        why = f"they exceed {format_bytes(KEPT_BYTES)} or the memory limit of the fit, or an earlier version has saved the model"
+        why = f"they exceed {format_bytes(KEPT_BYTES)} or the memory limit of the fit"
         return f"tables of all pairs of items were not kept: {why}; fit all rows again"
 
     def _prepare_update(self, X: Any, sample_weight: Any = None) -> FitTask[Tables | None]:
@@ -397,10 +397,6 @@ class FactorAnalysis(Growing):
         F = self._as_factors(scores)
         answers: NDArray[Any] = (self.mean_ + F @ self.components_ * self.scale_).astype(F.dtype)
         return answers
-
-    def _added_attributes(self) -> dict[str, Any]:
-        unweighted = {"weighted_": False, "n_effective_": float(self.n_observations_), "thresholds_": None}
-        return super()._added_attributes() | unweighted
 
     def _check_loaded(self) -> None:
         super()._check_loaded()

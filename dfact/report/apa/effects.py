@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.errors import DataError
-from dfact.export.effects import ADJUSTED, UNKNOWN_IMPACT, anchor_lines, anchor_rule, difference_names, has_impact, require_confounders
+from dfact.export.effects import ADJUSTED, anchor_lines, anchor_rule, difference_names, require_confounders
 from dfact.export.files import check_destination
 from dfact.export.tables import Texts, item_texts, require_own_items
 from dfact.models.bounded_nmf.effects import group_effects
@@ -26,12 +25,8 @@ def effects_tables(model: Any, texts: Texts = None) -> list[ApaTable]:
     ------
     ParameterError
         The model was fitted without confounders, or ``texts`` contain none of its items.
-    DataError
-        An earlier version of dfact fitted the model and did not store the impact.
     """
     require_confounders(model)
-    if not has_impact(model):
-        raise DataError(UNKNOWN_IMPACT)
     require_own_items(model, texts=texts)
     known, labels = item_texts(model, texts), [str(label) for label in model.column_labels_]
     items = [described(label, known.get(label, "")) for label in labels]
@@ -39,7 +34,7 @@ def effects_tables(model: Any, texts: Texts = None) -> list[ApaTable]:
     split, anchored = group_effects(model), [f"{name}: {text}" for name, text in anchor_lines(model)]
     n = f"*N* = {model.row_factors().shape[0]:,}."
     impact_note = f"{n} Impact is the adjusted difference of a factor. {ADJUSTED}"
-    effects_note = f"{n} An effect is the adjusted difference of an item at equal factors, in points. {anchor_rule(model)}"
+    effects_note = f"{n} An effect is the adjusted difference of an item at equal factors, in points. {anchor_rule()}"
     return [
         _table(model, "Impact of Confounders on Factors", "Factor", factors, split.impact, "impact", impact_note),
         _table(model, f"Effects of Confounders on {len(items)} Items", "Item", items, split.effects, "confounder", effects_note, anchored),
@@ -53,8 +48,6 @@ def write_apa_effects(model: Any, path: str | PathLike[str], *, texts: Texts = N
     ------
     ParameterError
         ``path`` has another ending, or the model was fitted without confounders.
-    DataError
-        An earlier version of dfact fitted the model and did not store the impact.
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
     """

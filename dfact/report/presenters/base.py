@@ -242,8 +242,7 @@ def model_text(model: Factorization, top: int | None = None, texts: Texts = None
 
 def environments_text(model: Factorization) -> str:
     """Describe the processors that computed the model, and whether its bits may depend on which part each computed."""
-    environments = getattr(model, "environments_", None)
-    return describe_environments(environments) if environments else "not recorded: the model was written by an earlier version of dfact"
+    return describe_environments(getattr(model, "environments_", ()))
 
 
 def rows_text(model: Factorization, n_rows: int) -> str:

@@ -7,11 +7,9 @@ import pandas as pd
 
 from dfact.export.effects import (
     ADJUSTED,
-    UNKNOWN_IMPACT,
     anchor_lines,
     anchor_rule,
     difference_names,
-    has_impact,
     headings,
     largest_effects,
 )
@@ -93,18 +91,16 @@ class ICQFPresenter(BoundedNMFPresenter[ICQF]):
             "Each level of a confounder minus its first one, and the highest value of a continuous one minus the lowest, adjusted for the "
             "other confounders. Impact is the difference of the factors; an effect is the difference of the "
             f"{words.entries} of one {words.item}, in points, between {words.rows} with equal factors. The anchor separates the two: most "
-            f"{words.items} have no effect (least absolute deviations). {anchor_rule(model)} {ADJUSTED}"
+            f"{words.items} have no effect (least absolute deviations). {anchor_rule()} {ADJUSTED}"
         )
         for name, count in encoding.missing_counts().items():
             missing = f"{name} is missing for {count} {words.rows}, which count as average."
             about += f" {missing[0].upper()}{missing[1:]}"
         blocks: list[Block] = [Text(about)]
         blocks += [Text(f"{name}: {text}.") for name, text in anchor_lines(model)]
-        if names and has_impact(model):
+        if names:
             impact = pd.DataFrame(group_effects(model).impact.T, pd.Index(self.names, name="factor"), names)
             blocks.append(make_table(impact, "Impact: differences of the factors", shaded=names))
-        elif names:
-            blocks.append(Text(UNKNOWN_IMPACT))
         table = model.confounder_effects_
         table.index = table.index.astype(str)
         shown = table.iloc[self.shown].iloc[self.order[0]]

@@ -16,7 +16,6 @@ from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count
 from dfact.progress import Iteration, Reporter, TimeLeft
-from dfact.renames import accept_old_names, stored
 from dfact.selection.cross_validation.disjoint_fits import DisjointFits
 from dfact.selection.cross_validation.fold_fits import EstimatorFits, FoldTask, GroupResult, WarmStarts
 from dfact.selection.cross_validation.folds import (
@@ -34,7 +33,6 @@ from dfact.selection.running.results_store import ResultsStore, describe_model, 
 from dfact.selection.running.scheduler import run_fits
 
 
-@accept_old_names
 def block_cross_validate(
     model: Any,
     X: Any,
@@ -160,7 +158,7 @@ def block_cross_validate(
     blocks = check_blocks((shape[0] if grouped is None else int(grouped.max()) + 1, shape[1]), n_blocks, n_folds)
     strata = resolve_strata(stratify, dataset.confounders, shape[0])
     settings: dict[str, Any] = {
-        "grid": [describe_parameters(stored(type(model), c)) for c in configurations],
+        "grid": [describe_parameters(c) for c in configurations],
         "n_blocks": blocks,
         "n_folds": int(n_folds),
     }

@@ -21,7 +21,6 @@ from dfact.models.expectile.sampled_entries import record_crossings
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
 from dfact.parameters import COUNT, check_count, describe_value, is_in_range
 from dfact.progress import Iteration, Reporter
-from dfact.renames import accept_old_names, current, stored
 from dfact.selection.cross_validation.entry_fits import EntryFit, fit_chosen, run_entry_fits
 from dfact.selection.cross_validation.masks import EntryMask
 from dfact.selection.grid import Parameters, expand, make_index
@@ -33,7 +32,6 @@ _COMMON = (*RUNTIME_PARAMETERS, "dtype")  # parameters that are the same for all
 _STARTS, _ERRORS = range(2)  # the stages of the fits
 
 
-@accept_old_names
 def select_by_held_out(
     model: ExpectileMF,
     X: Any,
@@ -130,7 +128,6 @@ def select_by_held_out(
     >>> dfact.selection.select_by_held_out(dfact.ExpectileMF(ridge=0.1), X, {"n_components": [1, 3, 8]}, random_state=0).best_params
     {'n_components': 3}
     """
-    grid = current(ExpectileMF, grid)
     taus = list(dict.fromkeys(grid.get("tau", ())))
     if len(taus) > 1:
         found = f"grid has {len(taus)} values of tau, expected one: tau is the target, and losses of different targets do not compare"
@@ -139,7 +136,6 @@ def select_by_held_out(
     return _select(model, X, [grid], settings)[0]
 
 
-@accept_old_names
 def select_each_by_held_out(
     model: ExpectileMF,
     X: Any,
@@ -180,7 +176,7 @@ def select_each_by_held_out(
     >>> low.model.tau, high.model.tau, low.model.crossed_.shape
     (0.1, 0.9, (1,))
     """
-    if "tau" in current(ExpectileMF, grid):
+    if "tau" in grid:
         raise ParameterError("grid has 'tau', expected other parameters; list the values of tau in taus")
     if np.ndim(taus) != 1 or not len(taus) or len(set(taus)) < len(taus):
         raise ParameterError(f"taus is {taus!r}, expected a list of at least one number between 0 and 1, each once")
@@ -214,7 +210,7 @@ def _select(model: ExpectileMF, X: Any, grids: Sequence[Mapping[str, Any]], sett
         tasks = [_configure(model, parameters).prepare(dataset).without_rows() for parameters in configurations]
     unit = largest_entry(dataset) if error == "absolute" else 1.0
     measure = ErrorMeasure("absolute" if error == "absolute" else "relative", tuple(float(edge) for edge in settings.bins), unit)
-    identity = {"grid": [describe_parameters(stored(ExpectileMF, c)) for c in configurations], "holdout_fraction": float(holdout_fraction)}
+    identity = {"grid": [describe_parameters(c) for c in configurations], "holdout_fraction": float(holdout_fraction)}
     identity |= {"error": error, "row_groups": N_ROW_GROUPS, "bins": describe_value(measure.edges), "repeats": int(repeats)}
     store = ResultsStore.of_fits(settings.checkpoint, dataset, describe_model(model), settings.random_state, **identity)
     progress = _Progress(settings.callbacks, repeats * sum(int(task.model.get_params()["max_iter"]) for task in tasks))

@@ -6,7 +6,6 @@ from typing import Any
 
 from dfact.errors import ParameterError
 from dfact.progress import Iteration
-from dfact.renames import stored
 from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
 from dfact.selection.cross_validation.entry_cross_validation import cross_validate_configurations
 from dfact.selection.grid import expand
@@ -98,7 +97,7 @@ def select_by_hold_out(
             found = f"n_blocks is {n_blocks!r}" if n_blocks is not None else f"n_repeats is {n_repeats}"
             raise ParameterError(f"{found} with hold_out='entries', which has folds of single entries; leave it out")
         configurations = expand(model, grid)
-        settings = {"grid": [describe_parameters(stored(type(model), each)) for each in configurations]}
+        settings = {"grid": [describe_parameters(each) for each in configurations]}
         folds = 5 if n_folds is None else n_folds
         return cross_validate_configurations(model, X, configurations, settings, folds, rule, random_state, checkpoint, callbacks)
     gabriel = hold_out == "gabriel"

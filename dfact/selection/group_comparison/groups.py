@@ -15,7 +15,6 @@ from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import Vocabulary
 from dfact.parameters import check_count, describe_value, is_in_range
 from dfact.progress import Iteration
-from dfact.renames import accept_old_names
 from dfact.selection.group_comparison.factor_congruences import FactorCongruences, resolve_draws
 from dfact.selection.group_comparison.item_effects import anchored_tests
 from dfact.selection.group_comparison.mantel_test import Groups, make_strata, mantel_figures
@@ -27,7 +26,6 @@ Array = NDArray[np.float64]
 _LEAST_RESAMPLES = 30  # for an interval
 
 
-@accept_old_names
 def compare_groups(
     model: Factorization,
     X: Any,
@@ -44,7 +42,6 @@ def compare_groups(
     random_state: Any = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
     checkpoint: str | PathLike[str] | None = None,
-    n_permutations: Any = None,
 ) -> Comparison:
     """Compare groups of participants: whether they have the same factors, and which items function differently.
 
@@ -111,8 +108,6 @@ def compare_groups(
         Called with an :class:`dfact.progress.Iteration` after each refit, such as ``dfact.Progress("refits")``.
     checkpoint : path, optional
         Folder for the finished refits. The same call resumes from it; a different call is refused.
-    n_permutations : None
-        The number of permutations of an earlier version, whose test has been replaced; any other value is refused.
 
     Returns
     -------
@@ -156,7 +151,7 @@ def compare_groups(
     >>> bool((comparison.p > 0.05).all()), bool((comparison.high == 1).all())
     (True, True)
     """
-    _check(model, n_resamples, test, n_permutations, level)
+    _check(model, n_resamples, test, level)
     dataset = fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
     encoded = getattr(model, "confounder_encoding_", None) is not None
     frame = fitted_confounders(model, dataset, confounders if encoded else None)
@@ -194,10 +189,7 @@ def compare_groups(
     )
 
 
-def _check(model: Any, n_resamples: Any, test: Any, n_permutations: Any, level: Any) -> None:
-    if n_permutations is not None:
-        reason = "a test that permutes groups also rejects other means, variances and missing answers"
-        raise ParameterError(f"n_permutations is {n_permutations}, expected None, as {reason}; leave it out, or use test=False")
+def _check(model: Any, n_resamples: Any, test: Any, level: Any) -> None:
     if not isinstance(test, bool):
         raise ParameterError(f"test is {test!r}, expected True or False")
     if not isinstance(model, Factorization) or model.traits.vocabulary != Vocabulary():

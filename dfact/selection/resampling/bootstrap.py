@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
-from dfact.models.bounded_nmf.effects import item_scale, split_differences
+from dfact.models.bounded_nmf.effects import split_differences
 from dfact.models.cp.base import CPModel
 from dfact.models.estimator import Factorization
 from dfact.models.provenance import Stability, TensorStability
@@ -304,19 +304,17 @@ def _summarize_effects(
     fitted = [refit for refit in refits if refit is not None and refit.differences is not None]
     if not len(matrix) or not fitted:
         return [None] * 8
-    scale = item_scale(model)
+    scale = model.differences_.item_sd
     impacts, effects = [], []
     for refit in fitted:
         assert refit.confounders is not None, "the refits have the model's confounders"
+        assert refit.differences is not None, "a refit with confounders has their differences"
         split = split_differences(refit.components, matrix @ refit.confounders, refit.differences, scale, shrunken=False)
         impacts.append(split.impact[:, matching.assign(refit.components.astype(np.float64))[1]])
         effects.append(split.effects)
-    own: tuple[NDArray[np.float64] | None, ...] = (None, None)
-    if model.differences_ is not None:
-        shrunken = matrix @ model.confounder_components_
-        estimate = split_differences(model.components_, shrunken, model.differences_, scale, shrunken=False)
-        own = (estimate.effects, estimate.impact)
-    return [*_summarize_samples(effects, own[0], level, variance), *_summarize_samples(impacts, own[1], level, variance)]
+    shrunken = matrix @ model.confounder_components_
+    own = split_differences(model.components_, shrunken, model.differences_, scale, shrunken=False)
+    return [*_summarize_samples(effects, own.effects, level, variance), *_summarize_samples(impacts, own.impact, level, variance)]
 
 
 def _summarize_samples(

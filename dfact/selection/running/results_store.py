@@ -13,7 +13,6 @@ from dfact.engine.environment import as_fields, environments_from, result_enviro
 from dfact.engine.session import CheckpointableSession, Session
 from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.parameters import describe_value, random_generator
-from dfact.renames import stored
 from dfact.storage.location import Location, parse_location
 from dfact.storage.records import Records
 
@@ -30,7 +29,7 @@ def describe_parameters(parameters: Mapping[str, Any]) -> str:
 
 def describe_model(model: Any) -> str:
     """Return the estimator's name and the parameters on which its results depend."""
-    parameters = stored(type(model), model.get_params(deep=False))
+    parameters = model.get_params(deep=False)
     parameters = {name: parameters[name] for name in sorted(parameters) if name not in RUNTIME_PARAMETERS}
     return f"{type(model).__name__}({describe_parameters(parameters)})"
 

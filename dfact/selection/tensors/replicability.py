@@ -17,7 +17,6 @@ from dfact.models.cp.base import CPModel
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count, describe_value, is_in_range
 from dfact.progress import Iteration, Reporter, TimeLeft
-from dfact.renames import accept_old_names
 from dfact.selection.cross_validation.folds import assign_folds, resolve_strata
 from dfact.selection.grid import expand
 from dfact.selection.result import Selection
@@ -33,7 +32,6 @@ _FULL = 0  # number of the fit to all rows, among the fits of a number of compon
 _LOW = 0.05  # quantile of the scores of the pairs
 
 
-@accept_old_names
 def replicability(
     model: CPModel,
     X: Any,

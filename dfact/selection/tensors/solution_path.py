@@ -22,7 +22,6 @@ from dfact.models.cp.problem import khatri_rao
 from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import describe_value, is_in_range
-from dfact.renames import accept_old_names
 from dfact.selection.cross_validation.masks import EntryMask, masked
 from dfact.selection.result import Selection, choose
 from dfact.selection.running.estimators import check_estimator, require_method, restrict_to_rows, with_parameters
@@ -35,7 +34,6 @@ RULES = ("min", "knee")
 _SAME_COMPONENT = 0.95  # congruence from which two components count as the same
 
 
-@accept_old_names
 def select_penalty(
     model: ElasticCP,
     X: Any,

@@ -249,16 +249,6 @@ def test_a_divergence_never_rises_by_a_sweep_of_the_rows() -> None:
             previous = current
 
 
-def test_old_name_warns_and_has_its_own_penalty() -> None:
-    with pytest.warns(DeprecationWarning, match="dfact: L1NMF is an old name, .* use NMF"):
-        old = dfact.L1NMF
-    M = planted_answers(120, 12, 3, 0)
-    first = old(3, beta=0.5, tol=1e-9, max_iter=2000).fit(M)
-    second = dfact.NMF(3, alpha_W=0.5 / 12, alpha_H=0.5 / 120, l1_ratio=1, tol=1e-9, max_iter=2000).fit(M)
-    np.testing.assert_allclose(second.components_, first.components_, atol=1e-4 * first.components_.max())
-    assert second.objective_history_[-1] == pytest.approx(first.objective_history_[-1], rel=1e-8)
-
-
 def test_text_of_a_model_names_the_deviance() -> None:
     M = pd.DataFrame(planted_counts(60, 8, 2, 0)[0], columns=[f"w{j}" for j in range(8)])
     assert "of the deviance of the answers" in model_text(dfact.NMF(2, loss="kullback-leibler").fit(M), 2)

@@ -39,7 +39,7 @@ def test_the_sample_is_a_tenth_of_the_partitions_at_equal_distances(n: int, coun
 
 
 @pytest.mark.further
-@pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
+@pytest.mark.parametrize("name", ["ICQF", "NMF"])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_sample_start_is_nearer_after_few_passes_and_reaches_the_same_objective(
     name: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -56,7 +56,7 @@ def test_a_sample_start_is_nearer_after_few_passes_and_reaches_the_same_objectiv
 
 
 @pytest.mark.further
-@pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
+@pytest.mark.parametrize("name", ["ICQF", "NMF"])
 def test_every_executor_gives_the_same_bits(name: str, client: Client) -> None:
     M = planted_answers(4000, 40, 4, 0, 0.1)
     expected = bits(model(name, max_iter=6).fit(M))
@@ -79,7 +79,7 @@ def test_given_loadings_replace_the_sample_start(monkeypatch: pytest.MonkeyPatch
     assert model("ICQF", init=loadings, max_iter=1).fit(M).n_iter_ == 1
 
 
-@pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
+@pytest.mark.parametrize("name", ["ICQF", "NMF"])
 def test_callbacks_receive_the_sample_before_the_first_iteration(name: str) -> None:
     heard: list[Iteration] = []
     fitted = model(name, max_iter=3, tol=0, callbacks=[heard.append]).fit(planted_answers(4000, 40, 4, 3))

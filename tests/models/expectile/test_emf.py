@@ -14,7 +14,6 @@ import dfact
 from dfact.models.expectile import alternation as emf_solver
 from dfact.models.expectile import sampled_entries
 from dfact.models.expectile.alternation import balance
-from dfact.renames import OldNameWarning
 from tests.conftest import CutRows
 from tests.suites.estimator import EstimatorSuite
 
@@ -346,8 +345,6 @@ def test_predict_accepts_indices_of_any_shape(tmp_path: Path) -> None:
     R = model.inverse_transform(np.asarray(model.row_factors_))
     rows, columns = np.array([[3], [140], [3]]), np.array([0, 109])
     np.testing.assert_allclose(model.predict_entries(rows, columns), R[rows, columns])
-    with pytest.warns(OldNameWarning, match=r"use predict_entries\(rows, columns\)"):
-        assert model.predict(1, 2) == model.predict_entries(1, 2)
     assert model.predict_entries(1, 2).shape == ()
     assert model.predict_entries([], []).shape == (0,)
     for wrong, message in (([150], "rows hold .* from 0 to 149"), ([-1], "rows hold"), ([0.5], "rows hold")):

@@ -27,7 +27,6 @@ from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
 from dfact.errors import ParameterError
 from dfact.kernels.genotypes import MISSING, TILE, count_codes, unpack_rows
-from dfact.renames import accept_old_names
 from dfact.storage.groups import scratch_store
 from dfact.storage.location import parse_location
 
@@ -39,7 +38,6 @@ _SHOWN = 5
 _STAGES = 3  # counting the genotypes, writing them, and reading them back for the digests
 
 
-@accept_old_names
 def import_genotypes(
     source: str | PathLike[str],
     path: str | PathLike[str],

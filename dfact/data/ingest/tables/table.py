@@ -44,7 +44,6 @@ from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, fill_limits, require_observed_columns, stored_limits
 from dfact.errors import DataError, ParameterError
-from dfact.renames import accept_old_names
 from dfact.storage.groups import ensure_absent, scratch_store
 from dfact.storage.location import parse_location
 from dfact.storage.remote_files import Signature
@@ -59,7 +58,6 @@ _LOWEST_IN_SINGLE_PRECISION = 1 << 14
 """Magnitude of a negative offset whose subtraction leaves answers near 0 their thousandths in single precision."""
 
 
-@accept_old_names
 def import_table(
     source: TableSource,
     path: str | PathLike[str],
