@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, nnls
 from sklearn.decomposition import NMF
@@ -145,11 +144,6 @@ def assert_same_bits(first: dfact.NMF, second: dfact.NMF) -> None:
     np.testing.assert_array_equal(first.components_, second.components_)
     np.testing.assert_array_equal(np.asarray(first.factors_), np.asarray(second.factors_))
     np.testing.assert_array_equal(first.objective_history_, second.objective_history_)
-
-
-def test_implicit_zeros_of_sparse_answers_are_answers() -> None:
-    M = np.nan_to_num(planted_answers(200, 12, 3, 0))
-    assert_same_bits(penalized(M, 3).fit(M), penalized(M, 3).fit(sp.csr_array(M)))
 
 
 def test_single_precision_agrees_with_double() -> None:
