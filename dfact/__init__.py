@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dfact.catalogue import CATALOGUE, INSTALLED, MISSING
 from dfact.errors import (
     ClusterError,
     ConvergenceWarning,
@@ -13,7 +14,6 @@ from dfact.errors import (
     ParameterError,
     StoreError,
 )
-from dfact.models.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
     from dfact import report, selection
@@ -94,7 +94,9 @@ __all__ = [
 ]
 
 # Imported on first use: Numba and scikit-learn take seconds, which `dfact --help` need not wait for.
-_MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
+_MODULES = {entry.name: entry.module for entry in CATALOGUE}
+_MODULES |= {name: module for each in INSTALLED for name, module in each.names.items()}
+_MODULES |= {
     "ClusterSecurity": "dfact.engine.cluster.certificate_names",
     "Codebook": "dfact.data.codebook",
     "Dataset": "dfact.data.dataset",
@@ -127,6 +129,9 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(_PACKAGES[name])
     if name not in _MODULES:
+        for each in MISSING:
+            if name in each.names or any(name == entry.name for entry in each.models):
+                raise AttributeError(each.missing(f"dfact.{name}"))
         raise AttributeError(f"module 'dfact' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value

@@ -18,7 +18,7 @@ from benchmarks.fuzz.datasets import check_dataset
 from benchmarks.fuzz.mutations import Change, mutate_any, mutate_archive, mutate_bytes, mutate_file, mutate_packed
 from benchmarks.fuzz.tables import IMPORT, check_table
 from benchmarks.fuzz.target import M, N, Target, answers
-from dfact.data.readers.statistical import readstat
+from dfact.formats.statistical import readstat
 
 Reference = Callable[[Path], pd.DataFrame]
 """A reader that shares no code with dfact; it may raise any error for what it cannot read."""

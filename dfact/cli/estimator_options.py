@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from dfact.catalogue import Entry
 from dfact.cli.options import Option
-from dfact.models.catalogue import Entry
 from dfact.text import section_entries
 
 _NOT_OPTIONS = ("executor", "memory_limit", "checkpoint", "checkpoint_every", "callbacks", "dtype")

@@ -9,9 +9,9 @@ from importlib.resources.abc import Traversable
 
 import click
 
+from dfact.catalogue import BY_COMMAND, CATALOGUE
 from dfact.cli.demo_kinds import KINDS
 from dfact.cli.options import example
-from dfact.models.catalogue import BY_COMMAND, CATALOGUE
 
 _WIDTH = 110
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")

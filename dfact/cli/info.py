@@ -49,7 +49,7 @@ def info(path: Location, top: int | None, items: list[str], *, verify: bool) -> 
 
     With --json, all items are listed.
     """
-    from dfact.models.catalogue import KIND
+    from dfact.catalogue import KIND
     from dfact.storage.groups import kind_at
 
     is_model = kind_at(path) == KIND

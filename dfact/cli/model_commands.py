@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfact.catalogue import CATALOGUE, Entry
 from dfact.cli.across_sites import open_sites, require_no_options, select_across_sites, sites_option
 from dfact.cli.estimator_options import estimator_options
 from dfact.cli.options import (
@@ -34,7 +35,6 @@ from dfact.cli.options import (
     weights_option,
 )
 from dfact.jobs.declarations import FittingCommand, InputLocation, OutputLocation, with_value
-from dfact.models.catalogue import CATALOGUE, Entry
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ def _plot_option(subject: str, each: str | None = None) -> Option:
 
 def model_specs() -> Iterator[ModelSpec]:
     """Yield the specifications of the models in the catalogue, family by family."""
-    for family in dict.fromkeys(entry.family for entry in CATALOGUE if entry.command):
-        yield from import_module(f"dfact.cli.models.{family}").SPECS
+    for module in dict.fromkeys(entry.specs for entry in CATALOGUE if entry.specs):
+        yield from import_module(module).SPECS
 
 
 def fit_command(spec: ModelSpec) -> click.Command:
@@ -360,7 +360,7 @@ def model_output(model: Location | None, plot: Location | None, *, overwrite: bo
 
     That function also takes one that draws the plot, by default of the model's items.
     """
-    from dfact.models.catalogue import KIND
+    from dfact.catalogue import KIND
     from dfact.models.persistence import record_fit, write_model
     from dfact.report.plots import save_figure
     from dfact.report.presenters.base import items_plot

@@ -106,7 +106,7 @@ def join(
 
 def _keep(task: "Task", result: Any, output: Path, *, overwrite: bool) -> None:
     """Write the model of a task, if it has one."""
-    from dfact.models.catalogue import BY_NAME
+    from dfact.catalogue import BY_NAME
     from dfact.models.persistence import save_model
 
     model = result if task.kind == "fit" else getattr(result, "model", None)

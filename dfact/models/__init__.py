@@ -16,7 +16,6 @@ a solver (the loop over passes) and an estimator (scikit-learn's contract). Fami
     row_factors, lazy_transform  factors of rows in memory, in a store, or as a Dask array
     variants           the SNPs of fitted genotypes, and the match of other genotypes with them
     traits             facts about a model that other rooms ask for
-    catalogue          the one list of models
     persistence        saving and loading; fitted_schema declares what is saved
     provenance, item_tests  records that accompany a model: selection, stability, tests of items
 """

@@ -19,10 +19,10 @@ from uuid import uuid4
 import numpy as np
 import zarr
 
+from dfact.catalogue import BY_NAME, KIND
 from dfact.data.codebook import Codebook
 from dfact.errors import DataError, ParameterError, StoreError
 from dfact.extensions import extensions, load_extension
-from dfact.models.catalogue import BY_NAME, KIND
 from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.provenance import Comparison, SelectionRecord, SitesRecord, Stability, TensorStability

@@ -9,7 +9,7 @@ import dfact
 
 ROOT = Path(dfact.__file__).parent
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ("errors", "lazy", "settings"),
+    ("catalogue", "errors", "lazy", "settings"),
     ("internals",),
     ("signals", "text", "code_cache", "extensions"),
     ("monitoring",),
@@ -23,7 +23,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("psychometrics",),
     ("models",),
     ("selection",),
-    ("export", "federation"),
+    ("export", "federation", "formats"),
     ("report", "jobs"),
     ("cli",),
     ("__main__",),
@@ -35,7 +35,7 @@ FORBIDDEN: dict[str, set[str]] = {"models": {"dask", "distributed"}}
 """Libraries that a layer must not import."""
 SHARED = {"binomial", "growth"}
 """Folders of ``models`` that are not families: several of these use them."""
-IMPORT_FAMILIES = {"models/persistence.py", "models/catalogue.py"}
+IMPORT_FAMILIES = {"models/persistence.py"}
 """Modules of ``models`` that may import every family."""
 
 

@@ -12,12 +12,12 @@ import click
 import pytest
 
 import dfact
+from dfact.catalogue import CATALOGUE, Entry
 from dfact.cli.demo_kinds import KINDS
 from dfact.cli.main import cli, main
 from dfact.cli.update import DRIFT
 from dfact.data.readers.formats import open_table
 from dfact.errors import DependencyError
-from dfact.models.catalogue import CATALOGUE, Entry
 from tests.cases import exhaustive_unless
 from tests.documentation.demos import demo, leave_files, parsed
 

@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args, get_origin
 import click
 import pytest
 
+from dfact.catalogue import BY_COMMAND
 from dfact.cli.estimator_options import estimator_options
 from dfact.cli.model_commands import ModelSpec, SelectSpec, fit_command, model_specs, select_command
-from dfact.models.catalogue import BY_COMMAND
 
 SPECS = list(model_specs())
 SELECTIONS = [(spec, spec.select) for spec in SPECS if spec.select]

@@ -9,7 +9,7 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from dfact.data.readers.isolation.parsers import Parser, parse
+from dfact.formats.isolation.parsers import Parser, parse
 from dfact.storage.input_files import InputFile
 
 READER = Parser("Reader", (__name__,))

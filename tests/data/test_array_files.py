@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.data.readers.arrays import array_files
-from dfact.data.readers.arrays.hdf5_arrays import HDF5CSCSource, HDF5CSRSource, HDF5Source
-from dfact.data.readers.arrays.netcdf import NetCDFSource
 from dfact.data.readers.base import ReadOptions
 from dfact.data.readers.formats import open_array, open_labels
-from dfact.data.readers.isolation import parsers, server
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import as_float
+from dfact.formats import file_source
+from dfact.formats.hdf5_arrays import HDF5CSCSource, HDF5CSRSource, HDF5Source
+from dfact.formats.isolation import parsers, server
+from dfact.formats.netcdf import NetCDFSource
 from tests.conftest import REAL_DATA
 from tests.suites.array_file import ArrayFileSuite, Labels, SparseFileSuite, draw, draw_sparse
 from tests.suites.row_source import RowSourceSuite
@@ -314,8 +314,8 @@ class TestHDF5CSCSource(RowSourceSuite):
 @pytest.mark.parametrize("storage", [{}, {"chunks": (100, 50), "compression": "gzip"}, {"chunks": (40_000, 1)}])
 def test_memory_is_bounded_by_the_rows_that_are_read(storage: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "is_child", True)  # so that the memory of this process counts
-    monkeypatch.setattr(array_files, "_READ_BYTES", 1 << 17)
-    monkeypatch.setattr(array_files, "_MAX_READ_BYTES", 1 << 19)
+    monkeypatch.setattr(file_source, "_READ_BYTES", 1 << 17)
+    monkeypatch.setattr(file_source, "_MAX_READ_BYTES", 1 << 19)
     write_hdf5({"X": np.ones((40_000, 50))}, tmp_path / "x.h5", **storage)
     tracemalloc.start()
     try:

@@ -92,7 +92,6 @@ MODELS = {
     "polychoric": lambda: dfact.FactorAnalysis(2, rotation=None, correlation="polychoric"),
     "emf": lambda: dfact.ExpectileMF(3, ridge=0.1, max_iter=5),
     "pca": lambda: dfact.PCA(3),
-    "nmf": lambda: dfact.NMF(3, max_iter=5),
     "kl": lambda: dfact.NMF(3, loss="kullback-leibler", max_iter=5),
     "admixture": lambda: dfact.Admixture(3, ploidy=3, max_iter=5),
     "gom": lambda: dfact.GradeOfMembership(3, random_state=0),

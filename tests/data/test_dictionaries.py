@@ -14,12 +14,12 @@ import pytest
 
 from dfact.data.dictionaries.base import Dictionary, EventColumns, UntouchedBoxes, describe
 from dfact.data.dictionaries.kinds import open_dictionary, recognize_dictionary
-from dfact.data.dictionaries.redcap import RedcapDictionary
 from dfact.data.dictionaries.table import CodebookTable
-from dfact.data.dictionaries.uk_biobank import UKBiobankDictionary, place_of, stands_for_no_answer
 from dfact.data.readers.base import MissingCodes, Variable
 from dfact.data.readers.number_marks import NumberMarks
 from dfact.errors import DataError, ParameterError
+from dfact.formats.redcap import RedcapDictionary
+from dfact.formats.uk_biobank import UKBiobankDictionary, place_of, stands_for_no_answer
 from tests.conftest import REAL_DATA
 
 INPUTS = REAL_DATA / "inputs"

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data import memory_limit
 from dfact.data.readers.base import MissingCodes, Variable
-from dfact.data.readers.isolation import parsers
-from dfact.data.readers.isolation.messages import MessageError, receive, send
-from dfact.data.readers.isolation.parsers import parse, parse_rows
 from dfact.errors import DataError, ParameterError
+from dfact.formats.isolation import parsers
+from dfact.formats.isolation.messages import MessageError, receive, send
+from dfact.formats.isolation.parsers import parse, parse_rows
 from dfact.storage.input_files import InputFile
 from tests.data import forked
 from tests.data import parsed_functions as asked
@@ -146,7 +146,7 @@ INVALID = {
     "unknown kind": encoded({"function": "os:abort"}),
     "two kinds": encoded({"path": "a", "tuple": []}),
     "unknown class": encoded({"instance": ["subprocess:Popen", {"args": "true"}]}),
-    "class of dfact": encoded({"instance": ["dfact.data.readers.isolation.parsers:_Server", {}]}),
+    "class of dfact": encoded({"instance": ["dfact.formats.isolation.parsers:_Server", {}]}),
     "unknown field": encoded({"instance": ["dfact.data.readers.base:MissingCodes", {"other": 1}]}),
     "unknown error": encoded({"error": ["SystemExit", ["1"], []]}),
     "notes": encoded({"error": ["ValueError", ["1"], [1]]}),
@@ -339,7 +339,7 @@ def pids():
 """
 _SCRIPT = """
 import sys
-from dfact.data.readers.isolation.parsers import Parser, parse_rows
+from dfact.formats.isolation.parsers import Parser, parse_rows
 from dfact.storage.input_files import open_input
 from functions import pids
 print("started", flush=True)

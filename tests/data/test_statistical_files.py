@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from dfact.data.readers.base import MissingCodes, ReadOptions, Table
 from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.formats import open_table
-from dfact.data.readers.isolation import server
-from dfact.data.readers.statistical import readstat, sas, spss, stata
 from dfact.errors import DataError, ParameterError
+from dfact.formats.isolation import server
+from dfact.formats.statistical import readstat, sas, spss, stata
 from tests.conftest import REAL_DATA
 from tests.suites.reader import Columns, ReaderSuite, read
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 import dfact
+from dfact.catalogue import Entry
 from dfact.cli.model_commands import ModelSpec, SelectSpec, fit_command, select_command
 from dfact.cli.options import component_numbers
 from dfact.engine.block_state import RowFactors
@@ -25,7 +26,6 @@ from dfact.engine.requests import Solver, run, state_rows
 from dfact.jobs.estimate import largest_estimator
 from dfact.jobs.job_file import Step
 from dfact.kernels.jit import kernel
-from dfact.models.catalogue import Entry
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.traits import ModelTraits

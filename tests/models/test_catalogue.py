@@ -9,8 +9,8 @@ import pytest
 
 import dfact
 import dfact.models
+from dfact.catalogue import BY_COMMAND, CATALOGUE, Entry
 from dfact.cli.main import cli
-from dfact.models.catalogue import BY_COMMAND, CATALOGUE, Entry
 from dfact.models.estimator import Factorization
 
 

@@ -21,8 +21,8 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import NotFittedError
 
 import dfact
+from dfact.catalogue import CATALOGUE
 from dfact.models import persistence
-from dfact.models.catalogue import CATALOGUE
 from dfact.models.fitted_schema import Shape, UniformColumns
 from dfact.models.persistence import annotate_model, saved_versions
 from dfact.models.provenance import Stability

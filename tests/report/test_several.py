@@ -13,9 +13,9 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import dfact
+from dfact.catalogue import CATALOGUE
 from dfact.cli.main import main
 from dfact.errors import ParameterError
-from dfact.models.catalogue import CATALOGUE
 from dfact.report.document import Table, Text
 from dfact.report.presenters.several import compare_models
 from tests.conftest import planted_answers

@@ -2,10 +2,10 @@
 
 import click
 
+from dfact.catalogue import BY_COMMAND
 from dfact.cli.model_commands import ModelSpec, SelectSpec
 from dfact.cli.options import choice, component_numbers, numbers, seed
 from dfact.cli.types import BlockShape, NumberOrWord
-from dfact.models.catalogue import BY_COMMAND
 
 _RULE = choice(
     "--rule",

@@ -2,9 +2,9 @@
 
 import click
 
+from dfact.catalogue import BY_COMMAND
 from dfact.cli.model_commands import ModelSpec, SelectSpec
 from dfact.cli.options import choice, numbers, seed
-from dfact.models.catalogue import BY_COMMAND
 
 _STOCHASTIC = {"batch_sizes": "the stochastic solver chooses them", "step_size": "the default suits the stochastic solver"}
 

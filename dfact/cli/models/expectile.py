@@ -2,9 +2,9 @@
 
 import click
 
+from dfact.catalogue import BY_COMMAND
 from dfact.cli.model_commands import ModelSpec, SelectSpec
 from dfact.cli.options import choice, component_numbers, numbers, seed
-from dfact.models.catalogue import BY_COMMAND
 
 _ORTHOGONALIZE = {"orthogonalize": "the transformation minimizes the ridge's term"}
 

@@ -2,9 +2,9 @@
 
 import click
 
+from dfact.catalogue import BY_COMMAND
 from dfact.cli.model_commands import ModelSpec, SelectSpec
 from dfact.cli.options import choice, component_numbers
-from dfact.models.catalogue import BY_COMMAND
 
 _CONVERGENCE = "the extraction reads the correlations alone and converges in seconds"
 _LEFT_OUT = {"method": "minres is the only one", "max_iter": _CONVERGENCE, "tol": _CONVERGENCE}

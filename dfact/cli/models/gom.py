@@ -2,9 +2,9 @@
 
 import click
 
+from dfact.catalogue import BY_COMMAND
 from dfact.cli.model_commands import ModelSpec, SelectSpec
 from dfact.cli.options import component_numbers
-from dfact.models.catalogue import BY_COMMAND
 
 SPECS = (
     ModelSpec(

@@ -1,1 +1,1 @@
-"""Dictionaries of a table: REDCap's, UK Biobank's, and codebooks of one row for each item; kinds opens one by its header."""
+"""Dictionaries of a table: codebooks of one row for each item, and what kinds of slices share; kinds opens one by its header."""

@@ -78,6 +78,12 @@ class Dictionary(ABC):
     def open(cls, records: Records, codings: Paths) -> Self | None:
         """Return the dictionary in a file; None if its header belongs to another kind."""
 
+    @classmethod
+    def recognize(cls, columns: Sequence[str]) -> Self | None:
+        """Return the dictionary without fields of a table with these columns, if their names tell its kind; None for others."""
+        del columns
+        return None
+
     @abstractmethod
     def variables(self, columns: Sequence[str]) -> dict[str, Variable]:
         """Return the descriptions of those columns that the dictionary describes."""

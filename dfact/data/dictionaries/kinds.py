@@ -1,16 +1,20 @@
 """The dictionary next to a table, of the kind that its header shows, and what the columns of a table show without one."""
 
 from collections.abc import Sequence
+from functools import cache
 from os import PathLike
 
+from dfact.catalogue import INSTALLED, MISSING, load
 from dfact.data.dictionaries.base import Dictionary, Paths
-from dfact.data.dictionaries.redcap import RedcapDictionary
 from dfact.data.dictionaries.table import CodebookTable
 from dfact.data.dictionaries.text_rows import Records
-from dfact.data.dictionaries.uk_biobank import UKBiobankDictionary
 from dfact.errors import DataError
 
-KINDS: tuple[type[Dictionary], ...] = (RedcapDictionary, UKBiobankDictionary, CodebookTable)
+
+@cache
+def kinds() -> tuple[type[Dictionary], ...]:
+    """Return the kinds of dictionaries, those of slices first: a header of theirs may have the columns of a codebook, too."""
+    return (*(load(name) for each in INSTALLED for name in each.dictionaries), CodebookTable)
 
 
 def open_dictionary(path: str | PathLike[str], codings: str | PathLike[str] | Paths = ()) -> Dictionary:
@@ -33,14 +37,15 @@ def open_dictionary(path: str | PathLike[str], codings: str | PathLike[str] | Pa
     """
     records = Records(path)
     paths = [codings] if isinstance(codings, (str, PathLike)) else list(codings)
-    for kind in KINDS:
+    for kind in kinds():
         dictionary = kind.open(records, paths)
         if dictionary is not None:
             return dictionary
-    expected = "; ".join(f"{kind.header} ({kind.kind})" for kind in KINDS)
-    raise DataError(f"{records.name} has columns {records.columns[:20]}, expected those of a dictionary: {expected}")
+    expected = "; ".join(f"{kind.header} ({kind.kind})" for kind in kinds())
+    missing = "".join(f"; {each.missing('any other dictionary')}" for each in MISSING if each.dictionaries)
+    raise DataError(f"{records.name} has columns {records.columns[:20]}, expected those of a dictionary: {expected}{missing}")
 
 
 def recognize_dictionary(columns: Sequence[str]) -> Dictionary | None:
-    """Return what the names of the columns of a table say: those of REDCap or UK Biobank, otherwise None."""
-    return RedcapDictionary.recognize(columns) or UKBiobankDictionary.recognize(columns)
+    """Return what the names of the columns of a table say, such as those of REDCap or UK Biobank; otherwise None."""
+    return next((found for kind in kinds() if (found := kind.recognize(columns)) is not None), None)

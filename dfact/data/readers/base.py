@@ -14,7 +14,6 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dfact.data.codebook import Key
-from dfact.data.readers.isolation.parsers import Parser
 from dfact.data.readers.number_marks import PLAIN, NumberMarks, is_number
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, InputFolder
@@ -175,8 +174,6 @@ class Format:
     """Extra of dfact that installs the libraries of the format."""
     modules: tuple[str, ...] = ()
     """Modules that the extra provides and that the format imports."""
-    parser: Parser | None = None
-    """Library that parses the files in a child process, which opens them; None where the format is read in this process."""
     holds: Content = "table"
     folders: bool = False
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from dfact.catalogue import INSTALLED, MISSING
 from dfact.data import readers
 from dfact.data.readers.base import Content, Format, Input, ReadOptions, Table, require_modules
 from dfact.data.readers.frames import ArrowStream, InputFrame, open_frame
 from dfact.data.readers.genetics.genotypes import GenotypeFile
-from dfact.data.readers.isolation.parsers import parse
 from dfact.data.sources.array import LabelledArray
 from dfact.data.sources.frames import collected
 from dfact.errors import DataError, ParameterError
@@ -49,8 +49,9 @@ _LONGEST_SIGNATURE = 520  # MATLAB puts 512 bytes before the signature of HDF5
 
 @cache
 def formats() -> tuple[Format, ...]:
-    """Return the formats of all modules in this folder and below, in the order of the modules' names."""
-    names = (module.name for module in pkgutil.walk_packages(readers.__path__, f"{readers.__name__}."))
+    """Return the formats of all modules in this folder and below, and of slices, in the order of the modules' names."""
+    names = [module.name for module in pkgutil.walk_packages(readers.__path__, f"{readers.__name__}.")]
+    names += [name for each in INSTALLED for name in each.readers]
     modules = map(importlib.import_module, sorted(names, key=lambda name: name.rpartition(".")[2]))
     return tuple(each for module in modules for each in getattr(module, "FORMATS", ()))
 
@@ -142,7 +143,7 @@ def _open(source: Input, options: ReadOptions, holds: Content) -> tuple[Format, 
     if isinstance(source, InputFolder):
         return chosen, chosen.open(source, options)
     _check_signature(source.name, source.read_start(_LONGEST_SIGNATURE), chosen)
-    return chosen, chosen.open(source, options) if chosen.parser is None else parse(source, chosen.parser, chosen.open, source, options)
+    return chosen, chosen.open(source, options)
 
 
 def _given(options: ReadOptions) -> list[str]:
@@ -183,6 +184,9 @@ def _choose_among(known: tuple[Format, ...], source: Input, options: ReadOptions
     other = next((each for each in known if each.holds != holds and name.endswith(each.suffixes)), None)
     if other is not None:
         raise ParameterError(f"{source.name} has the format {other.name}, expected {_NAMES[holds][0]}; use {_NAMES[other.holds][1]}")
+    for slice_ in MISSING:
+        if any(name.endswith(endings) for endings in slice_.readers.values()):
+            raise ParameterError(slice_.missing(f"the format of {source.name}"))
     ending = "".join(source.suffixes[-1:])
     expected = ", ".join(suffix for each in candidates for suffix in each.suffixes)
     hint = "; for other text name the separator: delimiter= (--delimiter)" if holds == "table" else ""

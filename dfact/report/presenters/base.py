@@ -3,20 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.catalogue import BY_NAME, load
 from dfact.data.dataset import Dataset
 from dfact.engine.environment import describe_environments
 from dfact.errors import ParameterError
 from dfact.export.growth import growth_lines
 from dfact.export.stability import stability_lines
 from dfact.export.tables import Lines, Texts, item_texts, largest_items, require_own_items, under_headings
-from dfact.models.catalogue import BY_NAME
 from dfact.models.estimator import Factorization
 from dfact.models.provenance import SelectionRecord
 from dfact.models.traits import Vocabulary
@@ -224,8 +223,7 @@ def find_presenter(model: Factorization) -> type[Presenter[Factorization]]:
     entry = BY_NAME.get(type(model).__name__)
     if entry is None or entry.presenter is None:
         return Presenter
-    module, _, class_name = entry.presenter.partition(":")
-    presenter: type[Presenter[Factorization]] = getattr(import_module(f"dfact.report.presenters.{module}"), class_name)
+    presenter: type[Presenter[Factorization]] = load(entry.presenter)
     return presenter
 
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from dfact.data.readers.base import Format, ReadOptions, Variable
 from dfact.data.readers.columnar.columns import MemoryTable
-from dfact.data.readers.isolation.parsers import Parser
 from dfact.errors import DataError, DfactError, ParameterError, StoreError
+from dfact.formats.isolation.parsers import Parser
 from dfact.storage.input_files import InputFile
 
 _ZIP = b"PK\x03\x04"
@@ -205,11 +205,10 @@ FORMATS = (
     Format(
         "Excel or OpenDocument",
         (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods"),
-        _open,
+        Parser("calamine", ("python_calamine",)).in_child(_open),
         options=("sheet", "header_rows", "skip_rows"),
         signatures=((0, _ZIP), (0, _OLE)),
         extra="tables",
         modules=("python_calamine",),
-        parser=Parser("calamine", ("python_calamine",)),
     ),
 )

@@ -3,8 +3,8 @@
 import re
 
 from dfact.data.readers.base import Format, ReadOptions
-from dfact.data.readers.statistical.readstat import READSTAT, Dates, StatisticalFile, StatisticalTable
 from dfact.errors import DataError
+from dfact.formats.statistical.readstat import READSTAT, Dates, StatisticalFile, StatisticalTable
 from dfact.storage.input_files import InputFile
 
 _ENCRYPTED = b"\x1c\0\0\0\0\0\0\0ENCRYPTED"
@@ -46,7 +46,13 @@ def _open_portable(file: InputFile, _: ReadOptions) -> StatisticalTable:
 
 FORMATS = (
     Format(
-        "SPSS", (".sav", ".zsav"), _open, ("encoding",), ((0, b"$FL2"), (0, b"$FL3"), (0, _ENCRYPTED)), "tables", ("pyreadstat",), READSTAT
+        "SPSS",
+        (".sav", ".zsav"),
+        READSTAT.in_child(_open),
+        ("encoding",),
+        ((0, b"$FL2"), (0, b"$FL3"), (0, _ENCRYPTED)),
+        extra="tables",
+        modules=("pyreadstat",),
     ),
-    Format("SPSS portable files", (".por",), _open_portable, extra="tables", modules=("pyreadstat",), parser=READSTAT),
+    Format("SPSS portable files", (".por",), READSTAT.in_child(_open_portable), extra="tables", modules=("pyreadstat",)),
 )

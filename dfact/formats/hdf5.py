@@ -5,9 +5,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.data.readers.arrays import matlab, netcdf
 from dfact.data.readers.arrays.array_files import choose_array
-from dfact.data.readers.arrays.hdf5_arrays import (
+from dfact.data.readers.base import Format, ReadOptions
+from dfact.data.sources.array import LabelledArray
+from dfact.data.sources.hidden import declared_missing
+from dfact.errors import DataError
+from dfact.formats import matlab, netcdf
+from dfact.formats.hdf5_arrays import (
     HDF5,
     SIGNATURE,
     dense_source,
@@ -17,10 +21,6 @@ from dfact.data.readers.arrays.hdf5_arrays import (
     read_texts,
     sparse_source,
 )
-from dfact.data.readers.base import Format, ReadOptions
-from dfact.data.sources.array import LabelledArray
-from dfact.data.sources.hidden import declared_missing
-from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 
 _MEMBERS = ("data", "indices", "indptr")
@@ -139,12 +139,11 @@ FORMATS = (
     Format(
         "HDF5",
         (".h5", ".hdf5", ".h5ad"),
-        _open,
+        HDF5.in_child(_open),
         options=("object",),
         signatures=((0, SIGNATURE), (512, SIGNATURE)),
         extra="arrays",
         modules=("h5py",),
-        parser=HDF5,
         holds="array",
     ),
 )

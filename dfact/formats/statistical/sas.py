@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 import pandas as pd
 
 from dfact.data.readers.base import Format, ReadOptions
-from dfact.data.readers.statistical.readstat import READSTAT, Dates, Labels, StatisticalFile, StatisticalTable
 from dfact.errors import DataError, ParameterError
+from dfact.formats.statistical.readstat import READSTAT, Dates, Labels, StatisticalFile, StatisticalTable
 from dfact.storage.input_files import InputFile, open_input
 
 _MAGIC = bytes.fromhex("000000000000000000000000c2ea8160b31411cfbd92080009c7318c181f1011")
@@ -228,15 +228,16 @@ def _damaged(file: InputFile, found: str) -> DataError:
 
 
 FORMATS = (
-    Format("SAS", (".sas7bdat",), _open, ("encoding", "labels"), ((0, _MAGIC),), extra="tables", modules=("pyreadstat",), parser=READSTAT),
+    Format(
+        "SAS", (".sas7bdat",), READSTAT.in_child(_open), ("encoding", "labels"), ((0, _MAGIC),), extra="tables", modules=("pyreadstat",)
+    ),
     Format(
         "SAS transport",
         (".xpt",),
-        _open_transport,
+        READSTAT.in_child(_open_transport),
         ("encoding", "labels", "object"),
         ((0, _HEADER + b"LIB"),),
         extra="tables",
         modules=("pyreadstat",),
-        parser=READSTAT,
     ),
 )

@@ -22,25 +22,25 @@ from dfact import errors
 from dfact.errors import DfactError
 from dfact.lazy import sp
 
-_READERS = "dfact.data.readers."
+_READERS, _FORMATS = "dfact.data.readers.", "dfact.formats."
 _CLASSES = (
     "dfact.data.sources.array:LabelledArray",
     "dfact.storage.input_files:InputFile",
-    f"{_READERS}arrays.hdf5_arrays:HDF5CSCSource",
-    f"{_READERS}arrays.hdf5_arrays:HDF5CSRSource",
-    f"{_READERS}arrays.hdf5_arrays:HDF5Source",
-    f"{_READERS}arrays.netcdf:NetCDFSource",
+    f"{_FORMATS}hdf5_arrays:HDF5CSCSource",
+    f"{_FORMATS}hdf5_arrays:HDF5CSRSource",
+    f"{_FORMATS}hdf5_arrays:HDF5Source",
+    f"{_FORMATS}netcdf:NetCDFSource",
     f"{_READERS}base:MissingCodes",
     f"{_READERS}base:ReadOptions",
     f"{_READERS}base:Variable",
-    f"{_READERS}r:RTable",
-    f"{_READERS}spreadsheet:SheetTable",
-    f"{_READERS}statistical.readstat:Dates",
-    f"{_READERS}statistical.readstat:StatisticalFile",
-    f"{_READERS}statistical.readstat:StatisticalTable",
-    f"{_READERS}statistical.readstat:_Rows",
-    f"{_READERS}statistical.sas:_Member",
-    f"{_READERS}statistical.sas:_TransportFile",
+    f"{_FORMATS}r:RTable",
+    f"{_FORMATS}spreadsheet:SheetTable",
+    f"{_FORMATS}statistical.readstat:Dates",
+    f"{_FORMATS}statistical.readstat:StatisticalFile",
+    f"{_FORMATS}statistical.readstat:StatisticalTable",
+    f"{_FORMATS}statistical.readstat:_Rows",
+    f"{_FORMATS}statistical.sas:_Member",
+    f"{_FORMATS}statistical.sas:_TransportFile",
 )
 """The classes whose instances are sent, as their attributes."""
 _BUILTIN_ERRORS: tuple[type[Exception], ...] = (OSError, ValueError, TypeError, RuntimeError, NotImplementedError)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from dfact.data.readers.arrays.array_files import require_stored
 from dfact.data.readers.base import MissingCodes, Table, TablePart, Variable, describe_text
 from dfact.data.readers.columnar.columns import with_tags
-from dfact.data.readers.isolation.parsers import Parser, parse_rows
 from dfact.errors import DataError
+from dfact.formats.isolation.parsers import Parser, parse_rows
 from dfact.storage.input_files import InputFile
 
 READSTAT = Parser("ReadStat", ("dfact.internals.pyreadstat",))

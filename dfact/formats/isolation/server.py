@@ -23,8 +23,8 @@ from typing import Any, Literal, NamedTuple
 
 import psutil
 
-from dfact.data.readers.isolation.messages import receive, send
 from dfact.errors import DfactError
+from dfact.formats.isolation.messages import receive, send
 from dfact.storage.input_files import remove_copies
 
 _FILES = 256
@@ -40,7 +40,7 @@ class Request(NamedTuple):
     """A call of a parser, and its limits."""
 
     function: str
-    """Its module and name, such as ``dfact.data.readers.r:_open_table``."""
+    """Its module and name, such as ``dfact.formats.r:_open_table``."""
     arguments: tuple[Any, ...]
     several: bool
     """Whether the function yields several results."""

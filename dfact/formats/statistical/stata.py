@@ -3,7 +3,7 @@
 import re
 
 from dfact.data.readers.base import Format, ReadOptions
-from dfact.data.readers.statistical.readstat import READSTAT, Dates, StatisticalFile, StatisticalTable
+from dfact.formats.statistical.readstat import READSTAT, Dates, StatisticalFile, StatisticalTable
 from dfact.storage.input_files import InputFile
 
 _BINARY_VERSIONS = (104, 105, 108, 110, 111, 113, 114, 115)
@@ -41,11 +41,10 @@ FORMATS = (
     Format(
         "Stata",
         (".dta",),
-        _open,
+        READSTAT.in_child(_open),
         ("encoding",),
         tuple((0, signature) for signature in _SIGNATURES),
         extra="tables",
         modules=("pyreadstat",),
-        parser=READSTAT,
     ),
 )

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from dfact.data.memory_limit import require_memory
 from dfact.data.readers.arrays.array_files import choose_array, file_errors, require_stored
-from dfact.data.readers.arrays.hdf5_arrays import SIGNATURE, dense_source, open_file, sparse_source
 from dfact.data.readers.base import Format, ReadOptions, require_modules
-from dfact.data.readers.isolation.parsers import Parser
 from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError
+from dfact.formats.hdf5_arrays import SIGNATURE, dense_source, open_file, sparse_source
+from dfact.formats.isolation.parsers import Parser
 from dfact.storage.input_files import InputFile
 
 _NUMERIC = {"double", "single", "logical", "sparse", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
@@ -125,4 +125,4 @@ def _text(described: str, opened: Any, cell: Any) -> str:
     return "" if "MATLAB_empty" in item.attrs else bytes(np.ravel(item[()]).astype("<u2")).decode("utf-16-le", "replace")
 
 
-FORMATS = (Format("MATLAB", (".mat",), _open, options=("object",), parser=Parser("SciPy", ("scipy.io",)), holds="array"),)
+FORMATS = (Format("MATLAB", (".mat",), Parser("SciPy", ("scipy.io",)).in_child(_open), options=("object",), holds="array"),)

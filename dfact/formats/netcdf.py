@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.data.readers.arrays.array_files import FileSource, choose_array, file_errors
-from dfact.data.readers.arrays.hdf5_arrays import SIGNATURE, dense_source, open_file
+from dfact.data.readers.arrays.array_files import choose_array, file_errors
 from dfact.data.readers.base import Format, ReadOptions
-from dfact.data.readers.isolation.parsers import Parser
 from dfact.data.sources.array import LabelledArray
 from dfact.data.sources.hidden import declared_missing
 from dfact.errors import DataError
+from dfact.formats.file_source import FileSource
+from dfact.formats.hdf5_arrays import SIGNATURE, dense_source, open_file
+from dfact.formats.isolation.parsers import Parser
 from dfact.storage.input_files import InputFile
 
 _PARSER = Parser("xarray", ("xarray", "h5netcdf", "scipy.io"))
@@ -125,12 +126,11 @@ FORMATS = (
     Format(
         "NetCDF",
         (".nc", ".nc4"),
-        open_array,
+        _PARSER.in_child(open_array),
         options=("object",),
         signatures=((0, SIGNATURE), *((0, start) for start in _CLASSIC)),
         extra="arrays",
         modules=("xarray", "h5netcdf"),
-        parser=_PARSER,
         holds="array",
     ),
 )

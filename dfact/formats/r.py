@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from dfact.data.readers.base import Format, MissingCodes, ReadOptions, Variable, describe_text
 from dfact.data.readers.columnar.columns import MemoryTable
-from dfact.data.readers.isolation.parsers import Parser
-from dfact.data.readers.r_objects import (
+from dfact.data.sources.array import LabelledArray
+from dfact.errors import DataError, ParameterError
+from dfact.formats.isolation.parsers import Parser
+from dfact.formats.r_objects import (
     attributes_of,
     classes_of,
     damage_errors,
@@ -28,8 +30,6 @@ from dfact.data.readers.r_objects import (
     parse,
     texts_of,
 )
-from dfact.data.sources.array import LabelledArray
-from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile
 
 _ROW_NAMES = "row names"
@@ -283,14 +283,14 @@ def _numbers(value: Any) -> Any:
 
 
 _SUFFIXES = (".rds", ".rda", ".rdata")
+_PARSER = Parser("rdata", ("dfact.internals.rdata",))
 _OPTIONS: dict[str, Any] = {
     "options": ("object",),
     "extra": "tables",
     "modules": ("rdata",),
-    "parser": Parser("rdata", ("dfact.internals.rdata",)),
 }
 
 FORMATS = (
-    Format("R", _SUFFIXES, _open_table, **_OPTIONS),
-    Format("R", _SUFFIXES, _open_array, holds="array", **_OPTIONS),
+    Format("R", _SUFFIXES, _PARSER.in_child(_open_table), **_OPTIONS),
+    Format("R", _SUFFIXES, _PARSER.in_child(_open_array), holds="array", **_OPTIONS),
 )

@@ -20,10 +20,10 @@ from types import MethodType
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from dfact.data import memory_limit
-from dfact.data.readers.isolation import server
-from dfact.data.readers.isolation.messages import MessageError, receive, send
-from dfact.data.readers.isolation.server import EXIT_CODE, Request
 from dfact.errors import DataError
+from dfact.formats.isolation import server
+from dfact.formats.isolation.messages import MessageError, receive, send
+from dfact.formats.isolation.server import EXIT_CODE, Request
 from dfact.storage.input_files import InputFile
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from dfact.data.readers.isolation.server import serve; serve(int(sys.argv[1]))"
+_PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from dfact.formats.isolation.server import serve; serve(int(sys.argv[1]))"
 
 
 class Parser(NamedTuple):
@@ -50,6 +50,14 @@ class Parser(NamedTuple):
 
     name: str
     modules: tuple[str, ...] = ()
+
+    def in_child(self, open_file: Callable[..., T]) -> Callable[[InputFile, Any], T]:
+        """Return the function of a format that opens its files in a child."""
+
+        def open_in_child(file: InputFile, options: Any) -> T:
+            return parse(file, self, open_file, file, options)
+
+        return open_in_child
 
 
 def parse(file: InputFile, parser: Parser, function: Callable[..., T], *arguments: Any) -> T:

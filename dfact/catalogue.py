@@ -1,0 +1,116 @@
+"""The models and the slices of dfact, which others find here by their names.
+
+A slice is an optional field of application: a folder of the package that no other room imports. This list alone names its modules, as the
+entry points of another package do (:mod:`dfact.extensions`). Without the folder, everything else works, and a request for what the slice
+has is answered with its name and the command that installs it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model that comes with dfact."""
+
+    name: str
+    """Name of its class: public in ``dfact``, and the class by which a saved model is found."""
+    module: str
+    """Module that defines the class."""
+    command: str | None
+    """Name of its commands, as in ``dfact fit icqf``; None for a model without commands."""
+    presenter: str | None = None
+    """Module and class of what a report shows of it, such as ``dfact.report.presenters.pca:PCAPresenter``; None for what any model has."""
+    guide: str = "extending"
+    """Name of its guide, as in ``dfact help questionnaires``."""
+    specs: str | None = None
+    """Module with the specifications of its commands, ``SPECS``."""
+
+    def load(self) -> type[Any]:
+        """Import the class, a Factorization."""
+        model: type[Any] = getattr(import_module(self.module), self.name)
+        return model
+
+
+@dataclass(frozen=True)
+class Slice:
+    """An optional field of application."""
+
+    name: str
+    """Name of its folder, and of its extra: ``pip install "dfact[NAME]"``."""
+    about: str
+    """A phrase for messages."""
+    models: tuple[Entry, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Public names of ``dfact`` with the modules that have them."""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """Commands of ``dfact`` by name, such as ``dfact.genetics.commands:pong``."""
+    readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Modules with a tuple ``FORMATS`` of file formats, and the endings of their files."""
+    dictionaries: tuple[str, ...] = ()
+    """Classes of dictionaries next to tables, such as ``dfact.formats.redcap:RedcapDictionary``."""
+
+    @property
+    def installed(self) -> bool:
+        """Whether the folder of the slice is there."""
+        return find_spec(f"dfact.{self.name}") is not None
+
+    def missing(self, what: str) -> str:
+        """Return what to tell a user who asks for a part of this slice, which is not there."""
+        return f'{what} is part of dfact\'s {self.name} ({self.about}), which is not installed: pip install "dfact[{self.name}]"'
+
+
+KIND = "model"
+"""Kind of the group that holds a saved model."""
+
+
+def _entry(name: str, module: str, command: str, presenter: str, guide: str) -> Entry:
+    """Return a model of the core: its module in ``models``, its presenter in ``report.presenters``, its commands those of its family."""
+    commands = f"dfact.cli.models.{module.partition('.')[0]}"
+    return Entry(name, f"dfact.models.{module}", command, f"dfact.report.presenters.{presenter}", guide, commands)
+
+
+_CORE = (
+    _entry("ICQF", "bounded_nmf.icqf", "icqf", "bounded_nmf:ICQFPresenter", "questionnaires"),
+    _entry("NMF", "bounded_nmf.nmf", "nmf", "bounded_nmf:NMFPresenter", "nmf"),
+    _entry("FactorAnalysis", "factor_analysis.estimator", "fa", "factor_analysis:FactorAnalysisPresenter", "psychometrics"),
+    _entry("PCA", "pca.estimator", "pca", "pca:PCAPresenter", "pca"),
+    _entry("GradeOfMembership", "gom.estimator", "gom", "gom.presenter:GoMPresenter", "classes"),
+    _entry("Admixture", "admixture.estimator", "admixture", "admixture:AdmixturePresenter", "admixture"),
+    _entry("ExpectileMF", "expectile.estimator", "emf", "expectile:ExpectilePresenter", "expectiles"),
+    _entry("ElasticCP", "cp.elastic", "cp", "cp.presenter:CPPresenter", "tensors"),
+    _entry("CPALS", "cp.als", "cpals", "cp.presenter:CPPresenter", "tensors"),
+)
+SLICES = (
+    Slice(
+        "formats",
+        "files of statistical programs, spreadsheets, R, HDF5 and MATLAB, and dictionaries of REDCap and UK Biobank",
+        readers={
+            "dfact.formats.hdf5": (".h5", ".hdf5", ".h5ad"),
+            "dfact.formats.matlab": (".mat",),
+            "dfact.formats.matrix_market": (".mtx", ".mtx.gz"),
+            "dfact.formats.netcdf": (".nc", ".nc4"),
+            "dfact.formats.r": (".rds", ".rda", ".rdata"),
+            "dfact.formats.spreadsheet": (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods"),
+            "dfact.formats.statistical.sas": (".sas7bdat", ".xpt"),
+            "dfact.formats.statistical.spss": (".sav", ".zsav", ".por"),
+            "dfact.formats.statistical.stata": (".dta",),
+        },
+        dictionaries=("dfact.formats.redcap:RedcapDictionary", "dfact.formats.uk_biobank:UKBiobankDictionary"),
+    ),
+)
+INSTALLED = tuple(each for each in SLICES if each.installed)
+MISSING = tuple(each for each in SLICES if not each.installed)
+CATALOGUE = _CORE + tuple(entry for each in INSTALLED for entry in each.models)
+"""All models that are installed."""
+BY_NAME = {entry.name: entry for entry in CATALOGUE}
+BY_COMMAND = {entry.command: entry for entry in CATALOGUE if entry.command is not None}
+
+
+def load(name: str) -> Any:
+    """Import what a text such as ``dfact.genetics.commands:pong`` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
