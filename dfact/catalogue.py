@@ -86,6 +86,11 @@ _CORE = (
 )
 SLICES = (
     Slice(
+        "batch",
+        "jobs of several steps, on one machine, under Slurm and on Kubernetes",
+        commands={"run": "dfact.batch.run:run", "deploy": "dfact.batch.deploy:deploy"},
+    ),
+    Slice(
         "formats",
         "files of statistical programs, spreadsheets, R, HDF5 and MATLAB, and dictionaries of REDCap and UK Biobank",
         readers={

@@ -27,7 +27,7 @@ READERS = {
     ".github": "tests/documentation",
     "dfact/guides": "tests/documentation",
     "deploy": "tests/deployment",
-    "dfact/jobs/manifests": "tests/deployment",
+    "dfact/batch/manifests": "tests/deployment",
     "pyproject.toml": "tests",
 }
 """Folders of tests that read files which are not modules."""

@@ -21,7 +21,7 @@ from dfact.data.layout import Layout
 
 _PORT = 8786
 NAME = "dfact-cluster"
-"""Name on the certificates, as in dfact/jobs/manifests/kubernetes/base/settings.env."""
+"""Name on the certificates, as in dfact/batch/manifests/kubernetes/base/settings.env."""
 _MARK = "REPORT"  # prefix of the driver's reports within its output
 _numbers = itertools.count()
 UNENDED = "not done after"

@@ -23,12 +23,12 @@ import scipy.sparse as sp
 import dfact
 from benchmarks.fuzz.genotypes import bed_target
 from benchmarks.fuzz.target import M, Target, answers, expect
+from dfact.batch.job_file import Step
 from dfact.cli import main as cli
+from dfact.cli.declarations import InputLocation, InputPath, OutputLocation, UpdatedLocation
 from dfact.cli.types import Counts, MatrixShape, NumberOrWord, Numbers
 from dfact.engine.cluster import connection
 from dfact.errors import DfactError
-from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation, UpdatedLocation
-from dfact.jobs.job_file import Step
 
 DATASETS = ["d.zarr", "more.zarr", "new.zarr", "sparse.zarr", "t.zarr", "g.zarr"]
 MODELS = ["m.model", "fa.model", "g.model", "cp.model"]

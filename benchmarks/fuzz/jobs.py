@@ -14,8 +14,8 @@ import click
 from benchmarks.fuzz.commands import EFFORT, REQUIRED, USUAL, commands, make_values, run_command, write_inputs
 from benchmarks.fuzz.mutations import DEEP, as_json, mutate_any, mutate_bytes, mutate_file, mutate_json
 from benchmarks.fuzz.target import Target, expect
+from dfact.batch.job_file import _command_names, setting_names
 from dfact.cli.main import cli
-from dfact.jobs.job_file import _command_names, setting_names
 
 _JOB = """[job]
 executor = "inline"

@@ -11,8 +11,8 @@ Imports every other room; computes nothing itself. dfact's modules are imported 
     data            the imports; info and describe print what a dataset holds
     transform, stability, compare  new rows, resampling and groups with a fitted model
     report, export, structure, pong  pages, files and plots of fitted models
-    run, deploy     job files, here and on Kubernetes
     demo            example data and the first commands of its guide; demo_kinds declares the kinds
     help            the guides
     types           types of the values of options
+    declarations    what commands declare to batch jobs: inputs, outputs, fits
 """

@@ -5,6 +5,7 @@ from copy import copy
 
 import click
 
+from dfact.cli.declarations import InputLocation, UpdatedLocation
 from dfact.cli.options import (
     choose_fitted_weights,
     example,
@@ -20,7 +21,6 @@ from dfact.cli.options import (
     scheduler_option,
     wants_json,
 )
-from dfact.jobs.declarations import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
 
 

@@ -14,10 +14,10 @@ from dfact.cli.answer_options import (
     not_missing_option,
     recode_option,
 )
+from dfact.cli.declarations import InputLocation, InputPath, OutputLocation
 from dfact.cli.genotype_options import genotype_options, select_settings
 from dfact.cli.options import choice, cluster, example, list_option, metrics_server, overwrite_option, read_dataset, scheduler_option
 from dfact.cli.types import MatrixShape
-from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location, absolute
 
 if TYPE_CHECKING:

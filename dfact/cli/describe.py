@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.cli.across_sites import open_sites, require_no_options, sites_option
+from dfact.cli.declarations import InputLocation, OutputLocation
 from dfact.cli.options import (
     apa_option,
     choice,
@@ -25,7 +26,6 @@ from dfact.cli.options import (
     wants_json,
     weights_option,
 )
-from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from dfact.cli.declarations import InputLocation, OutputLocation
 from dfact.cli.options import apa_option, example, items_option, overwrite_option
-from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 _OF_CONFOUNDERS = ("effects", "impact", "confounders")

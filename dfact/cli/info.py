@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfact.cli.declarations import InputLocation
 from dfact.cli.options import example, json_option, list_option, read_dataset, wants_json
 from dfact.errors import DataError
-from dfact.jobs.declarations import InputLocation
 from dfact.storage.location import Location, absolute
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import Any, TextIO
 import click
 
 import dfact
+from dfact.catalogue import INSTALLED, MISSING, load
 from dfact.cli.compare import compare
 from dfact.cli.data import import_array_command, import_command, import_triplets_command, indicators, join
 from dfact.cli.demo import demo
-from dfact.cli.deploy import deploy
 from dfact.cli.describe import describe
 from dfact.cli.export import export
 from dfact.cli.extensions import MODEL_PREFIX, extension_command, extension_model_command, list_extensions
@@ -25,7 +25,6 @@ from dfact.cli.info import info
 from dfact.cli.model_commands import fit_command, model_specs, select_command
 from dfact.cli.pong import pong
 from dfact.cli.report import report
-from dfact.cli.run import run
 from dfact.cli.site import site
 from dfact.cli.stability import stability
 from dfact.cli.structure import structure
@@ -52,7 +51,11 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command of dfact's own, else one that another package adds."""
-        return super().get_command(ctx, cmd_name) or extension_command(cmd_name)
+        found = super().get_command(ctx, cmd_name) or extension_command(cmd_name)
+        for each in MISSING if found is None else ():
+            if cmd_name in each.commands:
+                raise click.UsageError(each.missing(f"dfact {cmd_name}"))
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, those of other packages without importing them."""
@@ -65,7 +68,11 @@ class ModelCommands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a model of dfact's own, else of one that another package adds."""
-        return super().get_command(ctx, cmd_name) or extension_model_command(str(self.name), cmd_name)
+        found = super().get_command(ctx, cmd_name) or extension_model_command(str(self.name), cmd_name)
+        for each in MISSING if found is None else ():
+            if any(cmd_name == entry.command for entry in each.models):
+                raise click.UsageError(each.missing(f"dfact {self.name} {cmd_name}"))
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the models, those of other packages without importing them."""
@@ -93,7 +100,7 @@ def cli(context: click.Context, debug: bool, quiet: bool, verbose: bool) -> None
         context.with_resource(hidden_progress("all"))
     if verbose:
         context.with_resource(hidden_progress("iterations"))
-        context.with_resource(verbose_logging(in_job=context.invoked_subcommand == run.name))
+        context.with_resource(verbose_logging(in_job=context.invoked_subcommand == "run"))
 
 
 @click.group(cls=ModelCommands)
@@ -122,8 +129,6 @@ for command in (
     transform,
     update,
     site,
-    run,
-    deploy,
     export,
     report,
     structure,
@@ -131,6 +136,9 @@ for command in (
     help_command,
 ):
     cli.add_command(command)
+for each in INSTALLED:
+    for name in each.commands.values():
+        cli.add_command(load(name))
 for spec in model_specs():
     fit.add_command(fit_command(spec))
     if spec.select is not None:

@@ -16,6 +16,7 @@ import click
 
 from dfact.catalogue import CATALOGUE, Entry
 from dfact.cli.across_sites import open_sites, require_no_options, select_across_sites, sites_option
+from dfact.cli.declarations import FittingCommand, InputLocation, OutputLocation, with_value
 from dfact.cli.estimator_options import estimator_options
 from dfact.cli.options import (
     Option,
@@ -34,7 +35,6 @@ from dfact.cli.options import (
     wants_json,
     weights_option,
 )
-from dfact.jobs.declarations import FittingCommand, InputLocation, OutputLocation, with_value
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfact.cli.declarations import InputPath, LocationType
 from dfact.cli.types import Counts, Numbers
 from dfact.errors import DataError
-from dfact.jobs.declarations import InputPath, LocationType
 from dfact.settings import setting
 from dfact.storage.location import Location, absolute
 

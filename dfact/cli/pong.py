@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfact.cli.declarations import InputLocation, OutputLocation
 from dfact.cli.options import computing_options, example, executor_for, overwrite_option, read_dataset
 from dfact.cli.types import Counts
-from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:

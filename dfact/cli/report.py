@@ -2,8 +2,8 @@
 
 import click
 
+from dfact.cli.declarations import InputLocation, OutputLocation
 from dfact.cli.options import example, items_option, overwrite_option, read_dataset
-from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 

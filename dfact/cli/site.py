@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfact.cli.declarations import InputLocation
 from dfact.cli.options import (
     example,
     executor_for,
@@ -17,7 +18,6 @@ from dfact.cli.options import (
     wants_json,
 )
 from dfact.cli.types import path_type
-from dfact.jobs.declarations import InputLocation
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:

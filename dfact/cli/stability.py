@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dfact.cli.declarations import InputLocation, UpdatedLocation
 from dfact.cli.options import (
     choose_fitted_weights,
     example,
@@ -19,7 +20,6 @@ from dfact.cli.options import (
     scheduler_option,
     wants_json,
 )
-from dfact.jobs.declarations import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
 
 

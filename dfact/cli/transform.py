@@ -4,9 +4,9 @@ from contextlib import closing
 
 import click
 
+from dfact.cli.declarations import InputLocation, OutputLocation
 from dfact.cli.options import cluster, example, memory_option, metrics_server, overwrite_option, read_dataset, scheduler_option
 from dfact.errors import ParameterError
-from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
+from dfact.cli.declarations import ParameterType
 from dfact.errors import ParameterError
-from dfact.jobs.declarations import ParameterType
 
 path_type = click.Path(path_type=Path)
 

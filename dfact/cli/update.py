@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from dfact.cli.declarations import InputLocation, OutputLocation, UpdatedLocation
 from dfact.cli.options import (
     choose_fitted_weights,
     example,
@@ -19,7 +20,6 @@ from dfact.cli.options import (
     wants_json,
 )
 from dfact.errors import ParameterError
-from dfact.jobs.declarations import InputLocation, OutputLocation, UpdatedLocation
 from dfact.storage.location import Location
 
 DRIFT = 3

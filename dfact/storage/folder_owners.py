@@ -1,7 +1,7 @@
 """The owner of a temporary folder, as part of the folder's name: the process that made it.
 
 Several machines may share the folder TMPDIR, and locks of files do not hold on all network file systems. The name therefore contains
-the host, the boot id, the PID namespace, the process id and the start time of the process. ``dfact/jobs/manifests/node-entrypoint``
+the host, the boot id, the PID namespace, the process id and the start time of the process. ``dfact/batch/manifests/node-entrypoint``
 makes such names too.
 """
 

@@ -23,10 +23,11 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("psychometrics",),
     ("models",),
     ("selection",),
-    ("export", "federation", "formats"),
-    ("report", "jobs"),
+    ("export", "federation"),
+    ("report",),
     ("cli",),
     ("__main__",),
+    ("batch", "formats"),
 )
 """Layers from the lowest level to the highest. A layer imports itself and the levels below it, no other layer of its own level."""
 LIBRARIES: dict[str, set[str]] = {"kernels": {"numpy", "numba", "collections", "typing"}}

@@ -45,7 +45,7 @@ def test_a_module_touches_the_tests_that_import_it_the_nearest_first() -> None:
     ("file", "test"),
     [
         ("dfact/guides/pca.md", "tests/documentation/test_pages.py"),
-        ("dfact/jobs/manifests/kubernetes/base/disruptionbudget.yaml", "tests/deployment/test_deploy.py"),
+        ("dfact/batch/manifests/kubernetes/base/disruptionbudget.yaml", "tests/deployment/test_deploy.py"),
         ("tests/tls/conftest.py", "tests/tls/test_tls.py"),
         ("tests/suites/estimator.py", "tests/models/pca/test_pca.py"),
         ("dfact/cli/main.py", "tests/federation/test_commands.py"),  # which starts it as a program

@@ -13,9 +13,9 @@ from distributed import LocalCluster
 
 import dfact
 from benchmarks.faults.fits import FORKSERVER, log_to
+from dfact.cli.declarations import with_value
 from dfact.cli.main import main
 from dfact.engine.executors import LocalSession
-from dfact.jobs.declarations import with_value
 from tests.cli.conftest import Ended
 
 

@@ -18,7 +18,7 @@ from dask.utils import parse_timedelta
 from dfact.engine.cluster.certificate_names import PRELOAD
 
 ROOT = Path(__file__).resolve().parents[2]
-DEPLOY, MANIFESTS = ROOT / "deploy", ROOT / "dfact" / "jobs" / "manifests"
+DEPLOY, MANIFESTS = ROOT / "deploy", ROOT / "dfact" / "batch" / "manifests"
 OPERATOR = "dask-kubernetes==2026.3.0"
 VERSIONS = ("1.33", "1.37")
 """Of Kubernetes: the least that the Job needs, and the newest that kubernetes-validate knows."""

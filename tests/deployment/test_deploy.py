@@ -24,10 +24,10 @@ import yaml
 
 import dfact
 from benchmarks.common import wait_until
+from dfact.batch.kubernetes import PlannedWorkers
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
-from dfact.jobs.kubernetes import PlannedWorkers
 from dfact.storage.folder_owners import host, is_stale, process_start
 from tests.conftest import planted_answers
 from tests.deployment.manifest_rules import (
@@ -497,7 +497,7 @@ def test_a_second_writer_of_manifests_leaves_those_of_the_first(
         copy_tree(source, target, *others, **options)
 
     deploy(job, *SIZED, "--driver-cpu", "1")
-    monkeypatch.setattr("dfact.jobs.kustomization.shutil.copytree", copy_and_begin_again)
+    monkeypatch.setattr("dfact.batch.kustomization.shutil.copytree", copy_and_begin_again)
     code, folder = deploy(job, *SIZED, "--driver-cpu", "1", "--overwrite")
     assert (code, second) == (0, [1])
     assert "kustomization.yaml is being written by process" in capfd.readouterr().err
@@ -508,7 +508,7 @@ def test_a_second_writer_of_manifests_leaves_those_of_the_first(
 def test_failed_deploy_leaves_nothing_that_kubectl_accepts(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, folder = deploy(job, *SIZED)
     with monkeypatch.context() as context:
-        context.setattr("dfact.jobs.kustomization.shutil.copytree", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        context.setattr("dfact.batch.kustomization.shutil.copytree", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
         assert deploy(job, *SIZED, "--overwrite")[0] == 1
     assert not (folder / "kustomization.yaml").exists()
     assert deploy(job, *SIZED, "--overwrite")[0] == 0
@@ -546,7 +546,7 @@ class Rows:
 
 def test_pods_get_the_memory_of_the_plan(job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     dataset = as_dataset(planted_answers(300, 60, 3, seed=0).astype(np.float32))
-    monkeypatch.setattr("dfact.jobs.kubernetes._is_readable", lambda _: True)
+    monkeypatch.setattr("dfact.batch.kubernetes._is_readable", lambda _: True)
     monkeypatch.setattr("dfact.data.stored_dataset.open_dataset", lambda _: dataset)
     step = '[[step]]\nrun = "fit icqf"\ndata = "s3://b/a.zarr"\nmodel = "s3://b/a.model"\nsolver = "admm"\n'
     job.write_text('[job]\nstate = "s3://b/state"\n' + step)

@@ -37,7 +37,7 @@ def test_wheel_has_all_manifests(wheel: Path) -> None:
     def files(folder: Path) -> set[str]:
         return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
-    assert files(wheel / "dfact" / "jobs" / "manifests") == files(MANIFESTS)
+    assert files(wheel / "dfact" / "batch" / "manifests") == files(MANIFESTS)
 
 
 @pytest.mark.further

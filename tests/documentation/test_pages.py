@@ -28,13 +28,13 @@ import pytest
 import dfact
 from benchmarks.faults.fits import forked_workers
 from dfact.catalogue import BY_COMMAND, CATALOGUE
+from dfact.cli.declarations import OutputLocation
 from dfact.cli.demo_kinds import CLUSTER_SCRIPT, FEDERATED_SCRIPT, FOLDER, KINDS
 from dfact.cli.main import cli, main
 from dfact.cli.update import DRIFT
 from dfact.data.examples.questionnaires import write_survey
 from dfact.data.readers.formats import formats
 from dfact.engine.passes import PARTIAL_SUMS
-from dfact.jobs.declarations import OutputLocation
 from dfact.models.estimator import MODELS, SAVED_TYPES
 from tests.cases import exhaustive_after, exhaustive_unless
 from tests.documentation.demos import LEFT, demo, leave_files, parsed, run_demo

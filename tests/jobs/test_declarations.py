@@ -7,9 +7,9 @@ import click
 import pytest
 
 import dfact
+from dfact.batch.job_file import JobError, Step, read_job
+from dfact.cli.declarations import InputLocation, LocationType, OutputLocation, UpdatedLocation
 from dfact.cli.main import cli
-from dfact.jobs.declarations import InputLocation, LocationType, OutputLocation, UpdatedLocation
-from dfact.jobs.job_file import JobError, Step, read_job
 
 
 def step(**parameters: Any) -> Step:

@@ -18,10 +18,10 @@ import pytest
 import dfact
 from benchmarks.faults.commands import Command, reached_by
 from benchmarks.faults.fits import small_partitions
+from dfact.batch import record
+from dfact.batch.runner import job_log, redirected_to
 from dfact.cli.main import main
 from dfact.data.examples import ipip_ascado
-from dfact.jobs import record
-from dfact.jobs.runner import job_log, redirected_to
 from tests.conftest import planted_answers
 
 JOB = """

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 import dfact
+from dfact.batch.estimate import largest_estimator
+from dfact.batch.job_file import Step
 from dfact.catalogue import Entry
 from dfact.cli.model_commands import ModelSpec, SelectSpec, fit_command, select_command
 from dfact.cli.options import component_numbers
@@ -23,8 +25,6 @@ from dfact.engine.block_state import RowFactors
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run, state_rows
-from dfact.jobs.estimate import largest_estimator
-from dfact.jobs.job_file import Step
 from dfact.kernels.jit import kernel
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask

@@ -34,11 +34,11 @@ from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 import dfact
+from dfact.batch.job_file import read_job
+from dfact.batch.record import Record
 from dfact.cli.main import cli, main
 from dfact.engine.checkpoint import resume_point
 from dfact.errors import StoreError
-from dfact.jobs.job_file import read_job
-from dfact.jobs.record import Record
 from dfact.storage import zarr_stores as stores
 from dfact.storage.array_stream import StreamWriter
 from dfact.storage.groups import ATTRIBUTE, create_group, kind_at, open_store

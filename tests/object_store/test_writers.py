@@ -14,9 +14,9 @@ import zarr
 
 import dfact
 from benchmarks.faults import writers as attacks
+from dfact.batch.record import Record
 from dfact.cli.main import main
 from dfact.errors import StoreError
-from dfact.jobs.record import Record
 from dfact.models.persistence import annotate_model
 from dfact.storage import zarr_stores
 from dfact.storage.arrays import write_array

@@ -16,9 +16,9 @@ import pytest
 
 import dfact
 from benchmarks.faults import writers as attacks
+from dfact.batch.record import Record
 from dfact.errors import StoreError
 from dfact.federation.site_log import SiteLog, read_log
-from dfact.jobs.record import Record
 from dfact.models.persistence import annotate_model
 from dfact.models.provenance import Stability
 from dfact.storage import replacement, writers

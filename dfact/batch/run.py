@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
+from dfact.batch.job_file import JobError, read_job
+from dfact.batch.record import Record
+from dfact.batch.runner import find_problems, job_log, run_steps
 from dfact.cli.options import cluster, example, metrics_option, metrics_server
 from dfact.cli.types import path_type
-from dfact.jobs.job_file import JobError, read_job
-from dfact.jobs.record import Record
-from dfact.jobs.runner import find_problems, job_log, run_steps
 from dfact.monitoring.run_id import use_run_id
 from dfact.storage.location import parse_location
 
@@ -69,7 +69,7 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str, run_i
             if problems := [*find_problems(steps, record)]:
                 raise JobError(job, problems)
             if dry_run:
-                from dfact.jobs.estimate import print_estimate
+                from dfact.batch.estimate import print_estimate
 
                 if not print_estimate(steps, record.pending(steps), cluster):
                     raise click.ClickException(f"{job} would fail, for the reasons above; correct them and check again.")

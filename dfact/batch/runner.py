@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from dfact.batch.job_file import Problem, Step, job_path
+from dfact.batch.record import Record, output_exists
 from dfact.errors import DfactError, StoppedError
-from dfact.jobs.job_file import Problem, Step, job_path
-from dfact.jobs.record import Record, output_exists
 from dfact.monitoring import metrics
 from dfact.monitoring.logs import JSONLines, LogStream, TextLines, event_fields
 from dfact.storage.writers import taking_over

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfact.batch.job_file import Step
+from dfact.cli.declarations import FittingCommand
 from dfact.errors import DfactError
-from dfact.jobs.declarations import FittingCommand
-from dfact.jobs.job_file import Step
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfact.batch.job_file import Problem, Step
+from dfact.cli.declarations import FittingCommand
 from dfact.errors import MemoryPlanError, StoreError
-from dfact.jobs.declarations import FittingCommand
-from dfact.jobs.job_file import Problem, Step
 from dfact.storage.location import Location, parse_location
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ def _is_readable(data: Location) -> bool:
 
 def _required_memory(step: Step, pods: PlannedWorkers, requested: int | None) -> int:
     """Return the least bytes of a pod that hold the state of a step, or ``requested`` if its plan fits with spilling."""
+    from dfact.batch.estimate import largest_estimator
     from dfact.data.stored_dataset import open_dataset
-    from dfact.jobs.estimate import largest_estimator
     from dfact.models.estimator import plan
     from dfact.text import format_bytes
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from dfact.cli.declarations import InputLocation, InputPath, OutputLocation, UpdatedLocation
 from dfact.errors import DfactError, ParameterError
-from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation, UpdatedLocation
 from dfact.storage.location import Location
 
 _RUN = "run"
@@ -134,7 +134,11 @@ def _parse_step(
 ) -> Step | None:
     """Parse a step; add its mistakes to ``problems`` and return None if there are any."""
     line, name = lines.find(number, None), table.get(_RUN)
-    command = _find_command(commands, str(name))
+    try:
+        command = _find_command(commands, str(name))
+    except click.UsageError as error:  # a part of dfact that is not installed
+        problems.append(Problem(lines.find(number, _RUN), error.message))
+        return None
     if command is None:
         names = list(_command_names(commands))
         close = difflib.get_close_matches(str(name), names, 1)

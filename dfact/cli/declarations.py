@@ -1,4 +1,4 @@
-"""Declarations of commands to jobs: parameters whose locations they read, create or update, and fits that can be planned."""
+"""Declarations of commands to batch jobs: parameters whose locations they read, create or update, and fits that can be planned."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

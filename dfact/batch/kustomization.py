@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from dfact.jobs.job_file import Step
-from dfact.jobs.kubernetes import STORES, PlannedWorkers, locations_of
+from dfact.batch.job_file import Step
+from dfact.batch.kubernetes import STORES, PlannedWorkers, locations_of
 from dfact.storage.location import parse_location
 
 MANIFESTS = Path(__file__).parent / "manifests"

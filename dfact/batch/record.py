@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
+from dfact.batch.job_file import Step, job_path
 from dfact.errors import StoreError
-from dfact.jobs.job_file import Step, job_path
 from dfact.monitoring.logs import utc_now
 from dfact.monitoring.run_id import run_id
 from dfact.storage.digests import sealed

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
+from dfact.batch.job_file import JobError, read_job
+from dfact.batch.kubernetes import PlannedWorkers, find_deployment_problems, pod_memory
+from dfact.batch.kustomization import MANIFESTS, Deployment, write_manifests
 from dfact.cli.options import example, overwrite_option
 from dfact.cli.types import PodSize, path_type
 from dfact.errors import StoreError
-from dfact.jobs.job_file import JobError, read_job
-from dfact.jobs.kubernetes import PlannedWorkers, find_deployment_problems, pod_memory
-from dfact.jobs.kustomization import MANIFESTS, Deployment, write_manifests
 
 
 def _print_slurm_script(context: click.Context, _: click.Parameter, wanted: bool) -> None:
