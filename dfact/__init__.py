@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dfact.data.stored_dataset import open_dataset
     from dfact.engine.cluster.certificate_names import ClusterSecurity
     from dfact.engine.cluster.connection import connect
-    from dfact.federation.transport import Sites
     from dfact.models.admixture.estimator import Admixture
     from dfact.models.bounded_nmf.icqf import ICQF
     from dfact.models.bounded_nmf.nmf import NMF
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from dfact.progress import Progress
     from dfact.psychometrics.description import Description, describe
     from dfact.report.write import write_report
+    from dfact.sites.transport import Sites
 
 __version__ = "0.1.0"
 __all__ = [
@@ -105,7 +105,6 @@ _MODULES |= {
     "MissingCount": "dfact.data.codebook",
     "Progress": "dfact.progress",
     "concatenate": "dfact.data.concatenate",
-    "Sites": "dfact.federation.transport",
     "connect": "dfact.engine.cluster.connection",
     "describe": "dfact.psychometrics.description",
     "expand_categories": "dfact.data.ingest.joins.indicators",

@@ -11,6 +11,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from dfact.errors import ParameterError
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -50,6 +52,8 @@ class Slice:
     """Commands of ``dfact`` by name, such as ``dfact.genetics.commands:pong``."""
     readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Modules with a tuple ``FORMATS`` of file formats, and the endings of their files."""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """Further modules that the core asks for, by the names that it has for them."""
     dictionaries: tuple[str, ...] = ()
     """Classes of dictionaries next to tables, such as ``dfact.formats.redcap:RedcapDictionary``."""
 
@@ -106,6 +110,13 @@ SLICES = (
         },
         dictionaries=("dfact.formats.redcap:RedcapDictionary", "dfact.formats.uk_biobank:UKBiobankDictionary"),
     ),
+    Slice(
+        "sites",
+        "fits across sites whose rows stay there",
+        names={"Sites": "dfact.sites.transport"},
+        commands={"site": "dfact.sites.command:site"},
+        parts={"across_sites": "dfact.sites.across_sites"},
+    ),
 )
 INSTALLED = tuple(each for each in SLICES if each.installed)
 MISSING = tuple(each for each in SLICES if not each.installed)
@@ -119,3 +130,13 @@ def load(name: str) -> Any:
     """Import what a text such as ``dfact.genetics.commands:pong`` names."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
+
+
+def find_part(name: str, asked: str) -> Any:
+    """Import a further module of a slice; raise ParameterError for ``asked`` if the slice is not installed."""
+    for each in SLICES:
+        if name in each.parts:
+            if not each.installed:
+                raise ParameterError(each.missing(asked))
+            return import_module(each.parts[name])
+    raise KeyError(name)

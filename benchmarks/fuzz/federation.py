@@ -32,13 +32,13 @@ from benchmarks.fuzz.mutations import as_json, mutate_bytes, mutate_json
 from dfact.data.coerce import as_dataset
 from dfact.engine.executors import InlineExecutor
 from dfact.errors import DfactError, FederationError
-from dfact.federation import coordinator
-from dfact.federation.coordinator import Hub, Run
-from dfact.federation.in_process import MemoryConnection
-from dfact.federation.messages import Message
-from dfact.federation.policy import Policy
-from dfact.federation.site import Site
-from dfact.federation.tasks import Task
+from dfact.sites import coordinator
+from dfact.sites.coordinator import Hub, Run
+from dfact.sites.in_process import MemoryConnection
+from dfact.sites.messages import Message
+from dfact.sites.policy import Policy
+from dfact.sites.site import Site
+from dfact.sites.tasks import Task
 
 SECONDS, ADDRESS_SPACE = 20.0, 1 << 31  # limits for an input: elapsed time; bytes beyond those of the process
 WAIT = 0.5  # seconds until the coordinator gives a silent site up

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.across_sites import open_sites, require_no_options, sites_option
+from dfact.catalogue import find_part
 from dfact.cli.declarations import InputLocation, OutputLocation
 from dfact.cli.options import (
     apa_option,
@@ -22,7 +22,9 @@ from dfact.cli.options import (
     plan_option,
     print_plan,
     read_dataset,
+    require_no_options,
     scheduler_option,
+    sites_option,
     wants_json,
     weights_option,
 )
@@ -98,7 +100,7 @@ def describe(
         check_description_path(out, style=style, overwrite=overwrite)
     if sites:
         require_no_options(plan=plan_only, executor=executor, scheduler=scheduler, items=items, memory_limit=memory_limit)
-        with open_sites(data) as found:
+        with find_part("across_sites", "--sites").open_sites(data) as found:
             described = found.describe(
                 correlation=correlation, missing=missing, group_factors=group_factors, interval=interval, weights=weighted
             )

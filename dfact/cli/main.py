@@ -25,7 +25,6 @@ from dfact.cli.info import info
 from dfact.cli.model_commands import fit_command, model_specs, select_command
 from dfact.cli.pong import pong
 from dfact.cli.report import report
-from dfact.cli.site import site
 from dfact.cli.stability import stability
 from dfact.cli.structure import structure
 from dfact.cli.transform import transform
@@ -128,7 +127,6 @@ for command in (
     compare,
     transform,
     update,
-    site,
     export,
     report,
     structure,

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.catalogue import CATALOGUE, Entry
-from dfact.cli.across_sites import open_sites, require_no_options, select_across_sites, sites_option
+from dfact.catalogue import CATALOGUE, Entry, find_part
 from dfact.cli.declarations import FittingCommand, InputLocation, OutputLocation, with_value
 from dfact.cli.estimator_options import estimator_options
 from dfact.cli.options import (
@@ -31,7 +30,9 @@ from dfact.cli.options import (
     plan_option,
     print_plan,
     read_dataset,
+    require_no_options,
     results_checkpoint_option,
+    sites_option,
     wants_json,
     weights_option,
 )
@@ -196,7 +197,10 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
                 found: Any
                 if sites:
                     require_no_options(executor=executor, scheduler=scheduler, no_confounders=no_confounders)
-                    found = select_across_sites(data, spec.entry.load()(**parameters), select.search, settings | {"weights": weighted})
+                    across_sites = find_part("across_sites", "--sites")
+                    found = across_sites.select_across_sites(
+                        data, spec.entry.load()(**parameters), select.search, settings | {"weights": weighted}
+                    )
                 else:
                     found = search(spec.entry.load()(**parameters, executor=resolved), dataset, **settings)
             selections = found if len(outputs) > 1 else [found]
@@ -289,7 +293,9 @@ def run_fit_across_sites(
     checkpoint = getattr(model, "checkpoint", None)
     with ExitStack() as stack:
         with model_output(path, plot, overwrite=overwrite) as write:
-            sites = stack.enter_context(open_sites(data))  # which keep their checkpoints until the model is there
+            sites = stack.enter_context(
+                find_part("across_sites", "--sites").open_sites(data)
+            )  # which keep their checkpoints until the model is there
             with closing(Progress("fit")) as progress:
                 settings = {} if checkpoint is None else {"checkpoint": checkpoint, "checkpoint_every": model.checkpoint_every}
                 sites.fit(model.set_params(callbacks=[progress]), weights=weighted, **settings)

@@ -306,3 +306,15 @@ def example(*lines: str) -> str:
     text = "\n".join(lines).replace("\n ", " \\\n ")
     heading = "Example:" if all(line.startswith(" ") for line in lines[1:]) else "Examples:"
     return "\n  ".join([f"\b\n{heading}", *text.split("\n")])
+
+
+sites_option = click.option(
+    "--sites", is_flag=True, help="DATA is a file that names sites, whose rows stay there; see 'dfact help federated'."
+)
+
+
+def require_no_options(**given: object) -> None:
+    """Refuse options that mean nothing where each site has its own settings."""
+    for name, value in given.items():
+        if value:
+            raise click.UsageError(f"--{name.replace('_', '-')} is given with --sites, where each site has its own settings; leave it out.")

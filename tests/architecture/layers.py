@@ -9,8 +9,8 @@ import dfact
 
 ROOT = Path(dfact.__file__).parent
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ("catalogue", "errors", "lazy", "settings"),
-    ("internals",),
+    ("errors", "lazy", "settings"),
+    ("catalogue", "internals"),
     ("signals", "text", "code_cache", "extensions"),
     ("monitoring",),
     ("progress",),
@@ -23,11 +23,11 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("psychometrics",),
     ("models",),
     ("selection",),
-    ("export", "federation"),
+    ("export",),
     ("report",),
     ("cli",),
     ("__main__",),
-    ("batch", "formats"),
+    ("batch", "formats", "sites"),
 )
 """Layers from the lowest level to the highest. A layer imports itself and the levels below it, no other layer of its own level."""
 LIBRARIES: dict[str, set[str]] = {"kernels": {"numpy", "numba", "collections", "typing"}}

@@ -16,7 +16,7 @@ REPRESENTATIVES = {
     "TLS": "tests/tls/test_tls.py::test_a_fit_with_certificates_is_the_fit_without_a_cluster",
     "manifests": "tests/deployment/test_deploy.py::test_rendered_manifests_are_valid",
     "a page in a browser": "tests/report/test_html_report.py::test_policy_blocks_foreign_scripts_and_images",
-    "a fit across sites": "tests/federation/test_bits.py::test_a_fit_has_the_bits_of_the_concatenated_data",
+    "a fit across sites": "tests/sites/test_bits.py::test_a_fit_has_the_bits_of_the_concatenated_data",
 }
 
 OBLIMIN = tiers.ROOT / "dfact" / "kernels" / "oblimin.py"
@@ -48,7 +48,7 @@ def test_a_module_touches_the_tests_that_import_it_the_nearest_first() -> None:
         ("dfact/batch/manifests/kubernetes/base/disruptionbudget.yaml", "tests/deployment/test_deploy.py"),
         ("tests/tls/conftest.py", "tests/tls/test_tls.py"),
         ("tests/suites/estimator.py", "tests/models/pca/test_pca.py"),
-        ("dfact/cli/main.py", "tests/federation/test_commands.py"),  # which starts it as a program
+        ("dfact/cli/main.py", "tests/sites/test_commands.py"),  # which starts it as a program
         ("dfact/report/html/assets/report.js", "tests/report/test_html_report.py"),
         ("tests/golden/figures.json", "tests/golden/test_golden.py"),
     ],

@@ -23,9 +23,9 @@ ELSEWHERE = {
     "10.0.0.1": "tests/tls/test_tls.py",
     "127.0.0.1:8786": "tests/cli/test_cli.py",
     "_DFACT_COMPLETE": "tests/cli/test_cli.py",
-    "--sites": "tests/federation/test_commands.py",
-    "site join": "tests/federation/test_commands.py",
-    "sites = [": "tests/federation/test_commands.py",
+    "--sites": "tests/sites/test_commands.py",
+    "site join": "tests/sites/test_commands.py",
+    "sites = [": "tests/sites/test_commands.py",
 }
 """Parts of blocks and lines that these tests do not run, and the tests that do."""
 

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 import dfact
 from dfact.engine.block_state import StateArrays
 from dfact.engine.passes import Block, PartialSums, Pass, RunPass, TiledPass, Workspace, read_only
-from dfact.federation.in_process import InProcessSites
 from dfact.linalg import kmeans, svd
 from dfact.models.cp import kept_sample
 from dfact.selection import (
@@ -36,10 +35,11 @@ from dfact.selection import (
     select_number_of_components,
     select_penalty,
 )
+from dfact.sites.in_process import InProcessSites
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
-from tests.federation.conftest import stored_sites
-from tests.federation.test_bits import OPEN
+from tests.sites.conftest import stored_sites
+from tests.sites.test_bits import OPEN
 
 _CALLS = 6  # kept of each pass, spread over all of its calls
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -1,11 +1,11 @@
-"""Fits across hosts of their own; ``python -m benchmarks.federation`` has all models, and sizes that matter."""
+"""Fits across hosts of their own; ``python -m benchmarks.sites`` has all models, and sizes that matter."""
 
 import pytest
 
 from benchmarks.faults.namespaces import available
-from benchmarks.federation.checks import Benchmark
-from benchmarks.federation.faults import faults
-from benchmarks.federation.sites import Network
+from benchmarks.sites.checks import Benchmark
+from benchmarks.sites.faults import faults
+from benchmarks.sites.sites import Network
 
 pytest.importorskip("grpc")
 pytestmark = [pytest.mark.faults, pytest.mark.process, pytest.mark.root, pytest.mark.exhaustive]

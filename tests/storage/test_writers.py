@@ -18,9 +18,9 @@ import dfact
 from benchmarks.faults import writers as attacks
 from dfact.batch.record import Record
 from dfact.errors import StoreError
-from dfact.federation.site_log import SiteLog, read_log
 from dfact.models.persistence import annotate_model
 from dfact.models.provenance import Stability
+from dfact.sites.site_log import SiteLog, read_log
 from dfact.storage import replacement, writers
 from dfact.storage.arrays import write_array
 from dfact.storage.files import atomic_file
