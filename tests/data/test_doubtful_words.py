@@ -65,8 +65,11 @@ def test_a_far_weight_is_asked_about(tmp_path: Path, code: int, seed: int) -> No
 
 @pytest.mark.parametrize(
     "label",
-    "Decline to answer|NIU|Breakoff|Partial interview|Multiple response|ungültig|Keine Ahnung|Filterfehler|nicht bestimmbar|"
-    "Kann mich nicht erinnern|NSPP|N.C.|Perdido|No sabría decir|Bortfall|Nu știu|Nu răspund|Unplausibler Wert".split("|"),
+    [
+        *("Decline to answer", "NIU", "Breakoff", "Partial interview", "Multiple response"),
+        *("ungültig", "Keine Ahnung", "Filterfehler", "nicht bestimmbar", "Kann mich nicht erinnern", "Unplausibler Wert"),
+        *("NSPP", "N.C.", "Perdido", "No sabría decir", "Bortfall", "Nu știu", "Nu răspund"),
+    ],
 )
 def test_labels_of_no_answer(label: str) -> None:
     assert sounds_like_no_answer(label)

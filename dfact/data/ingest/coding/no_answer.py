@@ -44,7 +44,8 @@ _PHRASES = (
     r"erreicht|gestellt|vercodbar|gesehen)",
     r"(mochte|will|wollte) (dazu |ich )?(nicht|nichts|keine)|kann (ich )?(dazu )?(nicht|nichts|keine) (sagen|beurteilen|"
     r"angeben|antworten)",
-    r"unbekannt|fehlend(er|e|es)?( wert)?|fehlt|entfallt|filterbedingt|mehrfachnennung|datenfehler|kodierfehler|filterfehler|(ungultig|unplausibel|unplausibler wert|unplausible angabe)(er|e|es)?|"
+    r"unbekannt|fehlend(er|e|es)?( wert)?|fehlt|entfallt|filterbedingt|mehrfachnennung|datenfehler|kodierfehler|filterfehler|"
+    r"(ungultig|unplausibel|unplausibler wert|unplausible angabe)(er|e|es)?|"
     r"interviewabbruch|uberspr(u)?ngen",
     # French
     r"(ne |n )?(sait|sais|savent) pas|n a pas repondu|pas repondu|nsp|ne se prononce|je ne me prononce",
@@ -80,7 +81,8 @@ _PHRASES = (
     # Polish, Romanian and Czech
     r"nie (wiem|wie|dotyczy|odpowiedz\w*|pamieta\w*|zadano)|trudno powiedziec|brak (odpowiedzi|danych|informacji)|"
     r"odmow\w*|odmawia\w*|nieznan\w*",
-    r"nu (stiu|stie|raspund|raspunde|se aplica|e cazul)|nevi|nevim|bez odpovedi|neodpovede\w*|odmit\w*|neuveden\w*|netyka se|neni znamo|chybejici",
+    r"nu (stiu|stie|raspund|raspunde|se aplica|e cazul)",
+    r"nevi|nevim|bez odpovedi|neodpovede\w*|odmit\w*|neuveden\w*|netyka se|neni znamo|chybejici",
     # Finnish, Hungarian and Turkish
     r"(ei|en) (osaa sanoa|tieda|tietoa|vastausta|vastannut|halua|halunnut|koske|sovellu)|puuttuu|puuttuva( tieto)?|"
     r"kieltaytyi|kieltaytyy",
@@ -131,6 +133,17 @@ def words_of_no_answer(labels: Mapping[str, str]) -> set[str]:
     like = [label for label in labels.values() if _is_abbreviation(label)]
     among_names = len(like) > _ALIKE and 5 * len(like) >= 4 * len(labels)
     return {word for word, label in labels.items() if sounds_like_no_answer(label) and not (among_names and _is_abbreviation(label))}
+
+
+def is_denial(word: str) -> bool:
+    """Check whether a word denies a statement, such as no and unchecked, which is the lower answer of two."""
+    return bool(_DENIAL.fullmatch(_plain(word)))
+
+
+_DENIAL = re.compile(
+    r"no|non|nein|nee|nej|nei|nao|nie|ne|ei|hayir|нет|ні|οχι|n|f|false|falsch|faux|falso|off|absent|never|none|(un|not )(checked|"
+    r"selected|ticked|marked|mentioned|chosen|true)"
+)
 
 
 def _is_abbreviation(label: str) -> bool:

@@ -40,7 +40,13 @@ class BedFile(GenotypeFile):
         content = self.file.read_range(_HEADER_BYTES + start * self._row_bytes, _HEADER_BYTES + stop * self._row_bytes)
         if len(content) != (stop - start) * self._row_bytes:
             raise DataError(f"{self.name} has become shorter while it was read, expected a file that does not change; import it again")
-        return np.frombuffer(content, np.uint8).reshape(stop - start, self._row_bytes)
+        packed = np.frombuffer(content, np.uint8).reshape(stop - start, self._row_bytes)
+        n = len(self.labels)
+        further = np.flatnonzero(packed[:, -1] >> 2 * (n % 4)) if n % 4 else np.empty(0, np.intp)  # PLINK fills the last byte with zeros
+        if further.size:
+            found = f"variant {start + int(further[0]) + 1} of {self.name} has genotypes after the {n} individuals of the .fam file"
+            raise DataError(f"{found}, expected none; it belongs to another .fam file: export the three files again")
+        return packed
 
     def _check_mode(self) -> None:
         assert self.file is not None
