@@ -222,6 +222,11 @@ def maximize(x: Floats, slope: Floats, H: Floats, simplex: bool, work: Floats, p
                 level = above / below
                 for u in range(n):
                     move[u] -= level * ones[u]
+            length = 0.0
+            for u in range(n):
+                length += abs(move[u])
+            if not length < np.inf:  # with more unknowns than the data determine, the factor L may overflow
+                break
             step, blocking = 1.0, -1
             for u in range(n):
                 z = x[free[u]] + d[free[u]]
