@@ -86,3 +86,19 @@ def test_a_refused_run_leaves_no_folder_for_pong(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a run of K = 2 has 2 individuals, expected 3"):
         write_pong(tmp_path / "runs", [np.full((2, 2), 0.5)], ["north", "south", "north"])
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("kind", ["DS", "GP"])
+def test_dosages_without_calls_name_the_command(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "c.vcf").write_text(HEADER + f"1\t1\trs1\tA\tG\t.\tPASS\t.\t{kind}\t0\t1\t2\n", encoding="utf-8")
+    with pytest.raises(DataError, match=rf"has the FORMAT '{kind}', expected GT first.*plink2 --vcf c\.vcf dosage={kind} --make-bed"):
+        dfact.import_genotypes(tmp_path / "c.vcf", tmp_path / "g.zarr")
+
+
+def test_a_fam_file_with_names_of_columns_is_refused(tmp_path: Path) -> None:
+    source = bed(tmp_path, 6)
+    fam = tmp_path / "cohort.fam"
+    lines = fam.read_text(encoding="utf-8").splitlines()[:5]
+    fam.write_text("\n".join(["FID IID PAT MAT SEX PHENO", *lines]) + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"line 1 of cohort\.fam has the names of columns"):
+        dfact.import_genotypes(source, tmp_path / "g.zarr")

@@ -105,6 +105,8 @@ def _read_persons(file: InputFile | None) -> tuple[NDArray[np.object_], NDArray[
     if "person" not in table:
         raise DataError(f"{file.name} has the columns {', '.join(map(str, table))}, expected IID among them; export it again")
     persons = table["person"].to_numpy(object)
+    if len(persons) and persons[0] == "IID":
+        raise DataError(f"line 1 of {file.name} has the names of columns, expected an individual; begin it with '#', or remove it")
     families = table["family"].to_numpy(object) if "family" in table else None
     return person_labels(file.name, families, persons), persons
 
