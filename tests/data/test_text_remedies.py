@@ -94,3 +94,16 @@ def test_a_text_code_with_a_label_of_no_answer(tmp_path: Path) -> None:
     np.testing.assert_array_equal(answers(dataset), [[1, 3], [2, 3], [NAN, 1], [3, 2]])
     assert dataset.codebook is not None
     assert dataset.codebook["q1"].levels_text == "1 never, 2 often, 3 always"
+
+
+@pytest.mark.parametrize("lines", [["How are you?,And now?"], ["How are you?,And now?", "1-5,1-5"]])
+def test_further_lines_of_column_names(tmp_path: Path, lines: list[str]) -> None:
+    (tmp_path / "t.csv").write_text("\n".join(["q1,q2", *lines, "1,2", "5,4"]) + "\n", encoding="utf-8")
+    assert refused(tmp_path / "t.csv", tmp_path).endswith(f"names of columns, too, say --header-rows {len(lines) + 1}")
+    dataset = dfact.import_table(tmp_path / "t.csv", tmp_path / "t.zarr", items="q*", header_rows=len(lines) + 1)
+    np.testing.assert_array_equal(answers(dataset), [[1, 2], [5, 4]])
+
+
+def test_a_first_answer_in_words_is_no_column_name(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,q1,q2\n1,ill,2\n2,3,4\n3,1,2\n", encoding="utf-8")
+    assert "declare it in missing= (--missing ill)" in refused(tmp_path / "t.csv", tmp_path)
