@@ -75,3 +75,9 @@ SECTIONS = {f"{page}: {title}": blocks for page, title, blocks in _sections() if
 def section(name: str) -> list[Block]:
     """Return the blocks of a section, such as "clusters: Encrypt a cluster"."""
     return SECTIONS[name]
+
+
+def spans(text: str) -> list[str]:
+    """Return the inline code of a page."""
+    prose = re.sub(r"(?ms)^```.*?^```", "", text)
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]

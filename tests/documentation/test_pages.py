@@ -38,7 +38,7 @@ from dfact.models.catalogue import BY_COMMAND, CATALOGUE
 from dfact.models.estimator import MODELS, SAVED_TYPES
 from tests.cases import exhaustive_after, exhaustive_unless
 from tests.documentation.demos import LEFT, demo, leave_files, parsed, run_demo
-from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
+from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere, spans
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
 ALL_BLOCKS = [block for blocks in SECTIONS.values() for block in blocks]
@@ -164,7 +164,7 @@ def compare(block: Block, printed: str) -> None:
 
 @pytest.mark.further
 @pytest.mark.usefixtures("packages")
-@pytest.mark.filterwarnings("ignore:the anchor of F")  # the guide on psychometrics explains it
+@pytest.mark.filterwarnings("always:the anchor of F")  # printed; the guide on psychometrics explains it
 @pytest.mark.parametrize(
     "name",
     exhaustive_unless(lambda case: case.id in REPRESENTATIVE, [pytest.param(name, id=name) for name in SECTIONS]),
@@ -197,7 +197,11 @@ def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, req
             compare(block, printed)
         else:
             pytest.fail(f"{block.where}: a block of {block.kind!r}, expected sh, python, toml or text")
-        printed = capsys.readouterr().out
+        printed, warned = capsys.readouterr()
+        for factor in re.findall("the anchor of (F[0-9]+)", warned):
+            assert re.search(rf"[^.]*\b{factor}\b[^.]* anchor\b", TEXTS[block.page]), (
+                f"{block.where} does not explain the warning of {factor}"
+            )
     assert "Traceback" not in printed
 
 
@@ -303,12 +307,6 @@ def test_a_demo_leaves_its_files_and_names_its_guide(kind: str, tmp_path: Path, 
 # Names in sentences
 
 
-def spans(text: str) -> list[str]:
-    """Return the inline code of a page."""
-    prose = re.sub(r"(?ms)^```.*?^```", "", text)
-    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
-
-
 def in_pages(pattern: str) -> list[tuple[str, str]]:
     deployment = UNRUN["deploy"].read_text()
     commands = re.findall(r"(?m)^ +(dfact .+)$", deployment)
@@ -388,6 +386,14 @@ def test_sources_of_the_same_import_agree(tmp_path: Path, monkeypatch: pytest.Mo
             if "survey.csv" in command:
                 run(command)
     assert dfact.open_dataset("cohort.zarr").fingerprint == dfact.open_dataset("survey.zarr").fingerprint
+
+
+def test_speed_ups_stand_in_one_place() -> None:
+    """Predictions for many workers depend on a measurement: the guide on clusters has those of one, and other pages refer to it."""
+    texts = {page: text for page, text in TEXTS.items() if page != "clusters"} | {page: path.read_text() for page, path in UNRUN.items()}
+    predicted = re.compile(r"times as fast\s+on\s+\d+\s+workers|half\s+the\s+efficiency\s+up\s+to\s+\d")
+    assert [(page, found[0]) for page, text in texts.items() for found in predicted.finditer(text)] == []
+    assert "speed-up" in TEXTS["clusters"]
 
 
 # The README
