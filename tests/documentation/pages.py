@@ -45,7 +45,7 @@ class Block:
 
     def commands(self) -> list[str]:
         """Return the commands of a shell block that run in these tests."""
-        lines = (re.sub("^pip install [^&]+&& ", "", line) for line in self.text.replace("\\\n", " ").splitlines())
+        lines = (re.sub("^((pip install|mkdir|cd) [^&]+&& )+", "", line) for line in self.text.replace("\\\n", " ").splitlines())
         return [line for line in lines if line and not elsewhere(line)]
 
 
