@@ -12,7 +12,10 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 import dfact
+from dfact.models.catalogue import CATALOGUE
 from dfact.text import section_entries
 from tests.architecture.layers import LEVELS
 from tests.documentation.pages import PAGES, ROOT, SECTIONS, TEXTS, spans
@@ -64,6 +67,16 @@ def test_every_public_name_and_method_is_in_the_reference() -> None:
     text = "\n".join(reference.reference().values())
     listed = set(re.findall(r"(?m)^\.\. auto\w+:: (\S+)$", text))
     assert {path for path, _ in [*public(), *methods()]} - listed == set()
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE if not entry.old])
+def test_pages_of_models_have_what_users_call(name: str) -> None:
+    """Methods for new factorizations and selections have a page of their own."""
+    pages = reference.reference()
+    users, others = (set(re.findall(rf":: dfact\.{name}\.(\w+)", pages[page])) for page in (f"dfact.{name}.rst", "extensions.rst"))
+    assert users >= {"fit", "fit_transform", "get_params", "set_params", "score", "transform"}
+    assert others >= {"fit_prepared", "open_session", "prepare", "row_factors", "solve"}
+    assert users & others == set()
 
 
 def lacks(path: str, value: Any) -> Iterator[str]:
