@@ -21,7 +21,7 @@ RECORDS = ("Benchmarks", "Changelog")
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811, ARG001  # skips first
     """Build the small site; links to pages that it lacks are not followed."""
     if find_spec("sphinx") is None:
         pytest.skip("Sphinx is not installed: pip install 'dfact[site]'")
