@@ -1,4 +1,4 @@
-"""Pictures of the README's tour: run its commands in a temporary folder and take screenshots of the report.
+"""Pictures of the tour: run its commands in a temporary folder and take screenshots of the report.
 
     python -m benchmarks.readme_figures
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 from PIL import Image
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+TOUR = Path(__file__).resolve().parents[1] / "dfact" / "guides" / "tour.md"
 PICTURES = Path(__file__).resolve().parent / "pictures"
 COLORS = 128
 
 
 def tour() -> list[str]:
     """Return the commands of the tour, and before them the demo whose data they use."""
-    section = README.read_text().split("## A five-minute tour")[1].split("\n## ")[0].replace("\\\n", " ")
+    section = TOUR.read_text().split("## Five steps in the shell")[1].split("\n## ")[0].replace("\\\n", " ")
     return ["dfact demo", *(line for line in section.splitlines() if line.startswith("dfact "))]
 
 

@@ -36,7 +36,7 @@ conservative, so that no bar is set there. Nor is one set for its interval with 
 NMF have a test and no interval. Their interval of a congruence of .9 covered it in only 75% of 20 samples of 200 people a group, and
 was removed.
 
-Rotation alone can lower the congruence of factors, as in the README's example; in the data simulated here it did not. After rotation to
+Rotation alone can lower the congruence of factors, as in the example of the tour; in the data simulated here it did not. After rotation to
 the same target the factors of two samples agree. Unrelated non-negative loadings may be congruent; their centred congruence is low.
 """
 

@@ -31,6 +31,7 @@ html_theme = "pydata_sphinx_theme"
 html_context = {"default_mode": "auto"}
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "static" / "scorer.js")  # which Sphinx looks for where it is started
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {

@@ -26,7 +26,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Screenshot:
-    """A picture of the README's tour, which takes a browser or minutes to make."""
+    """A picture of the tour, which takes a browser or minutes to make."""
 
     title: str
     text: str
@@ -109,5 +109,9 @@ def gallery(folder: Path) -> None:
             parts += [f"## {picture.title}", f"{picture.text} The guide on {link} explains it."]
             parts += [f"```sh\n{picture.command}\n```", f"![{picture.title}](gallery/{picture.file})"]
     for shot in SCREENSHOTS:
-        parts += [f"## {shot.title}", f"{shot.text} See the [tour](README.md).", f"![{shot.title}](benchmarks/pictures/{shot.file}.png)"]
+        parts += [
+            f"## {shot.title}",
+            f"{shot.text} See the [tour](dfact/guides/tour.md).",
+            f"![{shot.title}](benchmarks/pictures/{shot.file}.png)",
+        ]
     (folder / "gallery.md").write_text("\n\n".join(parts) + "\n")

@@ -10,15 +10,23 @@ from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
+from sklearn import decomposition
+
 import dfact
 from dfact.data.replicate_weights import ReplicateWeights
 from dfact.engine.memory_plan import Plan
 from dfact.models.cp.path import SolutionPath
+from dfact.models.estimator import Factorization
 from dfact.models.provenance import Comparison, Stability, TensorStability
 from dfact.progress import Iteration
 
 RESULTS = (Plan, Iteration, Stability, TensorStability, Comparison, SolutionPath, ReplicateWeights)
 """Classes of what public functions and attributes return. A user meets them without importing them."""
+
+USED = {"drift", "fit_each", "fit_measurements", "path", "predict", "predict_entries", "reconstruct", "score_samples"}.union(
+    *({name for name in dir(each) if not name.startswith("_")} for each in (decomposition.PCA, decomposition.NMF))
+)
+"""Methods of estimators for those who use them: scikit-learn's, and some of dfact's own. Attributes of fits end with an underscore."""
 
 CITATION = re.compile(r":(?:func|class|mod):`~?(dfact\.[\w.]+)`")
 """A function, class or module that a docstring cites for a rule or a definition."""
@@ -37,10 +45,7 @@ def public_names(module: ModuleType) -> dict[str, Any]:
 
 
 def members(owner: type) -> dict[str, Any]:
-    """Return the public methods and properties that dfact defines for a class, in the order of their names.
-
-    The estimators' methods that only a new factorization needs are in the guide on extending dfact.
-    """
+    """Return the public methods and properties that dfact defines for a class, in the order of their names."""
     found = {}
     for name in sorted(dir(owner)):
         home = next((base for base in owner.__mro__ if name in vars(base)), object)
@@ -49,6 +54,11 @@ def members(owner: type) -> dict[str, Any]:
         if not name.startswith("_") and home.__module__.startswith("dfact.") and (inspect.isfunction(value) or isinstance(value, kinds)):
             found[name] = value
     return found
+
+
+def is_for_users(owner: type, member: str) -> bool:
+    """Return whether a member is for the users of a class, not for a new factorization or a selection alone."""
+    return not issubclass(owner, Factorization) or member.endswith("_") or member in USED
 
 
 def _title(text: str, mark: str) -> list[str]:
@@ -60,14 +70,32 @@ def _directive(kind: str, name: str, *options: str) -> list[str]:
 
 
 def class_lines(name: str, owner: type) -> Iterator[str]:
-    """Yield the directives of a class: its docstring, the fields of a record, methods and properties."""
+    """Yield the directives of a class: its docstring, the fields of a record, methods and properties for its users."""
     yield from _directive("autoexception" if issubclass(owner, BaseException) else "autoclass", name)
     for attribute in fields(owner) if is_dataclass(owner) else ():
         if not attribute.name.startswith("_"):
             yield from _directive("autoattribute", f"{name}.{attribute.name}", ":no-value:")
-    for member, value in members(owner).items():
+    yield from _member_lines(name, {member: value for member, value in members(owner).items() if is_for_users(owner, member)})
+
+
+def _member_lines(name: str, found: dict[str, Any]) -> Iterator[str]:
+    for member, value in found.items():
         kind = "autoproperty" if isinstance(value, property | cached_property) else "automethod"
         yield from _directive(kind, f"{name}.{member}")
+
+
+def _extension_lines() -> Iterator[str]:
+    """Yield the page of what new factorizations and selections use of the estimators."""
+    yield from _title("Methods for extensions", "=")
+    yield "A fit does not need these. New factorizations and selections call or define them; the guide on"
+    yield from (":doc:`extending dfact </dfact/guides/extending>` explains how.", "")
+    for name, owner in public_names(dfact).items():
+        if inspect.isclass(owner) and issubclass(owner, Factorization):
+            yield from _title(f"dfact.{name}", "-")
+            yield from _directive("currentmodule", "dfact")
+            yield from _member_lines(
+                f"dfact.{name}", {member: value for member, value in members(owner).items() if not is_for_users(owner, member)}
+            )
 
 
 def _page(module: ModuleType, name: str, value: Any) -> str:
@@ -132,6 +160,8 @@ def reference() -> dict[str, str]:
         index += _contents(module)
     index += [*_title("Results", "-"), ":doc:`results`", "   Classes of what functions and attributes return.", ""]
     index += [":doc:`details`", "   Rules and definitions that docstrings cite.", ""]
-    index += [".. toctree::", "   :hidden:", "", "   results", "   details", ""]
-    pages |= {name: "\n".join(lines) for name, lines in (("results", results), ("details", details), ("index", index))}
+    index += [":doc:`extensions`", "   Methods of the estimators that new factorizations and selections use.", ""]
+    index += [".. toctree::", "   :hidden:", "", "   results", "   details", "   extensions", ""]
+    texts = {"results": results, "details": details, "extensions": list(_extension_lines()), "index": index}
+    pages |= {name: "\n".join(lines) for name, lines in texts.items()}
     return {f"{name}.rst": text for name, text in pages.items()}

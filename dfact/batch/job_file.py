@@ -68,11 +68,6 @@ class Step:
         return found
 
     @property
-    def owner(self) -> str:
-        """Owner of its settings in :mod:`dfact.renames`."""
-        return f"dfact {self.name}"
-
-    @property
     def title(self) -> str:
         """Number and command, for messages."""
         return f"step {self.number} ({self.name})"

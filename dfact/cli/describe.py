@@ -83,8 +83,8 @@ def describe(
 
     For each item of the dataset DATA, prints its missing answers, mean, standard deviation, skewness, floor and ceiling, its
     correlation with the rest of its scale, alpha without it, and its sampling adequacy. For each scale, prints alpha with its
-    95% interval, the standardized alpha, lambda 6, omega, omega total and omega hierarchical. Also prints KMO and Bartlett's test
-    of all items.
+    95% interval, the standardized alpha, lambda 6, omega, omega total and omega hierarchical. For all items, prints KMO and a
+    test that no two are correlated: Bartlett's, or Steiger's if answers are missing.
 
     Writes the same tables to OUT: one of them to a .csv, all to an .xlsx (needs openpyxl) or an .html. With --style apa, an .html
     or .md gets tables for a paper.

@@ -45,6 +45,7 @@ def write_pong(folder: Path, runs: Iterable[NDArray[Any]], populations: Sequence
     about = [folder / FILE_MAP, *([folder / POPULATIONS] if populations is not None else [])]
     if (existing := [path for path in about if path.exists()]) and not overwrite:
         raise StoreError(f"{existing[0]} exists already, expected a new folder; choose another one or replace it with --overwrite")
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -52,7 +53,12 @@ def write_pong(folder: Path, runs: Iterable[NDArray[Any]], populations: Sequence
     counts, paths, lines = Counter[int](), list[Path](), list[str]()
     n = None if populations is None else len(populations)
     for run in runs:
-        n = _check_rows(run, n)
+        try:
+            n = _check_rows(run, n)
+        except DataError:
+            if is_new and not paths:
+                folder.rmdir()
+            raise
         counts[run.shape[1]] += 1
         name = f"k{run.shape[1]}r{counts[run.shape[1]]}"
         paths.append(folder / (name + MEMBERSHIPS))

@@ -1,4 +1,4 @@
-"""File formats beyond text, Parquet, Arrow, NumPy and Zarr: a slice, which the core finds by :mod:`dfact.catalogue`.
+"""File formats, a slice: statistical programs, spreadsheets, R, HDF5, MATLAB, and dictionaries of REDCap and UK Biobank.
 
 statistical    SPSS, Stata and SAS, through ReadStat
 spreadsheet    xlsx, xlsm, xlsb, xls and ods

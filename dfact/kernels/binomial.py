@@ -177,6 +177,15 @@ def solve_free(H: Floats, free: NDArray[np.int64], n: int, right: Floats, L: Flo
 
 
 @subroutine
+def is_finite(values: Floats, n: int) -> bool:
+    """Check whether the first n values are finite."""
+    total = 0.0
+    for u in range(n):
+        total += abs(values[u])
+    return total < np.inf
+
+
+@subroutine
 def gradient(slope: Floats, H: Floats, d: Floats, out: Floats) -> None:
     """Set out (K,) to slope − H d."""
     for k in range(d.size):
@@ -195,8 +204,7 @@ def maximize(x: Floats, slope: Floats, H: Floats, simplex: bool, work: Floats, p
     K = x.size
     d, rest, move, ones, unit, L = work[0], work[1], work[2], work[3], work[4], work[5:]
     free, fixed = places[0], places[1]
-    high = np.inf if simplex else 1 - EDGE
-    scale = 0.0
+    high, scale = np.inf if simplex else 1 - EDGE, 0.0
     for k in range(K):
         d[k], unit[k] = 0.0, 1.0
         fixed[k] = -1 if x[k] <= EDGE * (1 + 1e-7) else (1 if x[k] >= high - 1e-12 else 0)
@@ -222,6 +230,8 @@ def maximize(x: Floats, slope: Floats, H: Floats, simplex: bool, work: Floats, p
                 level = above / below
                 for u in range(n):
                     move[u] -= level * ones[u]
+            if not is_finite(move, n):  # with more unknowns than the data determine, the factor L may overflow
+                break
             step, blocking = 1.0, -1
             for u in range(n):
                 z = x[free[u]] + d[free[u]]

@@ -28,6 +28,8 @@ _NAMED = 3  # variants in a message
 _PLOIDY = 2
 _FAR, _ERRORS = 0.5, 4.0
 """A frequency disagrees if it is this far from that of the fitted data, in addition to this number of standard errors and an allele."""
+_OTHER, _SEVERAL = 0.25, 10
+"""Share and number of SNPs with other alleles from which names or positions are those of other variants."""
 _CHANCE = 0.01  # variants of different reference genomes share some positions
 
 
@@ -83,9 +85,10 @@ def match_columns(fitted: Sequence[str], labels: Sequence[str], ours: Variants |
     Raises
     ------
     DataError
-        No variant is shared, or few positions by chance.
+        No variant is shared, few positions by chance, or variants of which many have other alleles.
     """
-    first, second, by_position = _pairs(fitted, labels, ours, theirs)
+    first, second, found_by_position, apart = _pairs(fitted, labels, ours, theirs)
+    by_position = int(found_by_position.sum())
     if not first.size:
         found = f"X has none of the model's {len(fitted)} SNPs, expected some; its first column is {labels[0]!r}, the model's {fitted[0]!r}"
         raise DataError(found)
@@ -100,13 +103,23 @@ def match_columns(fitted: Sequence[str], labels: Sequence[str], ours: Variants |
     any_flipped = bool((alleles.flipped & ~alleles.palindromic).any())
     dropped = alleles.palindromic & ~other & any_flipped
     kept = ~other & ~dropped
-    counts = {"missing": missing, "unknown": unknown, "by_position": by_position, "swapped": int((alleles.turned & kept).sum())}
+    counts = {
+        "missing": missing,
+        "unknown": unknown,
+        "by_position": int((found_by_position & kept).sum()),
+        "swapped": int((alleles.turned & kept).sum()),
+    }
     counts |= {"flipped": int((alleles.flipped & kept).sum()), "palindromic": int(dropped.sum()), "other": int(other.sum())}
     examples = [_compare(fitted[first[i]], ours, first[i], theirs, second[i]) for i in np.flatnonzero(other)[:_NAMED]]
     inverted = [repr(fitted[first[i]]) for i in np.flatnonzero(dropped)[:_NAMED]]
     text = _describe(int(kept.sum()), **counts, examples=examples, inverted=inverted)
     if not kept.any():
         raise DataError(f"{text}: expected SNPs with the model's alleles; check that both name the same variants")
+    n_other, n_shared = int(other.sum()) + apart, len(first) + apart
+    if n_other >= max(_SEVERAL, _OTHER * n_shared):
+        said = f"{n_other} of the {n_shared} SNPs of X with a name or a position of the model's have other alleles, expected few"
+        said += f": {_some(examples, n_other)}" if examples else ""
+        raise DataError(f"{said}; use positions of the same reference genome, and the names of the same variants")
     return Match(first[kept], second[kept], alleles.turned[kept], text)
 
 
@@ -189,11 +202,14 @@ def _some(names: Sequence[str], n: int) -> str:
 
 def _pairs(
     fitted: Sequence[str], labels: Sequence[str], ours: Variants | None, theirs: Variants | None
-) -> tuple[NDArray[np.intp], NDArray[np.intp], int]:
-    """Return the numbers of the columns of each pair, in the order of the second side, and how many were found by position."""
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_], int]:
+    """Return the numbers of the columns of each pair, in the order of the second side, and whether it was found by position.
+
+    The last value is the number of further positions that both sides have, with other alleles.
+    """
     unnamed = [str(j) for j in range(len(labels))]
     if len(fitted) == len(labels) and unnamed in (list(fitted), list(labels)):
-        return np.arange(len(labels)), np.arange(len(labels)), 0
+        return np.arange(len(labels)), np.arange(len(labels)), np.zeros(len(labels), bool), 0
     names = pd.Index(list(fitted), dtype=object)
     if not names.is_unique:
         names = names.where(~names.duplicated(keep=False) & (names != _NO_NAME), pd.Index([f"{j}\0" for j in range(len(names))]))
@@ -202,19 +218,21 @@ def _pairs(
     second = np.flatnonzero(found >= 0)
     first = found[second]
     if ours is None or theirs is None or len(first) == len(labels):
-        return first, second, 0
-    more = _match_positions(ours, theirs, first, second)
+        return first, second, np.zeros(len(first), bool), 0
+    *more, apart = _match_positions(ours, theirs, first, second)
+    by_position = np.arange(len(first) + len(more[0])) >= len(first)
     first, second = np.concatenate([first, more[0]]), np.concatenate([second, more[1]])
     order = np.argsort(second, kind="stable")
-    return first[order], second[order], len(more[0])
+    return first[order], second[order], by_position[order], apart
 
 
 def _match_positions(
     ours: Variants, theirs: Variants, first: NDArray[np.intp], second: NDArray[np.intp]
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+) -> tuple[NDArray[np.intp], NDArray[np.intp], int]:
     """Return the pairs of variants, other than the given ones, with the same chromosome, position and alleles, on either strand.
 
-    A variant that has several counterparts, as other variants of its position have unknown alleles, is left out.
+    A variant that has several counterparts, as other variants of its position have unknown alleles, is left out. The last value is the
+    number of variants of the second side with a position of the first and other alleles.
     """
     tables = []
     for variants, numbers, name in ((ours, first, "first"), (theirs, second, "second")):
@@ -227,8 +245,9 @@ def _match_positions(
     shared = tables[0].merge(tables[1], on=["chromosome", "position"])
     alleles = _Alleles.of(ours, theirs, shared["first"].to_numpy(np.intp), shared["second"].to_numpy(np.intp))
     found = shared[alleles.same | alleles.swapped | alleles.flipped]
+    apart = len({*shared["second"]} - {*found["second"]})
     found = found[~found["first"].duplicated(keep=False) & ~found["second"].duplicated(keep=False)]
-    return found["first"].to_numpy(np.intp), found["second"].to_numpy(np.intp)
+    return found["first"].to_numpy(np.intp), found["second"].to_numpy(np.intp), apart
 
 
 @dataclass(frozen=True, eq=False)

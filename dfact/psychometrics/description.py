@@ -91,7 +91,9 @@ class Description:
             ("intervals of alpha", f"95%, {INTERVALS[self.interval]}"),
         ]
         lines += [] if np.isnan(self.kmo) else [("KMO", f"{self.kmo:.3f}")]
-        lines += [] if np.isnan(chi_square) else [(f"{self.bartlett.name}'s test", f"χ² = {chi_square:.1f}, {df:.0f} df, {level}")]
+        if not np.isnan(chi_square):
+            reason = "" if self.bartlett.name == "Bartlett" else "; answers are missing, and Bartlett's test needs complete ones"
+            lines.append((f"{self.bartlett.name}'s test", f"χ² = {chi_square:.1f}, {df:.0f} df, {level}{reason}"))
         return lines + ([("note", self.note)] if self.note else [])
 
     def _repr_html_(self) -> str:
@@ -177,7 +179,7 @@ def describe(
     Returns
     -------
     Description
-        Tables of the items and of the scales, KMO and Bartlett's test.
+        Tables of the items and of the scales, KMO and the test of Bartlett or Steiger.
 
     Raises
     ------

@@ -120,7 +120,7 @@ def describe_scale(
 
 
 def adequacy(associations: Associations, names: list[str], msa: Array) -> tuple[float, "pd.Series[float]", str]:
-    """Return KMO and Bartlett's test with the reason if one is NaN, and set the sampling adequacy ``msa`` of the items.
+    """Return KMO and the test of sphericity with the reason if one is NaN, and set the sampling adequacy ``msa`` of the items.
 
     Indefinite correlations are smoothed for KMO and MSA, as psych does. Bartlett's test has no figure then: the determinant would be
     that of the smoothing.

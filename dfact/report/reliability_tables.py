@@ -98,6 +98,6 @@ def _page_table(table: pd.DataFrame, caption: str) -> Table:
 
 
 def _adequacy(description: Description) -> pd.DataFrame:
-    """Return KMO and Bartlett's test as a table."""
+    """Return KMO and the test that no two items are correlated as a table."""
     values = {"KMO": description.kmo} | {f"{description.bartlett.name} {name}": value for name, value in description.bartlett.items()}
     return pd.DataFrame({"value": values}).rename_axis("measure")

@@ -16,7 +16,7 @@ from dfact.sites.messages import Message
 START = hashlib.sha256(b"dfact site log").hexdigest()
 """The digest before the first line of a log."""
 _CHAIN = "chain"
-_TAIL = 1 << 20  # bytes that are read for the last line; one with the labels of very many items is longer, and read with all others
+_TAIL = 1 << 20  # bytes that are read for the last line; one with the labels of many thousands of items is longer, and read with all others
 
 
 class SiteLog:

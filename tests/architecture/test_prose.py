@@ -49,28 +49,52 @@ GRAMMAR = re.compile(
 """What is not idiomatic, such as "is no number" for "is not a number", "ends with 75" for "exits with code 75"."""
 
 
+PADDING = re.compile(
+    r"\b(perform|do|does|done|did|carr(y|ies|ied) out|conduct|undertak)(e|es|s|ed|en|ing)?"
+    r" (the |an? |its |their )?([a-z]+ )?([a-z]+ing|[a-z]+(tion|ment|ysis))s? of\b"
+    r"|\butili[sz](e|es|ed|ing|ation)\b"
+    r"|(?<!not )(?<!-)\bvery\b(?!-)"
+    r"|\b(in order to|mak(e|es|ing) use of|(is|are) able to|due to the fact|it (should|must) be noted)\b"
+    r"|(?<=[a-z.,)\]`]) ---? (?=[a-z`(])|(?<=[a-z])---?(?=[a-z])"
+    r"|(?<=[a-z)`][a-z)`])!(?=\W*(\s|$))",
+    re.IGNORECASE,
+)
+"""What makes a sentence longer or louder, not clearer: nouns for verbs ("performs sorting of"), "utilize", "very", a dash of two hyphens
+between words, and exclamation marks."""
+
+
 LONGEST = 32
 """Highest number of words of a sentence in a guide. A piece of code counts as one; letters of formulas and numbers do not count."""
 
 
 def fragments(path: Path) -> Iterator[str]:
     """Summaries of docstrings, those of attributes among them, that begin with a banned word."""
-    for node in nodes(path):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            summary = node.value.value.strip().partition("\n")[0]
-            if FRAGMENT.match(summary):
-                yield f"{node.lineno}: {summary}"
+    for line, text in docstrings(path):
+        summary = text.strip().partition("\n")[0]
+        if FRAGMENT.match(summary):
+            yield f"{line}: {summary}"
+
+
+def as_running_text(source: str) -> str:
+    """Return a module with literals and comments joined that continue on the next line."""
+    return re.sub(r'"\s+f?"|\n\s*#', " ", source)
 
 
 def phrases(source: str, path: Path, banned: re.Pattern[str]) -> Iterator[str]:
     """Banned phrases in comments and in all text of a module: docstrings, messages, help."""
-    joined = re.sub(r'"\s+f?"|\n\s*#', " ", source)  # literals and comments that continue on the next line
-    if not banned.search(" ".join(joined.split())):
+    if not banned.search(" ".join(as_running_text(source).split())):
         return  # without the time of parsing
     texts = [(node.lineno, node.value) for node in nodes(path) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     for line, text in [*texts, *comments(source)]:
         for found in banned.finditer(" ".join(text.split())):
             yield f"{line}: … {found.string[max(found.start() - 30, 0) : found.end() + 20]} …"
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Docstrings of a module with their lines, those of attributes among them."""
+    for node in nodes(path):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
@@ -133,6 +157,57 @@ def test_all_folders_have_the_same_prose(banned: re.Pattern[str]) -> None:
     folders = (ROOT, *(ROOT.parent / name for name in ("tests", "benchmarks", "deploy")))
     modules = [path for folder in folders for path in sorted(folder.rglob("*.py")) if path != Path(__file__)]
     assert report({path: offenders(path, banned) for path in [*modules, *PAGES]}) == {}
+
+
+def paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Paragraphs and tables of a Markdown page with the lines where they begin, without code."""
+    text = re.sub(r"(?ms)^```.*?^```", lambda block: "\n" * block[0].count("\n"), text)
+    for filled, block in groupby(enumerate(text.splitlines(), 1), key=lambda line: bool(line[1].strip())):
+        first, *_ = lines = list(block)
+        if filled and not all(line.startswith(("    ", "<")) for _, line in lines):
+            yield first[0], re.sub(r"`[^`]+`", " code ", " ".join(line for _, line in lines))
+
+
+def padding(path: Path) -> list[str]:
+    """Return what makes sentences longer or louder: in pages, and in all text of modules; in those of tests, answers are data."""
+    source = path.read_text()
+    if path.suffix == ".md":
+        texts = [*paragraphs(source)]
+    elif not PADDING.search(" ".join(as_running_text(source).split())):
+        texts = []  # without the time of parsing
+    elif path.is_relative_to(ROOT.parent / "tests"):
+        texts = [*docstrings(path), *comments(source)]
+    else:
+        literals = [(node.lineno, node.value) for node in nodes(path) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        texts = [(line, text) for line, text in [*literals, *comments(source)] if " " in text]
+    found = [(line, each) for line, text in texts for each in PADDING.finditer(" ".join(text.split()))]
+    return [f"{line}: … {each.string[max(each.start() - 30, 0) : each.end() + 20]} …" for line, each in found]
+
+
+def test_sentences_are_not_padded() -> None:
+    folders = (ROOT, *(ROOT.parent / name for name in ("tests", "benchmarks", "deploy")))
+    modules = [path for folder in folders for path in sorted(folder.rglob("*.py")) if path != Path(__file__)]
+    assert report({path: padding(path) for path in [*modules, *PAGES]}) == {}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("It performs utilising of the cache -- very fast!", 4),
+        ("The pass performs a computation of sums, and carries out the fitting of rows.", 2),
+        ("In order to sort, it makes use of the index, which is able to grow.", 3),
+        ("A fit carries out a task of the coordinator, and does nothing to the meaning of an answer.", 0),
+        ("Rows--and columns--are read.", 2),
+        ("It is not very many, and `a != b` or --option -- as in git -- stay.", 2),
+        ("Computes sums, uses the index, and can grow. Is x! a factorial? n! is.", 0),
+        ("Performance, every option --very-long, 3 - 2.", 0),
+    ],
+)
+@pytest.mark.parametrize("kind", ["page.md", "module.py", "message.py"])
+def test_padding_is_found(sentence: str, expected: int, kind: str, tmp_path: Path) -> None:
+    quoted = {"page.md": f"# Head\n\n{sentence}\n", "module.py": f'"""{sentence}"""\n', "message.py": f"print({sentence!r})\n"}[kind]
+    (path := tmp_path / kind).write_text(quoted)
+    assert len(padding(path)) == expected
 
 
 def test_sentences_of_guides_are_short() -> None:

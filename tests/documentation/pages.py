@@ -45,7 +45,7 @@ class Block:
 
     def commands(self) -> list[str]:
         """Return the commands of a shell block that run in these tests."""
-        lines = (re.sub("^pip install [^&]+&& ", "", line) for line in self.text.replace("\\\n", " ").splitlines())
+        lines = (re.sub("^((pip install|mkdir|cd) [^&]+&& )+", "", line) for line in self.text.replace("\\\n", " ").splitlines())
         return [line for line in lines if line and not elsewhere(line)]
 
 
@@ -75,3 +75,9 @@ SECTIONS = {f"{page}: {title}": blocks for page, title, blocks in _sections() if
 def section(name: str) -> list[Block]:
     """Return the blocks of a section, such as "clusters: Encrypt a cluster"."""
     return SECTIONS[name]
+
+
+def spans(text: str) -> list[str]:
+    """Return the inline code of a page."""
+    prose = re.sub(r"(?ms)^```.*?^```", "", text)
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]

@@ -38,7 +38,7 @@ from dfact.engine.passes import PARTIAL_SUMS
 from dfact.models.estimator import MODELS, SAVED_TYPES
 from tests.cases import exhaustive_after, exhaustive_unless
 from tests.documentation.demos import LEFT, demo, leave_files, parsed, run_demo
-from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
+from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere, spans
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
 ALL_BLOCKS = [block for blocks in SECTIONS.values() for block in blocks]
@@ -50,8 +50,11 @@ REPRESENTATIVE = {name for name in SECTIONS if name.startswith("README")} | {
     "limits: limits",
     "memory: memory",
     "psychometrics: Describe items and scales",
+    "tour: Five steps in the shell",
+    "tour: The same in Python",
 }
 """The sections that are followed unless all cases are asked for."""
+CONTRIBUTING = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
 
 
 # The reader's data
@@ -164,7 +167,7 @@ def compare(block: Block, printed: str) -> None:
 
 @pytest.mark.further
 @pytest.mark.usefixtures("packages")
-@pytest.mark.filterwarnings("ignore:the anchor of F")  # the guide on psychometrics explains it
+@pytest.mark.filterwarnings("always:the anchor of F")  # printed; the guide on psychometrics explains it
 @pytest.mark.parametrize(
     "name",
     exhaustive_unless(lambda case: case.id in REPRESENTATIVE, [pytest.param(name, id=name) for name in SECTIONS]),
@@ -197,13 +200,17 @@ def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, req
             compare(block, printed)
         else:
             pytest.fail(f"{block.where}: a block of {block.kind!r}, expected sh, python, toml or text")
-        printed = capsys.readouterr().out
+        printed, warned = capsys.readouterr()
+        for factor in re.findall("the anchor of (F[0-9]+)", warned):
+            assert re.search(rf"[^.]*\b{factor}\b[^.]* anchor\b", TEXTS[block.page]), (
+                f"{block.where} does not explain the warning of {factor}"
+            )
     assert "Traceback" not in printed
 
 
 @pytest.mark.further
 def test_tables_for_papers_are_those_of_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """README has the same answers in another format."""
+    """The tour has the same answers in another format."""
     monkeypatch.chdir(tmp_path)
     blocks = SECTIONS["psychometrics: Write the tables"]
     lay_out(blocks)
@@ -212,7 +219,7 @@ def test_tables_for_papers_are_those_of_the_commands(tmp_path: Path, monkeypatch
             if "apa" in command:
                 run(command)
     rows = {line for file in tmp_path.glob("*.md") for line in file.read_text().splitlines()}
-    shown = [line for page in ("README", "psychometrics") for line in TEXTS[page].splitlines() if re.search(r"\| [−.\d]+ \|", line)]
+    shown = [line for page in ("tour", "psychometrics") for line in TEXTS[page].splitlines() if re.search(r"\| [−.\d]+ \|", line)]
     assert len(shown) >= 10
     assert [line for line in shown if line not in rows] == []
 
@@ -303,12 +310,6 @@ def test_a_demo_leaves_its_files_and_names_its_guide(kind: str, tmp_path: Path, 
 # Names in sentences
 
 
-def spans(text: str) -> list[str]:
-    """Return the inline code of a page."""
-    prose = re.sub(r"(?ms)^```.*?^```", "", text)
-    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
-
-
 def in_pages(pattern: str) -> list[tuple[str, str]]:
     deployment = UNRUN["deploy"].read_text()
     commands = re.findall(r"(?m)^ +(dfact .+)$", deployment)
@@ -390,31 +391,77 @@ def test_sources_of_the_same_import_agree(tmp_path: Path, monkeypatch: pytest.Mo
     assert dfact.open_dataset("cohort.zarr").fingerprint == dfact.open_dataset("survey.zarr").fingerprint
 
 
+def test_speed_ups_stand_in_one_place() -> None:
+    """Predictions for many workers depend on a measurement: the guide on clusters has those of one, and other pages refer to it."""
+    texts = {page: text for page, text in TEXTS.items() if page != "clusters"} | {page: path.read_text() for page, path in UNRUN.items()}
+    predicted = re.compile(r"times as fast\s+on\s+\d+\s+workers|half\s+the\s+efficiency\s+up\s+to\s+\d")
+    assert [(page, found[0]) for page, text in texts.items() for found in predicted.finditer(text)] == []
+    assert "speed-up" in TEXTS["clusters"]
+
+
 # The README
 
 
+README = TEXTS["README"]
+
+
 def test_readme_is_short() -> None:
-    assert len(TEXTS["README"].splitlines()) <= 250
+    assert len(README.splitlines()) <= 130
+    assert len(re.sub(r"\]\([^)]*\)", "]", README).split()) <= 950
+    assert len(spans(README)) <= 12
+    assert len(re.findall(r"(?m)^\|", README)) <= 12
 
 
-def test_readme_links_every_guide() -> None:
-    assert [page for page in PAGES if page not in ("README", "changelog") and f"(dfact/guides/{page}.md)" not in TEXTS["README"]] == []
+def test_readme_has_a_reader_s_own_data_before_models_and_tours() -> None:
+    titles = re.findall(r"(?m)^## (.+)$", README)
+    assert titles[:3] == ["Install and see it work", "Your own data", "Which model for which question"]
+    linked = [README.index(f"({page}.md)") for page in ("dfact/guides/tour", "dfact/guides/how-do-i", "dfact/guides/changelog")]
+    assert min(linked) > README.index("## Where to go next")
 
 
-def test_readme_installs_what_its_tour_needs() -> None:
+def test_every_guide_has_a_link() -> None:
+    """Questions, in how-do-i or README, lead to all guides."""
+    linked = set(re.findall(r"([\w-]+)\.md\)", TEXTS["how-do-i"] + README))
+    assert set(PAGES) - {"README"} - linked == set()
+
+
+def test_pages_install_what_their_commands_need() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    installation = next(block.text for block in SECTIONS["README: Install and see it work"] if block.kind == "sh")
-    assert ("plot" in installation) == any("--plot" in block.text for block in SECTIONS["README: A five-minute tour"])
-    assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in TEXTS["README"]
+    first, installed = (SECTIONS[name][0].text for name in ("README: Install and see it work", "tour: Install"))
+    assert first == installed
+    assert ("plot" in first) == any("--plot" in block.text for block in SECTIONS["tour: Five steps in the shell"])
+    assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in README
     systems = {line.rpartition(":: ")[2] for line in project["classifiers"] if line.startswith("Operating System")}
-    assert [system for system in systems if f"You need {system}" not in TEXTS["README"]] == []
-    extras = project["optional-dependencies"].keys() - {"test"}
-    assert [extra for extra in extras if f"`{extra}` (" not in " ".join(TEXTS["README"].split())] == []
-    assert [kind for kind in KINDS if f"demo {kind}`" not in TEXTS["README"] and f"`{kind}`" not in TEXTS["README"]] == ["questionnaire"]
+    assert [system for system in systems if f"You need {system}" not in README] == []
+    tour = " ".join(TEXTS["tour"].split())
+    assert [extra for extra in project["optional-dependencies"].keys() - {"test"} if f"`{extra}` (" not in tour] == []
+    assert [kind for kind in KINDS if f"demo {kind}`" not in tour and f"`{kind}`" not in tour] == ["questionnaire"]
+
+
+def test_the_clone_stays_clean() -> None:
+    """Git ignores the environments and folders that README and tour make, and Python runs in a folder below the clone."""
+    text = README + TEXTS["tour"]
+    made = {*re.findall(r"python3 -m venv (\S+)", text), *re.findall(r"mkdir -p (\S+)", text), FOLDER}
+    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
+    assert len(made) >= 3
+    assert made - ignored == set()
+    assert re.search(r"mkdir -p (\S+) && cd \1 && dfact demo", README)
+
+
+def test_figures_of_the_readme_are_those_of_the_guides() -> None:
+    memory = re.search(r"\| 500,000 × 1,000 answers \| \d+ s \| ([\d.]+) GiB, of 1 GiB allowed \|", TEXTS["memory"])
+    assert memory is not None
+    assert float(memory[1]) < 1
+    assert "500,000 people\n  to 1,000 items, on disk, need less than 1 GiB" in README
+    minutes = {page: re.findall(r"tests\s+take\s+(\w+)\s+minutes", text) for page, text in (("README", README), ("", CONTRIBUTING))}
+    assert minutes == {"README": ["five"], "": ["five"]}
+    shown = re.search(r"\| wall seconds of the tests \| \d+ \| (\d+) to (\d+) \|", CONTRIBUTING)
+    assert shown is not None
+    assert [round(int(seconds) / 60) for seconds in shown.groups()] == [5, 5]
 
 
 def test_lists_of_models_follow_the_catalogue() -> None:
-    """README, changelog and the map of the models name every class; the guide on selection names every selection."""
+    """README, changelog and the map of the models name every class; how-do-i every command, and the guide on selection every selection."""
     for text in (TEXTS["README"], TEXTS["changelog"], import_module("dfact.models").__doc__ or ""):
         assert [entry.name for entry in CATALOGUE if not re.search(rf"\b{entry.name}\b", text)] == []
     assert isinstance(cli.commands["select"], click.Group)
@@ -422,7 +469,7 @@ def test_lists_of_models_follow_the_catalogue() -> None:
     for entry in CATALOGUE:
         if entry.command in cli.commands["select"].commands:
             assert any(entry.name in row and f"`dfact select {entry.command}" in row for row in rows), entry.name
-        assert entry.command is None or f"`dfact fit {entry.command}`" in TEXTS["README"]
+        assert entry.command is None or f"`dfact fit {entry.command}`" in TEXTS["how-do-i"]
 
 
 def test_guides_name_every_choice_of_a_model() -> None:
@@ -474,9 +521,9 @@ def test_pages_name_every_command() -> None:
 
 
 def test_the_map_of_layers_is_true() -> None:
-    """README's last section names every layer with the first line of its docstring."""
+    """The guide on the architecture names every layer with the first line of its docstring."""
     package = ROOT / "dfact"
-    table = TEXTS["README"].rpartition("\n## ")[2]
+    table = TEXTS["architecture"].partition("\n## The layers")[2].partition("\n## ")[0]
     shown = dict(re.findall(r"(?m)^\| `(\w+)` \| (.+) \|$", table))
     layers = {path.parent.name: path for path in package.glob("*/__init__.py")}
     layers |= {path.stem: path for path in package.glob("*.py") if not path.stem.startswith("__")}

@@ -12,10 +12,13 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 import dfact
+from dfact.catalogue import CATALOGUE
 from dfact.text import section_entries
 from tests.architecture.layers import LEVELS
-from tests.documentation.pages import PAGES, ROOT, SECTIONS, TEXTS
+from tests.documentation.pages import PAGES, ROOT, SECTIONS, TEXTS, spans
 
 CONTRIBUTORS = {"architecture", "extending"}
 """Guides that use contracts inside the package."""
@@ -66,6 +69,16 @@ def test_every_public_name_and_method_is_in_the_reference() -> None:
     assert {path for path, _ in [*public(), *methods()]} - listed == set()
 
 
+@pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE if not entry.old])
+def test_pages_of_models_have_what_users_call(name: str) -> None:
+    """Methods for new factorizations and selections have a page of their own."""
+    pages = reference.reference()
+    users, others = (set(re.findall(rf":: dfact\.{name}\.(\w+)", pages[page])) for page in (f"dfact.{name}.rst", "extensions.rst"))
+    assert users >= {"fit", "fit_transform", "get_params", "set_params", "score", "transform"}
+    assert others >= {"fit_prepared", "open_session", "prepare", "row_factors", "solve"}
+    assert users & others == set()
+
+
 def lacks(path: str, value: Any) -> Iterator[str]:
     """Yield what the docstring of a function, a method or a property lacks."""
     function = function_of(value)
@@ -114,6 +127,39 @@ def test_examples_import_public_names_alone() -> None:
     allowed = {path for path, _ in public()} | {module.__name__ for module in MODULES}
     found = [f"{where}: {name}" for where, code in codes for name in imports(code) if name.split(".")[0] == "dfact" and name not in allowed]
     assert found == []
+
+
+def parameters() -> dict[str, set[str]]:
+    """Return the parameters of public functions, classes and methods by their names without the path."""
+    found: dict[str, set[str]] = {}
+    for path, value in [*public(), *methods()]:
+        function = value if inspect.isclass(value) else function_of(value)
+        if callable(function) and not (inspect.isclass(value) and issubclass(value, BaseException)):
+            found.setdefault(path.rpartition(".")[2], set()).update(inspect.signature(function).parameters)
+    return found
+
+
+def unknown_arguments(call: str, known: dict[str, set[str]]) -> set[str]:
+    """Return the names that a call such as ``predict_entries(rows, columns)`` gives to arguments, and that name none of its parameters.
+
+    A single name may be that of the reader's variable.
+    """
+    parts = re.fullmatch(r"(?:[\w.]*\.)?(\w+)\((.*)\)", call)
+    if parts is None or parts[1] not in known:
+        return set()
+    words = [word.strip() for word in parts[2].split(",")]
+    positional = {word for word in words if re.fullmatch(r"[A-Za-z_]+", word)}
+    named = {word.partition("=")[0] for word in words if re.match(r"\w+=", word)}
+    return (named | (positional if len(positional) > 1 else set())) - known[parts[1]]
+
+
+def test_calls_in_sentences_name_parameters() -> None:
+    known = parameters()
+    pages = [page for page in TEXTS if page != "changelog" and not page.startswith("from-")]  # which have calls of others
+    calls = [(page, call) for page in pages for call in spans(TEXTS[page]) if "set_params(" not in call]
+    assert [(page, call, found) for page, call in calls if (found := unknown_arguments(call, known))] == []
+    assert unknown_arguments("predict(rows, columns)", known) == {"rows"}
+    assert unknown_arguments("dfact.PCA(n_components=3, tola=1)", known) == {"tola"}
 
 
 def undocumented_fields(owner: Any) -> Iterator[str]:

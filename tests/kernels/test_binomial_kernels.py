@@ -163,6 +163,20 @@ def test_singular_curvatures_leave_the_step_finite() -> None:
     assert np.isfinite(P).all()
 
 
+@pytest.mark.parametrize(("k", "rank"), [(60, 5), (60, 20), (100, 30)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_many_more_unknowns_than_the_data_determine_leave_the_step_finite(k: int, rank: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p = rng.random((4, k, rank))
+    packed: Any = (p @ p.transpose(0, 2, 1)).astype(np.float32).astype(np.float64)[:, *np.tril_indices(k)]
+    Q, P = np.full((4, k), 1 / k), np.full((k, 4), 0.5)
+    newton_rows(Q, rng.standard_normal((4, k)), packed)
+    newton_columns(P, rng.standard_normal((k, 4)), np.ascontiguousarray(packed.T))
+    np.testing.assert_allclose(Q.sum(axis=1), 1)
+    assert (Q > 0).all()
+    assert ((P > 0) & (P < 1)).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_residuals_are_counted_by_column(dtype: type) -> None:
     G, g, F, observed = block(3, 2)

@@ -204,6 +204,27 @@ def test_other_reference_genomes_are_refused(tmp_path: Path) -> None:
         model.transform(store(tmp_path, X, moved))
 
 
+@pytest.mark.parametrize("change", ["names", "positions"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_names_or_positions_of_other_variants_are_refused(tmp_path: Path, change: str, seed: int) -> None:
+    _, _, X = planted(seed, 60, 300, 2, missing=0)
+    alleles = np.random.default_rng(seed).permuted(np.tile(np.array(["A", "C", "G", "T"]), (300, 1)), axis=1)
+    rows = [[*row[:4], *alleles[j, :2]] for j, row in enumerate(table(300))]
+    model = dfact.PCA(1).fit(store(tmp_path, X, rows))
+    after = [*rows[1:], rows[0]]
+    if change == "names":
+        others = [[row[0], following[1], *row[2:]] for row, following in zip(rows, after, strict=True)]
+    else:
+        others = [
+            [following[0], f"snp{j}", row[2], following[3], *row[4:]] for j, (row, following) in enumerate(zip(rows, after, strict=True))
+        ]
+    with pytest.raises(DataError, match=r"\d+ of the 300 SNPs of X with a name or a position of the model's have other alleles"):
+        model.transform(store(tmp_path, X, others))
+    few = [[*row[:4], "A", "AT"] if j < 9 else row for j, row in enumerate(rows)]
+    with pytest.warns(UserWarning, match=r"291 SNPs are matched; left out are 9 with other alleles"):
+        model.transform(store(tmp_path, X, few))
+
+
 def test_datasets_that_count_other_alleles_are_not_concatenated(tmp_path: Path) -> None:
     _, _, X = planted(1, 60, 30, 2, missing=0)
     rows = table(30)

@@ -1,6 +1,7 @@
 """Descriptions of questionnaires: published data against R's figures, bit-identical results everywhere, and what has no figure."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,10 @@ def test_missing_answers_call_for_steigers_test(seed: int) -> None:
     by_pair = [(n[i, j] - 3) * np.arctanh(R[i, j]) ** 2 for i in range(8) for j in range(i)]
     assert found.bartlett["chi_square"] == pytest.approx(sum(by_pair))
     assert found.bartlett["p"] == pytest.approx(scipy.stats.chi2.sf(sum(by_pair), 28))
-    assert "Steiger's test" in str(found)
+    assert re.search("Steiger's test .*answers are missing, and Bartlett's test needs complete ones", str(found))
+    complete = str(dfact.describe(np.nan_to_num(X)))
+    assert "Bartlett's test " in complete
+    assert "answers are missing" not in complete
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

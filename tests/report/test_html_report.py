@@ -223,9 +223,27 @@ def test_reports_of_real_data(name: str, opened: Callable[[Path], Opened], tmp_p
         assert page.evaluate(WORST_CONTRAST)[0] >= 4.5, page.evaluate(WORST_CONTRAST)
         pictures(page)
     prints(page, light)
+    fits_a_phone(page)
+    titles = page.eval_on_selector_all("main > section > h2", "all => all.map(one => one.textContent)")
+    assert titles[0] == "What was fitted"
+    assert titles[-1] == "Data, processors and versions"
+    assert "numpy" not in page.inner_text("#overview")
+    assert "numpy" in page.inner_text("#origin")
+
+
+def fits_a_phone(page: Any) -> None:
+    """Pictures are as wide as the page, so that no part of them is out of sight; a tap enlarges one, which then scrolls."""
     page.set_viewport_size({"width": 390, "height": 800})
     wait(page, "innerWidth === 390")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    cut = "all => all.filter(one => one.scrollWidth > one.clientWidth || one.clientWidth > 390).length"
+    assert page.eval_on_selector_all("picture", cut) == 0
+    picture = page.locator("picture").first
+    picture.click()
+    assert picture.evaluate("one => one.scrollWidth") > 600
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    picture.click()
+    assert page.eval_on_selector_all("picture", cut) == 0
 
 
 def sorts(page: Any) -> None:
@@ -301,6 +319,23 @@ WORST_CONTRAST = """() => {
   }
   return worst;
 }"""
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_tables_for_papers_fit_narrow_pages(width: int, opened: Callable[[Path], Opened], tmp_path: Path) -> None:
+    rng = np.random.default_rng(width)
+    items = [f"Q{j}. Am good at making impromptu speeches, {j} times of ten" for j in range(12)]
+    answers = pd.DataFrame(rng.normal(size=(300, 12)) + rng.normal(size=(300, 1)), columns=items)
+    write_description(dfact.describe(answers), tmp_path / "items.html", style="apa")
+    page = opened(tmp_path / "items.html").page
+    page.set_viewport_size({"width": width, "height": 800})
+    wait(page, "width => innerWidth === width", width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    widths = page.eval_on_selector_all("tbody th[scope=row]", "all => all.map(one => one.clientWidth)")
+    assert len(widths) >= 12
+    assert 150 <= min(widths) <= max(widths) <= 500
+    hidden = "all => all.filter(one => one.getBoundingClientRect().right > innerWidth).length"
+    assert page.eval_on_selector_all("caption", hidden) == 0
 
 
 def test_labels_are_escaped(opened: Callable[[Path], Opened], tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def run(executor: Executor, source: RowSource, *, spill: bool = False, passes: i
 
 
 def sparse_values(seed: int, n: int = 401, m: int = 25) -> sp.csr_array:
-    """Codes, missing ones among them, in rows of very unequal lengths."""
+    """Codes, missing ones among them, in rows of unequal lengths."""
     X = values(seed, n, m)
     rng = np.random.default_rng(seed)
     X[rng.random(X.shape) > rng.choice([0.0, 0.1, 0.8], (n, 1))] = 0

@@ -192,9 +192,10 @@ class TextInNumbersError(DataError):
     """The error for text in a column of numbers."""
 
     def __init__(self, position: str, column: str, cell: str) -> None:
-        remedy = (
-            f"declare it in missing= (--missing {shlex.quote(cell.strip())}), or name other columns: items= (--items), or those of triplets"
-        )
+        absent = f"declare it in missing= (--missing {shlex.quote(cell.strip())})"
+        remedy = f"{absent}, or name other columns: items= (--items), or those of triplets"
+        if any(map(str.isdigit, cell)) and not any(map(str.isalpha, cell)):  # a number in another notation, such as (3), 30% or −3
+            remedy = f"write it as a number such as -1234.5, or {absent} if it stands for a missing answer"
         super().__init__(f"{position}, column {column!r} holds the text {cell!r}, expected a number; {remedy}")
         self.position, self.column, self.cell = position, column, cell
 

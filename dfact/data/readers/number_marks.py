@@ -56,7 +56,8 @@ class NumberMarks:
     @cached_property
     def _grouped(self) -> str:
         mark, decimal = f"[{re.escape(self.thousands)}]", re.escape(self.decimal)
-        return rf"^[+-]?\d{{1,3}}(?:{mark}\d{{3}})+(?:{decimal}\d*)?$"
+        indian = rf"[1-9]\d?(?:{mark}\d{{2}})+{mark}\d{{3}}"
+        return rf"^[+-]?(?:[1-9]\d{{0,2}}(?:{mark}\d{{3}})+|{indian})(?:{decimal}\d*)?$"
 
     def plain(self, cell: str) -> str:
         """Return a cell without spaces around it as a number with a decimal point; a mark in a wrong place makes it no number."""
@@ -72,19 +73,19 @@ class NumberMarks:
         return cells if self.decimal == "." else pc.replace_substring(pc.replace_substring(cells, ".", "x"), self.decimal, ".")
 
     def remedy(self, cell: str, others: Iterable[str] = ()) -> str | None:
-        """Return the options by which a cell is a number, given the ``others`` of its column; None if none do, or some were given.
+        """Return the options by which a cell is a number, given the ``others`` of its column; None if none do.
 
         A comma before three digits may be either mark. Other cells tell which one it is: 1,5 has a decimal comma, 1,234,567 and 1,234.5
         have not. Otherwise both readings are named.
         """
-        if not self.are_plain:
-            return None
         cells = {each.strip() for each in others}
         numbers = {each for each in cells if is_number(each) or any(is_number(marks.plain(each)) for marks in _READINGS.values())}
         fitting = {
             option: marks
             for option, marks in _READINGS.items()
-            if is_number(marks.plain(cell.strip())) and all(is_number(marks.plain(each)) for each in numbers)
+            if (self.are_plain or (self.decimal == marks.decimal and not self.thousands and marks.thousands))
+            and is_number(marks.plain(cell.strip()))
+            and all(is_number(marks.plain(each)) for each in numbers)
         }
         if {*_COMMA} <= {*fitting}:
             decimal, thousands = (f"{float(fitting[option].plain(cell.strip())):.15g}" for option in _COMMA)
@@ -92,6 +93,13 @@ class NumberMarks:
         return f"say {next(iter(fitting))}" if fitting else None
 
 
+def looks_like_number(cell: str) -> bool:
+    """Check whether a text is a number in another notation, such as 1,5 and 30%: no range such as 18-24, and no date."""
+    return bool(_NOTATION.fullmatch(cell.strip())) and not _DATE.fullmatch(cell.strip())
+
+
+_NOTATION = re.compile(rf"[-+\u2212\u2013'(]?[$€£¥]?[{_SPACES}]*[-+]?\d[\d.,'’{_SPACES}]*[%‰$€£¥]?[-)]?")
+_DATE = re.compile(r"\d{1,4}[.]\d{1,2}[.](\d{2}|\d{4})?")
 PLAIN = NumberMarks()
 """Numbers with a decimal point and without other marks."""
 _READINGS = {

@@ -67,6 +67,7 @@ def make_document(
         None if solutions is None else solutions_section(solutions),
         convergence(presenter),
         parameters(presenter),
+        origin(presenter),
     ]
     title = f"{k} {words.components if k > 1 else words.component} of {presenter.size_text()}"
     return Document(type(fitted).__name__, title, [section for section in sections if section is not None])
@@ -76,16 +77,12 @@ def overview(presenter: _Presenter) -> Section:
     """Describe the model and its data."""
     model, dataset = presenter.model, presenter.dataset
     facts = [(name.capitalize(), text) for name, text in (*presenter.summary(), *sites_lines(model))]
-    fingerprint = f"fingerprint {model.fingerprint_}" if model.fingerprint_ else "no fingerprint: not an unchanged stored dataset"
-    facts.append(("Data", fingerprint))
     if dataset is not None:
         facts.append(("Missing", f"{dataset.missing_rate:.2%} of the entries"))
         if dataset.confounders is not None:
             facts.append(("Confounders", ", ".join(str(name) for name in dataset.confounders)))
     else:
         facts.append(("Missing", "unknown: the report was written without the data"))
-    facts.append(("Processors", environments_text(model)))
-    facts.append(("Written by", ", ".join(f"{package} {version}" for package, version in presenter.versions.items())))
     return Section("overview", "What was fitted", [DefinitionList(facts)])
 
 
@@ -347,6 +344,17 @@ def parameters(presenter: _Presenter) -> Section:
     rows = [(name, text, "default" if text == format_value(defaults[name]) else "set") for name, text in values.items()]
     table = pd.DataFrame(rows, columns=["parameter", "value", "set or default"]).set_index("parameter")
     return Section("parameters", "Parameters", [make_table(table, f"Parameters of the {type(model).__name__}")])
+
+
+def origin(presenter: _Presenter) -> Section:
+    """Describe what a repetition of the fit needs: the same data, processors and versions."""
+    model = presenter.model
+    facts = [
+        ("Data", f"fingerprint {model.fingerprint_}" if model.fingerprint_ else "no fingerprint: not an unchanged stored dataset"),
+        ("Processors", environments_text(model)),
+        ("Written by", ", ".join(f"{package} {version}" for package, version in presenter.versions.items())),
+    ]
+    return Section("origin", "Data, processors and versions", [DefinitionList(facts)])
 
 
 def format_value(value: Any) -> str:

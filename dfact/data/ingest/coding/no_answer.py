@@ -9,14 +9,14 @@ Code = TypeVar("Code", float, str)
 _WHOLE = re.compile(
     r"na|n a|nan|null|dk|d k|dk na|na dk|dk ref|dk nr|dk rf|ref|rf|refuse|iap|inap|nap|nr|n r|ns|n s|nk|msv|sysmis|"
     r"sys miss|miss|blank|empty|skip|filter|error|invalid|void|omitted|decline|undefined|not coded|uncoded|no info|"
-    r"no idea|idk|ka|k a|wn|w n|tnz|nsp|n s p|nc|ns nr|ns nc|nvt|n v t|nd|n d|bo"
+    r"no idea|idk|niu|breakoff|bortfall|perdido|nspp|n c|ka|k a|wn|w n|tnz|nsp|n s p|nc|ns nr|ns nc|nvt|n v t|nd|n d|bo"
 )
 """Labels that are no more than this, without punctuation."""
 
 _PHRASES = (
     # English
     r"refus(ed|al|es|e to)",
-    r"declin(ed|es) to|declined",
+    r"declin(e|ed|es|ing) to|declined",
     r"(prefer|rather|choose|chose|wish|want|like)(red|s|d)? not( to)? (answer|say|respond|disclose|tell|state|share|"
     r"specify)",
     r"prefer(red|s)? not to",
@@ -34,17 +34,18 @@ _PHRASES = (
     r"missing|item non ?response|unit non ?response|non ?respon(se|dent)|(left|web|cawi|valid) blank|seen but unanswered",
     r"coding error|data error|punch error|entry error|out of range|illegible|invalid (answer|code|response|value)|"
     r"skipped|question skipped|routed (out|around)|legitimate skip|valid skip|lost data|data lost|proxy interview|"
-    r"proxy respondent|multiple (answers|marks|responses)",
+    r"proxy respondent|multiple (answers?|marks?|responses?)|(interviewer|interview|filter) error|partial interview",
     # German
-    r"weiss (es )?nicht|weiss ich nicht",
+    r"weiss (es )?nicht|weiss ich nicht|(kann|konnte) (mich|sich) nicht erinnern|(keine|habe keine) ahnung",
     r"keine? (angaben?|antwort|antworten|daten|information|auskunft|nennung|bewertung|wertung|aussage)|ohne (angaben?|"
     r"antwort)",
     r"(antwort|aussage|auskunft|angabe) (verweigert|fehlt|nicht moglich)|verweiger(t|ung|e)",
-    r"nicht (gefragt|erhoben|beantwortet|bekannt|angegeben|beurteilbar|lesbar|auswertbar|ermittelbar|teilgenommen|"
+    r"nicht (bestimmbar|gefragt|erhoben|beantwortet|bekannt|angegeben|beurteilbar|lesbar|auswertbar|ermittelbar|teilgenommen|"
     r"erreicht|gestellt|vercodbar|gesehen)",
     r"(mochte|will|wollte) (dazu |ich )?(nicht|nichts|keine)|kann (ich )?(dazu )?(nicht|nichts|keine) (sagen|beurteilen|"
     r"angeben|antworten)",
-    r"unbekannt|fehlend(er|e|es)?( wert)?|fehlt|entfallt|filterbedingt|mehrfachnennung|datenfehler|kodierfehler|"
+    r"unbekannt|fehlend(er|e|es)?( wert)?|fehlt|entfallt|filterbedingt|mehrfachnennung|datenfehler|kodierfehler|filterfehler|"
+    r"(ungultig|unplausibel|unplausibler wert|unplausible angabe)(er|e|es)?|"
     r"interviewabbruch|uberspr(u)?ngen",
     # French
     r"(ne |n )?(sait|sais|savent) pas|n a pas repondu|pas repondu|nsp|ne se prononce|je ne me prononce",
@@ -56,7 +57,7 @@ _PHRASES = (
     # Spanish
     r"(no|ns) (sabe|saben|contesta|contesto|responde|respondio|recuerda|procede|consta|aplica|aplicable|corresponde|"
     r"disponible|especificad[oa]|respondid[oa]|contestad[oa]|declarad[oa]|indicad[oa]|informa)|ns nc|ns nr|no lo se|"
-    r"no se",
+    r"no se|no sabria( \w+)?",
     r"sin (respuesta|datos?|informacion|contestar|especificar|contestacion)|se (niega|nego|rehusa|rehuso)|rehusa|"
     r"rechaz[oa]|prefier[eo] no|prefiero no|desconoc(e|ido|ida)|valor(es)? perdidos?|dato(s)? perdidos?|"
     r"perdido por el sistema|ninguna respuesta",
@@ -77,9 +78,10 @@ _PHRASES = (
     r"ikke)( \w+)?|(ej|inte|ikke) (aktuell|aktuellt|aktuelt|tillampligt|tillampbar|besvart|besvaret|besvarat|oppgitt|"
     r"angivet|stillet|spurt)|uppgift saknas|saknas|mangler|manglende|ukjent|ukendt|okand|okant|uoplyst|nekter|vagrar|"
     r"internt bortfall",
-    # Polish and Czech
+    # Polish, Romanian and Czech
     r"nie (wiem|wie|dotyczy|odpowiedz\w*|pamieta\w*|zadano)|trudno powiedziec|brak (odpowiedzi|danych|informacji)|"
     r"odmow\w*|odmawia\w*|nieznan\w*",
+    r"nu (stiu|stie|raspund|raspunde|se aplica|e cazul)",
     r"nevi|nevim|bez odpovedi|neodpovede\w*|odmit\w*|neuveden\w*|netyka se|neni znamo|chybejici",
     # Finnish, Hungarian and Turkish
     r"(ei|en) (osaa sanoa|tieda|tietoa|vastausta|vastannut|halua|halunnut|koske|sovellu)|puuttuu|puuttuva( tieto)?|"
@@ -113,11 +115,39 @@ _APPLIES = re.compile(
 _APPLICATION = re.compile(r"appl|trifft|zutreff|toepassing|relevan")
 
 
+_ABBREVIATION, _ALIKE = 3, 5
+
+
 def sounds_like_no_answer(label: str) -> bool:
     """Check whether the label of a code says that there is no answer, whatever the labels of other codes are."""
     plain = _plain(label)
     found = _WHOLE.fullmatch(plain) or _PATTERN.search(plain) or _APPLIES.search(plain) or _ANYWHERE.search(label.casefold())
     return bool(found)
+
+
+def words_of_no_answer(labels: Mapping[str, str]) -> set[str]:
+    """Return the words, given with their labels, that say that there is no answer.
+
+    An abbreviation such as DK is a name among many of its kind, such as codes of countries.
+    """
+    like = [label for label in labels.values() if _is_abbreviation(label)]
+    among_names = len(like) > _ALIKE and 5 * len(like) >= 4 * len(labels)
+    return {word for word, label in labels.items() if sounds_like_no_answer(label) and not (among_names and _is_abbreviation(label))}
+
+
+def is_denial(word: str) -> bool:
+    """Check whether a word denies a statement, such as no and unchecked, which is the lower answer of two."""
+    return bool(_DENIAL.fullmatch(_plain(word)))
+
+
+_DENIAL = re.compile(
+    r"no|non|nein|nee|nej|nei|nao|nie|ne|ei|hayir|нет|ні|οχι|n|f|false|falsch|faux|falso|off|absent|never|none|(un|not )(checked|"
+    r"selected|ticked|marked|mentioned|chosen|true)"
+)
+
+
+def _is_abbreviation(label: str) -> bool:
+    return 2 <= len(label) <= _ABBREVIATION and label.isalpha() and label.isupper()
 
 
 def labels_of_no_answer(labels: Mapping[Code, str]) -> set[Code]:

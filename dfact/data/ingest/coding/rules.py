@@ -1,8 +1,9 @@
 """The rules of the answers: what the file says of its items, and what the user says about them."""
 
 import re
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import combinations
@@ -12,11 +13,11 @@ import numpy as np
 
 from dfact.data.ingest.coding.answers import DEFAULT_MISSING, AnswerCoding, ItemCoding, code_text
 from dfact.data.ingest.coding.doubtful_codes import doubtful_labels
-from dfact.data.ingest.coding.no_answer import labels_of_no_answer
+from dfact.data.ingest.coding.no_answer import is_denial, labels_of_no_answer, words_of_no_answer
 from dfact.data.ingest.tables.items import is_pattern, valid_levels
 from dfact.data.readers.base import MissingCodes, Table, Variable
 from dfact.data.readers.columnar.columns import read_texts
-from dfact.data.readers.number_marks import PLAIN, NumberMarks, is_number
+from dfact.data.readers.number_marks import PLAIN, NumberMarks, is_number, looks_like_number
 from dfact.data.validation import column_limits
 from dfact.errors import DataError, ParameterError, warn
 
@@ -96,7 +97,9 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
     empties = {} if empty is None else _by_item(table, names, empty if isinstance(empty, Mapping) else {"*": empty}, "empty_cells")
     turned = set(_reversed_items(table, names, user_rules.reverse))
     items = []
-    _require_orders(table, [variables[name] for name in names if name in variables and name not in levels])
+    without = {name: {*texts, *missing.get(name, no_codes).texts} for name in names}
+    variables = {name: _without_texts(variables[name], without[name]) for name in names if name in variables}
+    _require_orders(table, [variable for name, variable in variables.items() if name not in levels])
     for name in names:
         variable = variables.get(name, Variable(name))
         own = missing.get(name, no_codes)
@@ -208,6 +211,14 @@ def _words(table: str, variable: Variable, levels: Mapping[str, float] | None, m
     )
 
 
+def _without_texts(variable: Variable, missing: Collection[str]) -> Variable:
+    """Return a variable whose codes are numbers, with their labels, if its other texts are missing."""
+    rest = tuple(text for text in variable.categories if text not in missing)
+    if rest == variable.categories or not rest or not all(map(is_number, rest)):
+        return variable
+    return replace(variable, categories=(), labels={float(text): label for text, label in variable.text_labels.items() if text in rest})
+
+
 def _require_orders(table: Table, variables: Iterable[Variable]) -> None:
     """Raise DataError if an item has texts whose order its file does not declare, or if items declare other orders of the same texts.
 
@@ -217,7 +228,7 @@ def _require_orders(table: Table, variables: Iterable[Variable]) -> None:
     unordered = [variable for variable in described if not variable.ordered]
     if unordered:
         alike = [each.name for each in unordered if {*each.categories} == {*unordered[0].categories}]
-        raise unordered_texts(table, unordered[0].name, alike)
+        raise unordered_texts(table, unordered[0].name, alike, unordered[0].text_labels)
     names: dict[tuple[str, ...], list[str]] = {}
     for variable in described:
         names.setdefault(tuple(text for _, text in valid_levels(variable)), []).append(variable.name)
@@ -232,12 +243,19 @@ def _require_orders(table: Table, variables: Iterable[Variable]) -> None:
             raise DataError(f"{table.name}: the file declares other orders of the same texts: {found}; {remedy}")
 
 
-def unordered_texts(table: Table, name: str, alike: Sequence[str] = ()) -> DataError:
-    """Return the error for text answers without a known order, with their counts, and a remedy for all items that are ``alike``."""
+def unordered_texts(table: Table, name: str, alike: Sequence[str] = (), labels: Mapping[str, str] | None = None) -> DataError:
+    """Return the error for text answers without a known order, with their counts, and a remedy for all items that are ``alike``.
+
+    Texts that say that there is no answer, by the ``labels`` of the file or as they are, have no place in the order.
+    """
     counts = count_texts(table, [name])[name]
     shown = ", ".join(f"{text!r} ({count})" for text, count in sorted(counts.items())[:_LISTED])
     more = f" and {len(counts) - _LISTED} more" if len(counts) > _LISTED else ""
     names = ",".join(alike or [name])
+    marked = [text for text in counts if not is_number(text.strip())]
+    if marked and all(map(looks_like_number, marked)):
+        remedy = "write them as numbers such as -1234.5; in a text file, --decimal and --thousands name marks in numbers"
+        return DataError(f"{table.name}: column {name!r} holds numbers in another notation: {shown}{more}; {remedy}")
     found = f"{table.name}: column {name!r} holds texts, whose order is not known: {shown}{more}"
     if len(counts) == 1 and not is_number(text := next(iter(counts))):  # a box that is ticked or not
         empty = "No" if text != "No" else "Yes"
@@ -245,8 +263,22 @@ def unordered_texts(table: Table, name: str, alike: Sequence[str] = ()) -> DataE
         return DataError(
             f"{found}; if an empty cell is an answer, as for boxes that are ticked or not, say {line}, or leave the column out"
         )
-    line = f'--levels "{names}: {"<".join(sorted(counts)[:_LISTED])}"'
-    return DataError(f"{found}; give them from the lowest to the highest in levels=, or say {line} in their order")
+    absent = sorted(words_of_no_answer({text: (labels or {}).get(text, text) for text in counts}))
+    declared = " ".join(f"--missing {shlex.quote(text)}" for text in absent)
+    answers = sorted((text for text in counts if text not in absent), key=lambda text: (not is_denial(text), *_natural(text)))
+    if all(map(is_number, answers)):
+        return DataError(f"{found}; if {', '.join(map(repr, absent))} stands for a missing answer, say {declared}")
+    line = f'--levels "{names}: {"<".join(answers[:_LISTED])}" in their order'
+    if any("<" in text for text in answers):
+        line = "--levels FILE.csv with a table that has the columns text and code"
+    order = f"give them from the lowest to the highest in levels=, or say {line}"
+    return DataError(f"{found}; {order}{f', with {declared} if that stands for no answer' if absent else ''}")
+
+
+def _natural(text: str) -> tuple[bool, float, str]:
+    """Return a key that sorts texts by the number that they begin with, such as 5-17 before 18-24, and others by the alphabet."""
+    number = re.match(r"\d+([.]\d+)?", text)
+    return number is None, float(number[0]) if number else 0.0, text
 
 
 def count_texts(table: Table, names: Sequence[str]) -> dict[str, Counter[str]]:

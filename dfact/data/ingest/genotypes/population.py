@@ -14,6 +14,8 @@ from dfact.errors import DataError, ParameterError, warn
 from dfact.storage.input_files import InputFile, open_input_file
 
 _UNKNOWN = ("", "-")
+_CODES = ("-9", "NA", "N/A", "NaN", "nan", ".")
+"""Texts of PLINK and of other programs for an unknown population."""
 _LISTS = (".fam", ".psam")
 _TEXT = (".txt", ".txt.gz")
 _NAMES = ("pop", "population", "populations", "pop_id", "population_id", "ancestry")
@@ -50,13 +52,15 @@ def read_population(
         beside = None if file.file is None else sibling(file.file, (".pop",), required=False)
         if beside is None and column is not None:
             raise ParameterError(f"population_column is {column!r} and population is None, expected the file with this column; pass both")
-        return None if beside is None else _to_categorical(beside.name, _read_lines(beside), len(file.labels))
+        return None if beside is None else _to_categorical(beside.name, _read_lines(beside), len(file.labels), note)
     if not isinstance(population, (str, PathLike)):
-        return _to_categorical("population", ["" if each is None else str(each) for each in known_labels(population)], len(file.labels))
+        return _to_categorical(
+            "population", ["" if each is None else str(each) for each in known_labels(population)], len(file.labels), note
+        )
     found = open_input_file(population)
     frame = _read(found, [*file.labels, *file.persons])
     if frame.shape[1] == 1 and column is None and id_column is None:
-        return _to_categorical(found.name, [*frame.iloc[:, 0]], len(file.labels))
+        return _to_categorical(found.name, [*frame.iloc[:, 0]], len(file.labels), note)
     ids = _id_column(file, found.name, frame, id_column)
     taken = _population_column(file, found.name, frame, column, ids)
     repeated = frame[ids].duplicated()
@@ -67,7 +71,7 @@ def read_population(
     _compare(file, found.name, ids, names, by_person)
     if note is not None:
         note(f"populations: the column {taken!r} of {found.name}, by the ids in {ids!r}")
-    return _to_categorical(found.name, [name or "" for name in names], len(file.labels))
+    return _to_categorical(found.name, [name or "" for name in names], len(file.labels), note)
 
 
 def _compare(file: GenotypeFile, name: str, ids: str, names: Sequence[str | None], by_person: dict[str, str]) -> None:
@@ -96,10 +100,13 @@ def _read_lines(file: InputFile) -> list[str]:
         raise DataError(f"{file.name} is not UTF-8 ({error}), expected a line for each individual; save it as UTF-8") from error
 
 
-def _to_categorical(name: str, names: Sequence[str], n: int) -> pd.Categorical:
+def _to_categorical(name: str, names: Sequence[str], n: int, note: Callable[[str], object] | None) -> pd.Categorical:
     if len(names) != n:
         raise DataError(f"{name} has {len(names)} populations, expected {n}, one for each individual")
-    return pd.Categorical([None if each in _UNKNOWN else each for each in names])
+    codes = [each for each in names if each in _CODES]
+    if codes and note is not None:
+        note(f"populations: {len(codes)} individual(s) with {', '.join(sorted({*codes}))} are of unknown population")
+    return pd.Categorical([None if each in (*_UNKNOWN, *_CODES) else each for each in names])
 
 
 def _read(file: InputFile, persons: Sequence[str]) -> pd.DataFrame:
@@ -116,6 +123,8 @@ def _read(file: InputFile, persons: Sequence[str]) -> pd.DataFrame:
     if ending.endswith(".pop") or {len(row) for row in rows} == {1}:
         return pd.DataFrame({"1": lines})
     rows = [row for row in rows if row]
+    if not rows:
+        raise DataError(f"{file.name} is empty, expected the populations of {len(persons)} individuals, or a table of them")
     if len({len(row) for row in rows}) != 1:
         j = next(j for j, row in enumerate(rows) if len(row) != len(rows[0]))
         raise DataError(f"line {j + 1} of {file.name} has {len(rows[j])} fields, expected {len(rows[0])} as in the first line")

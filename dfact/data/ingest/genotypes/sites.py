@@ -59,13 +59,15 @@ def select_variants(file: GenotypeFile, empty: NDArray[np.bool_], rules: Rules, 
             note(f"dropped {text}")
     kept = np.flatnonzero(chosen)
     if not kept.size:
-        raise DataError(f"{file.name} has no variants with two alleles and genotypes left, expected at least one")
+        found = f"{file.name} has no variants with two alleles and genotypes left, expected at least one"
+        remedy = f"; {failing.sum()} variant(s) fail a filter of the file: --keep-failing takes them"
+        raise DataError(found + (remedy if failing.any() and not rules.keep_failing else ""))
     return kept
 
 
 def _choose_chromosomes(name: str, chromosomes: "pd.Series[str]", wanted: Sequence[str] | None) -> tuple[NDArray[np.bool_], str]:
     """Return the variants of the wanted chromosomes, and a sentence about the others."""
-    plain = chromosomes.astype(str).str.replace("^chr", "", case=False, regex=True).str.upper()
+    plain = _plain_names(chromosomes)
     if wanted is None:
         chosen = ~plain.isin(_SEX_AND_MITOCHONDRIA).to_numpy(bool, copy=True)
         left = ", ".join(dict.fromkeys(chromosomes[~chosen].astype(str)))
@@ -79,6 +81,13 @@ def _choose_chromosomes(name: str, chromosomes: "pd.Series[str]", wanted: Sequen
         known = ", ".join(list(dict.fromkeys(chromosomes.astype(str)))[:30])
         raise ParameterError(f"chromosomes is {','.join(wanted)!r} and {name} has {known}, expected some of these")
     return chosen, f"left out {(~chosen).sum()} variant(s) of other chromosomes" if not chosen.all() else ""
+
+
+def _plain_names(chromosomes: "pd.Series[str]") -> "pd.Series[str]":
+    """Return names of chromosomes in capitals without the prefix chr; scaffolds of X and Y, and accessions of NCBI, by their chromosome."""
+    names = chromosomes.astype(str).str.upper().str.replace(r"^CHR(OMOSOME)?", "", regex=True)
+    names = names.str.replace(r"^(X|Y|MT?)_.*$", r"\1", regex=True).str.replace(r"^NC_0000(2[34])[.].*$", r"\1", regex=True)
+    return names.str.replace(r"^NC_0*([1-9]|1\d|2[0-2])[.].*$", r"\1", regex=True).str.replace(r"^NC_012920.*$", "MT", regex=True)
 
 
 def _expand(part: str) -> list[str]:

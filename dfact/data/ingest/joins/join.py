@@ -1,5 +1,7 @@
 """join_datasets: join several questionnaires with overlapping participants into one dataset."""
 
+import re
+import unicodedata
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -76,7 +78,8 @@ def join_datasets(
     Warns
     -----
     UserWarning
-        A dataset has no participant in common with the others, or labels that differ from those of others by case or spaces alone.
+        A dataset has no participant in common with the others, or labels that differ from those of others by case, spaces, leading
+        zeros or a decimal point alone.
 
     Returns
     -------
@@ -220,17 +223,23 @@ def _overlap(inputs: list[_Input], labels: "pd.Index[Any]") -> Iterator[str]:
     for input_, own in zip(inputs, is_in, strict=True):
         alone = labels[own & (n == 1)]
         yield f"{input_.name}: {own.sum()} participants, {(n[own] == len(inputs)).sum()} of them in all datasets, {len(alone)} in no other"
-        texts = {label.strip().casefold(): label for label in alone if isinstance(label, str)}
+        texts = {_plain(label): label for label in alone if isinstance(label, str)}
         alike = [(plain[text], label) for text, label in texts.items() if text in plain]
         plain |= texts
         if alike:
-            found = f"{len(alike)} participant(s) of {input_.name} have labels that differ from others by case or spaces alone"
+            found = f"{len(alike)} participant(s) of {input_.name} have labels that differ from others by case, spaces or zeros alone"
             warn(f"{found}, such as {alike[0][1]!r} and {alike[0][0]!r}; {remedy}")
         elif len(alone) == own.sum():
             lonely[input_.name] = ", ".join(map(repr, alone[:3])) + (", …" if len(alone) > 3 else "")
     if lonely:
         found = " and ".join(f"{name} ({shown})" for name, shown in lonely.items())
         warn(f"no participant in common with other datasets: {found}; {remedy}")
+
+
+def _plain(label: str) -> str:
+    """Return a label without what programs and people write in several ways: P1 for "p001 ", 1 for 1.0."""
+    text = unicodedata.normalize("NFKC", label).strip().casefold()
+    return re.sub(r"(?<!\d)0+(?=\d)", "", re.sub(r"^(\d+)[.]0+$", r"\1", text))
 
 
 def _column_labels(inputs: list[_Input], *, prefix: bool) -> NDArray[Any]:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import FEW_LEVELS, RANGE_REMEDY, Kind, PlausibleRange, apply_ranges, is_categorical, normalize, warn_implausible
 from dfact.data.ingest.coding.answers import DEFAULT_MISSING, Doubt, code_text, doubt_error
-from dfact.data.ingest.coding.doubtful_codes import doubtful_labels, far_of_counts
-from dfact.data.ingest.coding.no_answer import labels_of_no_answer, sounds_like_no_answer
+from dfact.data.ingest.coding.doubtful_codes import USUAL, doubtful_labels, far_of_counts
+from dfact.data.ingest.coding.no_answer import labels_of_no_answer, words_of_no_answer
 from dfact.data.ingest.coding.rules import Codes, ParsedCodes, parse_codes
 from dfact.data.ingest.tables.items import valid_levels
 from dfact.data.ingest.writing.writer import Participants
@@ -27,6 +27,7 @@ from dfact.data.weights import check_weights
 from dfact.errors import DataError, ParameterError, warn
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T].*)?")
+_WRITTEN = re.compile(r"\w")
 _PARSED_ROWS = 1 << 20  # rows whose texts are parsed at once: pandas makes an object of each
 
 
@@ -145,7 +146,8 @@ class ParticipantColumns:
         text, variable = texts[name].to_pandas(), self._variable(name, variables)
         cells = _Cells.read(text, variable, (), DEFAULT_MISSING if self.default_missing else ())
         numbers, is_missing = cells.numbers, cells.is_missing
-        if doubts := cells.doubts(variable, parse_codes(self.answers.get(name, ())), PlausibleRange(0, np.inf)):
+        doubts = cells.doubts(variable, parse_codes(self.answers.get(name, ())), None)
+        if doubts := [each for each in doubts if not each.cell.startswith("-")]:  # the check below refuses negative weights
             found = ", ".join(f"{each.n} value(s) are {each.cell} {each.label}".rstrip() for each in doubts)
             raise DataError(
                 f"{table.name}: weight {name!r}: {found}, expected weights; clear these cells, or say not_missing= (--not-missing)"
@@ -196,6 +198,7 @@ class _Cells:
     def doubts(self, variable: Variable, answers: ParsedCodes, limits: PlausibleRange | None) -> list[Doubt]:
         """Return the values that may or may not stand for no answer, as those of an item: by label, sign and distance."""
         counts = {float(value): n for value, n in Counter(self.numbers[~self.is_missing].dropna().tolist()).items()}
+        words = Counter[str](self.text[~self.is_missing & self.numbers.isna()].str.strip().tolist())
         labels = dict(valid_levels(replace(variable, categories=()))) if variable.labels else {}
         found = set(labels_of_no_answer(labels) if variable.is_explained else doubtful_labels(labels))
         found |= {code for code in counts if code in variable.doubtful and code == np.floor(code)}
@@ -203,12 +206,15 @@ class _Cells:
             found = {code for code in found if limits.low <= code <= limits.high}
         elif not variable.is_explained:
             found |= far_of_counts(counts) - {*labels}
+            if 0 < sum(counts.values()) < words.total() and np.isin([*counts], USUAL).all():  # numbers among words
+                found |= {*counts}
         doubts = [Doubt(variable.name, code_text(code), labels.get(code, ""), counts[code]) for code in sorted(found) if code in counts]
-        words = Counter[str](self.text[~self.is_missing & self.numbers.isna()].str.strip().tolist())
+        labels_of_words = {word: variable.text_labels.get(word, word) for word in words}
+        in_doubt = words_of_no_answer(labels_of_words)
+        if not variable.is_explained and (counts or any(map(_WRITTEN.search, words))):  # + and - alone are answers
+            in_doubt |= {word for word in words if not _WRITTEN.search(word)}
         doubts += [
-            Doubt(variable.name, word, label if label != word else "", n)
-            for word, n in sorted(words.items())
-            if sounds_like_no_answer(label := variable.text_labels.get(word, word))
+            Doubt(variable.name, word, label if (label := labels_of_words[word]) != word else "", words[word]) for word in sorted(in_doubt)
         ]
         known = {*answers.texts, *map(code_text, answers.numbers)}
         return [doubt for doubt in doubts if doubt.cell not in known]

@@ -40,7 +40,13 @@ class BedFile(GenotypeFile):
         content = self.file.read_range(_HEADER_BYTES + start * self._row_bytes, _HEADER_BYTES + stop * self._row_bytes)
         if len(content) != (stop - start) * self._row_bytes:
             raise DataError(f"{self.name} has become shorter while it was read, expected a file that does not change; import it again")
-        return np.frombuffer(content, np.uint8).reshape(stop - start, self._row_bytes)
+        packed = np.frombuffer(content, np.uint8).reshape(stop - start, self._row_bytes)
+        n = len(self.labels)
+        further = np.flatnonzero(packed[:, -1] >> 2 * (n % 4)) if n % 4 else np.empty(0, np.intp)  # PLINK fills the last byte with zeros
+        if further.size:
+            found = f"variant {start + int(further[0]) + 1} of {self.name} has genotypes after the {n} individuals of the .fam file"
+            raise DataError(f"{found}, expected none; it belongs to another .fam file: export the three files again")
+        return packed
 
     def _check_mode(self) -> None:
         assert self.file is not None
@@ -99,6 +105,8 @@ def _read_persons(file: InputFile | None) -> tuple[NDArray[np.object_], NDArray[
     if "person" not in table:
         raise DataError(f"{file.name} has the columns {', '.join(map(str, table))}, expected IID among them; export it again")
     persons = table["person"].to_numpy(object)
+    if len(persons) and persons[0] == "IID":
+        raise DataError(f"line 1 of {file.name} has the names of columns, expected an individual; begin it with '#', or remove it")
     families = table["family"].to_numpy(object) if "family" in table else None
     return person_labels(file.name, families, persons), persons
 

@@ -93,9 +93,10 @@ class VCFFile(GenotypeFile):
             fields = text.split(b"\t", len(_FIXED))
             if len(fields) <= len(_FIXED) or not (fields[8] == b"GT" or fields[8].startswith(b"GT:")):
                 found = f"{len(fields)} fields" if len(fields) <= len(_FIXED) else f"the FORMAT {fields[8].decode(errors='replace')!r}"
-                raise DataError(
-                    f"line {number + j + 1} of {self.name} has {found}, expected GT first in FORMAT, and a call of each individual"
-                )
+                expected = "expected GT first in FORMAT, and a call of each individual"
+                dosage = next((kind for kind in ("DS", "GP") if len(fields) > len(_FIXED) and kind.encode() in fields[8].split(b":")), None)
+                remedy = f"; make calls of the dosages: plink2 --vcf {self.name} dosage={dosage} --make-bed --out calls" if dosage else ""
+                raise DataError(f"line {number + j + 1} of {self.name} has {found}, {expected}{remedy}")
             starts.append(position + len(text) - len(fields[-1]))
             stops.append(position + len(text))
             self._fields.append([field.decode() for field in fields[:7]])

@@ -295,7 +295,7 @@ def _open(file: InputFile, options: ReadOptions) -> DelimitedTable:
     columns = _column_names(text, headers, n_headers)
     if not rows:
         raise DataError(f"{file} has a header but no rows, expected at least one row")
-    hint = ""
+    hint = _header_hint([record for _, record in rows]) if n_headers == 1 else ""
     line, cells = rows[0]
     if n_headers == 1 and _RESPONSE in cells and not cells[0]:
         hint = "say --header-rows 2"
@@ -306,6 +306,14 @@ def _open(file: InputFile, options: ReadOptions) -> DelimitedTable:
         text, marks, tuple(columns), n_records, header_lines, (n_lines, n_above), _bytes(columns, [cells for _, cells in rows]), hint
     )
     return DelimitedTable(layout, notes, dict(zip(columns, wordings, strict=False)), rows[:_SHOWN_ROWS])
+
+
+def _header_hint(rows: list[list[str]]) -> str:
+    """Return the remedy for texts above columns of numbers, which may be further lines of column names; "" without any."""
+    n = next((i for i, cells in enumerate(rows) if any(map(is_number, cells))), 0)
+    if not 0 < n <= _QUALTRICS_LINES or 2 * sum(map(is_number, rows[n])) < len(rows[n]):
+        return ""
+    return f"if the texts above the numbers are names of columns, too, say --header-rows {n + 1}"
 
 
 def _is_imported(record: list[str]) -> bool:

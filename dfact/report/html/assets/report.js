@@ -20,4 +20,5 @@ function sort(button) {
   head.setAttribute("aria-sort", falling ? "descending" : "ascending");
   body.replaceChildren(...rows.map(([, row]) => row));
 }
+for (const picture of document.querySelectorAll("picture")) picture.addEventListener("click", () => picture.classList.toggle("large"));
 for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => sort(button));
