@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from numpy.typing import NDArray
 
+from dfact.catalogue import MISSING
 from dfact.data.layout import cut_into
 from tests import tiers
 from tests.cpu_seconds import Recorder
@@ -58,6 +59,8 @@ CLUSTERS = {"cluster", "distributed"}
 """Values of parameters for which a test asks for a cluster."""
 FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
 """Parameters whose first value represents all, unless exhaustive cases are asked for."""
+collect_ignore = [each.name for each in MISSING]
+"""Folders of tests of slices that are not installed."""
 TOUCHED = pytest.StashKey[tiers.Touched]()
 
 
@@ -131,6 +134,8 @@ def is_exhaustive(value: Any) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by their fixtures, keep those of the tier that is asked for, and begin with the slowest files."""
+    missing = {each.name for each in MISSING}
+    items[:] = [item for item in items if not any(missing.intersection(mark.args) for mark in item.iter_markers("needs"))]
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         for marker, fixtures in FIXTURES.items():

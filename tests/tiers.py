@@ -26,8 +26,8 @@ READERS = {
     "README.md": "tests/documentation",
     ".github": "tests/documentation",
     "dfact/guides": "tests/documentation",
-    "deploy": "tests/deployment",
-    "dfact/batch/manifests": "tests/deployment",
+    "deploy": "tests/batch",
+    "dfact/batch/manifests": "tests/batch",
     "pyproject.toml": "tests",
 }
 """Folders of tests that read files which are not modules."""

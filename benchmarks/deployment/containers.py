@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from benchmarks.faults.namespaces import Hosts
 from benchmarks.faults.namespaces import available as namespaces_available
-from tests.deployment.manifest_rules import DEPLOY, ROOT, Manifest
+from tests.batch.manifest_rules import DEPLOY, ROOT, Manifest
 
 BASE, IMAGE = "localhost/dfact-base:trixie", "localhost/dfact:0.1.0"
 _UID = "3f0c9d5e-0d1f-4a52-9f0e-6b1d2c7a8e90"  # as the API would give the Job

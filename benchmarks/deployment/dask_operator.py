@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from benchmarks.common import exit_code, report, wait_until
-from tests.deployment.manifest_rules import DEPLOY, OPERATOR, VERSIONS, Manifest, problems, render, schema_problems
+from tests.batch.manifest_rules import DEPLOY, OPERATOR, VERSIONS, Manifest, problems, render, schema_problems
 
 _PLACE = Path("/var/tmp/dfact-operator")
 _PORT = 18001

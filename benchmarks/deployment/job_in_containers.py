@@ -22,7 +22,7 @@ from benchmarks.common import answers, exit_code, report
 from benchmarks.deployment.containers import IMAGE, Job, available, build_image
 from benchmarks.faults.cluster_of_hosts import Certificates
 from benchmarks.faults.namespaces import Hosts
-from tests.deployment.manifest_rules import DEPLOY, ROOT, problems, render
+from tests.batch.manifest_rules import DEPLOY, ROOT, problems, render
 
 _CACHE = Path("/var/tmp/dfact-containers")
 _KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}

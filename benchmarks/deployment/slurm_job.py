@@ -24,7 +24,7 @@ from benchmarks.common import exit_code, report, wait_until
 from benchmarks.faults.cluster_of_hosts import Certificates
 from benchmarks.faults.namespaces import Hosts
 from benchmarks.faults.namespaces import available as namespaces_available
-from tests.deployment.manifest_rules import MANIFESTS
+from tests.batch.manifest_rules import MANIFESTS
 
 _TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "unshare")
 _PATIENCE = 1200  # seconds after which a step hangs, on a busy machine as well

@@ -118,7 +118,7 @@ def load_xpt(path: Path) -> pd.DataFrame:
 
 
 def save_r(path: Path, **form: Any) -> None:
-    from tests.data.test_r import Vector, data_frame, texts, write
+    from tests.formats.test_r import Vector, data_frame, texts, write
 
     table = answers()
     labels = Vector(np.array([float(code) for code in LABELS]), names=texts(*LABELS.values()))
@@ -153,13 +153,13 @@ def rows_of_answers() -> list[list[Any]]:
 
 
 def save_xlsx(path: Path) -> None:
-    from tests.data.test_spreadsheet import write_xlsx
+    from tests.formats.test_spreadsheet import write_xlsx
 
     write_xlsx(path, {"Answers": rows_of_answers(), "Other": []})
 
 
 def save_ods(path: Path) -> None:
-    from tests.data.test_spreadsheet import write_ods
+    from tests.formats.test_spreadsheet import write_ods
 
     write_ods(path, rows_of_answers())
 

@@ -14,7 +14,7 @@ REPRESENTATIVES = {
     "a resumed checkpoint": "tests/engine/test_checkpoint.py::test_an_interrupted_fit_resumes_and_ends_with_the_same_bits",
     "a server of objects": "tests/object_store/test_object_store.py::test_object_store_gives_the_bits_of_a_folder",
     "TLS": "tests/tls/test_tls.py::test_a_fit_with_certificates_is_the_fit_without_a_cluster",
-    "manifests": "tests/deployment/test_deploy.py::test_rendered_manifests_are_valid",
+    "manifests": "tests/batch/test_deploy.py::test_rendered_manifests_are_valid",
     "a page in a browser": "tests/report/test_html_report.py::test_policy_blocks_foreign_scripts_and_images",
     "a fit across sites": "tests/sites/test_bits.py::test_a_fit_has_the_bits_of_the_concatenated_data",
 }
@@ -45,7 +45,7 @@ def test_a_module_touches_the_tests_that_import_it_the_nearest_first() -> None:
     ("file", "test"),
     [
         ("dfact/guides/pca.md", "tests/documentation/test_pages.py"),
-        ("dfact/batch/manifests/kubernetes/base/disruptionbudget.yaml", "tests/deployment/test_deploy.py"),
+        ("dfact/batch/manifests/kubernetes/base/disruptionbudget.yaml", "tests/batch/test_deploy.py"),
         ("tests/tls/conftest.py", "tests/tls/test_tls.py"),
         ("tests/suites/estimator.py", "tests/models/pca/test_pca.py"),
         ("dfact/cli/main.py", "tests/sites/test_commands.py"),  # which starts it as a program

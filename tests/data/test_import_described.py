@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact import DataError, Dataset, ParameterError, import_table
 from dfact.cli.main import main
-from tests.data.test_dictionaries import CODINGS, DICTIONARY, FIELDS, INPUTS, REDCAP_HEADER, needs_inputs
+from tests.formats.test_dictionaries import CODINGS, DICTIONARY, FIELDS, INPUTS, REDCAP_HEADER, needs_inputs
 
 # The codes of some made choices follow the alphabet, as a program may number them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*follow the alphabet:UserWarning")

@@ -15,7 +15,7 @@ from dfact.data.ingest.tables.stack import ONCE, Events, Instances, find_events,
 from dfact.data.readers.base import Table
 from dfact.data.readers.columnar.columns import read_cells
 from dfact.errors import DataError, ParameterError
-from tests.data.test_dictionaries import INPUTS, needs_inputs, read_rows
+from tests.formats.test_dictionaries import INPUTS, needs_inputs, read_rows
 
 LONG = EventColumns("id", "event")
 

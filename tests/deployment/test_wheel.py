@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment.manifest_rules import MANIFESTS, ROOT, problems, render
+from tests.batch.manifest_rules import MANIFESTS, ROOT, problems, render
 
 
 @pytest.fixture(scope="module")

@@ -158,7 +158,7 @@ def test_calls_in_sentences_name_parameters() -> None:
     pages = [page for page in TEXTS if page != "changelog" and not page.startswith("from-")]  # which have calls of others
     calls = [(page, call) for page in pages for call in spans(TEXTS[page]) if "set_params(" not in call]
     assert [(page, call, found) for page, call in calls if (found := unknown_arguments(call, known))] == []
-    assert unknown_arguments("predict(rows, columns)", known) == {"rows"}
+    assert unknown_arguments("predict(rows, columns)", known) == {"columns", "rows"}
     assert unknown_arguments("dfact.PCA(n_components=3, tola=1)", known) == {"tola"}
 
 

@@ -21,8 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import dfact
 from dfact.monitoring import metrics
 from dfact.monitoring.server import serve_metrics
+from tests.batch.manifest_rules import DEPLOY, MANIFESTS
 from tests.conftest import free_port, planted_answers
-from tests.deployment.manifest_rules import DEPLOY, MANIFESTS
 
 PATIENCE = 400  # seconds after which a process hangs: on a busy machine the imports alone take minutes
 RUN_ID = "study-0d1f"

@@ -29,8 +29,7 @@ from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
 from dfact.storage.folder_owners import host, is_stale, process_start
-from tests.conftest import planted_answers
-from tests.deployment.manifest_rules import (
+from tests.batch.manifest_rules import (
     COMPONENT,
     DEPLOY,
     MANIFESTS,
@@ -43,6 +42,7 @@ from tests.deployment.manifest_rules import (
     render,
     schema_problems,
 )
+from tests.conftest import planted_answers
 
 FOLDERS = ("overlays/example-s3", "overlays/example-pvc", "daskjob")
 IMAGE = "registry.example.com/dfact:0.1.0"
