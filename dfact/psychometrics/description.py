@@ -169,7 +169,7 @@ def describe(
         interval, for items that are normal and equally correlated; or alpha ± t·se by the replicate weights of the dataset, from two
         passes for each of them, which alone takes strata and clusters of a survey into account. By default "replicates" for a dataset
         with any, else "jackknife". With "replicates", items also have the standard error of the mean, ``mean_se``.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
+    executor : None, "inline", "threads", "distributed", distributed.Client or cluster
         Executor of the pass; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB").
