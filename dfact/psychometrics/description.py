@@ -93,6 +93,8 @@ class Description:
         ]
         lines += [] if np.isnan(self.kmo) else [("KMO", f"{self.kmo:.3f}")]
         lines += [] if np.isnan(chi_square) else [(f"{self.bartlett.name}'s test", f"χ² = {chi_square:.1f}, {df:.0f} df, {level}")]
+        count = int((self.items["key"] < 0).sum())
+        lines += [("reversed", f"{count} of {len(self.items)} items, whose key is -1, before all figures below")] if count else []
         return lines + ([("note", self.note)] if self.note else [])
 
     def _repr_html_(self) -> str:
