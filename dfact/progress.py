@@ -187,7 +187,7 @@ class TimeLeft:
         now = time.perf_counter() - self._began
         self._past.append((now, done))
         since, had = self._past[(len(self._past) - 1) // 2]
-        if now - since < now / 4 or done <= had:
+        if now - since < now / 4 or done <= had or done >= self._total:
             return ""
         return f"{(self._total - done) * (now - since) / (done - had):.0f} s left"
 
