@@ -24,7 +24,7 @@ def _help() -> str:
     return f"""Write example data, and run the first commands of its guide.
 
 KIND is one of the following, by default the first. The demo prints each command before it runs, and leaves its files in a folder.
-The examples of all commands use these files.
+The examples of all commands use these files. A kind that needs an extra of dfact names it; install it with: pip install 'dfact[EXTRA]'
 
 \b
 {kinds}

@@ -46,8 +46,8 @@ class Demo:
 
     @property
     def phrase(self) -> str:
-        """The title, with the installation of the extra."""
-        return f"{self.title} (pip install 'dfact[{self.extra}]')" if self.extra else self.title
+        """The title, with the extra."""
+        return f"{self.title} (needs dfact[{self.extra}])" if self.extra else self.title
 
     @property
     def results(self) -> set[str]:

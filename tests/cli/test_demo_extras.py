@@ -53,4 +53,4 @@ def test_a_demo_without_its_extra_says_what_to_install_and_writes_nothing(
     assert [*tmp_path.iterdir()] == []
     assert main(["demo", "--help"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == [kind])
-    assert line.endswith(f"({install})")
+    assert line.endswith(f"(needs dfact[{KINDS[kind].extra}])")
