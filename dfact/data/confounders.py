@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -181,7 +181,7 @@ class ConfounderSummary:
 
 @dataclass(frozen=True)
 class Confounder:
-    """The encoding of one confounder."""
+    """The encoding of one confounder. Two are equal if they encode values alike."""
 
     name: str
     levels: tuple[str, ...]  # empty for a continuous confounder
@@ -189,6 +189,10 @@ class Confounder:
     maximum: float
     means: tuple[float, ...]  # means of the encoded columns, which replace missing values
     n_missing: int
+    counts: tuple[int, ...] = field(default=(), compare=False)
+    """Number of fitted participants of each level; empty for a continuous confounder, and in models of earlier versions."""
+    reference: int = field(default=0, compare=False)
+    """Number of the level with which the others are compared: the commonest one, the first in models of earlier versions."""
 
     @classmethod
     def fit(cls, values: pd.Series) -> Confounder:
@@ -203,7 +207,8 @@ class Confounder:
             raise DataError(f"confounder {name!r} has no value, expected at least one; leave it out")
         if summary.levels:
             levels = tuple(sorted(summary.levels, key=_natural))
-            return cls(name, levels, 0.0, 0.0, tuple(summary.levels[level] / n for level in levels), missing)
+            counts = tuple(summary.levels[level] for level in levels)
+            return cls(name, levels, 0.0, 0.0, tuple(count / n for count in counts), missing, counts, counts.index(max(counts)))
         low, high = summary.minimum, summary.maximum
         mean = float((math.fsum(summary.sums) / n - low) / (high - low)) if high > low else 0.0
         return cls(name, (), low, high, (mean, 1 - mean), missing)
@@ -212,6 +217,11 @@ class Confounder:
     def columns(self) -> tuple[str, ...]:
         """Names of the encoded columns."""
         return tuple(f"{self.name}={level}" for level in self.levels) or (self.name, f"1-{self.name}")
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Columns whose differences are taken, as minuend and subtrahend: each other level and the reference, or x and 1 − x."""
+        return tuple((i, self.reference) for i in range(len(self.levels)) if i != self.reference) if self.levels else ((0, 1),)
 
     def encode(self, values: pd.Series) -> NDArray[np.float64]:
         """Encode values as columns (n, 2) or (n, levels)."""
@@ -275,19 +285,37 @@ class ConfounderEncoding:
     def differences(self) -> tuple[tuple[str, ...], NDArray[np.float64]]:
         """Return the names of the q differences between encoded columns, and the matrix (q, c) that takes them.
 
-        They are each level minus the first one of its confounder, and x minus (1 − x) of a continuous confounder.
+        They are each level minus the reference of its confounder, and x minus (1 − x) of a continuous confounder.
         """
         names: list[str] = []
         pairs: list[tuple[int, int]] = []
         start = 0
         for c in self.confounders:
-            names += [f"{column} − {c.columns[0]}" for column in c.columns[1:]] if c.levels else [c.name]
-            pairs += [(start + i, start) for i in range(1, len(c.columns))] if c.levels else [(start, start + 1)]
+            names += [f"{c.columns[plus]} − {c.columns[minus]}" for plus, minus in c.pairs] if c.levels else [c.name]
+            pairs += [(start + plus, start + minus) for plus, minus in c.pairs]
             start += len(c.columns)
         matrix = np.zeros((len(pairs), len(self.columns)))
         for row, (plus, minus) in zip(matrix, pairs, strict=True):
             row[plus], row[minus] = 1, -1
         return tuple(names), matrix
+
+    def difference_sizes(self) -> list[tuple[int, int] | None]:
+        """Return the numbers of fitted participants of the two levels of each difference; None where they are not known."""
+        return [(c.counts[plus], c.counts[minus]) if c.counts else None for c in self.confounders for plus, minus in c.pairs]
+
+    def with_commonest(self) -> ConfounderEncoding:
+        """Return an equal encoding whose references are the commonest levels, also of a model of an earlier version."""
+        references = (c.means.index(max(c.means)) if c.levels else 0 for c in self.confounders)
+        return ConfounderEncoding(tuple(replace(c, reference=each) for c, each in zip(self.confounders, references, strict=True)))
+
+    def of_differences(self, other: ConfounderEncoding, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the differences (q, …) between the references of this encoding for those of ``other``, an equal encoding."""
+        _, matrix = self.differences()
+        matrix = matrix[:, list(other.contrast_columns()[:-1])]  # the references of the other have the coefficient 0
+        parts = matrix.reshape(matrix.shape + (1,) * (values.ndim - 1))
+        products = np.where(parts == 0, 0.0, parts * values[None])  # a NaN stays in its own differences
+        total: NDArray[np.float64] = products.sum(axis=1)
+        return total
 
     def contrast_columns(self) -> tuple[int, ...]:
         """Return the columns of C whose coefficients in a regression are the differences, and the last one, of ones."""

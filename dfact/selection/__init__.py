@@ -56,3 +56,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     return globals()[current_name(__name__, name)]
+
+
+def __dir__() -> list[str]:
+    return __all__

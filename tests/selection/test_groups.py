@@ -265,6 +265,19 @@ def test_three_groups_are_compared_with_the_first_and_kept_with_the_model(tmp_pa
 
 
 @pytest.mark.usefixtures("few_resamples")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_commonest_group_is_the_reference_unless_groups_are_named(seed: int) -> None:
+    M, _ = traits(seed, 240)
+    sites = np.random.default_rng(seed).permutation(np.repeat(["x", "y", "z"], [60, 110, 70]))
+    model, settings = dfact.FactorAnalysis(2).fit(M), {"n_resamples": 2, "test": False, "random_state": 0}
+    found: Any = compare_groups(model, M, sites, **settings)
+    assert found.levels == ["y", "x", "z"]
+    assert found.sizes.tolist() == [110, 60, 70]
+    assert "y (110), x (60), z (70)" in comparison_text(found, ["F1", "F2"])
+    assert compare_groups(model, M, sites, groups=["x", "y"], **settings).levels == ["x", "y"]
+
+
+@pytest.mark.usefixtures("few_resamples")
 def test_scales_of_items_are_the_given_ones_or_of_the_largest_loading() -> None:
     M, groups = traits(5)
     model = dfact.FactorAnalysis(2, executor="inline").fit(M)

@@ -299,16 +299,24 @@ def _summarize_effects(
     Each refit's differences are anchored by its own loadings. They are those without the penalty's shrinkage, which would leave many
     effects at 0 in nearly every refit.
     """
-    encoding = getattr(model, "confounder_encoding_", None)
+    encoding: Any = getattr(model, "confounder_encoding_", None)
     matrix = np.zeros((0, 0)) if encoding is None else encoding.differences()[1]
     fitted = [refit for refit in refits if refit is not None and refit.differences is not None]
     if not len(matrix) or not fitted:
         return [None] * 8
+    today = (
+        encoding.with_commonest()
+    )  # that of the refits, whose differences have other references than those of a model of an earlier version
+    same = today.differences()[0] == encoding.differences()[0]
     scale = item_scale(model)
     impacts, effects = [], []
     for refit in fitted:
         assert refit.confounders is not None, "the refits have the model's confounders"
-        split = split_differences(refit.components, matrix @ refit.confounders, refit.differences, scale, shrunken=False)
+        differences: Any = refit.differences
+        if not same:
+            both = {part: encoding.of_differences(today, getattr(differences, part)) for part in ("factors", "residuals")}
+            differences = dataclasses.replace(differences, **both)
+        split = split_differences(refit.components, matrix @ refit.confounders, differences, scale, shrunken=False)
         impacts.append(split.impact[:, matching.assign(refit.components.astype(np.float64))[1]])
         effects.append(split.effects)
     own: tuple[NDArray[np.float64] | None, ...] = (None, None)
