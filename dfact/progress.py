@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -43,13 +44,15 @@ class Iteration:
     """Description of the step, for solvers whose steps differ."""
     name: str = "objective"
     """Name of the objective."""
+    replayed: bool = False
+    """Whether a resumed fit repeats it from its checkpoint, without a pass over the data."""
 
     @property
     def text(self) -> str:
         """Description of the step, or objective and change."""
         if self.step or isnan(self.objective):
             return self.step
-        change = f", change {self.change:.1e}" if self.number > 1 else ""
+        change = "" if isnan(self.change) else f", change {self.change:.1e}"
         return f"{self.name} {self.objective:.6g}{change}"
 
     @property
@@ -64,6 +67,14 @@ class Iteration:
             seconds=self.seconds,
             stage=self.step,
         )
+
+
+_replaying: ContextVar[bool] = ContextVar("replaying", default=False)
+
+
+def set_replaying(replaying: bool) -> None:
+    """Note whether the fit of this context gets the sums of its passes from a checkpoint."""
+    _replaying.set(replaying)
 
 
 LOG_LIKELIHOOD = "log likelihood"
@@ -102,7 +113,7 @@ class Reporter:
 
     def _notify(self, objective: float, change: float, step: str) -> None:
         now = time.perf_counter()
-        iteration = Iteration(self._number, self._limit, objective, change, now - self._began, step, self._name)
+        iteration = Iteration(self._number, self._limit, objective, change, now - self._began, step, self._name, _replaying.get())
         shown: dict[str, float] = {"iteration": self._number, "iteration_limit": self._limit, "objective": objective}
         if self._last is not None and self._number > self._last[0]:
             pace = (now - self._last[1]) / (self._number - self._last[0])
@@ -111,7 +122,7 @@ class Reporter:
             shown["estimated_end_timestamp_seconds"] = time.time() + (self._limit - self._number) * self._pace
         self._last = self._number, now
         metrics.set_gauges(**shown)
-        if _log.isEnabledFor(logging.DEBUG):
+        if not iteration.replayed and _log.isEnabledFor(logging.DEBUG):
             _log.debug(f"iteration {iteration.number} of {iteration.limit}: {iteration.text}", extra=iteration.fields)
         for callback in self._callbacks:
             callback(iteration)
@@ -176,7 +187,7 @@ class TimeLeft:
         now = time.perf_counter() - self._began
         self._past.append((now, done))
         since, had = self._past[(len(self._past) - 1) // 2]
-        if now - since < now / 4 or done <= had:
+        if now - since < now / 4 or done <= had or done >= self._total:
             return ""
         return f"{(self._total - done) * (now - since) / (done - had):.0f} s left"
 
@@ -222,7 +233,7 @@ class Progress:
         return type(self)(self.name, self.stream, self.every)
 
     def __call__(self, iteration: Iteration) -> None:
-        if _hidden == "iterations":
+        if _hidden == "iterations" or iteration.replayed:  # an interrupted fit has shown it before
             return
         self._fields = iteration.fields
         self.update(iteration.number, iteration.limit, iteration.text)

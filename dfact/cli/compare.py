@@ -32,7 +32,7 @@ from dfact.storage.location import Location
 @click.argument("model", type=UpdatedLocation())
 @click.argument("data", type=InputLocation())
 @click.option("--by", required=True, metavar="NAME", help="Confounder of DATA with the groups.")
-@list_option("--groups", "Groups to compare, the reference first; by default all, sorted. Others are left out.")
+@list_option("--groups", "Groups to compare, the reference first; by default all, the commonest first. Others are left out.")
 @click.option(
     "--resamples",
     "n_resamples",

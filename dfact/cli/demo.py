@@ -20,11 +20,11 @@ The first run compiles some functions for this machine, which takes ten seconds 
 
 def _help() -> str:
     width = max(map(len, KINDS)) + 2
-    kinds = "\n".join(f"{kind:<{width}}{demo.title}" for kind, demo in KINDS.items())
+    kinds = "\n".join(f"{kind:<{width}}{demo.phrase}" for kind, demo in KINDS.items())
     return f"""Write example data, and run the first commands of its guide.
 
 KIND is one of the following, by default the first. The demo prints each command before it runs, and leaves its files in a folder.
-The examples of all commands use these files.
+The examples of all commands use these files. A kind that needs an extra of dfact names it; install it with: pip install 'dfact[EXTRA]'
 
 \b
 {kinds}
@@ -37,9 +37,11 @@ The examples of all commands use these files.
 @click.pass_context
 def demo(context: click.Context, kind: str, output: Path) -> None:
     """Write the files of a kind, print and run its commands, and name its guide."""
+    from dfact.data.readers.base import require_modules
     from dfact.text import align_columns
 
     chosen = KINDS[kind]
+    require_modules(f"dfact demo {kind}", chosen.modules, chosen.extra)  # before anything is written
     _check_folder(output)
     output.mkdir(parents=True, exist_ok=True)
     resolve_name(chosen.write)(output)

@@ -39,6 +39,15 @@ class Demo:
     """Names of further files, which ``files`` describes with others."""
     scripts: Mapping[str, str] = field(default_factory=dict)
     """Python scripts by the names of their files."""
+    extra: str | None = None
+    """Extra of dfact that the demo needs, beyond those of a plain installation."""
+    modules: tuple[str, ...] = ()
+    """Modules that the extra provides and that the demo imports."""
+
+    @property
+    def phrase(self) -> str:
+        """The title, with the extra."""
+        return f"{self.title} (needs dfact[{self.extra}])" if self.extra else self.title
 
     @property
     def results(self) -> set[str]:
@@ -144,6 +153,8 @@ KINDS = {
             Step("Describe the scales and the items:", f"dfact describe {FOLDER}/thesis.zarr", writes=False),
         ),
         f"dfact select fa {FOLDER}/thesis.zarr -k 1-8 --correlation polychoric --plot scree.png",
+        extra="tables",
+        modules=("pyreadstat",),
     ),
     "genotypes": Demo(
         "admixture",
@@ -329,6 +340,8 @@ KINDS = {
         f"dfact report {FOLDER}/north/icqf.model north.html --data {FOLDER}/north.zarr",
         companions=("south", "policy.toml"),  # the results as those of north, and what the script writes
         scripts={"federated.py": FEDERATED_SCRIPT},
+        extra="federated",
+        modules=("grpc",),
     ),
 }
 """The demos by the name of their kind; the first is the default."""

@@ -271,7 +271,7 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
             click.echo(f"{path} is the result of checkpoint {checkpoint} already.", err=True)
             _print_models([(path, finished)])
             return
-        click.echo(f"Resuming from step {done} of {checkpoint}.", err=True)
+        click.echo(f"Resuming from step {done} of {checkpoint}; an iteration takes one step or more.", err=True)
     with ExitStack() as stack:
         with model_output(path, plot, overwrite=overwrite) as write:
             with closing(Progress("fit")) as progress:

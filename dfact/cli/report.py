@@ -27,6 +27,7 @@ def report(models: tuple[Location, ...], out: Location, data: Location | None, i
     from dfact.data.dictionaries.table import read_items
     from dfact.report.write import write_report
     from dfact.storage.files import file_size
+    from dfact.text import format_bytes
 
     if len(models) > 1 and data is not None:
         raise click.UsageError("--data applies to the report of one model; remove it, or report one model.")
@@ -34,4 +35,4 @@ def report(models: tuple[Location, ...], out: Location, data: Location | None, i
     texts, groups = ({}, {}) if table is None else (table.texts, table.scales)
     dataset = None if data is None else read_dataset(data)
     write_report(models[0] if len(models) == 1 else models, out, dataset, texts=texts, groups=groups, overwrite=overwrite)
-    click.echo(f"{out}: {file_size(out) / 1e6:.1f} MB, open it in a browser")
+    click.echo(f"{out}: {format_bytes(file_size(out))}, open it in a browser")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -180,7 +180,7 @@ class ConfounderSummary:
 
 @dataclass(frozen=True)
 class Confounder:
-    """The encoding of one confounder."""
+    """The encoding of one confounder. Two are equal if they encode values alike."""
 
     name: str
     levels: tuple[str, ...]  # empty for a continuous confounder
@@ -188,6 +188,10 @@ class Confounder:
     maximum: float
     means: tuple[float, ...]  # means of the encoded columns, which replace missing values
     n_missing: int
+    counts: tuple[int, ...] = field(default=(), compare=False)
+    """Number of fitted participants of each level; empty for a continuous confounder."""
+    reference: int = field(default=0, compare=False)
+    """Number of the level with which the others are compared: the commonest one, the first of equals."""
 
     @classmethod
     def fit(cls, values: pd.Series) -> Confounder:
@@ -202,7 +206,8 @@ class Confounder:
             raise DataError(f"confounder {name!r} has no value, expected at least one; leave it out")
         if summary.levels:
             levels = tuple(sorted(summary.levels, key=_natural))
-            return cls(name, levels, 0.0, 0.0, tuple(summary.levels[level] / n for level in levels), missing)
+            counts = tuple(summary.levels[level] for level in levels)
+            return cls(name, levels, 0.0, 0.0, tuple(count / n for count in counts), missing, counts, counts.index(max(counts)))
         low, high = summary.minimum, summary.maximum
         mean = float((math.fsum(summary.sums) / n - low) / (high - low)) if high > low else 0.0
         return cls(name, (), low, high, (mean, 1 - mean), missing)
@@ -211,6 +216,11 @@ class Confounder:
     def columns(self) -> tuple[str, ...]:
         """Names of the encoded columns."""
         return tuple(f"{self.name}={level}" for level in self.levels) or (self.name, f"1-{self.name}")
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Columns whose differences are taken, as minuend and subtrahend: each other level and the reference, or x and 1 − x."""
+        return tuple((i, self.reference) for i in range(len(self.levels)) if i != self.reference) if self.levels else ((0, 1),)
 
     def encode(self, values: pd.Series) -> NDArray[np.float64]:
         """Encode values as columns (n, 2) or (n, levels)."""
@@ -274,19 +284,23 @@ class ConfounderEncoding:
     def differences(self) -> tuple[tuple[str, ...], NDArray[np.float64]]:
         """Return the names of the q differences between encoded columns, and the matrix (q, c) that takes them.
 
-        They are each level minus the first one of its confounder, and x minus (1 − x) of a continuous confounder.
+        They are each level minus the reference of its confounder, and x minus (1 − x) of a continuous confounder.
         """
         names: list[str] = []
         pairs: list[tuple[int, int]] = []
         start = 0
         for c in self.confounders:
-            names += [f"{column} − {c.columns[0]}" for column in c.columns[1:]] if c.levels else [c.name]
-            pairs += [(start + i, start) for i in range(1, len(c.columns))] if c.levels else [(start, start + 1)]
+            names += [f"{c.columns[plus]} − {c.columns[minus]}" for plus, minus in c.pairs] if c.levels else [c.name]
+            pairs += [(start + plus, start + minus) for plus, minus in c.pairs]
             start += len(c.columns)
         matrix = np.zeros((len(pairs), len(self.columns)))
         for row, (plus, minus) in zip(matrix, pairs, strict=True):
             row[plus], row[minus] = 1, -1
         return tuple(names), matrix
+
+    def difference_sizes(self) -> list[tuple[int, int] | None]:
+        """Return the numbers of fitted participants of the two levels of each difference; None where they are not known."""
+        return [(c.counts[plus], c.counts[minus]) if c.counts else None for c in self.confounders for plus, minus in c.pairs]
 
     def contrast_columns(self) -> tuple[int, ...]:
         """Return the columns of C whose coefficients in a regression are the differences, and the last one, of ones."""

@@ -31,6 +31,7 @@ from dfact.engine.session import Arrays, CheckpointableSession, Session
 from dfact.engine.tiles import TileStep
 from dfact.errors import StoppedError, StoreError
 from dfact.monitoring import metrics
+from dfact.progress import set_replaying
 from dfact.storage.array_stream import corruption_errors
 from dfact.storage.groups import open_store
 from dfact.storage.records import Records, RecordWriter, record_attributes, records_of
@@ -117,6 +118,7 @@ class CheckpointedSession(Session):
         self._stack.__exit__(kind, error, trace)
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        set_replaying(False)
         if kind is None:
             self._save_if_due()  # a signal may have come after the last pass
 
@@ -192,8 +194,10 @@ class CheckpointedSession(Session):
         while not self._read and self._unread:
             self._read.extend(self._read_steps(self._unread.pop(0)))
         if not self._read:
+            set_replaying(False)
             return None
         step, arrays = self._read.popleft()
+        set_replaying(bool(self._read or self._unread))  # a fit that was stopped after the last one has not reported it
         self._replayed += 1
         if (step["kind"], step["name"]) != (kind, name):
             raise StoreError(

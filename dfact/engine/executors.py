@@ -17,7 +17,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
-from dfact.data.lazy_results import active_client
+from dfact.data.lazy_results import active_client, client_of_cluster
 from dfact.data.sources.dask import dask_array
 from dfact.engine.block_state import CheckpointedState
 from dfact.engine.column_map import ColumnMap
@@ -178,10 +178,10 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
     """Return the executor that a parameter names. With ``tasks`` it must be able to map over tasks too, not only to run passes.
 
     None stands for inline if there is one partition, else for the cluster of the active Dask client or, without a client, for
-    threads. Other values are "inline", "threads", "distributed" (the active client), a ``distributed.Client``, the address of a
-    scheduler such as "tcp://10.0.0.1:8786", or an Executor.
+    threads. Other values are "inline", "threads", "distributed" (the active client), a ``distributed.Client``, a cluster such
+    as ``distributed.LocalCluster``, the address of a scheduler such as "tcp://10.0.0.1:8786", or an Executor.
 
-    Raises ParameterError for other values and for an asynchronous client, ClusterError for a closed one, and DfactError if no
+    Raises ParameterError for other values and for an asynchronous client or cluster, ClusterError for a closed one, and DfactError if no
     scheduler answers at an address.
     """
     if executor is None:
@@ -199,6 +199,8 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
         if client is None:
             raise ParameterError("executor is 'distributed', expected an active dask.distributed.Client; create one or pass it as executor")
         return _on_cluster(client)
+    if (client := client_of_cluster(executor)) is not None:
+        return _on_cluster(client)
     if hasattr(executor, "scheduler_info"):
         return _on_cluster(executor)
     if "://" in named:
@@ -213,7 +215,7 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
     if len(missing) < len(methods):
         raise ParameterError(f"executor is {executor!r} without the method {missing[0]!r}, expected one with {', '.join(methods)}; add it")
     found = repr(named) if named else f"a {type(executor).__name__}"
-    expected = "None, 'inline', 'threads', 'distributed', an address such as 'tcp://10.0.0.1:8786' or a distributed.Client"
+    expected = "None, 'inline', 'threads', 'distributed', an address such as 'tcp://10.0.0.1:8786', a distributed.Client or a cluster"
     raise ParameterError(f"executor is {found}, expected {expected}")
 
 

@@ -105,7 +105,7 @@ class WorkerResources:
 
 @dataclass(frozen=True)
 class Plan:
-    """Peak memory of a process, and the part of the state that is spilled to disk. ``str(plan)`` is a readable table."""
+    """Peak memory of a process, and the part of the state that is spilled to disk, printed as a readable table."""
 
     shape: tuple[int, ...]
     """Sizes of all modes of the data, the rows first."""
@@ -226,6 +226,8 @@ class Plan:
         if self.note:
             rows.append(("note", self.note))
         return "\n".join(f"{name:<22}{text}" for name, text in rows)
+
+    __repr__ = __str__
 
 
 def make_plan(

@@ -74,15 +74,17 @@ def _interval(model: Any, prefix: str, row: int) -> list[str]:
 
 
 def anchor_lines(model: Any) -> Iterator[tuple[str, str]]:
-    """Yield for each difference its name and how many items carry its anchor, with the factors for which they are too few."""
+    """Yield for each difference its name with the numbers of rows, and how many items carry its anchor, with the factors of too few."""
     from dfact.models.bounded_nmf.effects import anchor_items
 
-    for name, rows in anchor_items(model).groupby(level="difference", sort=False):
+    sizes = model.confounder_encoding_.difference_sizes()
+    for (name, rows), size in zip(anchor_items(model).groupby(level="difference", sort=False), sizes, strict=True):
         factors = rows.index.get_level_values("factor")
         counts = zip(factors, rows["anchors"], rows["items"], rows["weak"], strict=True)
         weak = [f"{factor} ({anchors} of {items})" for factor, anchors, items, is_weak in counts if is_weak]
         text = f"{rows['anchors'].sum()} of {len(model.column_labels_)} items carry the anchor"
-        yield str(name), text + (f"; fewer than half on {', '.join(weak)}, where the anchor is arbitrary" if weak else "")
+        groups = f" ({size[0]} and {size[1]} {model.vocabulary.rows})" if size else ""
+        yield f"{name}{groups}", text + (f"; fewer than half on {', '.join(weak)}, where the anchor is arbitrary" if weak else "")
 
 
 def anchor_rule() -> str:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+from dfact.data.lazy_results import is_cluster
 from dfact.data.memory_limit import free_memory
 from dfact.errors import StoreError
 from dfact.storage.files import is_temporary
@@ -14,8 +15,8 @@ from dfact.storage.zarr_stores import location_of
 def picklable_state(model: Any) -> dict[str, Any]:
     """Return the attributes of a model for another process, or for a deep copy.
 
-    A Dask client becomes the address of its scheduler. Arrays in a temporary folder, which goes with this process or with the model,
-    become arrays in memory.
+    A Dask client or cluster becomes the address of its scheduler; None if it is closed, or within this process. Arrays in a temporary
+    folder, which goes with this process or with the model, become arrays in memory.
 
     Raises
     ------
@@ -36,10 +37,14 @@ def picklable_state(model: Any) -> dict[str, Any]:
 
 
 def is_client(executor: Any) -> bool:
-    """Return whether an executor is a Dask client, without importing Dask."""
-    return hasattr(executor, "scheduler_info")
+    """Return whether an executor is a Dask client or cluster, without importing Dask."""
+    return is_cluster(executor) or hasattr(executor, "scheduler_info")
 
 
 def client_address(client: Any) -> str | None:
-    """Return the address of the scheduler of a Dask client; None if it is closed."""
-    return None if client.scheduler is None else str(client.scheduler.address)
+    """Return the address of the scheduler of a Dask client or cluster; None if it is closed, or no other process can reach it."""
+    if is_cluster(client):
+        address = client.scheduler_address if client.status.name == "running" else ""
+    else:
+        address = "" if client.scheduler is None else str(client.scheduler.address)
+    return None if address.startswith("inproc://") or "://" not in address else address

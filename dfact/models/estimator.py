@@ -77,7 +77,7 @@ class Factorization(ScoreInterface, TransformerInterface):
 
     Parameters
     ----------
-    executor : None, "inline", "threads", "distributed", address of a Dask scheduler or distributed.Client
+    executor : None, "inline", "threads", "distributed", address of a Dask scheduler, distributed.Client or cluster
         Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result. If it is a
         client, a pickled model keeps the address of its scheduler, and a clone the client itself.
     memory_limit : int or str, optional

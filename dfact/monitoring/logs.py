@@ -43,8 +43,10 @@ class TextLines(logging.Formatter):
     """Format a record of a job as a line of text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        step = f"step {getattr(record, 'step', 0)} ({getattr(record, 'command', '')})"
-        return f"{utc_now()} {record.levelname.lower():<7} {step} {escape_control(_message(self, record))}"
+        number, command = getattr(record, "step", 0), getattr(record, "command", "")
+        about = f"{command}: " if command else ""
+        step = f"step {number} ({command}) " if number else about  # 0: about the job itself
+        return f"{utc_now()} {record.levelname.lower():<7} {step}{escape_control(_message(self, record))}"
 
 
 def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:

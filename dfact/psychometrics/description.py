@@ -94,6 +94,8 @@ class Description:
         if not np.isnan(chi_square):
             reason = "" if self.bartlett.name == "Bartlett" else "; answers are missing, and Bartlett's test needs complete ones"
             lines.append((f"{self.bartlett.name}'s test", f"χ² = {chi_square:.1f}, {df:.0f} df, {level}{reason}"))
+        count = int((self.items["key"] < 0).sum())
+        lines += [("reversed", f"{count} of {len(self.items)} items, whose key is -1, before all figures below")] if count else []
         return lines + ([("note", self.note)] if self.note else [])
 
     def _repr_html_(self) -> str:
@@ -169,7 +171,7 @@ def describe(
         interval, for items that are normal and equally correlated; or alpha ± t·se by the replicate weights of the dataset, from two
         passes for each of them, which alone takes strata and clusters of a survey into account. By default "replicates" for a dataset
         with any, else "jackknife". With "replicates", items also have the standard error of the mean, ``mean_se``.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
+    executor : None, "inline", "threads", "distributed", distributed.Client or cluster
         Executor of the pass; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB").

@@ -162,3 +162,7 @@ def plot_structure(
     memberships = [run_memberships(run) for run in given]
     populations = stated_populations(given) if populations is None else populations
     return structure_figure(memberships, populations, population_order=population_order, means=means, names=names or own_names(given))
+
+
+def __dir__() -> list[str]:
+    return __all__

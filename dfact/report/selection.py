@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 ERROR_LABEL = "mean squared error of held-out answers"
 _EIGENVALUES = [f"{of}{name}" for of in ("", "factor_") for name in ("eigenvalue", "random", "excess")]
 _FORMATS = dict.fromkeys(_EIGENVALUES, "{:.3f}") | dict.fromkeys(("passes", "reads", "n", "zeros", "rank"), "{:d}")
-_FORMATS["seconds"] = "{:.2f}"
 OF_GENOTYPES = {"deviance": "CV error", "passes": "iterations"}
 """Words of ADMIXTURE for the scores of a selection."""
 _MARKERS = "osD^vP*X"
 
 
 def selection_text(selection: "Selection") -> str:
-    """List the candidates with their scores, mark the best, and name what was not tried."""
-    table = selection.table.copy()
+    """List the candidates with their scores, mark the best with the rule that chose it, and name what was not tried.
+
+    Steps of a solution path that look the same share a line. Seconds are left out: those of a first fit are the kernels' compilation.
+    """
+    table = selection.table.drop(columns="seconds", errors="ignore").copy()
     for name in table:
         table[name] = table[name].map(_FORMATS.get(str(name), "{:.6f}").format)
     table = table.reset_index()
@@ -36,7 +38,10 @@ def selection_text(selection: "Selection") -> str:
         table[name] = table[name].map("{:g}".format) if table[name].dtype.kind == "f" else table[name]
     if selection.model.vocabulary.of_snps:
         table = table.rename(columns=OF_GENOTYPES)
-    text = indented(table_text(table.assign(**{"": best.map({True: "best", False: ""})}), header=True))
+    record = getattr(selection.model, "selection_", None)
+    mark = "best" if record is None else f"best ({record.rule})"
+    table[""] = best.map({True: mark, False: ""})
+    text = indented(table_text(_merged_steps(table) if "lam" in table else table, header=True))
     skipped = ", ".join(map(str, selection.skipped_ranks))
     largest = selection.largest_chosen
     notes = [
@@ -44,6 +49,16 @@ def selection_text(selection: "Selection") -> str:
         "" if largest is None else f"The choice, {largest}, is the largest number of components that was tried: try larger ones.",
     ]
     return "\n\n".join([text, *filter(None, notes)])
+
+
+def _merged_steps(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with one row for neighbouring steps of a path that differ in λ and the mark alone."""
+    same = table.drop(columns=["lam", ""])
+    runs = (same != same.shift()).any(axis=1).cumsum()
+    first, last = (getattr(table["lam"].groupby(runs), end)() for end in ("first", "last"))
+    joined = first.where(first == last, first + " to " + last)
+    merged = table.groupby(runs).first().assign(lam=joined)
+    return merged.assign(**{"": table[""].groupby(runs).max()})
 
 
 def error_plot(selection: "Selection") -> "Figure":

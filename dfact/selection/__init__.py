@@ -49,3 +49,7 @@ __all__ = [
     "select_number_of_factors",
     "select_penalty",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -344,6 +344,17 @@ def test_steps_run_again_if_the_model_they_read_has_changed(seed: str, tmp_path:
     assert steps_done(capsys.readouterr().err) == []
 
 
+def test_lines_about_the_job_have_no_number_of_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    with job_log("text") as log:
+        log.logger.info("all 2 steps are done")
+        log.extra = {"step": 2, "command": "fit icqf"}
+        log.logger.info("started")
+    assert [line.split(maxsplit=1)[1] for line in capsys.readouterr().err.splitlines()] == [
+        "info    job: all 2 steps are done",
+        "info    step 2 (fit icqf) started",
+    ]
+
+
 @pytest.mark.further
 def test_log_lines_as_json(finished_job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finished_job.write_text(JOB.replace("max-iter = 30", "max-iter = 31").replace("[job]", "[job]\nmetrics-port = 0"))

@@ -447,15 +447,6 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert main(["demo", "diary", "--output", "my demo"]) == 0, "another kind"
 
 
-def test_a_demo_without_its_extra_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("dfact.data.readers.base.find_spec", lambda _: None)
-    monkeypatch.chdir(tmp_path)
-    assert main(["demo", "spss"]) == 1
-    assert "needs pyreadstat; install it with: pip install 'dfact[tables]'" in " ".join(capsys.readouterr().err.split())
-
-
 @pytest.mark.parametrize("command", ["fit icqf", "fit cp", "select icqf", "stability"])
 def test_empty_checkpoint_path_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), str(tmp_path / "a"), str(tmp_path / "b"), "--checkpoint", ""]) == 2

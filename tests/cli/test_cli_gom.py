@@ -85,7 +85,7 @@ def test_select_reproduces_the_figures_of_the_paper(data: Path, tmp_path: Path, 
     path = tmp_path / "best.model"
     assert main(["select", "gom", str(data), str(path), "--components", "2-10", "--seed", "0"]) == 0
     captured = capsys.readouterr()
-    assert "             2  0.006695    best\n             3  " in captured.out
+    assert "             2  0.006695    best (max)\n             3  " in captured.out
     assert captured.out.count("best") == 1
     assert "select: 5 of 5, memberships" in captured.err
     found = dfact.load_model(path)
@@ -141,7 +141,7 @@ def test_select_without_a_model(data: Path, tmp_path: Path, monkeypatch: pytest.
     text, said = capsys.readouterr()
     assert "Warning: only the subject that defines the class has a membership of 0.9" in said
     assert "4  0.002086" in text.splitlines()[1]
-    assert text.splitlines()[1].endswith("best")
+    assert text.splitlines()[1].endswith("best (max)")
     assert "GradeOfMembership, 4 classes of 1004 subjects × 40 items" in text
     assert "method ssc; modularity 0.002086" in text
     assert not list(tmp_path.iterdir())

@@ -50,6 +50,22 @@ def test_kind_is_inferred_from_the_values(values, expected):
     assert is_categorical(pd.Series(values)) is expected
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_reference_is_the_commonest_level_the_first_of_equals(seed):
+    rng = np.random.default_rng(seed)
+    counts = dict(zip("abcd", rng.permutation([1, 7, 9, 4]).tolist(), strict=True))
+    frame = normalize(pd.DataFrame({"site": rng.permutation(np.repeat([*counts], [*counts.values()])), "even": ["x", "y", "z"] * 7}))
+    encoding = ConfounderEncoding.fit(frame)
+    commonest = max(counts, key=counts.get)
+    others = [level for level in counts if level != commonest]
+    names, matrix = encoding.differences()
+    assert names == (*(f"site={level} − site={commonest}" for level in others), "even=y − even=x", "even=z − even=x")
+    assert encoding.difference_sizes() == [*((counts[level], counts[commonest]) for level in others), (7, 7), (7, 7)]
+    assert encoding.columns[:4] == ("site=a", "site=b", "site=c", "site=d"), "columns stay in the order of the levels"
+    assert [encoding.columns[row.argmin()] for row in matrix[:3]] == [f"site={commonest}"] * 3
+    assert [encoding.columns[j] for j in encoding.contrast_columns()[:3]] == [f"site={level}" for level in others]
+
+
 @pytest.mark.parametrize("kind", ["object", "float64", "str", "Int64", "category"])
 def test_one_level_has_one_name(kind):
     values = ["1", "2", None] if kind == "str" else [1, 2, None]

@@ -1,5 +1,6 @@
 """Checkpoints: an interrupted fit resumes, and ends with bit-identical results."""
 
+import contextlib
 import json
 import os
 import re
@@ -189,6 +190,30 @@ def test_a_resumed_fit_uses_the_recorded_random_seed(name: str, tmp_path: Path) 
 def kept(path: Path, **parameters: Any) -> Any:
     settings = {"n_components": 3, "max_iter": 9, "tol": 0, "checkpoint": path, "checkpoint_every": 4} | parameters
     return dfact.ICQF(**settings)
+
+
+@pytest.mark.parametrize("stopped", [4, 7])
+def test_a_resumed_fit_shows_each_iteration_once(stopped: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    X, path = planted_answers(200, 8, 2, 0), tmp_path / "fit.checkpoint"
+
+    def stop(iteration: Any) -> None:
+        if iteration.number == stopped and not iteration.replayed:
+            raise KeyboardInterrupt
+
+    def shown(*callbacks: Any) -> list[int]:
+        model = dfact.ICQF(
+            2, max_iter=12, tol=0, checkpoint=path, checkpoint_every=1, callbacks=[dfact.Progress("fit", every=0), *callbacks]
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            model.fit(X)
+        return [int(number) for number in re.findall(r"^fit: (\d+) of 12, objective", capsys.readouterr().err, re.MULTILINE)]
+
+    assert shown(stop) == [*range(1, stopped + 1)]
+    assert shown() == [*range(stopped, 13)], "the last one may have been lost with the process"
+    heard: list[Any] = []
+    shutil.rmtree(path)
+    assert shown(heard.append) == [*range(1, 13)]
+    assert not any(iteration.replayed for iteration in heard)
 
 
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Waits of a driver before it starts, and the message to its workers at the end."""
 
 import asyncio
+import atexit
+import gc
 import logging
 import pickle
 import tempfile
@@ -9,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -16,7 +19,8 @@ from distributed.core import ConnectionPool
 from sklearn.base import clone
 
 import dfact
-from benchmarks.faults.fits import PATIENCE, Processes
+from benchmarks.faults.fits import PATIENCE, Processes, forked_workers
+from dfact.data.lazy_results import client_of_cluster, exit_quickly
 from dfact.data.sources.dask import worker_infos
 from dfact.engine.cluster.certificate_names import ClusterSecurity
 from dfact.engine.cluster.clients import client_at
@@ -69,8 +73,75 @@ def test_copies_of_an_estimator_reach_the_cluster_of_its_client(cluster: LocalCl
     assert isinstance(returned.factors_, np.ndarray)  # the temporary folder was the worker's
     np.testing.assert_array_equal(copied.fit(X).components_, expected)  # connects by the address, and stays connected
     assert client_at(cluster.scheduler_address) is client_at(cluster.scheduler_address)
-    with pytest.raises(ClusterError, match="the Dask client is closed, expected one that is connected"):
+    with pytest.raises(ClusterError, match=r"the Dask client is closed, .*or run in this process: set_params\(executor=None\)"):
         model.fit(X)
+    np.testing.assert_array_equal(model.set_params(executor=None).fit(X).components_, expected)
+
+
+def test_an_executor_may_be_a_cluster(cluster: LocalCluster) -> None:
+    X = planted_answers(4100, 6, 2, 0)
+    expected = dfact.ICQF(2, random_state=0, max_iter=3, executor="inline").fit(X).components_
+    model = dfact.ICQF(2, random_state=0, max_iter=3, executor=cluster)
+    np.testing.assert_array_equal(model.fit(X).components_, expected)
+    assert clone(model).executor is cluster
+    assert pickle.loads(pickle.dumps(model)).executor == deepcopy(model).executor == cluster.scheduler_address
+    with Client(cluster) as client:
+        assert client_of_cluster(cluster) is client, "the active one"
+    assert client_of_cluster(cluster) is client_of_cluster(cluster) is not client
+    assert client_of_cluster(client) is client_of_cluster(None) is client_of_cluster("threads") is None
+
+
+def test_tables_are_imported_on_a_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n" + "1,2\n3,4\n" * 50)
+    imported = [
+        dfact.import_table(tmp_path / "a.csv", tmp_path / f"{i}.zarr", items="*", executor=each)
+        for i, each in enumerate((cluster, "inline"))
+    ]
+    assert imported[0].fingerprint == imported[1].fingerprint
+
+
+@pytest.mark.parametrize("processes", [True, False])
+def test_what_is_left_of_a_closed_cluster_does_not_wait(processes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies have the address where nothing listens any more, none in this process; both errors name the way out."""
+    X, out = planted_answers(4100, 6, 2, 0), r"run (here|in this process): set_params\(executor=None\)"
+    settings = {"n_workers": 1, "threads_per_worker": 1, "processes": processes, "dashboard_address": "127.0.0.1:0"}
+    with forked_workers(), LocalCluster(**settings) as cluster, Client(cluster) as client:
+        model = dfact.PCA(2, executor=client).fit(X)
+        copied, of_cluster = pickle.loads(pickle.dumps(model)), deepcopy(model).set_params(executor=cluster)
+    assert copied.executor == (cluster.scheduler_address if processes else None)
+    monkeypatch.setattr("dfact.engine.cluster.connection.probe_scheduler", lambda *_: pytest.fail("waits for ten seconds"))
+    for each in (model, of_cluster, copied) if processes else (model, of_cluster):
+        with pytest.raises(DfactError, match=out):
+            each.transform(X)
+    for each in (model, of_cluster, copied):
+        assert pickle.loads(pickle.dumps(each)).executor == (copied.executor if each is copied else None)
+        np.testing.assert_array_equal(each.set_params(executor=None).transform(X), dfact.PCA(2, executor="inline").fit(X).transform(X))
+
+
+def _count_frozen_at_exit(path: str) -> None:
+    def write() -> None:
+        Path(path).write_text(str(gc.get_freeze_count()))
+
+    atexit.register(write)  # the first to be registered is the last to run
+
+
+@pytest.mark.parametrize("use", ["fit", "lazy transform"])
+def test_workers_end_without_a_search_for_cycles(use: str, tmp_path: Path) -> None:
+    """It takes seconds on a busy machine, after which Dask kills the worker."""
+    X = planted_answers(4100, 6, 2, 0)
+    settings = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(**settings) as cluster, Client(cluster) as client:
+        client.run(_count_frozen_at_exit, str(tmp_path / "count"))
+        if use == "fit":
+            dfact.PCA(2, executor=client).fit(X)
+        else:
+            dfact.PCA(2, executor="inline").fit(X).transform(da.from_array(X, chunks=(1000, 6))).compute()
+    assert int((tmp_path / "count").read_text()) > 10_000
+
+
+def test_this_process_ends_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atexit.register", lambda *_: pytest.fail("of the user's process"))
+    exit_quickly()
 
 
 def _fit_stored(X: np.ndarray) -> dfact.ICQF:

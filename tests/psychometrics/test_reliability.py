@@ -202,6 +202,22 @@ def test_keys_have_the_effect_of_reversed_answers(seed: int, missing: str) -> No
     assert keyed.kmo == pytest.approx(plain.kmo, abs=1e-12)
 
 
+def test_descriptions_and_reports_say_which_of_them_reverses_items(tmp_path: Path) -> None:
+    table = pd.DataFrame(questionnaire(120, 4, 0, missing=0, scales=1), columns=list("abcd"))
+    table[["b", "d"]] = 6 - table[["b", "d"]]
+    table.to_csv(tmp_path / "a.csv", index=False)
+    (tmp_path / "items.csv").write_text("item,scale,key\na,s,1\nb,s,-1\nc,s,1\nd,s,-1\n")
+    data = dfact.import_table(tmp_path / "a.csv", tmp_path / "a.zarr", items="*", dictionary=tmp_path / "items.csv")
+    described = dfact.describe(data)
+    assert ("reversed", "2 of 4 items, whose key is -1, before all figures below") in described.summary()
+    assert described.items["mean"]["b"] == pytest.approx(6 - table["b"].mean())
+    assert "reversed" not in dict(dfact.describe(table[["a", "c"]]).summary())
+    dfact.write_report(dfact.NMF(1, max_iter=5).fit(data), tmp_path / "r.html", data=data)
+    page = (tmp_path / "r.html").read_text()
+    assert "answers as they were given: items whose key is -1 are reversed by dfact describe, not here" in page
+    assert f"{table['b'].mean():.2f}" in page
+
+
 def test_listwise_takes_the_complete_rows_of_each_scale() -> None:
     X = questionnaire(400, 8, 3, missing=0.05)
     description = dfact.describe(X, scales=halves(8), missing="listwise")

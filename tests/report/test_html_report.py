@@ -40,6 +40,7 @@ from dfact.report.reliability_tables import write_description
 from dfact.report.row_statistics import RowStatistics
 from dfact.selection import compare_groups
 from dfact.selection.running.estimators import fitted_dataset
+from dfact.text import format_bytes
 from tests.conftest import REAL_DATA, planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
@@ -776,6 +777,9 @@ def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     text = (tmp_path / "r.html").read_text()
     assert "I am &lt;i&gt;" in text
     assert dataset.fingerprint in text
+    size = (tmp_path / "r.html").stat().st_size
+    assert f"r.html: {format_bytes(size)}, open it in a browser" in capsys.readouterr().out
+    assert size > 1000
     assert main(command) == 1
     assert main([*command, "--overwrite"]) == 0
     (tmp_path / "items.csv").write_text("name\na\n")

@@ -32,6 +32,15 @@ def test_memberships_are_drawn_for_two_or_three_classes(classes: dfact.GradeOfMe
         dfact.report.plot_memberships(four)
 
 
+@pytest.mark.parametrize("name", ["dfact", "dfact.report", "dfact.selection", "dfact.data.examples"])
+def test_a_public_module_lists_its_public_names_alone(name: str) -> None:
+    """Completion in a notebook offers what ``dir`` lists."""
+    module = import_module(name)
+    import_module(f"{name}.report" if name == "dfact" else name)
+    assert set(dir(module)) - {"__version__"} == set(module.__all__)
+    assert "Any" not in dir(module)
+
+
 def test_no_module_hides_a_public_function() -> None:
     """Importing a module sets its name on the package."""
     for module in pkgutil.walk_packages(dfact.report.__path__, "dfact.report."):

@@ -1,5 +1,6 @@
 """Tables and plots of CP decompositions, and the plot of a solution path."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import dfact
 from dfact.report.presenters.base import items_plot
 from dfact.report.presenters.cp.plots import axis_values, mode_table, modes_plot, path_plot
+from dfact.report.selection import selection_text
 from dfact.selection.result import Selection
 from dfact.selection.tensors.solution_path import select_penalty
 
@@ -28,6 +30,37 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
         mode_labels=[[f"day {k}" for k in (1, 2, 5, 9)]],
     )
     return dfact.ElasticCP(3, lam=1.0, l1_ratio=0.0, random_state=0, max_iter=2000).fit(data)
+
+
+def test_the_text_lists_slices_of_each_mode(model: Any) -> None:
+    """The vectors of the four times have larger entries than those of the wavelengths."""
+    found = dfact.report.text(model, top=4).split("F1: weight ")[1].split("F2: ")[0].splitlines()[1:]
+    rows = [line.rsplit(maxsplit=1) for line in found]
+    vectors = model.loadings_["F1"].to_numpy()
+    for part, names in ((vectors[:30], [f"mode 2: {250 + 5 * j}" for j in range(30)]), (vectors[30:], list(model.loadings_.index[30:]))):
+        largest = np.argsort(-np.abs(part))[:2]
+        assert [[names[j], f"{part[j]:.2f}"] for j in largest] == [[name.strip(), value] for name, value in rows if name.strip() in names]
+    assert len(rows) == 4
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_steps_that_look_the_same_share_a_line_and_the_refit_is_announced(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (20, 15, 10))) + 0.1 * rng.standard_normal((20, 15, 10))
+    lambdas = [1e-9, 1e-8, 1e-7, 1e-6, 1.0, 1e6]
+    selection = select_penalty(dfact.ElasticCP(3, l1_ratio=0.0, random_state=0), Z, lambdas=lambdas, criterion="bic")
+    lines = selection_text(selection).split("\n\n")[0].splitlines()[1:]
+    assert lines[0].split()[:3] == ["1e-09", "to", "1e-06"]
+    assert len(lines) == len(selection.table) - 3
+    [best] = [line for line in lines if "best" in line]
+    lam = selection.best_params["lam"]
+    span = re.match(r"\s*(\S+)(?: to (\S+))?", best)
+    assert span is not None
+    assert float(span[1]) <= lam <= float(span[2] or span[1])
+    assert best.endswith("best (min)")
+    refit = f"lambda 1e-08, share of l1 0; fitted again without the shrinkage of the chosen lambda {lam:g}"
+    assert refit in dfact.report.text(selection.model)
+    assert "fitted again" not in dfact.report.text(dfact.ElasticCP(2, lam=1e-6, random_state=0).fit(Z))
 
 
 def test_modes_with_many_increasing_labels_are_lines() -> None:

@@ -17,7 +17,7 @@ from dfact.data.coerce import as_dataset
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.congruence import congruence, match
 from dfact.models.provenance import Comparison
-from dfact.report.comparison import describe_dif
+from dfact.report.comparison import comparison_text, describe_dif
 from dfact.selection import compare_groups
 from dfact.selection.resampling.resamples import GroupFits, RefittedLoadings, ResampleFits
 from dfact.selection.running.scheduler import run_fits
@@ -245,6 +245,19 @@ def test_three_groups_are_compared_with_the_first_and_kept_with_the_model(tmp_pa
     assert "Congruences, with p values" in page
     assert "Impact: differences of the groups in the factors" in page
     assert not hasattr(model.fit(M, confounders=frame), "comparison_")  # of the earlier fit
+
+
+@pytest.mark.usefixtures("few_resamples")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_commonest_group_is_the_reference_unless_groups_are_named(seed: int) -> None:
+    M, _ = traits(seed, 240)
+    sites = np.random.default_rng(seed).permutation(np.repeat(["x", "y", "z"], [60, 110, 70]))
+    model, settings = dfact.FactorAnalysis(2).fit(M), {"n_resamples": 2, "test": False, "random_state": 0}
+    found: Any = compare_groups(model, M, sites, **settings)
+    assert found.levels == ["y", "x", "z"]
+    assert found.sizes.tolist() == [110, 60, 70]
+    assert "y (110), x (60), z (70)" in comparison_text(found, ["F1", "F2"])
+    assert compare_groups(model, M, sites, groups=["x", "y"], **settings).levels == ["x", "y"]
 
 
 @pytest.mark.usefixtures("few_resamples")

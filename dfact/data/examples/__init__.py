@@ -64,3 +64,7 @@ def ipip_ascado_items_file() -> Path:
     ['item', 'text', 'scale', 'key']
     """
     return Path(str(files(__name__) / "ipip_ascado_items.csv"))
+
+
+def __dir__() -> list[str]:
+    return __all__

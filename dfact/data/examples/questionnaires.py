@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
-from dfact.data.readers.base import require_modules
 
 _SCALES = ("AS", "SC", "AD", "DO")
 
@@ -66,11 +65,7 @@ def write_sites(folder: Path) -> None:
 
 
 def write_spss_files(folder: Path) -> None:
-    """Write the answers as ``thesis.sav``, the scales as ``scales.csv``, and a short questionnaire as ``wellbeing.sav``.
-
-    Raises ParameterError without pyreadstat.
-    """
-    require_modules("an SPSS file", ("pyreadstat",), "tables")
+    """Write the answers as ``thesis.sav``, the scales as ``scales.csv``, and a short questionnaire as ``wellbeing.sav``."""
     _write_thesis(folder / "thesis.sav")
     pd.read_csv(ipip_ascado_items_file())[["item", "scale", "key"]].to_csv(folder / "scales.csv", index=False)
     _write_wellbeing(folder / "wellbeing.sav")

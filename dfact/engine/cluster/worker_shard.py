@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dfact.data.layout import Layout
+from dfact.data.lazy_results import exit_quickly
 from dfact.data.sources.dask import DaskRows
 from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.handshake import verify_versions
@@ -496,6 +497,7 @@ async def open_shard(
 
     environment = verify_versions(driver)
     check_worker(dask_worker)
+    exit_quickly()
     assert reservation is not None, "a driver of this version sends one"
     await install_hand_over(dask_worker, lambda worker: [shard for shard in _shards.values() if shard.worker is worker])
     dask_worker.handlers.setdefault(OPERATION, handle)

@@ -78,7 +78,7 @@ class DifferencesPass(RowsPass):
 class AdjustedDifferences:
     """Differences that the q confounders of a model make, each adjusted for the others by linear regression.
 
-    They are of the order and names of ``ConfounderEncoding.differences``: each level minus the first one of its confounder, the
+    They are of the order and names of ``ConfounderEncoding.differences``: each level minus the commonest one of its confounder, the
     highest value of a continuous confounder minus the lowest.
     """
 

@@ -116,8 +116,8 @@ class ICQF(Growing):
     loadings_, confounder_loadings_ : DataFrame
         Loadings as tables, items × factors and items × confounder columns.
     confounder_effects_, confounder_impact_ : DataFrame
-        Differences that the confounders make, each adjusted for the others: each level of a confounder minus its first one, the highest
-        value of a continuous confounder minus the lowest. The effects (items × differences, in points, of either sign) are
+        Differences that the confounders make, each adjusted for the others: each level of a confounder minus the commonest one, the
+        highest value of a continuous confounder minus the lowest. The effects (items × differences, in points, of either sign) are
         differences on an item at equal factors, the impact (factors × differences) differences of the factors. The data determines the
         pair up to a shift between the two, and the anchor of :func:`dfact.psychometrics.anchor.anchor` fixes it: most items have no
         effect. ``factors_`` and ``confounder_loadings_`` depend on how the penalty splits it.
@@ -336,6 +336,10 @@ class ICQF(Growing):
         columns = () if encoding is None else encoding.columns
         if rows != len(columns) or any(len(c.means) != len(c.columns) for c in (() if encoding is None else encoding.confounders)):
             raise DataError(f"confounder_components_ have {rows} rows, expected those of the encoded columns {list(columns)}")
+        for each in () if encoding is None else encoding.confounders:
+            if len(each.counts) not in (0, len(each.levels)) or not 0 <= each.reference < max(1, len(each.levels)):
+                numbers = f"the reference {each.reference} and the counts {each.counts}"
+                raise DataError(f"confounder {each.name!r} has {numbers}, expected those of its {len(each.levels)} levels")
         found = 0 if self.differences_ is None else len(self.differences_.factors)
         expected = 0 if encoding is None else len(encoding.differences()[0])
         if self.differences_ is not None and found != expected:

@@ -59,7 +59,7 @@ class CPALS(CPModel):
         at least 11 iterations; see :func:`dfact.progress.remaining_change`.
     random_state : int, RandomState or None
         Seed of the start.
-    executor : None, "inline", "threads", "distributed" or distributed.Client
+    executor : None, "inline", "threads", "distributed", distributed.Client or cluster
         Executor of ``transform`` and of the last update of mode 1; the iterations run in this process.
 
     Attributes

@@ -88,8 +88,8 @@ class ICQFPresenter(BoundedNMFPresenter[ICQF]):
             return None
         names, words = difference_names(model), self.words
         about = (
-            "Each level of a confounder minus its first one, and the highest value of a continuous one minus the lowest, adjusted for the "
-            "other confounders. Impact is the difference of the factors; an effect is the difference of the "
+            "Each level of a confounder minus the commonest one, its reference, and the highest value of a continuous one minus the "
+            "lowest, adjusted for the other confounders. Impact is the difference of the factors; an effect is the difference of the "
             f"{words.entries} of one {words.item}, in points, between {words.rows} with equal factors. The anchor separates the two: most "
             f"{words.items} have no effect (least absolute deviations). {anchor_rule()} {ADJUSTED}"
         )

@@ -195,6 +195,8 @@ def errors(presenter: _Presenter) -> Section | None:
     entries = words.entries
     caption = f"{entries.capitalize()} and errors by {words.item}: observed, share missing, mean and standard deviation of the {entries}, "
     caption += "root mean squared error"
+    if any(item.key < 0 for item in presenter.model.codebook_ or ()):
+        caption += f"; {words.entries} as they were given: {words.items} whose key is -1 are reversed by dfact describe, not here"
     blocks.append(make_table(presenter.with_texts(shown), caption, formats={"missing": "{:.1%}", "explained": "{:.1%}"}))
     return Section("errors", f"Errors by {presenter.item}", blocks)
 

@@ -87,8 +87,8 @@ def compare_groups(
     by : str, or labels (n,)
         Name of a confounder of X, or the group of each row. Rows without a group are left out.
     groups : sequence, optional
-        The groups to compare, by default all, sorted. The first one is the reference. Rows of others are left out of the comparison,
-        and stay in the model.
+        The groups to compare, by default all, the commonest first. The first one is the reference. Rows of others are left out of the
+        comparison, and stay in the model.
     n_resamples : int, optional
         Number of draws, from 30 to 100,000: at least 20 for each factor and group that is tested. By default 200, or as many as these.
     test : bool

@@ -47,8 +47,10 @@ class Groups:
         values = frame[by] if named else frame.iloc[:, 0]
         if not isinstance(values.dtype, pd.CategoricalDtype):
             raise ParameterError(f"{str(values.name)!r} is continuous, expected groups; cut it into categories, and pass those as by")
-        existing = Confounder.fit(values).levels
-        wanted = existing if chosen is None else tuple(map(level_name, chosen))
+        fitted = Confounder.fit(values)
+        existing = fitted.levels
+        reference = existing[fitted.reference]
+        wanted = (reference, *existing) if chosen is None else tuple(map(level_name, chosen))
         unknown = [level for level in wanted if level not in existing]
         if unknown:
             raise ParameterError(f"groups hold {unknown[0]!r}, expected some of {str(values.name)!r}: {', '.join(existing)}")

@@ -299,7 +299,7 @@ def _summarize_effects(
     Each refit's differences are anchored by its own loadings. They are those without the penalty's shrinkage, which would leave many
     effects at 0 in nearly every refit.
     """
-    encoding = getattr(model, "confounder_encoding_", None)
+    encoding: Any = getattr(model, "confounder_encoding_", None)
     matrix = np.zeros((0, 0)) if encoding is None else encoding.differences()[1]
     fitted = [refit for refit in refits if refit is not None and refit.differences is not None]
     if not len(matrix) or not fitted:

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ Array = NDArray[np.float64]
 def survey(seed: int, n: int = 300, m: int = 12, missing: float = 0.0) -> tuple[Array, pd.DataFrame]:
     """Return answers from 0 to 4 on two factors, and confounders of three kinds, some values of which are missing."""
     rng = np.random.default_rng(seed)
-    known = pd.DataFrame({"site": rng.choice(["a", "b", "c"], n), "age": rng.uniform(20, 70, n), "sex": rng.choice(["f", "m"], n)})
+    sites = rng.permutation(np.repeat(["a", "b", "c"], [n - 2 * (n * 3 // 10), n * 3 // 10, n * 3 // 10]))
+    sexes = rng.permutation(np.where(np.arange(n) < n * 11 // 20, "f", "m"))  # "a" and "f" are the commonest
+    known = pd.DataFrame({"site": sites, "age": rng.uniform(20, 70, n), "sex": sexes})
     W = rng.beta(1, 2, (n, 2))
     W[:, 0] = np.clip(W[:, 0] + 0.2 * (known["sex"] == "m"), 0, 1)
     Q = np.kron(np.eye(2), np.ones((m // 2, 1))) * rng.uniform(2, 3, (m, 1))
@@ -115,11 +118,33 @@ def test_integer_weights_are_copies() -> None:
     known["age"] = known["age"].fillna(40)  # a missing value would be the mean of the people, not of their copies
     w = np.random.default_rng(2).integers(1, 4, 200)
     rows = np.repeat(np.arange(200), w)
+    assert [*known.iloc[rows][["site", "sex"]].mode().iloc[0]] == ["a", "f"], "the commonest are those of the copies"
     weighted = model_of(X, known, sample_weight=w)
     copied = model_of(X[rows], known.iloc[rows].reset_index(drop=True))
     assert_allclose(weighted.confounder_effects_, copied.confounder_effects_, atol=1e-4)
     assert_allclose(weighted.confounder_impact_, copied.confounder_impact_, atol=1e-4)
     assert_allclose(weighted.differences_.item_sd, copied.differences_.item_sd, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_commonest_level_is_the_reference_and_people_are_counted(seed: int, tmp_path: Path) -> None:
+    """One person of a level that comes first in order would be the reference of all others."""
+    X, known = survey(seed)
+    known.loc[17, "sex"] = "d"
+    counts = known["sex"].value_counts()
+    model = model_of(X, known[["sex"]])
+    names = ["sex=d − sex=f", "sex=m − sex=f"]
+    assert list(model.confounder_effects_) == list(model.confounder_impact_) == names
+    assert model.confounder_encoding_.difference_sizes() == [(1, counts["f"]), (counts["m"], counts["f"])]
+    A = np.column_stack([known["sex"] == "d", known["sex"] == "m", np.ones(len(X))]).astype(float)
+    assert_allclose(model.differences_.factors, regression(A, model.factors_, np.ones(len(X))), atol=1e-9)
+    text = dfact.report.text(model)
+    assert f"sex=d − sex=f (1 and {counts['f']} participants): impact F1" in text
+    assert f"sex=m − sex=f ({counts['m']} and {counts['f']} participants): impact F1" in text
+    dfact.write_report(model, tmp_path / "r.html")
+    assert f"sex=m − sex=f ({counts['m']} and {counts['f']} participants): " in (tmp_path / "r.html").read_text()
+    dfact.save_model(model, tmp_path / "new.model")
+    assert dfact.report.text(dfact.load_model(tmp_path / "new.model")) == text
 
 
 def test_models_without_confounders_have_empty_tables() -> None:

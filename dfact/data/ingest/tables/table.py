@@ -208,7 +208,7 @@ def import_table(
         The only event or instance to read.
     n_readers : int
         Number of tasks side by side; by default one for each core of this machine, at most 16, or each worker of the executor.
-    executor : None, "inline", "threads", concurrent.futures.Executor or distributed.Client
+    executor : None, "inline", "threads", concurrent.futures.Executor, distributed.Client or cluster
         Place where the tasks run, by default threads of this process. Processes on other machines must reach ``source`` and
         ``path`` under the same names.
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from zarr.abc.store import Store
 from zarr.buffer import default_buffer_prototype
 
+from dfact.data.lazy_results import client_of_cluster
 from dfact.errors import ClusterError, ParameterError, StoreError
 from dfact.internals.zarr import sync
 from dfact.settings import processors
@@ -66,6 +67,7 @@ def open_pool(executor: Any, n_readers: int | None, scratch: Store) -> Iterator[
     """Yield a pool for the ``executor`` and ``n_readers`` of :func:`import_table`."""
     if n_readers is not None and not (isinstance(n_readers, int) and n_readers >= 1):
         raise ParameterError(f"n_readers is {n_readers!r}, expected a positive whole number, or None for one task on each core")
+    executor = client_of_cluster(executor) or executor
     sync(scratch.set(_RUNNING, default_buffer_prototype().buffer.from_bytes(b"1")))
     if hasattr(executor, "get_executor"):  # a client of a Dask cluster, without importing Dask
         n_workers = n_readers or sum(executor.nthreads().values())
@@ -78,7 +80,7 @@ def open_pool(executor: Any, n_readers: int | None, scratch: Store) -> Iterator[
         with _Inline() if threads == 1 else ThreadPoolExecutor(threads, "import") as pool:
             yield TaskPool(pool, 1 if threads == 1 else 2 * threads, scratch)
     else:
-        expected = "expected None, 'inline', 'threads', a concurrent.futures.Executor or a Dask client"
+        expected = "expected None, 'inline', 'threads', a concurrent.futures.Executor, a Dask client or cluster"
         raise ParameterError(f"executor is {executor!r}, {expected}")
 
 

@@ -58,7 +58,9 @@ class CPPresenter(Presenter[CPModel]):
             lines.insert(2, ("read", f"{model.n_epochs_:.2f} times the data during the iterations"))
         if hasattr(model, "lam"):
             net = model.elastic_net()
-            lines.insert(1, ("penalty", f"lambda {net.lam:g}, share of l1 {net.l1_ratio:g}"))
+            chosen = _chosen_lambda(model)
+            again = "" if chosen in (None, net.lam) else f"; fitted again without the shrinkage of the chosen lambda {chosen:g}"
+            lines.insert(1, ("penalty", f"lambda {net.lam:g}, share of l1 {net.l1_ratio:g}{again}"))
         if hasattr(model, "stability_"):
             result = model.stability_
             score = f"median factor match score {np.median(result.factor_match_scores):.3f}"
@@ -69,7 +71,22 @@ class CPPresenter(Presenter[CPModel]):
         model = self.model
         names = list(model.get_feature_names_out()[: model.rank_])
         headings = [f"{name}: weight {weight:.4g}" for name, weight in zip(names, model.weights_, strict=False)]
-        return [under_headings(headings, names, largest_items(model, model.loadings_, top, texts))]
+        largest = self._largest(top, texts)
+        own = ~largest["item"].str.startswith("mode ")  # those of mode 2
+        return [under_headings(headings, names, largest.assign(item=largest["item"].mask(own, "mode 2: " + largest["item"])))]
+
+    def _largest(self, n: int, texts: Texts) -> pd.DataFrame:
+        """Return n slices of each component, as many of each mode from the second on: vectors of few slices have the larger entries."""
+        model, loadings = self.model, self.all_loadings
+        count, parts, start = -(-n // len(model.slice_shape_)), [], 0
+        for size in model.slice_shape_:
+            parts.append(largest_items(model, loadings.iloc[start : start + size], count, texts))
+            start += size
+        return pd.concat(parts).sort_values("factor", kind="stable", key=lambda names: names.map(list(loadings).index))
+
+    def top_items(self, n: int) -> tuple[str, pd.DataFrame]:
+        about, _ = super().top_items(n)
+        return about, self._largest(n, None)
 
     def items_plot(self) -> "Figure":
         return modes_plot(self.model)
@@ -103,6 +120,14 @@ class CPPresenter(Presenter[CPModel]):
 
     def item_axis(self, labels: "pd.Index[Any]") -> NDArray[np.float64] | None:
         return axis_values(labels)
+
+
+def _chosen_lambda(model: CPModel) -> float | None:
+    """Return the λ of the solution path that a selection chose; None for other models."""
+    record = getattr(model, "selection_", None)
+    if record is None or record.names[-1] != "lam":
+        return None
+    return float(record.values[record.best][-1])
 
 
 def solutions_section(path: SolutionPath) -> Section:
