@@ -21,7 +21,7 @@ from dfact.linalg.svd import is_wide, singular_pairs, uses_gram
 from dfact.models.fit_task import FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
 from dfact.models.growth.baseline import Baseline
-from dfact.models.growth.estimator import Added, Growing
+from dfact.models.growth.estimator import Added, Axes, Growing
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.pca.expectation import ProbabilisticPCA, maximize_likelihood
 from dfact.models.pca.footprint import fit_footprint, keeps_expectations, variances_footprint
@@ -111,7 +111,9 @@ class PCA(Growing):
     noise_variance_ : float
         σ² of probabilistic PCA with n − 1 degrees of freedom: the mean variance of the min(n, m) − k further components.
     factors_ : array (n, k)
-        Scores T; a Zarr array if the data is stored. NaN for rows without any entry.
+        Scores T; a Zarr array if the data is stored. NaN for rows without any entry. After ``partial_fit`` those of the new rows equal
+        their ``transform``. Those of earlier rows, whose entries an update does not read, are turned to the new axes and means, and lack
+        what the earlier components left out; ``transform`` of these rows gives their scores.
     shrinkage_ : array (k,)
         Estimated ratio of the standard deviation of new rows' scores to that of the fitted rows' scores (Dey & Lee 2019), from 0 to 1;
         see :func:`dfact.models.pca.spectrum.shrinkage`.
@@ -317,6 +319,7 @@ class PCA(Growing):
         return (yield from run(MeasurePass(task.dtype, self._view(task)), self._projection()))
 
     def _grow(self, task: FitTask[PCAProblem]) -> Solver[Added]:
+        points = (self.components_ * self._divisors[:, None]).astype(np.float64) * self.scale_, self.mean_  # ends of the axes, origin
         if isinstance(self.sums_, LatentSums):
             report, current = Reporter(self.callbacks, ROUNDS, LOG_LIKELIHOOD), self._current()
             columns, model, self.sums_ = yield from self.sums_.update(task, self.scale, current, self.tol, report.iteration)
@@ -329,7 +332,13 @@ class PCA(Growing):
             self._set_shrinkage(columns, spectrum)
         sums = yield from run(MeasurePass(task.dtype, self._view(task)), self._projection())
         _warn_empty(int(sums.empty), task.dataset.shape[0])
-        return Added((yield from state_rows("factors")), sums, self.sums_.gain)
+        ends, origin = points
+        axes = Axes(self._on_axes(ends), self._on_axes(origin - self.mean_))
+        return Added((yield from state_rows("factors")), sums, self.sums_.gain, axes=axes)
+
+    def _on_axes(self, differences: Floats) -> Floats:
+        """Return the scores (…, k) of differences from the means (…, m) of the columns."""
+        return np.asarray(differences / self.scale_ @ self.components_.T.astype(np.float64) / self._divisors, np.float64)
 
     def _no_sums(self) -> str:
         m, k = len(self.mean_), len(self.components_)
