@@ -64,7 +64,7 @@ class Axes:
     def of(self, factors: NDArray[Any]) -> NDArray[Any]:
         """Return factors (n, k) on the new axes."""
         moved = np.tile(self.shift, (len(factors), 1))
-        for column, axis in zip(factors.T.astype(np.float64), self.matrix, strict=True):  # the same bits for any number of rows
+        for column, axis in zip(factors.T.astype(np.float64), self.matrix, strict=True):  # a row's rounding does not depend on its chunk
             moved += column[:, None] * axis
         return moved.astype(factors.dtype)
 
