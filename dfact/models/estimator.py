@@ -415,6 +415,11 @@ class Factorization(ScoreInterface, TransformerInterface):
         return array
 
     @property
+    def n_components_(self) -> int:
+        """Number of components of the fit, as scikit-learn calls it."""
+        return self._n_features_out
+
+    @property
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0])
 
