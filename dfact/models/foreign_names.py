@@ -18,7 +18,7 @@ class Foreign:
     """A parameter of scikit-learn's."""
 
     remedy: str
-    """What to do instead, after a semicolon."""
+    """Instruction for other values, which follows a semicolon."""
     same: tuple[Any, ...] | None = None
     """Values that change nothing here; None for all."""
 

@@ -29,7 +29,7 @@ def frame(seed: int = 0, n: int = 60, m: int = 9) -> pd.DataFrame:
 
 
 def said(name: str) -> dict[str, str]:
-    """What the guide says of each name of scikit-learn's class."""
+    """Return what the guide says of each name of scikit-learn's class."""
     _, _, table = GUIDE.read_text().partition(f"| scikit-learn's `{name}` | dfact's |")
     rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table.split("\n\n")[0], re.MULTILINE)
     assert len(rows) == len(dict(rows))

@@ -13,7 +13,7 @@ MODELS = [dfact.PCA(3), dfact.NMF(3), dfact.ICQF(3), dfact.FactorAnalysis(3), df
 
 
 def never(shape: tuple[int, ...], dtype: str = "float64") -> da.Array:
-    """Return an array whose blocks nobody may compute."""
+    """Return an array whose blocks must not be computed."""
 
     def computed() -> Any:
         raise AssertionError("a block was computed")
