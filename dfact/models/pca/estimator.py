@@ -27,6 +27,7 @@ from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.pca.expectation import ProbabilisticPCA, maximize_likelihood
 from dfact.models.pca.footprint import fit_footprint, keeps_expectations, variances_footprint
 from dfact.models.pca.growth import ROUNDS, Current, LatentSums, LeadingSums, ProductSums
+from dfact.models.pca.number import COMPONENTS, check_number
 from dfact.models.pca.passes import (
     ColumnMomentsPass,
     Floats,
@@ -43,13 +44,9 @@ from dfact.models.pca.passes import (
 from dfact.models.pca.spectrum import Columns, Spectrum, Variances, decompose, find_variances, shrinkage
 from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
-from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, TooManyComponentsError, Values, is_count
+from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, TooManyComponentsError, is_count
 from dfact.progress import LOG_LIKELIHOOD, Iteration, Reporter
 
-_COMPONENTS = Values(
-    lambda value: value is None or is_count(value) or (isinstance(value, (float, np.floating)) and 0 < float(value) < 1),
-    "an integer of at least 1, a share of the variance between 0 and 1, or None",
-)
 _ROUNDING = 1e-8  # least noise of a likelihood, relative to the largest variance: without noise there is none outside the components
 
 
@@ -186,7 +183,7 @@ class PCA(Growing):
 
     def __init__(
         self,
-        n_components: Annotated[int | float | None, _COMPONENTS] = 2,
+        n_components: Annotated[int | float | None, COMPONENTS] = 2,
         *,
         scale: Literal["standard", "binomial"] | None = None,
         whiten: Annotated[bool, YES_OR_NO] = False,
@@ -254,26 +251,8 @@ class PCA(Growing):
             raise TooManyComponentsError(k, n, m)
         self._check_genotypes(dataset)
         expects = self._expects(dataset)
-        if not is_count(self.n_components):
-            self._check_share(n, m, expects=expects)
-        elif expects:
-            self._check_components(k, m)
+        check_number(self.n_components, n, m, self.vocabulary.items, expects=expects)
         return self._task(dataset, PCAProblem(expects))
-
-    def _check_components(self, k: int, m: int) -> None:
-        """Refuse as many components as columns if entries are missing: without noise there is no likelihood."""
-        if k >= m:
-            raise ParameterError(f"n_components is {k}, expected fewer than the {m} {self.vocabulary.items} of data with missing entries")
-
-    def _check_share(self, n: int, m: int, *, expects: bool) -> None:
-        """Refuse a number of components that all variances decide where they are not computed."""
-        found = f"n_components is {self.n_components}"
-        if expects:
-            remedy = "as the variances depend on it; choose one by select_number_of_components, or use missing='mean' (--missing mean)"
-            raise ParameterError(f"{found} for data with missing entries, expected an integer, {remedy}")
-        if not uses_gram(m, min(n, m)):
-            remedy = "choose one by select_number_of_components"
-            raise ParameterError(f"{found} for {n} rows of {m} {self.vocabulary.items}, expected an integer; {remedy}")
 
     def _most_components(self, shape: tuple[int, ...]) -> int:
         """Return the number of components, or the most that may be fitted; of a fitted model its own."""
@@ -334,7 +313,7 @@ class PCA(Growing):
         dataset = self._dataset(X, None, reset=False)
         self._check_genotypes(dataset)
         if self._expects(dataset):
-            self._check_components(len(self.components_), len(self.mean_))
+            check_number(len(self.components_), dataset.shape[0], dataset.shape[1], self.vocabulary.items, expects=True)
             if isinstance(self.sums_, ProductSums):
                 self.sums_ = self.sums_.expected(self._current(), self.scale)
             elif isinstance(self.sums_, LeadingSums):
