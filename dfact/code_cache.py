@@ -17,7 +17,16 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TextIO
 
-from dfact.internals.numba import IndexDataCacheFile, NullCache, cache_of, cached_files, set_cache, set_cache_file, shared_cache_folder
+from dfact.internals.numba import (
+    IndexDataCacheFile,
+    NullCache,
+    cache_of,
+    cached_files,
+    enable_cache,
+    set_cache,
+    set_cache_file,
+    shared_cache_folder,
+)
 from dfact.settings import is_watched
 
 COMPILED = "DFACT_COMPILED_KERNELS"
@@ -210,11 +219,14 @@ def _private_folder() -> Path | None:
 
 
 def store_by_signature(compiled: Any, decorators: str) -> Any:
-    """Make a function that Numba compiles with a cache use :class:`_CacheFile`, and return it; ``decorators`` is their module's file.
+    """Make a function that Numba compiles use :class:`_CacheFile`, and return it; ``decorators`` is their module's file.
 
     Code is unpickled, and runs. So where another user could plant it, in a folder of ``NUMBA_CACHE_DIR`` or of ``DFACT_COMPILED_KERNELS``,
-    none is read or stored; a folder of this user takes its place.
+    none is read or stored; a folder of this user takes its place. Where no folder can be written, every process compiles for itself.
     """
+    if not enable_cache(compiled):
+        _warn_no_folder()
+        return compiled
     if (stored := cache_of(compiled)) is None:
         return compiled
     source = Path(inspect.getfile(compiled.py_func))
@@ -235,18 +247,42 @@ def store_by_signature(compiled: Any, decorators: str) -> Any:
 
 
 def _safe_folder(folder: Path, subfolder: str, owner: int) -> Path | None:
-    """Return a folder, with its links resolved, or a private one in its place if others can put files there; None without either."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Return a folder, with its links resolved, or a private one in its place; None without either.
+
+    The private one takes its place if others can put files there, and if it neither exists nor can be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        if (private := _private_subfolder(subfolder, owner)) is None:
+            _warn_no_folder()
+        return private
     folder = folder.resolve()  # links may change later
     if (found := _unsafe_folder(folder, owner)) is None:
         return folder
+    private = _private_subfolder(subfolder, owner)
+    consequence = "every process compiles its kernels again" if private is None else f"compiled kernels are in {private.parent}"
+    _warn_unsafe_folder(found, "NUMBA_CACHE_DIR", f"Until then {consequence}")
+    return private
+
+
+def _private_subfolder(subfolder: str, owner: int) -> Path | None:
+    """Return a subfolder of the private folder; None where it cannot be made, or others can put files there."""
     private = _private_folder()
-    if private is not None and _unsafe_folder(private, owner) is None:
-        _warn_unsafe_folder(found, "NUMBA_CACHE_DIR", f"Until then compiled kernels are in {private}")
+    if private is None or _unsafe_folder(private, owner) is not None:
+        return None
+    with suppress(OSError):  # a home that can only be read
         (private / subfolder).mkdir(mode=0o700, exist_ok=True)
         return private / subfolder
-    _warn_unsafe_folder(found, "NUMBA_CACHE_DIR", "Until then every process compiles its kernels again")
     return None
+
+
+@cache
+def _warn_no_folder() -> None:
+    logger.warning(
+        "no folder for compiled kernels can be written, neither beside the sources nor in the home folder; name a folder of your own in "
+        "NUMBA_CACHE_DIR. Until then every process compiles its kernels again, which takes some seconds"
+    )
 
 
 @cache

@@ -2,7 +2,11 @@
 
 A message states what was found, where (file, column, row), what was expected, and the remedy.
 Each class also derives from the built-in exception that a caller would catch without knowing dfact.
+:func:`warn` warns where dfact was called.
 """
+
+import sys
+import warnings
 
 
 class DfactError(Exception):
@@ -64,3 +68,12 @@ class StoppedError(BaseException):
 
     def __str__(self) -> str:
         return str(self.args[1])
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning at the nearest caller that is not dfact, where it is of use."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "dfact":
+        frame = frame.f_back
+        level += "importlib._bootstrap" not in frame.f_code.co_filename  # such frames are not counted
+    warnings.warn(message, category, stacklevel=level)

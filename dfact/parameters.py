@@ -18,6 +18,18 @@ from dfact.engine.requests import Solver, memo
 from dfact.errors import ParameterError
 
 
+class TooManyComponentsError(ParameterError):
+    """More components than the data has rows or columns."""
+
+    def __init__(self, n_components: int, n_rows: int, n_columns: int) -> None:
+        self.n_components, self.n_rows, self.n_columns = n_components, n_rows, n_columns
+        found = f"n_components={n_components} is larger than the data allows: n_samples={n_rows}, n_features={n_columns}"
+        super().__init__(found)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.n_components, self.n_rows, self.n_columns)
+
+
 def is_count(value: Any) -> bool:
     """Return whether a value is an integer of at least 1."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1

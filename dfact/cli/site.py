@@ -134,7 +134,7 @@ def policy_text(policy: "Policy") -> str:
         ("models", ", ".join(policy.models) or "all that can be fitted across sites"),
         ("tasks", ", ".join(policy.tasks) or "none"),
         ("rows behind each sum", f"at least {policy.min_rows}"),
-        ("rows in a cell of a table of two items", f"at least {policy.min_cell}, or none"),
+        ("rows in a cell of a table of two items, or that connect items", f"at least {policy.min_cell}, or none"),
         ("rows for each component", f"at least {policy.rows_per_component}"),
         ("share of one row in a sum of squares", f"at most {policy.max_share:g}"),
         ("numbers about an item, as a share of its answers", f"at most {policy.max_numbers:g}"),

@@ -10,7 +10,6 @@ were: continuous values beyond the fitted range are clipped to it, unseen levels
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from dfact.data.sources.entrance import as_column
 from dfact.data.sources.frames import as_pandas, require_unique
 from dfact.data.statistics import exact_sums
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.lazy import is_data_frame, pd
 
 Kind = Literal["categorical", "continuous"]
@@ -127,7 +126,7 @@ def apply_ranges(frame: pd.DataFrame, ranges: Mapping[str, PlausibleRange]) -> t
     return masked, {name: limits for name, (_, limits) in applied.items()}
 
 
-def warn_implausible(frame: pd.DataFrame, declared: Collection[str], remedy: str, stacklevel: int) -> None:
+def warn_implausible(frame: pd.DataFrame, declared: Collection[str], remedy: str) -> None:
     """Warn of continuous confounders with values far from the others, except those with a declared range.
 
     A value is far if it is more than ten interquartile ranges beyond the quartiles: on [0, 1], it leaves the others hardly any
@@ -143,7 +142,7 @@ def warn_implausible(frame: pd.DataFrame, declared: Collection[str], remedy: str
         if len(far) and high > low:
             text = f"confounder {name!r} has {len(far)} value(s) from {far.min():g} to {far.max():g} and quartiles of {low:g} and {high:g}"
             expected = f"expected values within {_FAR} interquartile ranges of the quartiles"
-            warnings.warn(f"{text}, {expected}; {remedy.format(name=name)}", UserWarning, stacklevel=stacklevel + 1)
+            warn(f"{text}, {expected}; {remedy.format(name=name)}")
 
 
 @dataclass(frozen=True)

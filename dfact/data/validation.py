@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -13,7 +12,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.sources.entrance import as_numbers
 from dfact.data.statistics import ColumnStatistics, as_float
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.lazy import sp
 
 
@@ -82,7 +81,7 @@ def warn_unobserved_rows(dataset: Dataset) -> None:
             text = f"row {first!r} has no observed entry ({statistics.n_empty_rows} in total): its factors are 0"
         else:  # they are at other sites
             text = f"{statistics.n_empty_rows} rows have no observed entry: their factors are 0"
-        warnings.warn(text, UserWarning, stacklevel=5)
+        warn(text)
 
 
 def warn_unobserved_columns(dataset: Dataset) -> None:
@@ -91,7 +90,7 @@ def warn_unobserved_columns(dataset: Dataset) -> None:
     if empty.size:
         first = str(dataset.column_labels[empty[0]])
         text = f"column {first!r} has no observed entry ({empty.size} in total): its factors are 0"
-        warnings.warn(text, UserWarning, stacklevel=5)
+        warn(text)
 
 
 def require_finite(dataset: Dataset) -> None:

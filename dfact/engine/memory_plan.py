@@ -176,9 +176,16 @@ class Plan:
         if not self.fits:
             raise MemoryPlanError(
                 f"the computation on {'×'.join(map(str, self.shape))} needs at least {format_bytes(self.peak)} in a process, its limit is "
-                f"{format_bytes(self.workers.limit)}{self._origin}; raise memory_limit (--memory-limit), use "
-                "fewer threads (--executor inline), or use fewer columns"
+                f"{format_bytes(self.workers.limit)}{self._origin}; raise memory_limit (--memory-limit), "
+                f"{self._fewer_threads}or use fewer columns"
             )
+
+    @property
+    def _fewer_threads(self) -> str:
+        """Advice to use fewer threads, if there are several; in a cluster they are the workers'."""
+        if self.workers.threads == 1:
+            return ""
+        return "use fewer threads (--executor inline), " if self.workers.kind == "threads" else "start workers with fewer threads each, "
 
     @property
     def _origin(self) -> str:

@@ -5,7 +5,7 @@ for a pass, and gets the total of all sites back. No code, no pass and no broadc
 
     description, contract   the columns and counts of a site's data, and the columns that all sites must have
     policy, site_log    what may leave a site, and what has left
-    carriers            how many rows carry a sum
+    carriers, leverage, connections    how many rows carry a sum, a combination of columns, or a connection of two
     released            the sums that may leave
     ledger, row_sets    what a site remembers over all runs
     gate                the way of sums out of a site

@@ -13,6 +13,7 @@ from dfact.data.dataset import Dataset
 from dfact.engine.block_state import BlockState, StateArrays
 from dfact.engine.driver import FusedPass
 from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.federation.entries import blocks_of_entries
 from dfact.lazy import pd
 
 _FACTORS = "factors"
@@ -140,15 +141,11 @@ def carriers_of_entries(dataset: Dataset) -> Carriers:
     low, high = np.where(seen, low, 0.0), np.where(seen, high, 0.0)
     middle = (low + high) / 2
     counts, sums, squares = np.zeros(m), np.zeros(m), np.zeros(m)
-    step = max(1, _ENTRIES // max(1, m))
-    for start in range(0, dataset.shape[0], step):
-        rows = np.asarray(dataset.source.read(start, min(start + step, dataset.shape[0])), np.float64).reshape(-1, m)
-        if dataset.missing_code is not None:
-            rows[rows == dataset.missing_code] = np.nan
+    for _, rows in blocks_of_entries(dataset):
         counts += np.count_nonzero(~np.isnan(rows), axis=0)
-        rows = np.nan_to_num(rows - middle)
-        sums += rows.sum(axis=0)
-        squares += np.einsum("ij,ij->j", rows, rows)
+        filled = np.nan_to_num(rows - middle)
+        sums += filled.sum(axis=0)
+        squares += np.einsum("ij,ij->j", filled, filled)
     found = []
     for shift in (low - middle, high - middle, np.divide(sums, counts, out=np.zeros(m), where=counts > 0)):
         about = squares - 2 * shift * sums + counts * shift**2
@@ -158,9 +155,6 @@ def carriers_of_entries(dataset: Dataset) -> Carriers:
     absolute, about, largest = (np.concatenate(parts) for parts in zip(*found, strict=True))
     absolute[2 * m :] = np.sqrt(about[2 * m :] * counts)  # about the mean, the share of one row decides alone
     return Carriers(absolute, about, largest)
-
-
-_ENTRIES = 1 << 20  # that are read at once
 
 
 def carriers_of_confounder(values: "pd.Series[float]", low: float, high: float, weights: NDArray[Any] | None) -> Carriers:

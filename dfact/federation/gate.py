@@ -11,12 +11,14 @@ from dfact.data.dataset import Dataset
 from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError
 from dfact.federation.carriers import Carriers
+from dfact.federation.connections import connected_by_few, separates
 from dfact.federation.ledger import Ledger
 from dfact.federation.leverage import Products, products_of
 from dfact.federation.policy import Policy
-from dfact.federation.released import PRODUCTS, arrays_of, flatten
+from dfact.federation.released import CONNECTIONS, PRODUCTS, arrays_of, flatten
 from dfact.federation.row_sets import RowSets, deal_rows
 from dfact.federation.tasks import Task
+from dfact.linalg.parts import PartLabels
 
 
 class Gate:
@@ -38,6 +40,10 @@ class Gate:
     @cached_property
     def _products(self) -> Products:
         return products_of(self._dataset)
+
+    @cached_property
+    def _connected_by_few(self) -> list[str]:
+        return connected_by_few(self._dataset, self._policy.min_cell)
 
     def admit_data(self) -> None:
         """Refuse data whose rows differ from those of an earlier result in a few."""
@@ -69,7 +75,13 @@ class Gate:
             raise FederationError(f"the policy allows {self._policy.max_passes} passes, and {what} would be one more")
         rows = sum(each.stop - each.start for each in slices)
         self._policy.check_sums(sums, rows, what, broadcast)
-        if any(part.checkpoint_name in PRODUCTS for part, _ in flatten(sums, broadcast)):
+        names = {part.checkpoint_name for part, _ in flatten(sums, broadcast)}
+        if names & CONNECTIONS:
+            self._policy.check_connections(self._connected_by_few, what)
+            for part, _ in flatten(sums, broadcast):
+                if isinstance(part, PartLabels) and separates(part.labels.astype(np.int64), self._dataset):
+                    raise FederationError(f"{what} would tell which columns are connected without the entries that a fold holds out")
+        if names & PRODUCTS:
             self._policy.check_products(self._products, f"the products of columns in {what}")
         details: dict[str, Any] = {}
         if carriers is not None and carriers.squares.size:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.federation.entries import blocks_of_entries
 from dfact.lazy import pd
 
-_ENTRIES = 1 << 20  # that are read at once
 _ROUNDING = 1e-13  # of the largest eigenvalue: combinations with smaller ones are 0 for all rows up to rounding
 
 
@@ -34,18 +34,16 @@ def products_of(dataset: Dataset) -> Products:
     m = int(np.prod(dataset.shape[1:]))
     confounders, missing = _confounder_columns(dataset), dataset.statistics.observed.reshape(-1) < dataset.shape[0]
     low, high = (np.asarray(limits, np.float64).reshape(-1) for limits in (dataset.statistics.minimum, dataset.statistics.maximum))
-    finite = np.isfinite(low) & np.isfinite(high)
-    middle, spread = (np.where(finite, values, 0.0) for values in ((low + high) / 2, (high - low) / 2))
-    step, is_two_valued = max(1, _ENTRIES // (m + 1)), spread > 0
+    finite = np.isfinite(low) & np.isfinite(high)  # not those of a column without entries
+    low, high = (np.where(finite, limits, 0.0) for limits in (low, high))
+    middle, spread = (low + high) / 2, (high - low) / 2
+    is_two_valued = spread > 0
 
     def blocks() -> Iterator[NDArray[np.float64]]:
-        for start in range(0, dataset.shape[0], step):
-            rows = np.asarray(dataset.source.read(start, min(start + step, dataset.shape[0])), np.float64).reshape(-1, m)
-            if dataset.missing_code is not None:
-                rows[rows == dataset.missing_code] = np.nan
-            rows = (rows - middle) / np.where(spread > 0, spread, 1.0)
+        for where, entries in blocks_of_entries(dataset):
+            rows = (entries - middle) / np.where(spread > 0, spread, 1.0)
             is_two_valued[(np.abs(rows) < 1).any(axis=0)] = False
-            yield np.hstack([confounders[start : start + len(rows)], np.nan_to_num(rows), np.isnan(rows[:, missing])])
+            yield np.hstack([confounders[where], np.nan_to_num(rows), np.isnan(rows[:, missing])])
 
     gram = np.asarray(sum(block.T @ block for block in blocks()))
     items, n = slice(confounders.shape[1], confounders.shape[1] + m), dataset.shape[0]

@@ -1,7 +1,7 @@
 """The policy of a site: what may leave it, and for whom."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import combinations
 from os import PathLike
@@ -62,8 +62,8 @@ class Policy:
     min_cell : int
         Number of rows behind each cell of a table of two items, of two confounders, or of an item's lowest and highest answers, at
         least, except empty cells. A missing answer counts as a level: the sums over all rows less those over the rows with an answer
-        are sums over the rows without. Also the effective number of rows by their answers to an item above its lowest answer, and
-        below its highest one.
+        are sums over the rows without. Also the number of rows with answers to both of two items that connect further ones. Also the
+        effective number of rows by their answers to an item above its lowest answer, and below its highest one.
     rows_per_component : int
         Number of rows for each component of a model, at least: the sums of a component that few rows have are sums over these rows.
     max_share : float
@@ -220,6 +220,12 @@ class Policy:
             few = int(((products.cells > 0) & (products.cells < self.min_cell)).any(axis=0).sum())
             told = f"two items with two values have a cell of fewer rows than min_cell={self.min_cell} of the policy, in {what}"
             raise WithheldError(told, f"{few} pairs of items have; leave out rare items, or lower min_cell if such numbers may leave")
+
+    def check_connections(self, few: Sequence[str], what: str) -> None:
+        """Refuse to tell which columns are connected if fewer rows than those of a cell connect these ``few`` with others."""
+        if few:
+            told = f"fewer rows than min_cell={self.min_cell} of the policy connect columns, and more than none, in {what}"
+            raise WithheldError(told, f"{few[0]!r} and others ({len(few)} such columns); leave out these rows, or the columns")
 
     def check_leverage(self, largest: float, what: str) -> None:
         """Refuse products of columns if a combination of these is 0 for all rows but a few."""

@@ -31,6 +31,7 @@ SUMS: Mapping[str, str] = {
     "bounded_nmf": "products of row factors with one another and with the answers, summed over rows",
     "bounded_nmf_differences": "products of confounders with one another, with factors and with residuals, summed over rows",
     "bounded_nmf_rows": "sums of squares of residuals; moments of answers and of row factors",
+    "column_parts": "which columns are connected by rows with entries in both",
     "counted_tables": "numbers of rows for each pair of answers to two items",
     "cp": "products of row factors with one another and with the data, summed over rows",
     "cp_growth": "products of row factors with one another and with the data, summed over rows; moments of row factors",
@@ -83,6 +84,8 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
 
 PRODUCTS = frozenset({"cp_unfolding_grams", "moments", "pca_pairs", "svd_gram", "weighted_moments"})
 """Sums with the products of all pairs of columns, which are those of every combination of columns."""
+CONNECTIONS = frozenset({"column_parts"})
+"""Sums that tell which columns rows connect, without the numbers of these rows."""
 
 
 def check_counts(sums: PartialSums, rows: int) -> None:

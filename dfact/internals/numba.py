@@ -16,6 +16,7 @@ __all__ = [
     "cache_of",
     "cached_files",
     "compiler_target",
+    "enable_cache",
     "host_features",
     "set_cache",
     "set_cache_file",
@@ -28,12 +29,26 @@ require(
     *(f"numba.core.caching:FunctionCache.{name}" for name in ("load_overload", "_load_overload", "_guard_against_spurious_io_errors")),
 )
 require("numba", "numba.core.runtime:rtsys.initialize")
+require("numba", "numba.core.dispatcher:Dispatcher.enable_caching")
 require(
     "numba", "numba.core.config:CPU_NAME", "numba.core.config:CPU_FEATURES", "numba.core.config:DISABLE_JIT", "numba.core.config:CACHE_DIR"
 )
 require_attributes(
     "numba", IndexDataCacheFile("", "", ()), "_index_name", "_index_path", "_data_name_pattern", "_source_stamp", "_cache_path"
 )
+
+
+def enable_cache(compiled: Any) -> bool:
+    """Give a compiled function Numba's cache on disk. Return False if Numba finds no folder for it that can be written."""
+    if numba.config.DISABLE_JIT:
+        return True
+    try:
+        compiled.enable_caching()
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        return False
+    return True
 
 
 def cache_of(compiled: Any) -> Any:

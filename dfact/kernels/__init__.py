@@ -12,6 +12,7 @@ Shape letters used in all kernels:
     expectile, expectile_dense      rows of expectile regression: any, and those with few missing entries
     cp, samples, adamax             tensors: column updates, samples of slices, and their steps
     assignment                      assignment of points to centres
+    parts                           connected parts of the columns
     entries                         missing codes, column statistics, filling
     polychoric                      tables of pairs of items by counting bits, and the correlation of each
     oblimin                         oblimin rotations of loadings, by gradient projection

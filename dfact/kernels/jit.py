@@ -27,7 +27,7 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "cont
 
 def kernel(function: F) -> F:
     """Compile a serial kernel that releases the GIL. Threads come from the executor."""
-    return cast(F, store_by_signature(numba.njit(cache=True, **_OPTIONS)(function), __file__))
+    return cast(F, store_by_signature(numba.njit(**_OPTIONS)(function), __file__))
 
 
 def subroutine(function: F) -> F:

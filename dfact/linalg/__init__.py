@@ -4,6 +4,7 @@ Imports the engine and everything below it. Here are algorithms that several fam
 session and never see more than one block of rows.
 
     svd               leading singular vectors, and starts made of them
+    parts             connected parts of the columns of data with missing entries
     wide_svd          the same for so many columns that their vectors are computed by tiles
     row_points        the rows, or their coordinates, as points
     kmeans            K-means, and the rows nearest to its centres

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run
 from dfact.kernels.entries import filled
 from dfact.lazy import sp
+from dfact.linalg.parts import Parts
 from dfact.linalg.wide_svd import leading_vectors
 
 _GRAM_COLUMNS = 512  # up to this number of columns, M'M costs no more than the passes of the block iteration
@@ -75,7 +76,7 @@ class SingularPairs:
     vectors: NDArray[np.float64]
     """V (m, k); the largest entry of each is positive."""
     values: NDArray[np.float64]
-    """σ (k,), decreasing."""
+    """σ (k,), decreasing; or those of the part of each column (m, k)."""
     n_passes: int
     converged: bool
     """Whether every pair met the tolerance."""
@@ -93,9 +94,10 @@ def right_singular(
     view: View = zero_filled,
     tolerance: float = 1e-3,
     sample: tuple[int, ...] | None = None,
+    parts: Parts | None = None,
 ) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return the vectors V (m, k) and values σ (k) of :func:`singular_pairs`, whether or not they have converged."""
-    pairs = yield from singular_pairs(n_columns, k, dtype, view=view, tolerance=tolerance, sample=sample)
+    """Return the vectors V (m, k) and values σ of :func:`singular_pairs`, whether or not they have converged."""
+    pairs = yield from singular_pairs(n_columns, k, dtype, view=view, tolerance=tolerance, sample=sample, parts=parts)
     return pairs.vectors, pairs.values
 
 
@@ -111,6 +113,7 @@ def singular_pairs(
     below: NDArray[np.float64] | None = None,
     further: int = 0,
     sample: tuple[int, ...] | None = None,
+    parts: Parts | None = None,
 ) -> Solver[SingularPairs]:
     """Compute the k leading right singular vectors V (m, k) and values σ (k) of the viewed matrix M.
 
@@ -123,7 +126,12 @@ def singular_pairs(
     The block Krylov iteration, and no other way, also takes the rows ``below`` (r, m) as a part of M that the driver holds, and returns
     up to 10 ``further`` pairs, whether or not they have converged.
     M has the rows of a ``sample`` of the partitions, by default all; with so many columns that the iteration restarts, always all.
+
+    Of several ``parts`` of the columns, each has pairs of its own: in its rows, V has its singular vectors, and σ (m, k) its values.
+    Both are 0 beyond the number of its columns.
     """
+    if parts is not None and not parts.connected and not is_wide(n_columns, k):
+        return (yield from _pairs_of_parts(parts, k, dtype, view, tolerance, max_passes, on_pass, sample))
     if uses_gram(n_columns, k):
         sums = yield from run(GramPass(dtype, view), None, sample=sample)
         on_pass(1)
@@ -190,30 +198,108 @@ def _block_krylov(
 
     Also the number of passes, and whether the k leading pairs have converged. Passes end when the basis would exceed 2²⁶ entries.
     """
-    block = qr(np.random.default_rng(0).standard_normal((m, k + OVERSAMPLING)), mode="economic")[0]
-    basis, products = np.empty((m, 0)), np.empty((m, 0))
-    converged, limit = False, min(max_passes, m // block.shape[1], _BASIS_ENTRIES // block.size)
-    for number in range(1, limit + 1):
-        basis = np.hstack([basis, block])
-        sums = yield from run(product, block.astype(product.dtype), sample=sample)
-        products = np.hstack([products, sums.gram if below is None else sums.gram + below.T @ (below @ block)])
-        projected = basis.T @ products
-        values, vectors = eigh((projected + projected.T) / 2)
-        values, vectors = np.maximum(values[::-1][: k + further], 0), vectors[:, ::-1][:, : k + further]
-        residuals = np.linalg.norm(products @ vectors - basis @ (vectors * values), axis=0)[:k]
-        converged = bool((residuals <= tolerance * np.sqrt(values[0] * np.maximum(values[:k], tolerance**2 * values[0]))).all())
+    krylov = _Krylov(m, k, further, tolerance)
+    for number in range(1, min(max_passes, krylov.limit) + 1):
+        sums = yield from run(product, krylov.block.astype(product.dtype), sample=sample)
+        krylov.add(sums.gram if below is None else sums.gram + below.T @ (below @ krylov.block))
         on_pass(number)
-        if converged:
+        if krylov.converged:
             break
-        block = products[:, -block.shape[1] :]
+    return krylov.vectors, krylov.values, number, krylov.converged
+
+
+class _Krylov:
+    """A block Krylov basis for the k + further leading eigenvectors of a matrix MᵀM (m, m)."""
+
+    def __init__(self, m: int, k: int, further: int, tolerance: float) -> None:
+        self._k, self._wanted, self._tolerance = k, k + further, tolerance
+        self.block = qr(np.random.default_rng(0).standard_normal((m, k + OVERSAMPLING)), mode="economic")[0]
+        """The block (m, l) that is multiplied next."""
+        self.limit = min(m // self.block.shape[1], _BASIS_ENTRIES // self.block.size)
+        """Largest number of blocks."""
+        self._basis, self._products = np.empty((m, 0)), np.empty((m, 0))
+        self.converged = False
+
+    def add(self, image: NDArray[np.float64]) -> None:
+        """Add the block, of which ``image`` (m, l) is the product with MᵀM, and choose the next one."""
+        self._basis, self._products = np.hstack([self._basis, self.block]), np.hstack([self._products, image])
+        projected = self._basis.T @ self._products
+        values, vectors = eigh((projected + projected.T) / 2)
+        self.values, vectors = np.maximum(values[::-1][: self._wanted], 0), vectors[:, ::-1][:, : self._wanted]
+        self.vectors = np.asarray(self._basis @ vectors, np.float64)
+        residuals = np.linalg.norm(self._products @ vectors - self._basis @ (vectors * self.values), axis=0)[: self._k]
+        least = self._tolerance**2 * self.values[0]
+        limits = self._tolerance * np.sqrt(self.values[0] * np.maximum(self.values[: self._k], least))
+        self.converged = bool((residuals <= limits).all())
+        block: NDArray[Any] = self._products[:, -self.block.shape[1] :]
         for _ in range(2):  # twice, as the first leaves rounding errors relative to the part that it removed
-            block = qr(block - basis @ (basis.T @ block), mode="economic")[0]
-    return basis @ vectors, values, number, converged
+            block = qr(block - self._basis @ (self._basis.T @ block), mode="economic")[0]
+        self.block = np.asarray(block, np.float64)
+
+    @property
+    def ends(self) -> bool:
+        """Whether the pairs have converged, or the basis cannot grow."""
+        return self.converged or self._basis.shape[1] >= self.limit * self.block.shape[1]
+
+
+def _pairs_of_parts(
+    parts: Parts,
+    k: int,
+    dtype: np.dtype[Any],
+    view: View,
+    tolerance: float,
+    max_passes: int,
+    on_pass: Callable[[int], None],
+    sample: tuple[int, ...] | None,
+) -> Solver[SingularPairs]:
+    """Return the pairs of each part, all from the same passes."""
+    m, width, number = len(parts.labels), k + OVERSAMPLING, 1
+    if uses_gram(m, k):
+        gram = (yield from run(GramPass(dtype, view), None, sample=sample)).gram
+        on_pass(1)
+        found = [gram_pairs(gram[np.ix_(columns, columns)], min(k, len(columns))) for columns in parts.columns]
+        return _joined(parts, found, k, 1)
+    bases = {i: _Krylov(len(columns), k, 0, tolerance) for i, columns in enumerate(parts.columns) if len(columns) > width}
+    # The products of a small part with the identity are its Gram matrix.
+    block = np.zeros((m, width))
+    for columns in parts.columns:
+        block[columns, np.arange(len(columns)) % width] = 1.0
+    product, growing = SketchPass(dtype, view), dict(bases)
+    while True:
+        for i, basis in growing.items():
+            block[parts.columns[i]] = basis.block
+        image = (yield from run(product, block.astype(dtype), sample=sample)).gram
+        on_pass(number)
+        if number == 1:
+            grams = {i: image[columns, : len(columns)] for i, columns in enumerate(parts.columns) if i not in bases}
+        for i, basis in growing.items():
+            basis.add(image[parts.columns[i]])
+        growing = {i: basis for i, basis in growing.items() if not basis.ends}
+        if not growing or number == max_passes or (number + 1) * block.size > _BASIS_ENTRIES:
+            break
+        block[:] = 0
+        number += 1
+    found = [
+        _oriented(bases[i].vectors, bases[i].values, number, bases[i].converged)
+        if i in bases
+        else gram_pairs((grams[i] + grams[i].T) / 2, min(k, len(columns)))
+        for i, columns in enumerate(parts.columns)
+    ]
+    return _joined(parts, found, k, number)
+
+
+def _joined(parts: Parts, found: Sequence[SingularPairs], k: int, n_passes: int) -> SingularPairs:
+    """Return the pairs of the parts as vectors and values of all columns (m, k)."""
+    V, values = np.zeros((len(parts.labels), k)), np.zeros((len(parts.labels), k))
+    for columns, pairs in zip(parts.columns, found, strict=True):
+        rank = pairs.vectors.shape[1]
+        V[columns, :rank], values[columns, :rank] = pairs.vectors, pairs.values
+    return SingularPairs(V, values, n_passes, all(pairs.converged for pairs in found))
 
 
 @dataclass
 class SignNorms(PartialSums, name="svd_signs"):
-    """Squared norms of the positive and the negative parts of columns (k,)."""
+    """Squared norms of the positive and the negative parts of columns (k,), or of those in the rows of each part (p, k)."""
 
     positive: NDArray[Any]
     negative: NDArray[Any]
@@ -225,12 +311,37 @@ class SignNormsPass(Pass[BlockState, NDArray[Any], SignNorms]):
 
     dtype: np.dtype[Any]
     view: View = zero_filled
+    parts: Parts | None = None
+    """The parts of the columns, if there are several: a row belongs to that of its entries other than 0."""
 
     def step(self, block: Block, state: BlockState, broadcast: NDArray[Any]) -> tuple[BlockState, SignNorms]:
-        U = block.work.matmul(self.view(block), broadcast, "product")
+        M = self.view(block)
+        U = block.work.matmul(M, broadcast, "product")
         part = block.work.array("part", U.shape, U.dtype)
-        positive, negative = (np.square(sign(U, 0, out=part), out=part).sum(axis=0) for sign in (np.maximum, np.minimum))
-        return state, SignNorms(positive, negative)
+        signed = (np.square(sign(U, 0, out=part), out=part) for sign in (np.maximum, np.minimum))
+        if self.parts is None:
+            return state, SignNorms(*(squares.sum(axis=0) for squares in signed))
+        of_rows = self.parts.numbers[_largest_entries(M)]
+        return state, SignNorms(*(_sums_by_part(squares, of_rows, len(self.parts.columns)) for squares in signed))
+
+
+def _largest_entries(M: Matrix) -> NDArray[np.intp]:
+    """Return the column of an entry of each row that is not 0, or any column of a row without such an entry."""
+    if not isinstance(M, np.ndarray):
+        return np.asarray(abs(M).argmax(axis=1)).ravel()
+    return np.asarray(np.abs(M).argmax(axis=1))
+
+
+def _sums_by_part(rows: NDArray[Any], of_rows: NDArray[np.int64], n_parts: int) -> NDArray[np.float64]:
+    """Return the sums (p, k) of the rows (n, k) of each part."""
+    return np.stack([np.bincount(of_rows, column, n_parts) for column in rows.T], axis=1)
+
+
+def _norms(V: NDArray[np.float64], parts: Parts | None) -> NDArray[np.float64]:
+    """Return the norms of the columns of V (m, k), or of their entries in each part (p, k)."""
+    if parts is None:
+        return np.asarray(np.linalg.norm(V, axis=0))
+    return np.sqrt(_sums_by_part(V**2, parts.numbers, len(parts.columns)))
 
 
 def nndsvd(
@@ -241,21 +352,27 @@ def nndsvd(
     view: View = zero_filled,
     tolerance: float = 1e-3,
     sample: tuple[int, ...] | None = None,
+    parts: Parts | None = None,
 ) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Compute the NNDSVD start of the viewed data, or of a sample of its partitions, from singular vectors of this tolerance.
 
-    The start is that of Boutsidis & Gallopoulos (2008). Returns the loadings (k, m) and P (m, k), which gives the rows' factors
-    max(M P, 0). Each singular pair gets the sign whose parts of u and v have the larger product of norms.
+    The start is that of Boutsidis & Gallopoulos (2008), for each of several ``parts`` of the columns. Returns the loadings (k, m) and
+    P (m, k), which gives the rows' factors max(M P, 0). Each singular pair gets the sign whose parts of u and v have the larger
+    product of norms.
     """
-    sample = None if is_wide(n_columns, k) else sample
-    V, sigma = yield from right_singular(n_columns, k, dtype, view=view, tolerance=tolerance, sample=sample)
+    wide = is_wide(n_columns, k)
+    sample = None if wide else sample
+    V, sigma = yield from right_singular(n_columns, k, dtype, view=view, tolerance=tolerance, sample=sample, parts=parts)
+    apart = None if parts is None or parts.connected or wide else parts
     safe = np.where(sigma > 0, sigma, 1.0)
-    norms = yield from run(SignNormsPass(dtype, view), (V / safe).astype(dtype), sample=sample)
+    norms = yield from run(SignNormsPass(dtype, view, apart), (V / safe).astype(dtype), sample=sample)
     u = np.sqrt(np.stack([norms.positive, norms.negative]))  # (2, k)
-    v = np.stack([np.linalg.norm(np.maximum(sign * V, 0), axis=0) for sign in (1, -1)])
+    v = np.stack([_norms(np.maximum(sign * V, 0), apart) for sign in (1, -1)])
     choice = (u * v).argmax(axis=0)
     sign = np.where(choice == 0, 1.0, -1.0)
     u, v = (np.take_along_axis(norms, choice[None], axis=0)[0] for norms in (u, v))
+    if apart is not None:
+        sign, u, v = (of_parts[apart.numbers] for of_parts in (sign, u, v))
     scale = np.sqrt(sigma * u * v)
     loadings = np.maximum(sign * V, 0) * (scale / np.where(v > 0, v, 1.0))
     projection = V * (sign * scale / (np.where(u > 0, u, 1.0) * safe))

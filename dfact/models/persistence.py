@@ -159,7 +159,7 @@ def annotate_model(path: str | PathLike[str], model: Factorization, *names: str)
             _, document = _open(location)
             _require_fit(model, location, document)
             before = _array_names(document)
-            group = zarr.open_group(open_store(place), mode="r+", use_consolidated=False)
+            group = zarr.open_group(open_store(place), mode="r+", zarr_format=3, use_consolidated=False)
             if isinstance(place, Path):
                 _remove_arrays(group, set(group.array_keys()) - before)  # those of an interrupted process
             for name in names:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.errors import warn
 from dfact.lazy import pd, special
 from dfact.models.estimator import add_saved_types
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
@@ -185,7 +185,7 @@ class Stability:
         if values.get("confounder_mean") is None or "impact_mean" in values:
             return values
         message = "the intervals of the confounders' effects are left out, as an earlier version of dfact computed them without an anchor"
-        warnings.warn(f"{message}; compute the stability again", UserWarning, stacklevel=2)
+        warn(f"{message}; compute the stability again")
         return {name: value for name, value in values.items() if not name.startswith("confounder_")}
 
     @property

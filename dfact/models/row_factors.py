@@ -29,7 +29,7 @@ class StoredRows(zarr.Array[Any]):
 
 def open_rows(location: Location) -> StoredRows:
     """Open row factors that are stored, read-only."""
-    return StoredRows(zarr.open_array(open_store(current_version(location), read_only=True), mode="r").async_array)
+    return StoredRows(zarr.open_array(open_store(current_version(location), read_only=True), mode="r", zarr_format=3).async_array)
 
 
 def gather_rows(
@@ -57,7 +57,7 @@ def gather_rows(
         return open_rows(parse_location(out))
     folder = TemporaryFolder("factors")
     path = folder.path / "factors.zarr"
-    written = zarr.create_array(path, config=WRITE_EMPTY_CHUNKS, **settings)
+    written = zarr.create_array(path, zarr_format=3, config=WRITE_EMPTY_CHUNKS, **settings)
     try:
         _write_rows(parts, written)
     except BaseException:

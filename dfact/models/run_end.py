@@ -2,14 +2,14 @@
 
 import logging
 import sys
-import warnings
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from dfact.errors import ConvergenceWarning
+from dfact.errors import ConvergenceWarning, warn
 from dfact.monitoring.logs import event_fields
 
+_HISTORIES = ("objective_history_", "log_likelihood_history_")
 _log = logging.getLogger(__name__)
 
 
@@ -39,16 +39,10 @@ def warn_unconverged(model: Any) -> None:
     limit, n_iter = getattr(model, "max_iter", None), getattr(model, "n_iter_", None)
     steps = "" if n_iter is None else f" in {n_iter} iterations"
     remedy = "start from other values (random_state)" if limit is None or n_iter is None or n_iter < limit else "increase max_iter or tol"
-    message = f"{type(model).__name__} did not converge{steps}; {remedy}, and compare objective_history_"
-    warnings.warn(message, warning_class(), stacklevel=_level_outside())
-
-
-def _level_outside() -> int:
-    """Return the level of the nearest caller that is not dfact, where a warning is of use."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("dfact."):
-        level, frame = level + 1, frame.f_back
-    return level
+    histories = [name for name in _HISTORIES if hasattr(model, name)]
+    compare = f", and compare {histories[0]}" if histories else ""
+    message = f"{type(model).__name__} did not converge{steps}; {remedy}{compare}"
+    warn(message, warning_class())
 
 
 def warning_class() -> type[ConvergenceWarning]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.genotypes import Genotypes
 from dfact.data.sources.selected import SelectedColumns
 from dfact.data.statistics import ColumnStatistics
-from dfact.errors import DataError
+from dfact.errors import DataError, warn
 from dfact.lazy import pd
 from dfact.models.fitted_schema import Shape
 
@@ -139,7 +138,7 @@ def view_by_variants(dataset: Dataset, match: Match, fitted: Sequence[str], freq
         SNPs are left out, swapped or on the other strand; or have other frequencies than the fitted data.
     """
     if match.text:
-        warnings.warn(match.text, UserWarning, stacklevel=6)
+        warn(match.text)
     m, statistics = len(fitted), dataset.statistics
     variants = Variants.of(dataset.genotypes.variants)
     if variants is not None and variants.frequency is not None and frequency is not None:
@@ -307,7 +306,7 @@ def _compare_frequencies(
         named = ", ".join(f"{fitted[ours[i]]!r} {theirs[i]:.2f} and {known[i]:.2f}" for i in far[:_NAMED])
         text = f"frequencies of {far.size} of {len(ours)} SNPs disagree in X and in the fitted data: {named}"
         text += ", …" if far.size > _NAMED else ""
-        warnings.warn(f"{text}; check their alleles and strands, or leave them out", UserWarning, stacklevel=7)
+        warn(f"{text}; check their alleles and strands, or leave them out")
 
 
 UNKNOWN = ("", "-")

@@ -111,8 +111,11 @@ class AlphaPass(Pass[BlockState, Sequence[AlphaParts], AlphaSums]):
 
 
 def jackknife_interval(alpha: float, se: float, n: float, level: float = 0.95) -> tuple[float, float]:
-    """Return both ends of alpha ± t·se, for the t distribution with n − 1 degrees of freedom; NaN without a standard error."""
+    """Return both ends of alpha ± t·se, for the t distribution with n − 1 degrees of freedom, the upper one at most 1, the highest alpha.
+
+    They are NaN without a standard error.
+    """
     if not n > 1 or not np.isfinite(se):
         return np.nan, np.nan
     half = float(stdtrit(n - 1, (1 + level) / 2)) * se
-    return alpha - half, alpha + half
+    return alpha - half, min(alpha + half, 1.0)

@@ -1,6 +1,5 @@
 """The sums from which a questionnaire is described, collected on one read of the answers."""
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, BlockView
 from dfact.engine.requests import Solver, run
 from dfact.engine.session import Executor
-from dfact.errors import DataError
+from dfact.errors import DataError, warn
 from dfact.psychometrics.alpha_jackknife import AlphaParts, AlphaPass
 from dfact.psychometrics.correlation import Moments, MomentsPass
 from dfact.psychometrics.item_sums import ItemRange, ItemSums, ItemSumsPass
@@ -234,7 +233,7 @@ def _filled(dataset: Dataset, group: _Group, found: Tabulated | None) -> Array:
     if limit.size:
         pairs = ", ".join(" and ".join(repr(names[j]) for j in pair) for pair in limit[:3])
         message = f"the polychoric correlation is at its limit for {len(limit)} pairs of items ({pairs}), expected less than 0.9999"
-        warnings.warn(f"{message}; leave out items that repeat others", UserWarning, stacklevel=4)
+        warn(f"{message}; leave out items that repeat others")
     positions = np.flatnonzero(np.isin(group.columns, group.varying))
     R[np.ix_(positions, positions)] = found.correlations.R
     return R

@@ -1,6 +1,5 @@
 """Descriptions of questionnaires: distributions of the items, reliability of the scales, adequacy for a factor analysis."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -19,7 +18,7 @@ from dfact.data.validation import require_finite
 from dfact.engine.executors import data_client
 from dfact.engine.memory_plan import Plan
 from dfact.engine.threads import single_threaded
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.parameters import COUNT
 from dfact.progress import Iteration, Reporter
 from dfact.psychometrics.answer_sums import AnswerSums, SumsTask, SurveyFigures
@@ -31,6 +30,7 @@ from dfact.text import align_columns, html_view, table_text
 Array = NDArray[np.float64]
 INTERVALS = {"jackknife": "jackknife", "feldt": "Feldt", "replicates": "replicate weights"}
 """Intervals of alpha, with their names in a sentence."""
+_NARROW = 0.2  # of the range of all answers: the largest range of an item that must have another scale than others
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +256,29 @@ def _answers(data: Any, weights: Any, executor: Any) -> Dataset:
     if len(dataset.shape) != 2:
         raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
     require_finite(dataset)
+    if not isinstance(data, (str, PathLike, Dataset)):
+        dataset = _with_own_ranges(dataset)
     return dataset if weights is None else dataset.with_weights(weights)
+
+
+def _with_own_ranges(dataset: Dataset) -> Dataset:
+    """Return the dataset with each item's own range, and warn, if the items of an array have ranges that one range would not fit."""
+    statistics = dataset.statistics
+    answered = np.flatnonzero(statistics.observed > 0)
+    low, high = statistics.minimum[answered], statistics.maximum[answered]
+    spans = high - low
+    varying = np.where(spans > 0, spans, np.inf)
+    if not answered.size or varying.min() > _NARROW * (high.max() - low.min()):
+        return dataset
+    narrow, wide = (answered[j] for j in (varying.argmin(), spans.argmax()))
+    found = ", ".join(
+        f"{str(dataset.column_labels[j])!r} from {statistics.minimum[j]:g} to {statistics.maximum[j]:g}" for j in sorted({narrow, wide})
+    )
+    used = "floor, ceiling and reversed means use the lowest and the highest answer to each item"
+    warn(f"items have answers in different ranges ({found}), so {used}; import the table with valid_range to declare the ranges")
+    ranges = dataset.valid_range.copy()
+    ranges[answered] = np.stack([low, high], axis=1)
+    return replace(dataset, valid_range=ranges)
 
 
 def _prepare(
@@ -305,7 +327,7 @@ def _with_survey_errors(
     alphas, means = (np.stack(parts) for parts in zip(*((figures.alphas, figures.means) for figures in repeated), strict=True))
     scales["se"] = replicates.standard_error(alphas, scales["alpha"].to_numpy())
     half = float(stdtrit(replicates.df, 0.975)) * scales["se"]
-    scales["ci_low"], scales["ci_high"] = scales["alpha"] - half, scales["alpha"] + half
+    scales["ci_low"], scales["ci_high"] = scales["alpha"] - half, (scales["alpha"] + half).clip(upper=1)
     items.insert(list(items).index("mean") + 1, "mean_se", replicates.standard_error(means, item_means))
     return replace(description, scales=scales, items=items)
 
@@ -320,6 +342,10 @@ def _item_table(
     scale = np.full(len(names), "", object)
     for each in scales.scales:
         scale[each.columns] = each.name
+    constant_rest = np.isnan(figures["alpha_if_dropped"]) & np.isnan(figures["r_drop"]) & (deviations > 0)
+    for each in scales.scales:
+        alone = len(each.columns) < 3 or not np.isfinite(figures["r_drop"][each.columns]).any()
+        constant_rest[each.columns] &= not alone
     floor, ceiling = sums.floor / sums.total, sums.ceiling / sums.total
     columns = {
         "scale": scale,
@@ -332,7 +358,11 @@ def _item_table(
         "floor": np.where(reversed_, ceiling, floor),
         "ceiling": np.where(reversed_, floor, ceiling),
         **figures,
-        "note": np.where(n == 0, "no answers", np.where(n == 1, "one answer", np.where(deviations == 0, "no variance", ""))),
+        "note": np.select(
+            [n == 0, n == 1, deviations == 0, constant_rest],
+            ["no answers", "one answer", "no variance", "the other items of its scale have a constant sum"],
+            "",
+        ),
     }
     return pd.DataFrame(columns, index=pd.Index(names, name="item"))
 
@@ -346,11 +376,9 @@ def _n_participants(dataset: Dataset) -> int:
 def _warn_negative(negative: list[str]) -> None:
     """Warn of items that correlate negatively with the rest of their scale."""
     if negative:
-        warnings.warn(
+        warn(
             f"the correlation with the rest of the scale is negative for {quoted(negative)}, expected positive ones; if these items are "
-            "worded in reverse, give them the key -1: keys=, or the column key of the file of items (--items)",
-            UserWarning,
-            stacklevel=4,
+            "worded in reverse, give them the key -1: keys=, or the column key of the file of items (--items)"
         )
 
 

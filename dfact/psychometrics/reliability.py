@@ -4,6 +4,7 @@ C (m, m) are the covariances and R (m, m) the correlations of the items of a sca
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +15,19 @@ from dfact.psychometrics.fit_indices import bartlett_factor, degrees_of_freedom
 from dfact.psychometrics.minres import minres
 
 Array = NDArray[np.float64]
+_ROUNDING = 1e-10  # of a variance, relative to the items' own
 _TOLERANCE = 1e-10  # of the gradient of an extraction, so that figures are right to six digits
 
 
 def alpha(C: Array) -> float:
-    """Return Cronbach's alpha m/(m − 1)·(1 − tr C/ΣC); of R, the standardized alpha. NaN for one item."""
-    m = len(C)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.divide(m, m - 1) * (1 - np.divide(np.trace(C), C.sum()))) if m > 1 else np.nan
+    """Return Cronbach's alpha m/(m − 1)·(1 − tr C/ΣC); of R, the standardized alpha. NaN for one item, and for a constant sum."""
+    m, total = len(C), above_rounding(C.sum(), np.trace(C))
+    return float(m / (m - 1) * (1 - np.trace(C) / total)) if m > 1 else np.nan
+
+
+def above_rounding(variances: Any, trace: float) -> Array:
+    """Return variances of sums of items, NaN for those that are rounding errors of the items' own ones, whose sum is the ``trace``."""
+    return np.where(np.asarray(variances) > _ROUNDING * trace, variances, np.nan)
 
 
 def alpha_interval(value: float, n: float, m: int, level: float = 0.95) -> tuple[float, float]:
@@ -50,20 +56,17 @@ def average_correlation(R: Array) -> float:
 def item_rest_correlations(C: Array) -> Array:
     """Return the correlation of each item with the sum of the others: (Σ_j c_ij − c_ii)/√(c_ii·s_{−i}), s_{−i} their variance (m)."""
     own, sums = C.diagonal(), C.sum(axis=1)
-    rest = C.sum() - 2 * sums + own
-    with np.errstate(divide="ignore", invalid="ignore"):
-        correlations: Array = np.where((rest > 0) & (own > 0), (sums - own) / np.sqrt(own * rest), np.nan)
-    return correlations
+    rest = above_rounding(C.sum() - 2 * sums + own, np.trace(C))
+    return np.asarray((sums - own) / np.sqrt(np.where(own > 0, own, np.nan) * rest))
 
 
 def alpha_if_dropped(C: Array) -> Array:
-    """Return alpha of the other items, for each item (m); NaN for fewer than three items."""
+    """Return alpha of the other items, for each item (m); NaN for fewer than three items, and for others whose sum is constant."""
     m, own, sums = len(C), C.diagonal(), C.sum(axis=1)
     if m < 3:
         return np.full(m, np.nan)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        alphas: Array = (m - 1) / (m - 2) * (1 - (np.trace(C) - own) / (C.sum() - 2 * sums + own))
-    return alphas
+    rest = above_rounding(C.sum() - 2 * sums + own, np.trace(C))
+    return np.asarray((m - 1) / (m - 2) * (1 - (np.trace(C) - own) / rest))
 
 
 def omega(R: Array) -> float:

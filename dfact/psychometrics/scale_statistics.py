@@ -1,7 +1,6 @@
 """Figures of the scales of a questionnaire, and of all items together, from the moments of the answers."""
 
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.scales import Scale
+from dfact.errors import warn
 from dfact.psychometrics.alpha_jackknife import jackknife_interval
 from dfact.psychometrics.correlation import Moments, is_indefinite, smoothed
 from dfact.psychometrics.fit_indices import SINGULAR
@@ -100,6 +100,8 @@ def describe_scale(
         figures["alpha_if_dropped"][columns] = alpha_if_dropped(C)
         row["alpha"] = alpha(C)
         row["se"] = alpha_se
+        if np.isnan(row["alpha"]):
+            notes.append("no alpha: the items have a constant sum")
         if interval == "feldt":
             row["ci_low"], row["ci_high"] = alpha_interval(row["alpha"], chosen.n_of_pairs, m)
         else:
@@ -145,7 +147,7 @@ def _smoothed(associations: Associations, whose: str, figure: str) -> Array:
     """Return smoothed correlations, with a warning."""
     remedy = "missing='listwise' needs no smoothing" if associations.kind == "pairwise" else "leave out items, or add rows"
     found = f"the {associations.kind} correlations of {whose} have negative eigenvalues and were smoothed for {figure}"
-    warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=5)
+    warn(f"{found}; {remedy}")
     return smoothed(associations.R)
 
 
@@ -161,8 +163,16 @@ def _irregular(associations: Associations, labels: list[str]) -> str:
         return ""
     if is_indefinite(associations.R):
         return f"the {associations.kind} correlations have {(values < 0).sum()} negative eigenvalues, the lowest {values[0]:.2g}"
-    weights = np.abs(vectors[:, 0])
-    return f"{quoted(labels[j] for j in np.flatnonzero(weights > 0.01 * weights.max()))} determine one another"
+    return why_singular(vectors[:, 0], associations.n, labels)
+
+
+def why_singular(direction: Array, n: int, labels: Sequence[str]) -> str:
+    """Return why a combination of items, ``direction`` (m,), does not vary: too few participants, or items that follow from others."""
+    m = len(labels)
+    if n <= m:
+        return f"{n} participants are too few for {m} items, whose correlations are singular for fewer than {m + 1}"
+    weights = np.abs(direction)
+    return f"{quoted(labels[int(j)] for j in np.flatnonzero(weights > 0.01 * weights.max()))} determine one another"
 
 
 def quoted(labels: Iterable[str]) -> str:

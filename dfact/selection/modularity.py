@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.engine.requests import Solver
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.models.fit_task import FitTask
 from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.provenance import SelectionRecord
@@ -157,5 +157,5 @@ def _resampled_scores(
         text = f"{len(failed)} of {n_resamples} resamples could not be fitted, such as one in which {failed[0]}"
         if len(found) < 2:
             raise DataError(f"{text}; expected at least 2 that can be fitted: leave out the largest numbers of classes")
-        warnings.warn(text, UserWarning, stacklevel=3)
+        warn(text)
     return np.stack([np.asarray(scores, np.float64) for scores in found])

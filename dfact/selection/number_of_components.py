@@ -1,6 +1,5 @@
 """Number of principal components by parallel analysis, or by the error of held-out entries."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
@@ -10,7 +9,7 @@ import pandas as pd
 
 from dfact.engine.driver import drive
 from dfact.engine.threads import single_threaded
-from dfact.errors import ParameterError
+from dfact.errors import ParameterError, warn
 from dfact.models.pca.estimator import PCA
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count, is_in_range
@@ -141,7 +140,7 @@ def _by_parallel_analysis(model: PCA, X: Any, candidates: Sequence[int], quantil
     best = min(candidates, key=lambda k: abs(k - counted.n_factors))
     if best != counted.n_factors:
         found = f"PA finds {counted.n_factors} components, expected one of the candidates {candidates[0]} to {candidates[-1]}"
-        warnings.warn(f"{found}; {best} was chosen; try more candidates: n_components= (--components)", UserWarning, stacklevel=3)
+        warn(f"{found}; {best} was chosen; try more candidates: n_components= (--components)")
     assert counted.reference is not None, "parallel analysis has one"
     ranks = np.array(candidates) - 1
     values, random = counted.values[ranks], counted.reference[ranks]

@@ -1,6 +1,5 @@
 """Number of factors of a factor analysis by parallel analysis, MAP and BIC, from one pass over the data."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from dfact.engine.threads import single_threaded
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.models.factor_analysis.estimator import FactorAnalysis
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import is_count
@@ -166,7 +165,7 @@ def select_number_of_factors(
     best = min(candidates, key=lambda k: abs(k - chosen.n_factors))
     if best != chosen.n_factors:
         message = f"{criterion} finds {chosen.n_factors} factors, expected one of the candidates {candidates[0]} to {candidates[-1]}"
-        warnings.warn(f"{message}; {best} was chosen; try more candidates: n_components= (--components)", UserWarning, stacklevel=2)
+        warn(f"{message}; {best} was chosen; try more candidates: n_components= (--components)")
     table = _scores(counts, candidates)
     fitted = with_parameters(model, n_components=best).fit(X, sample_weight=sample_weight)
     score, rule = CRITERIA[criterion]

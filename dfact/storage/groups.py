@@ -82,7 +82,7 @@ def create_group(
         ``path`` exists and must not be replaced, or cannot be written, or another writer is at work there or has been faster.
     """
     with _new_store(parse_location(path), kind, overwrite=overwrite, check=check) as store:
-        group = zarr.create_group(store, attributes={ATTRIBUTE: _initial_attributes(kind)})
+        group = zarr.create_group(store, zarr_format=3, attributes={ATTRIBUTE: _initial_attributes(kind)})
         yield group
         update_attributes(consolidate(store), complete=True)
 
@@ -91,7 +91,7 @@ def consolidate(store: Store) -> zarr.Group:
     """Store the metadata of all arrays with those of the group. dfact never requires that, but xarray looks for it first."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ZarrUserWarning)  # an extension of the format
-        return zarr.consolidate_metadata(store)
+        return zarr.consolidate_metadata(store, zarr_format=3)
 
 
 @contextmanager
@@ -101,7 +101,8 @@ def create_array(path: str | PathLike[str], kind: str, **settings: Any) -> Itera
     ``settings`` are arguments of ``zarr.create_array``.
     """
     with _new_store(parse_location(path), kind, overwrite=False) as store:
-        array = zarr.create_array(store, attributes={ATTRIBUTE: _initial_attributes(kind)}, config=WRITE_EMPTY_CHUNKS, **settings)
+        attributes: dict[str, Any] = {ATTRIBUTE: _initial_attributes(kind)}
+        array = zarr.create_array(store, zarr_format=3, attributes=attributes, config=WRITE_EMPTY_CHUNKS, **settings)
         yield array
         update_attributes(array, complete=True)
 

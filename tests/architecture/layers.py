@@ -26,6 +26,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("export", "federation"),
     ("report", "jobs"),
     ("cli",),
+    ("__main__",),
 )
 """Layers from the lowest level to the highest. A layer imports itself and the levels below it, no other layer of its own level."""
 LIBRARIES: dict[str, set[str]] = {"kernels": {"numpy", "numba", "collections", "typing"}}

@@ -526,7 +526,7 @@ def test_the_map_of_layers_is_true() -> None:
     table = TEXTS["architecture"].partition("\n## The layers")[2].partition("\n## ")[0]
     shown = dict(re.findall(r"(?m)^\| `(\w+)` \| (.+) \|$", table))
     layers = {path.parent.name: path for path in package.glob("*/__init__.py")}
-    layers |= {path.stem: path for path in package.glob("*.py") if path.stem != "__init__"}
+    layers |= {path.stem: path for path in package.glob("*.py") if not path.stem.startswith("__")}
     documented = {name: path.read_text().partition("\n")[0].strip('"').removesuffix(".") for name, path in layers.items()}
     guides = shown.pop("guides")
     assert (package / "guides").is_dir()

@@ -12,16 +12,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 
 import dfact
 from benchmarks.federation.attacks.harness import Outcome
 from benchmarks.federation.attacks.table import ATTACKS
-from dfact.data.coerce import as_dataset
+from dfact.data.coerce import as_dataset, implicit_as_missing
 from dfact.data.confounders import PlausibleRange
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Sizes, cut_into
 from dfact.engine.driver import FusedSums
 from dfact.errors import FederationError
+from dfact.federation import connections
+from dfact.federation.connections import connected_by_few, separates
 from dfact.federation.contract import contract_of
 from dfact.federation.in_process import InProcessSites
 from dfact.federation.leverage import products_of
@@ -30,6 +33,7 @@ from dfact.federation.packing import unpacked
 from dfact.federation.policy import Policy
 from dfact.federation.site_log import read_log
 from dfact.federation.tasks import Task
+from dfact.linalg.parts import PartLabels, parts_of
 
 Array = np.ndarray[Any, Any]
 ROWS, ITEMS = 500, 12
@@ -285,3 +289,79 @@ def test_cells_of_two_valued_items_are_those_of_their_tables(seed: int) -> None:
         int(((X[:, i] == a) & (X[:, j] == b)).sum()) for i in range(4) for j in range(i + 1, 4) for a in (1.0, 3.0) for b in (1.0, 3.0)
     ]
     assert sorted(products_of(as_dataset(X)).cells.reshape(-1).tolist()) == sorted(expected)
+
+
+def booklets(both: int) -> Array:
+    """Answers of people who were given one of two booklets, and of some who were given both."""
+    M = answers(1)
+    M[both : ROWS // 2, ITEMS // 2 :] = np.nan
+    M[ROWS // 2 :, : ITEMS // 2] = np.nan
+    return M
+
+
+@pytest.mark.parametrize("name", ["NMF", "ICQF", "ExpectileMF"])
+@pytest.mark.parametrize("both", [1, 9, 10])
+def test_few_persons_who_connect_two_booklets_are_not_told(name: str, both: int) -> None:
+    """The parts of the columns are one with them, and two without."""
+    model = getattr(dfact, name)(2, max_iter=1)
+    found = Attack(booklets(both), answers(2), lambda sites: sites.fit(model), policy=Policy(max_numbers=1.0))
+    labels = [sums.labels.astype(int).tolist() for sums in found.sums if isinstance(sums, PartLabels)]
+    if both < 10:
+        assert labels == []
+        [refusal] = found.refused
+        assert refusal.endswith("fewer rows than min_cell=10 of the policy connect columns, and more than none, in PartsPass")
+    else:
+        assert found.refused == []
+        assert labels == [[0] * ITEMS]
+
+
+@pytest.mark.parametrize("both", [0, 60, None])
+def test_parts_that_enough_persons_decide_leave_and_the_fit_has_the_bits_of_the_pooled_one(both: int | None) -> None:
+    """Booklets that nobody connects, some that sixty do, and answers that are missing at random."""
+    north = answers(1) if both is None else booklets(both)
+    south = answers(2)
+    for rows in (north, south) if both is None else ():
+        rows[np.random.default_rng(3).random(rows.shape) < 0.1] = np.nan
+    data = {"north": as_dataset(north), "south": as_dataset(south)}
+    pooled = dfact.concatenate(list(data.values()))
+    expected = dfact.NMF(2, max_iter=3, executor="inline").fit(pooled)
+    with InProcessSites(data, policy=Policy(max_numbers=1.0), contract=contract_of(pooled), keep_bytes=True, wait=20) as sites:
+        found = sites.fit(dfact.NMF(2, max_iter=3))
+        assert sites.failures == {}
+        sent = [Message.decode(each) for each in sites.connections["north"].kept or ()]
+    assert any(message.fields.get("message", {}).get("pass") == "PartsPass" for message in sent)
+    np.testing.assert_array_equal(found.components_, expected.components_)
+
+
+@pytest.mark.parametrize("kind", ["matrix", "sparse", "tensor"])
+def test_columns_connected_by_few_are_those_of_a_plain_computation(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts differ from those of pairs with enough common rows, also if these are chains."""
+    seen = set()
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        monkeypatch.setattr(connections, "_BATCH", int(rng.integers(1, 4)))
+        shape = (60, 4, 5) if kind == "tensor" else (60, 9)
+        X = np.where(rng.random(shape) < rng.choice([0.01, 0.1, 0.5]) * rng.random(shape[1:]), rng.integers(1, 5, shape), np.nan)
+        data = as_dataset(X)
+        if kind == "sparse":
+            stored = sp.csr_array(np.nan_to_num(X))
+            data = implicit_as_missing(as_dataset(stored))
+        few = connected_by_few(data, 3)
+        same = True
+        for mode in range(1, X.ndim):
+            rows = np.moveaxis(~np.isnan(X), mode, -1).reshape(len(X), -1, X.shape[mode]).astype(int)
+            common = (np.einsum("npi,npj->nij", rows, rows) > 0).sum(axis=0)
+            enough = np.where(common >= 3, 1.0, np.nan)
+            same &= bool((parts_of(enough, 1) == parts_of(X, mode)).all())
+        assert (few == []) is same, seed
+        seen.add(same)
+    assert seen == {True, False}
+
+
+def test_parts_without_entries_that_a_fold_holds_out_do_not_leave() -> None:
+    """One person of ten who connect two booklets may be the only one whom a fold leaves."""
+    data = as_dataset(booklets(10))
+    assert not separates(np.zeros(ITEMS, np.int64), data)
+    assert separates(np.repeat([0, ITEMS // 2], ITEMS // 2), data)
+    assert not separates(np.repeat([0, ITEMS // 2], ITEMS // 2), as_dataset(booklets(0)))
+    assert not separates(np.zeros(ITEMS, np.int64), as_dataset(booklets(0))), "a total of all sites may connect more"

@@ -158,6 +158,21 @@ def test_ranges_of_the_contract_take_the_place_of_lowest_and_highest_answers(tmp
     np.testing.assert_array_equal(found.components_, pooled.components_)
 
 
+@pytest.mark.parametrize("name", further_unless({"nmf"}.__contains__, ["icqf", "nmf", "emf", "pca"]))
+def test_booklets_of_different_sites_are_connected_by_no_row(name: str) -> None:
+    """Each site gives another booklet, so that the columns are in as many parts as there are sites."""
+    rng = np.random.default_rng(3)
+    parts = {each: np.full((80, 6 * len(NAMES)), np.nan, np.float32) for each in NAMES}
+    for i, each in enumerate(NAMES):
+        parts[each][:, 6 * i : 6 * i + 6] = rng.integers(0, 4, (80, 6))
+    pooled = MODELS[name]().set_params(executor="inline").fit(dfact.concatenate(list(parts.values())))
+    with InProcessSites(parts, policy=OPEN) as sites:
+        found: Any = sites.fit(MODELS[name]())
+        assert sites.failures == {}
+    assert np.abs(found.components_).max(axis=0).min() > 0
+    np.testing.assert_array_equal(found.components_, pooled.components_)
+
+
 def test_rows_without_answers_are_counted_without_their_labels() -> None:
     rng = np.random.default_rng(2)
     parts = {name: rng.integers(0, 4, (80, 12)).astype(np.float32) for name in NAMES}

@@ -51,7 +51,8 @@ def test_a_name_that_is_gone_is_reported_at_the_import(library: str, owner: str,
 def test_kernels_are_not_stored_under_the_numbers_of_numba(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dispatcher under whose new names the cache would not be found keeps Numba's own, which numbers the files."""
     monkeypatch.setattr("numba.config.DISABLE_JIT", False)
-    compiled = SimpleNamespace(cached={}) if gone == "_cache" else SimpleNamespace(_cache=SimpleNamespace(file=object()))
+    found = {"cached": {}} if gone == "_cache" else {"_cache": SimpleNamespace(file=object())}
+    compiled = SimpleNamespace(enable_caching=lambda: None, **found)
     with pytest.raises(DependencyError, match=r"^numba \d\S* lacks Dispatcher._cache._cache_file"):
         store_by_signature(compiled, __file__)
 

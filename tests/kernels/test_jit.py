@@ -251,8 +251,9 @@ def test_code_that_others_could_plant_is_not_read(
 
 def forget() -> None:
     """Forget what is known of folders, as a new process does."""
-    for function in (code_cache._unsafe_folder, code_cache._warn_unsafe_folder, code_cache._is_private_group, code_cache._owner_outside):
-        function.cache_clear()
+    for function in vars(code_cache).values():
+        if hasattr(function, "cache_clear") and function is not code_cache.digest:
+            function.cache_clear()
 
 
 @pytest.fixture
@@ -277,6 +278,39 @@ def test_without_a_private_folder_every_process_compiles(
     [record] = caplog.records
     assert record.getMessage().endswith("Until then every process compiles its kernels again")
     assert not list(tmp_path.rglob("*.nbc"))
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_where_no_folder_can_be_written_every_process_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files in the place of folders are as good as a read-only mount, also for root."""
+    tmp_path.joinpath("home").touch()
+    tmp_path.joinpath("__pycache__").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    for _ in range(2):
+        kernel = new_process(tmp_path)
+        assert kernel(np.arange(5)) == 10
+        assert not kernel.stats.cache_hits
+    [record] = caplog.records
+    assert "no folder for compiled kernels can be written" in record.getMessage()
+    assert "NUMBA_CACHE_DIR" in record.getMessage()
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("home", [True, False])
+def test_a_private_folder_replaces_one_that_cannot_be_made(
+    home: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.joinpath("file").touch()
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "file" / "numba"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ("home" if home else "file")))
+    for process in range(2):
+        kernel = new_process(tmp_path)
+        assert kernel(np.arange(5)) == 10
+        assert bool(kernel.stats.cache_hits) == (home and process == 1)
+    assert len(list((tmp_path / "home").rglob("*.nbc"))) == home
+    assert len(caplog.records) == (not home)
 
 
 @pytest.mark.usefixtures("forgotten")

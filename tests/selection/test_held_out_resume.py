@@ -124,7 +124,7 @@ def test_selection_interrupted_repeatedly_completes(tmp_path: Path, passes: Pass
         found = passes.run(lambda: select(X, checkpoint=tmp_path / "results"), 4)[1]
         tries += 1
     same(found, undisturbed)
-    assert total // 4 <= tries <= total // 3 + 1
+    assert total // 4 <= tries <= (total + 4 * 2) // 3, "a try goes on by 3 passes; up to 2 are lost at the end of each of 4 batches"
     names = sorted(path.name for path in (tmp_path / "results").iterdir())
     results = [f"result-{stage}-{number}" for stage, count in ((0, 2), (1, 8)) for number in range(count)]
     assert names == ["model", *results, "zarr.json"], "no batch remains"

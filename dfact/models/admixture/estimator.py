@@ -1,7 +1,6 @@
 """Admixture: ancestry of individuals in several populations, by the binomial likelihood of their genotypes."""
 # Long because it documents the estimator, and adds rows to a fitted model.
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +17,7 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tiles
 from dfact.engine.tiles import TileBroadcast
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
 from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
 from dfact.models.binomial.fit import Maximum, begin, maximize_likelihood
@@ -85,7 +84,8 @@ class Admixture(Growing):
         Start of fits that are not supervised: pure individuals that are found among the others, or frequencies near the mean of all at
         random. A random start looks at no single individual, as fits across sites need, and may end in a lower maximum: compare a few.
     tol : float
-        Stop when the log-likelihood rises by at most this much in a pass, relative to its value.
+        Stop when eight passes together raise the log-likelihood by at most 100 times this much, or by a hundredth of it relative to
+        its value if that is more: by default by 1e-5, or a billionth. Single passes may gain less on the way to a higher maximum.
     max_iter : int
         Maximum number of passes after the start.
     random_state : int, RandomState or None
@@ -117,7 +117,7 @@ class Admixture(Growing):
     log_likelihood_history_ : array
         Log-likelihood of each accepted pass.
     n_iter_, converged_ : int, bool
-        Number of passes after the start, and whether the last one met ``tol``.
+        Number of passes after the start, and whether the last ones met ``tol``.
     populations_ : list of str
         Names of the labelled populations; empty unless ``supervised``.
     n_unobserved_ : int
@@ -186,7 +186,7 @@ class Admixture(Growing):
         supervised: Annotated[bool, YES_OR_NO] = False,
         init: Literal["spectral", "random"] = "spectral",
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
-        max_iter: Annotated[int, COUNT] = 60,
+        max_iter: Annotated[int, COUNT] = 500,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -244,7 +244,7 @@ class Admixture(Growing):
             dataset, AdmixtureProblem(Codes(self.ploidy, offset), names, curved), covariates=labels, populations=names, curved=curved
         )
         if task.footprint.note:
-            warnings.warn(task.footprint.note, UserWarning, stacklevel=4)
+            warn(task.footprint.note)
         return task
 
     def _population_texts(self, dataset: Dataset, populations: Any = None) -> NDArray[np.object_] | None:
@@ -272,7 +272,7 @@ class Admixture(Growing):
             raise ParameterError(f"n_components is {self.n_components}, expected at least {len(names)}, the number of labelled populations")
         if len(names) < self.n_components:
             found = f"{self.n_components - len(names)} of {self.n_components} components have no labelled individuals"
-            warnings.warn(f"{found}; label some, or fit {len(names)} components", UserWarning, stacklevel=5)
+            warn(f"{found}; label some, or fit {len(names)} components")
         return tuple(names)
 
     def _solve(self, task: FitTask[AdmixtureProblem]) -> Solver[None]:
@@ -440,4 +440,4 @@ def _label_numbers(texts: NDArray[np.object_] | None, names: Sequence[str]) -> N
 def _warn_silent(silent: int, task: FitTask[Any]) -> None:
     if silent:
         text = f"{silent} of {task.dataset.shape[0]} individuals have no genotype; their ancestry proportions are NaN"
-        warnings.warn(text, UserWarning, stacklevel=5)
+        warn(text)

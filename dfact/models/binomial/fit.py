@@ -21,6 +21,8 @@ from dfact.models.binomial.passes import StepPass
 _EM_READS = 2  # at the beginning, as a Newton step from a start is often too long
 _WINDOW = 3
 _RCOND = 1e-10  # of the coefficients of the extrapolation
+_JUDGED = 8  # passes whose rise together ends a fit: near a saddle of the likelihood, single passes gain next to nothing
+_LEAST, _SHARE = 100.0, 0.01  # what tol is relative to: so many nats, or this share of the log-likelihood
 FALL = 1e-9
 """Fall of the log-likelihood, relative, from which a point is rejected."""
 
@@ -121,6 +123,16 @@ class Return:
         return kept | {"P": tile.state[self.name]}, NO_PRODUCTS
 
 
+def has_converged(history: Sequence[float], tol: float) -> bool:
+    """Return whether the last eight passes together have raised the log-likelihood by at most 100 tol, or a share of tol/100 if more.
+
+    The limit for small data is in nats, since a share of their log-likelihood is less than what tells two maxima from each other.
+    """
+    if len(history) <= _JUDGED:
+        return False
+    return history[-1] - history[-1 - _JUDGED] <= tol * max(_LEAST, _SHARE * abs(history[-1]))
+
+
 def maximize_likelihood(
     pass_: StepPass,
     *,
@@ -132,8 +144,8 @@ def maximize_likelihood(
     """Maximize the likelihood from the memberships in the state and the frequencies in the tiles' array "P"; see :func:`begin`.
 
     The merit of a point is its log-likelihood after the rows' step. If it falls, the fit returns to the last accepted point's
-    Newton step without extrapolation, then to its EM step, which cannot fall. It ends when the merit rises by at most ``tol``,
-    relative, or after ``max_iter`` passes. Unless the pass sums curvatures, columns take the EM's steps, extrapolated, too.
+    Newton step without extrapolation, then to its EM step, which cannot fall. It ends as :func:`has_converged` says, or after
+    ``max_iter`` passes. Unless the pass sums curvatures, columns take the EM's steps, extrapolated, too.
     The first ``em_reads`` make EM steps of rows and columns; near a maximum there need not be any.
     """
     sizes, history, fallbacks = np.zeros(pass_.k), list[float](), list[str]()
@@ -151,8 +163,8 @@ def maximize_likelihood(
                 break
             yield from step_tiles(Return(fallbacks.pop()))
             continue
-        converged = bool(history) and not priming and merit - history[-1] <= tol * abs(merit)
         history.append(merit)
+        converged = not priming and has_converged(history, tol)
         sizes, frequencies = sums.sizes, "P"
         report(history)
         if converged or n_passes == max_iter:

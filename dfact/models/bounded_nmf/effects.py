@@ -6,7 +6,6 @@ The model determines the differences of confounders up to a shift between factor
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
 from dfact.engine.passes import Block
+from dfact.errors import warn
 from dfact.lazy import pd
 from dfact.models.bounded_nmf.passes import RowsPass, RowSums
 from dfact.models.fitted_schema import Shape
@@ -201,7 +201,7 @@ def impact_table(model: Any) -> pd.DataFrame:
     names = [] if encoding is None else list(encoding.differences()[0])
     if names and model.differences_ is None:
         message = "the impact of the confounders is NaN, as an earlier version of dfact fitted the model without it; fit it again"
-        warnings.warn(message, UserWarning, stacklevel=3)
+        warn(message)
     factors = pd.Index(model.get_feature_names_out(), name="factor")
     return pd.DataFrame(group_effects(model).impact.T, index=factors, columns=names)
 
@@ -215,17 +215,17 @@ def warn_of_effects(model: Any) -> None:
     lost = np.isnan(differences.factors).any(axis=1)
     if lost.any():
         found = f"the effects of {', '.join(names[lost])} are NaN, as the confounders determine one another"
-        warnings.warn(f"{found}, expected each to vary at fixed values of the others; leave one out", UserWarning, stacklevel=3)
+        warn(f"{found}, expected each to vary at fixed values of the others; leave one out")
     single = np.isnan(differences.residuals[~lost])
     if single.any():
         row, item = np.argwhere(single)[0]
         more = f" and of {int(single.any(axis=0).sum()) - 1} more items" if single.any(axis=0).sum() > 1 else ""
         found = f"the effect of {names[~lost][row]} on {model.column_labels_[item]}{more} is NaN, as the answers are of one group only"
-        warnings.warn(f"{found}; expected answers in each group, or leave the item out", UserWarning, stacklevel=3)
+        warn(f"{found}; expected answers in each group, or leave the item out")
     counts = anchor_items(model)
     weak = counts[counts["weak"] & ~np.repeat(lost, len(model.components_))]
     if len(weak):
         (difference, factor), anchors, items = weak.index[0], weak["anchors"].iloc[0], weak["items"].iloc[0]
         more = f" and {len(weak) - 1} more" if len(weak) > 1 else ""
         found = f"{anchors} of {items} items of {factor} carry the anchor of {difference}{more}, expected at least half"
-        warnings.warn(f"{found}; which items have DIF is then arbitrary", UserWarning, stacklevel=3)
+        warn(f"{found}; which items have DIF is then arbitrary")

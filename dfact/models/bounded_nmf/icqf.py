@@ -1,7 +1,6 @@
 """ICQF: interpretability-constrained questionnaire factorization."""
 # Long because the docstring states the method, and all of its parameters and results.
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,13 +15,13 @@ from dfact.data.dataset import Dataset
 from dfact.data.sources.entrance import as_numbers
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.lazy import pd
 from dfact.models.bounded_nmf.effects import AdjustedDifferences, DifferencesPass, group_effects, impact_table, warn_of_effects
 from dfact.models.bounded_nmf.growth import DifferenceTotals, Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import STARTS, Problem, check_range, make_problem
-from dfact.models.bounded_nmf.solvers import ADMM, Splitless, fit_loadings, initial_loadings
+from dfact.models.bounded_nmf.solvers import ADMM, Splitless, best_start, fit_loadings, initial_loadings
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.growth.baseline import Baseline
@@ -263,15 +262,20 @@ class ICQF(Growing):
         n_covariates = 0 if task.covariates is None else task.covariates.shape[1] - problem.weighted  # the last one holds the weights
         weights = task.dataset.weight_summary()
         unit = 1.0 if weights is None else weights.unit
-        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, n_covariates, dtype, unit)
+        start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, n_covariates, dtype, unit)
+        if start.uneven:
+            start = yield from best_start(start, problem, task.dataset, lambda _, rows: Splitless(problem, rows, dtype))
+        Q, row_start = start.Q, start.row_start
         solver: ADMM | Splitless
         if self.solver == "admm":
             solver = ADMM(problem, row_start, dtype, adaptive=self.rho == "adaptive")
+        elif start.uneven:
+            solver = Splitless(problem, row_start, dtype)
         elif isinstance(self.init, str):
             solver, Q = yield from Splitless.with_sample_start(problem, Q, row_start, dtype, task.layout, report)
         else:
             solver = Splitless.from_given_loadings(problem, row_start, dtype)
-        descent, sums, rows = yield from fit_loadings(self, solver, Q, report, dtype, self._rows_pass)
+        descent, sums, rows = yield from fit_loadings(self, solver, Q, report, dtype, self._rows_pass, reset=start.uneven)
         self.differences_ = None if self.confounder_encoding_ is None else AdjustedDifferences.from_sums(sums)
         if self.solver != "admm":
             self.sums_ = Surrogate.of(descent.sums, descent.Q, sums)
@@ -422,4 +426,4 @@ def _warn_unconverged(rows: int) -> None:
     """Warn of rows without factors within the bounds: those whose confounders alone exceed the bounds."""
     if rows:
         message = f"{rows} rows have no factors that keep the model within the bounds to the tolerance; the nearest are returned"
-        warnings.warn(message, UserWarning, stacklevel=3)
+        warn(message)

@@ -1,4 +1,5 @@
 """NMF: non-negative matrix factorization with the losses, penalties and names of scikit-learn."""
+# Long because the docstring states the objectives, and all of its parameters and results.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,9 +24,10 @@ from dfact.models.bounded_nmf.divergence import DivergenceDescent, DivergenceRow
 from dfact.models.bounded_nmf.growth import Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_size
-from dfact.models.bounded_nmf.solvers import SAMPLE_SHARE, SplitlessNMF, descend, fit_loadings, initial_loadings
+from dfact.models.bounded_nmf.solvers import SAMPLE_SHARE, SplitlessNMF, best_start, descend, fit_loadings, initial_loadings
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
+from dfact.models.foreign_names import OF_NMF
 from dfact.models.growth.baseline import Baseline
 from dfact.models.growth.estimator import Added, Growing
 from dfact.models.growth.halves import ROUNDS
@@ -149,6 +151,7 @@ class NMF(Growing):
         loading_intervals=False,  # the data hardly determine the scale of a factor
     )
     saved_types = (NMFProblem,)
+    foreign = OF_NMF
 
     def __init__(
         self,
@@ -230,8 +233,8 @@ class NMF(Growing):
 
     def _solve(self, task: FitTask[Any]) -> Solver[None]:
         report = Reporter(self.callbacks, self.max_iter)
-        solver, Q = yield from self._start(task, report)
-        descent, sums, rows = yield from fit_loadings(self, solver, Q, report, task.dtype, _rows_pass)
+        solver, Q, reset = yield from self._start(task, report)
+        descent, sums, rows = yield from fit_loadings(self, solver, Q, report, task.dtype, _rows_pass, reset=reset)
         if not task.problem.divergence:
             self.sums_ = Surrogate.of(descent.sums, descent.Q, sums)
             self._begin_growth(task, sums)
@@ -273,25 +276,32 @@ class NMF(Growing):
         Return the loss of the entries of the view ``held_out``, their number, and the number of passes; both weighted if the rows are.
         """
         task = replace(task, problem=replace(task.problem, masked=True))
-        solver, Q = yield from self._start(task, Reporter((), self.max_iter))
-        descent = yield from descend(solver, Q, self.max_iter, self.tol, None)
+        solver, Q, reset = yield from self._start(task, Reporter((), self.max_iter))
+        descent = yield from descend(solver, Q, self.max_iter, self.tol, None, reset=reset)
         losses = yield from run(LossPass(task.problem, task.dtype), descent.Q, held_out)
         return np.array([float(losses.total), float(losses.count), float(len(descent.objectives))])
 
-    def _start(self, task: FitTask[Any], report: Reporter) -> Solver[tuple[Any, NDArray[Any]]]:
-        """Return the solver and the initial loadings Qᵀ (k, m)."""
-        problem = task.problem
+    def _start(self, task: FitTask[Any], report: Reporter) -> Solver[tuple[Any, NDArray[Any], bool]]:
+        """Return the solver, the initial loadings Qᵀ (k, m), and whether earlier passes have left factors that do not belong to them."""
+        problem, dtype = task.problem, task.dtype
         unit, weights = 1.0, task.dataset.weight_summary()
         if isinstance(problem, NMFProblem) and weights is not None:
             unit = weights.unit / weights.mean  # weights of whole numbers start as copies do
         sample = self._start_sample(task)
-        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype, unit, sample)
-        if problem.divergence:
-            Q = DivergenceDescent.fill_start(Q)
-            return DivergenceDescent(problem, Q, task.dtype), Q
-        if isinstance(self.init, str):
-            return (yield from SplitlessNMF.with_sample_start(problem, Q, row_start, task.dtype, task.layout, report))
-        return SplitlessNMF(problem, row_start, task.dtype), Q
+        start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, dtype, unit, sample)
+
+        def make(Q: NDArray[Any], row_start: RowStart) -> Any:
+            if problem.divergence:
+                return DivergenceDescent(problem, DivergenceDescent.fill_start(Q), dtype)
+            return SplitlessNMF(problem, row_start, dtype)
+
+        if start.uneven:
+            start = yield from best_start(start, problem, task.dataset, make)
+        elif isinstance(self.init, str) and not problem.divergence:
+            sampled = SplitlessNMF.with_sample_start(problem, start.Q, start.row_start, dtype, task.layout, report)
+            return *(yield from sampled), False
+        Q = start.Q
+        return make(Q, start.row_start), DivergenceDescent.fill_start(Q) if problem.divergence else Q, start.uneven
 
     def _start_sample(self, task: FitTask[Any]) -> tuple[int, ...] | None:
         """Return the partitions of which the singular vectors of the start are those, None for all.

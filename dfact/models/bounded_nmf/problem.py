@@ -14,7 +14,7 @@ from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
 from dfact.models.fitted_schema import AtLeast, Shape, Size
-from dfact.parameters import Values
+from dfact.parameters import TooManyComponentsError, Values
 
 STARTS = Values(lambda value: not isinstance(value, str) or value in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings")
 INNER = {"cd": coordinate_descent, "fista": fista}
@@ -238,7 +238,7 @@ def check_size(k: int, init: Any, dataset: Dataset) -> None:
     """Refuse more components than the data allows, and initial loadings of another shape."""
     n, m = dataset.shape
     if k > min(n, m):
-        raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
+        raise TooManyComponentsError(k, n, m)
     if not isinstance(init, str) and np.shape(init) != (k, m):
         raise ParameterError(f"init has shape {np.shape(init)}, expected (n_components, n_features) = ({k}, {m})")
     if not isinstance(init, str):

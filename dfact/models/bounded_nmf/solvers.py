@@ -4,7 +4,7 @@ The variables ``Q`` hold the transpose Qᵀ (k+c, m) of the paper's loadings. R 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -17,6 +17,7 @@ from dfact.engine.block_state import StateArrays
 from dfact.engine.passes import BlockView, Pass
 from dfact.engine.requests import Solver, map_columns, run, state_rows
 from dfact.engine.session import StateRows
+from dfact.linalg.parts import find_column_parts, leaves_out_columns
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, SplitlessPass, Sums, WeightedRows
 from dfact.models.bounded_nmf.problem import Problem, solve_columns
@@ -34,6 +35,7 @@ _MAX_MOMENTUM_BOUNDS_MET = 0.95  # the same while the bounds are met with a ρ b
 _SAMPLE_PASSES, _SAMPLE_TOLERANCE = 80, 1e-5
 _MIN_RHO = 2**0.5
 _BALANCE = 5.0  # ratio of the residuals beyond which ρ changes
+_RANDOM_STARTS, _SHORT = 5, 100  # starts beside the first, and passes of each
 SAMPLE_SHARE = 0.1
 """Share of the partitions in the sample to which the start is fitted."""
 
@@ -48,6 +50,17 @@ class EarlierRows(Protocol):
     def objective(self, problem: Problem, Q: NDArray[Any]) -> float:
         """Return their share in the objective at the loadings Qᵀ, without the penalty of the loadings."""
         ...
+
+
+@dataclass(frozen=True)
+class Start:
+    """The start of a fit."""
+
+    Q: NDArray[Any]
+    """Initial loadings (k+c, m)."""
+    row_start: RowStart
+    uneven: bool
+    """Whether it begins near a saddle: columns are in several parts, or have loadings near 0 though they have entries."""
 
 
 class ADMM:
@@ -196,6 +209,8 @@ class Descent:
     """Sums of the last pass, from which Q follows."""
 
 
+MakeSolver = Callable[[NDArray[Any], RowStart], Any]
+"""Function that makes a solver which begins at loadings (k+c, m) and this start of the rows."""
 Measure = Callable[[Sequence[float]], float]
 """Function that estimates from a history of objectives how far the last one is from the limit."""
 
@@ -245,13 +260,16 @@ def fit_loadings(
     report: Reporter,
     dtype: np.dtype[Any],
     rows_pass: Callable[..., RowsPass] = RowsPass,
+    *,
+    reset: bool = False,
 ) -> Solver[tuple[Descent, Any, StateRows]]:
     """Descend from the loadings Qᵀ (k+c, m), solve every row to its optimum, and set the fitted attributes that ICQF and NMF share.
 
-    Returns the descent, the sums of the ``rows_pass`` that solved the rows, and the row factors [W, C] (n, k+c).
+    Returns the descent, the sums of the ``rows_pass`` that solved the rows, and the row factors [W, C] (n, k+c). With ``reset`` the
+    rows begin at their start, though earlier passes have left factors.
     """
     problem = solver.problem
-    descent = yield from descend(solver, Q, model.max_iter, model.tol, report.iteration)
+    descent = yield from descend(solver, Q, model.max_iter, model.tol, report.iteration, reset=reset)
     Q = descent.Q
     sums = yield from run(rows_pass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q)
     objective = sums.loss + problem.penalties(float(sums.penalty_w), Q)
@@ -270,13 +288,14 @@ def initial_loadings(
     dtype: np.dtype[Any],
     unit: float = 1.0,
     sample: tuple[int, ...] | None = None,
-) -> Solver[tuple[NDArray[Any], RowStart]]:
-    """Return the initial loadings Qᵀ (k+c, m), with 0 for those of confounders, and the start of the rows.
+) -> Solver[Start]:
+    """Return the start of a fit, with 0 for the loadings of confounders.
 
     ``init`` is "nndsvd", "random" or loadings (k, m). For weighted rows, "nndsvd" takes the weights divided by ``unit``. It takes the
-    rows of a ``sample`` of the partitions, by default all.
+    rows of a ``sample`` of the partitions, by default all, and all if the columns are in several parts.
     """
     k, m = problem.k, dataset.shape[1]
+    uneven = False
     if isinstance(init, str) and init == "random":
         seed = yield from resolve_seed(random_state)
         # Loadings without an upper bound are drawn up to the highest answer.
@@ -285,14 +304,34 @@ def initial_loadings(
         row_start = RowStart(None, seed)
     elif isinstance(init, str):
         view, tolerance = WeightedRows(problem, unit), problem.start_tolerance
-        loadings, projection = yield from nndsvd(m, k, dtype, view=view, tolerance=tolerance, sample=sample)
+        parts = yield from find_column_parts(dataset, dtype)
+        sample = sample if parts.connected else None
+        loadings, projection = yield from nndsvd(m, k, dtype, view=view, tolerance=tolerance, sample=sample, parts=parts)
         row_start = RowStart(projection)
+        uneven = not parts.connected or leaves_out_columns(loadings.T, dataset)
     else:
         loadings = as_numbers("init", init)
         row_start = RowStart.from_loadings(loadings)
     Q = np.zeros((k + n_covariates, m), dtype)
     Q[:k] = np.clip(loadings, 0, problem.q_max)
-    return Q, row_start
+    return Start(Q, row_start, uneven)
+
+
+def best_start(start: Start, problem: Problem, dataset: Dataset, make: MakeSolver) -> Solver[Start]:
+    """Return the start from which a short descent ends lowest: this one, or one of random loadings.
+
+    Data whose columns are hardly connected has many local minima, in which components of one group of columns belong to others of
+    the next group. The random numbers are the same for all data.
+    """
+    starts = [start]
+    for number in range(_RANDOM_STARTS):
+        random = yield from initial_loadings("random", number, dataset, problem, len(start.Q) - problem.k, start.Q.dtype)
+        starts.append(replace(random, uneven=True))
+    ends = []
+    for each in starts:
+        descent = yield from descend(make(each.Q, each.row_start), each.Q, _SHORT, 0.0, None, reset=True)
+        ends.append(descent.objectives[-1])
+    return starts[int(np.argmin(ends))]
 
 
 def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> Solver[NDArray[Any]]:

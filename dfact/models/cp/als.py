@@ -16,6 +16,7 @@ from dfact.engine.partitions import partitions
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, DfactError, ParameterError
 from dfact.kernels.cp import subtract
+from dfact.linalg.parts import Parts, parts_of
 from dfact.models.cp.base import CPModel, explained_share, gather_factors, ordered_cosines, rows_footprint, warn_unconverged
 from dfact.models.cp.elastic import ElasticCP
 from dfact.models.cp.passes import FACTORS
@@ -27,6 +28,7 @@ from dfact.parameters import COUNT, NOT_NEGATIVE, random_generator
 from dfact.progress import Iteration, Reporter, remaining_change
 
 _LEAST_SQUARES, _NO_PRIOR = ElasticNet(0.0, 0.0), RowPrior("none")
+_EPSILON = 1e-8  # singular values, relative to the largest, up to which vectors are orthogonal to the data: a saddle
 _COPIES = 8  # of the data in double precision that TensorLy holds at once: filled, mask, model, products of them
 
 
@@ -190,7 +192,7 @@ class CPALS(CPModel):
     def _iterate(self, parafac: Any, Z: NDArray[np.float64], iterations: "_Iterations") -> None:
         missing = np.isnan(Z)
         seed = int(random_generator(self.random_state).randint(np.iinfo(np.int32).max))
-        settings = {"init": self.init, "random_state": seed, "n_iter_max": self.max_iter, "tol": 0}
+        settings = {"init": self._start(Z), "random_state": seed, "n_iter_max": self.max_iter, "tol": 0}
         mask = (~missing).astype(np.float64) if missing.any() else None
         try:
             with warnings.catch_warnings():
@@ -198,7 +200,26 @@ class CPALS(CPModel):
                 # Without return_errors, TensorLy does not compute the factors that it passes to the callback.
                 parafac(np.where(missing, 0.0, Z), self.n_components, **settings, mask=mask, callback=iterations, return_errors=True)
         except np.linalg.LinAlgError as error:
-            raise DataError(f"the components are collinear ({error}); expected data with {self.n_components}: fit fewer") from error
+            raise DataError(
+                f"the components are collinear ({error}); expected data that determine {self.n_components}; fit fewer components"
+            ) from error
+
+    def _start(self, Z: NDArray[np.float64]) -> Any:
+        """Return TensorLy's name of the start or, for entries in several parts, a start from the singular vectors of each."""
+        parts = [Parts(parts_of(Z, mode)) for mode in range(Z.ndim)] if self.init == "svd" and np.isnan(Z).any() else []
+        if all(each.connected for each in parts):
+            return self.init
+        factors, filled = [], np.nan_to_num(Z)
+        rng = np.random.default_rng(random_generator(self.random_state).randint(np.iinfo(np.int32).max))
+        for mode, each in enumerate(parts):
+            U = np.moveaxis(filled, mode, 0).reshape(Z.shape[mode], -1)
+            A = rng.standard_normal((Z.shape[mode], self.n_components))
+            for slices in each.columns:
+                vectors, values, _ = np.linalg.svd(U[slices], full_matrices=False)
+                j = min(self.n_components, int(np.count_nonzero(values > _EPSILON * values[0])))
+                A[slices, :j] = vectors[:, :j]
+            factors.append(A)
+        return np.ones(self.n_components), factors
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:

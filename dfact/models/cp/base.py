@@ -1,6 +1,5 @@
 """Base class of the CP models: factors of every mode, reconstruction, and the factors of new slices."""
 
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ from dfact.data.validation import warn_unobserved_rows
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.session import StateRows
-from dfact.errors import DataError
+from dfact.errors import DataError, warn
 from dfact.models.cp.growth import LARGEST, GrowthPass, GrowthSums, SliceSurrogate, grow_modes, pairs_size
 from dfact.models.cp.passes import FACTORS, GRAM_COLUMNS, RowsPass, RowSums
 from dfact.models.cp.problem import (
@@ -40,6 +39,7 @@ from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.progress import Reporter
 
+_SMALL = 1e-4  # weight, relative to the largest, up to which a component cancels no other: 1e-8 of the sum of squares
 _CANCELLING = -0.8  # cosine of two components at which a degenerate decomposition is reported
 
 
@@ -89,20 +89,20 @@ class CPModel(Growing):
         self._warn_cancelling()
         if self.rank_ == 0 and not np.isnan(self.explained_share_):  # NaN for data of zeros
             found = f"the penalty sets all {len(self.weights_)} components to 0, expected one that leaves some"
-            remedy = "use a smaller lam (--lam), whose size depends on the entries, or let dfact select cp (select_penalty) choose it"
-            warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=3)
+            remedy = "use a smaller lam (--lam), whose size depends on the entries, or let dfact select cp --criterion held_out choose it"
+            warn(f"{found}; {remedy}")
         return self
 
     def _warn_cancelling(self) -> None:
         """Warn of two components that nearly cancel each other. In matrices components may be rotated, so their cosines mean nothing."""
-        if len(self.factors_) == 2 or len(self.component_cosines_) < 2:
+        if len(self.factors_) == 2:
             return
-        cosines = np.tril(self.component_cosines_, -1)
+        cosines = cosines_of_pairs(self.component_cosines_, self.weights_)
         second, first = np.unravel_index(cosines.argmin(), cosines.shape)
         if cosines.min() <= _CANCELLING:
             found = f"components {first + 1} and {second + 1} cancel each other: their cosine is {cosines.min():.2f}"
             remedy = "the decomposition may be degenerate; try fewer components, or ElasticCP with a larger lam or nonnegative=True"
-            warnings.warn(f"{found}, so {remedy}", UserWarning, stacklevel=4)
+            warn(f"{found}, so {remedy}")
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
         """Return the model's slices (n, I_2, …, I_N) for factors A⁽¹⁾ (n, R)."""
@@ -263,7 +263,7 @@ class CPModel(Growing):
                 label = i if labels is None else repr(str(labels[i]))
                 name = f"column {label}" if n == 2 else f"slice {label} of mode {n}"
                 text = f"{name} has no observed entry ({int(empty.sum())} in all of mode {n}): its factors are 0"
-                warnings.warn(text, UserWarning, stacklevel=5)
+                warn(text)
 
     def _set_weights(self, weights: NDArray[np.float64]) -> None:
         """Store the components' weights γ_r = Π_n ‖a_r⁽ⁿ⁾‖ in decreasing order, and the rank."""
@@ -340,8 +340,17 @@ def ordered_cosines(gram: NDArray[np.float64], others: Factors) -> NDArray[np.fl
     return np.ascontiguousarray(component_cosines(gram, others)[np.ix_(order, order)])
 
 
+def cosines_of_pairs(cosines: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the cosines (R, R) of components, largest first, below the diagonal, and 0 elsewhere.
+
+    It is also 0 for components so small that the model is the same without them: their directions are those of rounding errors.
+    """
+    large = weights > _SMALL * weights[0]
+    return np.where(np.tri(len(weights), k=-1, dtype=bool) & np.outer(large, large), cosines, 0.0)
+
+
 def warn_unconverged(rows: int) -> None:
     """Warn, from within a method of the model, of slices that are not at their optimum."""
     if rows:
         message = f"{rows} slices are not at their optimum to rounding: the other modes' components are nearly collinear"
-        warnings.warn(message, UserWarning, stacklevel=3)
+        warn(message)

@@ -16,7 +16,15 @@ from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.models.cp.base import CPModel, explained_share, gather_factors, ordered_cosines, rows_footprint, warn_unconverged
+from dfact.models.cp.base import (
+    CPModel,
+    cosines_of_pairs,
+    explained_share,
+    gather_factors,
+    ordered_cosines,
+    rows_footprint,
+    warn_unconverged,
+)
 from dfact.models.cp.block_descent import Descent, descend
 from dfact.models.cp.initialization import is_exact, make_descent, row_inputs, start_size, uses_vectors
 from dfact.models.cp.kept_sample import most_rows
@@ -283,7 +291,8 @@ class ElasticCP(CPModel):
         self.factors_ = gather_factors((yield from state_rows(FACTORS)), others, weights, task)
         self.objective_history_ = np.asarray([*objectives, final])
         self.component_cosines_ = ordered_cosines(sums.gram, others)
-        trusted = len(others) == 1 or self.component_cosines_.min() > _TRUSTED_COSINE
+        cosines = cosines_of_pairs(self.component_cosines_, np.sort(weights)[::-1])
+        trusted = len(others) == 1 or cosines.min() > _TRUSTED_COSINE
         self.n_iter_, self.remaining_ = len(objectives), measure(objectives) if trusted else float("nan")
         if isinstance(descent, StochasticDescent):
             self.n_epochs_ = descent.n_epochs

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
 
 from dfact.data.dataset import Dataset
 from dfact.engine.driver import drive
@@ -14,6 +13,8 @@ from dfact.engine.partitions import partitions
 from dfact.engine.requests import Solver, memo, run, state_rows
 from dfact.engine.session import Arrays
 from dfact.engine.threads import single_threaded
+from dfact.linalg.parts import find_parts
+from dfact.linalg.svd import gram_pairs
 from dfact.models.cp.block_descent import ALL_ROWS, Descent, ImputingDescent, MaskedDescent, RowSample
 from dfact.models.cp.kept_sample import KeepRowsPass, KeptRows, SampleSession, plan_sample
 from dfact.models.cp.passes import FACTORS, RowStart, SlicesPass, SliceSums, UnfoldingsPass
@@ -186,7 +187,7 @@ def _initial_factors(model: Parameters, dataset: Dataset, seed: int, dtype: np.d
         rngs = (np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key)) for key in keys)
         starts.append([rng.standard_normal((model.n_components, size)) for rng, size in zip(rngs, shape[1:], strict=True)])
     if uses_vectors(model, shape):
-        yield from _set_singular_vectors(shape, starts[0], dtype)
+        yield from _set_singular_vectors(dataset, starts[0], dtype)
     return [_without_unobserved([np.abs(A) if model.nonnegative else A for A in others], dataset) for others in starts]
 
 
@@ -202,14 +203,16 @@ def _without_unobserved(others: Factors, dataset: Dataset) -> Factors:
     return others
 
 
-def _set_singular_vectors(shape: Sequence[int], others: Factors, dtype: np.dtype[Any]) -> Solver[None]:
-    """Overwrite the first components of the other modes (R, I_n) with singular vectors of the unfoldings, as many as exist."""
+def _set_singular_vectors(dataset: Dataset, others: Factors, dtype: np.dtype[Any]) -> Solver[None]:
+    """Overwrite the first components of the other modes (R, I_n) with singular vectors of the unfoldings, as many as each part has."""
+    all_parts = yield from find_parts(dataset, dtype)
     flat, start = (yield from run(UnfoldingsPass(dtype), None)).grams, 0
-    for A, size in zip(others, shape[1:], strict=True):
-        j = min(len(A), size)
+    for A, size, parts in zip(others, dataset.shape[1:], all_parts, strict=True):
         gram = flat[start : start + size * size].reshape(size, size)
-        vectors = eigh(gram, subset_by_index=(size - j, size - 1))[1][:, ::-1]
-        A[:j] = (vectors * np.where(vectors[np.abs(vectors).argmax(axis=0), np.arange(j)] < 0, -1.0, 1.0)).T
+        for slices in parts.columns:
+            pairs = gram_pairs(gram[np.ix_(slices, slices)], min(len(A), len(slices)))
+            j = int(np.count_nonzero(pairs.values**2 > size * np.finfo(dtype).eps * pairs.values[0] ** 2))
+            A[:j, slices] = pairs.vectors[:, :j].T  # further ones are orthogonal to the data: a saddle
         start += size * size
 
 

@@ -1,7 +1,6 @@
 """Expectile matrix factorization of skewed, partly observed data."""
 # Long because its fits may share reads (fit_each) or take linear measurements, in addition to what every estimator documents.
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,8 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.threads import single_threaded
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
+from dfact.linalg.parts import find_column_parts, leaves_out_columns
 from dfact.linalg.svd import gram_size, right_singular, tiled_gram_size
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.growth import ColumnSurrogate, GrowthPass, grow_columns, solve_rows, start_of
@@ -28,7 +28,7 @@ from dfact.models.expectile.held_out_errors import ErrorMeasure, ExpectileErrors
 from dfact.models.expectile.measurements import Measurements
 from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, RowStart, SurrogatePass, original_units
 from dfact.models.expectile.sampled_entries import record_crossings, root_mean_square
-from dfact.models.expectile.sampled_start import start_on_sample
+from dfact.models.expectile.sampled_start import random_columns, start_best, start_on_sample
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.growth.baseline import Baseline
@@ -268,12 +268,15 @@ class ExpectileMF(Growing):
 
     def _solve(self, task: FitTask[OriginalUnits]) -> Solver[None]:
         dtype = task.dtype
-        row_start, Y = yield from self.initial_factors(task)
+        row_start, Y, uneven = yield from self.initial_factors(task)
         problem = (task.problem, self._loss(), row_start, dtype)
         pass_: Any = ExactPass(*problem) if self._is_exact(task.dataset) else SurrogatePass(*problem)
         alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
         report = Reporter(self.callbacks, self.max_iter)
-        pass_ = yield from start_on_sample(pass_, alternation, task.dataset, report)
+        if uneven:
+            pass_, alternation = yield from start_best(pass_, alternation, task.dataset, report)
+        else:
+            pass_ = yield from start_on_sample(pass_, alternation, task.dataset, report)
         end = _End(self.max_iter, self.tol, report)
         while not end.reached:
             alternation.update((yield from run(pass_, alternation.point)))
@@ -319,31 +322,32 @@ class ExpectileMF(Growing):
             found = f"the model's entries have a root mean square of {size:.3g}, and the largest of the data is {largest:.4g}"
             cause = f"{self.n_components} components fit the noise of few entries with a ridge of {self.ridge:g}"
             remedy = "choose the ridge with dfact.selection.select_by_held_out or dfact select emf"
-            warnings.warn(f"{found}: {cause}; {remedy}", UserWarning, stacklevel=5)
+            warn(f"{found}: {cause}; {remedy}")
 
     def _set_end(self, end: _End, history: NDArray[np.float64]) -> None:
         self.objective_history_, self.n_iter_, self.converged_, self.remaining_ = history, end.n_iter, end.converged, end.remaining
 
-    def initial_factors(self, task: FitTask[OriginalUnits]) -> Solver[tuple[RowStart, NDArray[np.float64]]]:
-        """Return the start of the rows' factors, and Y (m, k)."""
+    def initial_factors(self, task: FitTask[OriginalUnits]) -> Solver[tuple[RowStart, NDArray[np.float64], bool]]:
+        """Return the start of the rows' factors, Y (m, k), and whether it begins near a saddle: columns with entries begin near 0."""
         dataset, units = task.dataset, task.problem
         m, k = dataset.shape[1], self.n_components
         if isinstance(self.init, str) and self.init == "svd":
             rank = min(k, m)  # the other components begin at 0
-            V, sigma = yield from right_singular(m, rank, task.dtype, view=units, tolerance=_START_TOLERANCE)
+            parts = yield from find_column_parts(dataset, task.dtype)
+            V, sigma = yield from right_singular(m, rank, task.dtype, view=units, tolerance=_START_TOLERANCE, parts=parts)
             root = np.sqrt(sigma / (1 - dataset.missing_rate))
             Y, projection = np.zeros((m, k)), np.zeros((m, k))
             Y[:, :rank] = V * root
             projection[:, :rank] = V * (root / np.where(sigma > 0, sigma, 1.0))
-            return RowStart(units, projection), Y
+            return RowStart(units, projection), Y, not parts.connected or leaves_out_columns(Y, dataset)
         if isinstance(self.init, str):
             seed = yield from resolve_seed(self.random_state)
             statistics = dataset.statistics
             largest = max(-statistics.minimum.min(), statistics.maximum.max())
-            Y = np.random.default_rng(seed).standard_normal((m, k)) * np.sqrt(largest / k)
+            Y = random_columns(m, k, largest, seed)
         else:
             Y = as_numbers("init", self.init).T.copy()
-        return RowStart(units, np.zeros((m, k))), Y
+        return RowStart(units, np.zeros((m, k))), Y, False
 
     def held_out_errors(self, task: FitTask[OriginalUnits], held_out: BlockView, measure: ErrorMeasure) -> Solver[ExpectileErrors]:
         """Solve the task on a view of the blocks. Return the errors on the entries of the view ``held_out``."""

@@ -1,8 +1,11 @@
-"""Start of expectile matrix factorization of large data by passes over a sample of the partitions."""
+"""Starts of expectile matrix factorization: of large data by passes over a sample of the partitions, and the best of several."""
 
 from dataclasses import replace
 from math import ceil, sqrt
 from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
@@ -15,6 +18,8 @@ _SHARE = 16  # one of this many partitions is in the sample
 _ENTRIES = 64  # observed entries of a column in the sample, per component
 _PASSES = 80  # maximum, for any max_iter: these passes are not counted as iterations
 _TOLERANCE = 1e-3  # relative change of the objective on the sample; few passes over all rows then remain
+
+_RANDOM_STARTS, _SHORT = 5, 150  # starts beside the first, and passes of each: after 30, often another one is ahead
 
 K = TypeVar("K", ExactPass, SurrogatePass)
 
@@ -53,3 +58,32 @@ def start_on_sample(pass_: K, alternation: Alternation, dataset: Dataset, report
     Y = sample.point.Y / scale
     alternation.point = Point(Y, restart=True)
     return replace(pass_, row_start=RowStart.from_columns(units, Y, observed))
+
+
+def random_columns(m: int, k: int, largest: float, seed: int) -> NDArray[np.float64]:
+    """Return random factors of the columns (m, k) for data with this largest magnitude."""
+    return np.asarray(np.random.default_rng(seed).standard_normal((m, k)) * np.sqrt(largest / k))
+
+
+def start_best(pass_: K, alternation: Alternation, dataset: Dataset, report: Reporter) -> Solver[tuple[K, Alternation]]:
+    """Return the pass and the alternation of the start from which a short descent ends lowest: this one, or a random one.
+
+    Data whose columns are hardly connected has many local minima, in which components of one group of columns belong to others of
+    the next group. The random numbers are the same for all data.
+    """
+    (m, k), units, statistics = alternation.point.Y.shape, pass_.units, dataset.statistics
+    largest = float(max(-statistics.minimum.min(), statistics.maximum.max()))
+    starts = [(pass_, alternation.point.Y)]
+    random = replace(pass_, row_start=RowStart(units, np.zeros((m, k))))
+    starts += [(random, random_columns(m, k, largest, seed)) for seed in range(_RANDOM_STARTS)]
+    ends = []
+    for begun, Y in starts:
+        descent = alternation.restart_from(pass_.loss, Y)
+        for number in range(_SHORT):
+            descent.update((yield from run(begun, descent.point, reset=number == 0)))
+            report.on_sample(descent.history[1::2])
+        ends.append(descent.history[-1])
+    best, Y = starts[int(np.argmin(ends))]
+    alternation = alternation.restart_from(pass_.loss, Y)
+    alternation.point = Point(Y, restart=True)
+    return best, alternation

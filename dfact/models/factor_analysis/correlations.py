@@ -1,6 +1,5 @@
 """Correlations of the items of a factor analysis, Pearson's or polychoric, with the checks that both need."""
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.requests import Solver, run
-from dfact.errors import DataError
+from dfact.errors import DataError, warn
 from dfact.models.fit_task import FitTask
 from dfact.psychometrics.correlation import Moments, MomentsPass, is_indefinite, smoothed
 from dfact.psychometrics.polychoric import Levels, PairTables, level_moments, tabulate
@@ -72,13 +71,15 @@ def checked(found: Correlations, n_rows: int, labels: NDArray[Any], *, pearson: 
     undefined = np.argwhere(np.isnan(found.R))
     if undefined.size:
         i, j = (str(labels[column]) for column in undefined[0])
-        message = f"item {i!r} does not vary" if i == j else f"items {i!r} and {j!r} do not vary together"
-        raise DataError(f"{message} in the {found.counts[tuple(undefined[0])]:g} rows with answers; leave out one, or add rows")
+        rows = f"{found.counts[tuple(undefined[0])]:g} rows"
+        if i == j:
+            raise DataError(f"item {i!r} does not vary in the {rows} with answers; leave it out, or add rows")
+        raise DataError(f"items {i!r} and {j!r} do not vary together in the {rows} with answers to both; leave out one, or add rows")
     if not is_indefinite(found.R):
         return found
     remedy = "missing='listwise' needs no smoothing" if pearson else "leave out items, or add rows"
     message = f"the {'pairwise' if pearson else 'polychoric'} correlations have negative eigenvalues and were smoothed"
-    warnings.warn(f"{message}; {remedy}", UserWarning, stacklevel=3)
+    warn(f"{message}; {remedy}")
     return replace(found, R=smoothed(found.R), smoothed=True)
 
 
@@ -116,7 +117,7 @@ def _polychoric(task: FitTask[Tables | None], tables: Tables, complete_only: boo
     if limit.size:
         pairs = ", ".join(" and ".join(repr(str(dataset.column_labels[j])) for j in pair) for pair in limit[:3])
         message = f"the polychoric correlation is at its limit for {len(limit)} pairs of items ({pairs}), expected less than 0.9999"
-        warnings.warn(f"{message}; leave out items that repeat others", UserWarning, stacklevel=4)
+        warn(f"{message}; leave out items that repeat others")
     R, counts = found.correlations.R, found.correlations.counts
     kept = found.tables if tables.tiles == 1 else None
     return Correlations(R, found.rows, found.effective_rows, mean, scale, counts, thresholds=found.categories.by_item, tables=kept)

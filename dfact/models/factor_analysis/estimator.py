@@ -1,7 +1,6 @@
 """Exploratory factor analysis of items by minimum residuals, with rotation."""
 # Long because the docstring states the method, and all of its parameters and results.
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -15,7 +14,7 @@ from dfact.data.dataset import Dataset
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.linalg.rotation import explained, oblimin, ordered, promax, promax_spss, varimax
 from dfact.models.factor_analysis.correlations import Correlations, Tables, checked, correlate, pearson
 from dfact.models.factor_analysis.growth import KEPT_BYTES, MomentSums, TableSums
@@ -27,13 +26,14 @@ from dfact.models.growth.estimator import Added, Growing
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.models.traits import ModelTraits
-from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, at_least
+from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, TooManyComponentsError, at_least
 from dfact.progress import Iteration, Reporter
 from dfact.psychometrics.correlation import MomentsPass
-from dfact.psychometrics.fit_indices import fit_indices, score_reliability
+from dfact.psychometrics.fit_indices import SINGULAR, fit_indices, score_reliability
 from dfact.psychometrics.minres import LOWEST, minres
 from dfact.psychometrics.polychoric import GATHERED_ROWS, answer_levels, gathered_bytes, table_bytes
 from dfact.psychometrics.reliability import omega, omega_total
+from dfact.psychometrics.scale_statistics import why_singular
 from dfact.text import format_bytes
 
 _N_STEPS = 3  # reported to the callbacks
@@ -54,6 +54,9 @@ class Factors:
     """Root mean square of the residual correlations."""
     n_iter: int
     converged: bool
+
+
+_ROUNDING = 1e-6  # of correlations that someone else computed
 
 
 class FactorAnalysis(Growing):
@@ -271,10 +274,19 @@ class FactorAnalysis(Growing):
         self.correlations_, self.n_observations_, self.smoothed_ = correlations.R, correlations.n, correlations.smoothed
         self.n_effective_ = correlations.n_effective
         self.thresholds_ = correlations.thresholds
+        self._warn_singular(task.dataset.column_labels)
         sums = yield from run(ScorePass(task.dtype, task.covariates is not None), self._scorer())
         report.step("scores")
         _warn_nonrespondents(int(sums.nonrespondents), task.dataset.shape[0])
         return sums
+
+    def _warn_singular(self, labels: NDArray[Any]) -> None:
+        """Warn of correlations without an inverse, for which most figures are not defined."""
+        values, vectors = np.linalg.eigh(self.correlations_)
+        if values[0] > SINGULAR or self.smoothed_:
+            return
+        why = why_singular(vectors[:, 0], self.n_observations_, [str(label) for label in labels])
+        warn(f"{why}: fit_ and score_reliability_ are NaN, apart from srmr; leave out items, or add participants")
 
     def _scorer(self) -> Scorer:
         return Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
@@ -336,7 +348,7 @@ class FactorAnalysis(Growing):
         """Extract and rotate the factors of the correlations R."""
         m, k = len(R), self.n_components
         if (m - k) ** 2 < m + k:
-            warnings.warn(f"{k} factors of {m} items have more parameters than there are correlations", UserWarning, stacklevel=3)
+            warn(f"{k} factors of {m} items have more parameters than there are correlations")
         extraction = minres(R, k, self.max_iter, self.tol)
         pattern, Phi = extraction.loadings, np.eye(k)
         if self.rotation in ("promax", "promax-spss") and k > 1:
@@ -361,9 +373,7 @@ class FactorAnalysis(Growing):
         heywood = np.flatnonzero(extraction.uniquenesses <= LOWEST)
         if heywood.size:
             items = ", ".join(repr(str(task.dataset.column_labels[j])) for j in heywood[:5])
-            warnings.warn(
-                f"the uniqueness of {items} is at its limit {LOWEST} (Heywood case): try fewer factors", UserWarning, stacklevel=3
-            )
+            warn(f"the uniqueness of {items} is at its limit {LOWEST} (Heywood case): try fewer factors")
         uniquenesses = np.maximum(1 - communalities, LOWEST)
         return Factors(pattern, Phi, communalities, uniquenesses, rmsr, extraction.n_iter, extraction.converged)
 
@@ -499,8 +509,11 @@ def _check_answers(dataset: Dataset, k: int) -> None:
     if min(n, m) < 2:
         raise DataError(f"X has n_samples={n} and n_features={m}, expected at least 2 of each")
     if k > min(n, m):
-        raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
+        raise TooManyComponentsError(k, n, m)
     low, high = dataset.statistics.minimum, dataset.statistics.maximum
+    if n == m and _is_correlation_matrix(dataset):
+        found = f"X is a symmetric matrix of {m} × {m} with 1 on its diagonal, as correlations are, expected the answers of participants"
+        raise DataError(f"{found}; fit the answers, as their number and the scores do not follow from correlations")
     constant = np.flatnonzero(low == high)
     if constant.size:
         j = constant[0]
@@ -508,6 +521,15 @@ def _check_answers(dataset: Dataset, k: int) -> None:
         raise DataError(f"{found}, expected items that vary; leave it out")
 
 
+def _is_correlation_matrix(dataset: Dataset) -> bool:
+    """Return whether square data is symmetric, with 1 on the diagonal as the highest entry of each column."""
+    statistics = dataset.statistics
+    if dataset.missing_rate or statistics.minimum.min() < -1 - _ROUNDING or np.abs(statistics.maximum - 1).max() > _ROUNDING:
+        return False
+    rows = np.asarray(dataset.source.read(0, dataset.shape[0]), np.float64)
+    return bool(np.abs(rows.diagonal() - 1).max() <= _ROUNDING and np.abs(rows - rows.T).max() <= _ROUNDING)
+
+
 def _warn_nonrespondents(nonrespondents: int, n: int) -> None:
     if nonrespondents:
-        warnings.warn(f"{nonrespondents} of {n} rows have no answer; their scores are NaN", UserWarning, stacklevel=4)
+        warn(f"{nonrespondents} of {n} rows have no answer; their scores are NaN")

@@ -1,7 +1,6 @@
 """Grade of membership: mixed memberships of subjects in latent classes, by spectral methods, or by likelihood."""
 # Long because it documents two estimates: the spectral one, and that by likelihood, to which rows can be added.
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tiles
 from dfact.engine.session import StateRows
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.kernels.binomial import EDGE
 from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size, tiled_gram_size
@@ -100,7 +99,8 @@ class GradeOfMembership(Growing):
     likelihood : "none" or "binomial"
         Likelihood to maximize after the spectral estimate, without missing answers; does not help if most subjects are pure.
     tol : float
-        With a likelihood: stop when it rises by at most this much in a pass, relative to its value.
+        With a likelihood: stop when eight passes together raise its logarithm by at most 100 times this much, or by a hundredth of it
+        relative to its value if that is more: by default by 1e-5, or a billionth.
     max_iter : int
         With a likelihood: maximum number of passes after the spectral estimate.
     max_response : int, optional
@@ -127,7 +127,7 @@ class GradeOfMembership(Growing):
     projection_ : array (J, K)
         P of the spectral estimate.
     log_likelihood_, log_likelihood_history_, n_iter_, converged_ : float, array, int, bool
-        With a likelihood: ℓ, ℓ of each accepted pass, the number of passes after the spectral estimate, and whether the last one met
+        With a likelihood: ℓ, ℓ of each accepted pass, the number of passes after the spectral estimate, and whether the last ones met
         ``tol``.
     column_labels_, row_labels_, offset_, n_features_in_, max_response_, fingerprint_
         Description of the fitted data. Row labels and fingerprint come from a stored dataset; otherwise they are None.
@@ -192,7 +192,7 @@ class GradeOfMembership(Growing):
         tau: Annotated[float | None, NOT_NEGATIVE.or_none()] = None,
         likelihood: Literal["none", "binomial"] = "none",
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
-        max_iter: Annotated[int, COUNT] = 60,
+        max_iter: Annotated[int, COUNT] = 500,
         max_response: Annotated[int | None, at_least(1).or_none()] = None,
         random_state: Any = None,
         executor: Any = None,
@@ -296,7 +296,7 @@ class GradeOfMembership(Growing):
             names = self.get_feature_names_out()
             classes = ", ".join(f"{names[k]} ({dataset.row_labels[best.pure_subjects[k]]!r})" for k in alone)
             found = f"only the subject that defines the class has a membership of {PURE} or more in {classes}"
-            warnings.warn(f"{found}; a class depends on its pure subjects: try fewer classes or another method", UserWarning, stacklevel=5)
+            warn(f"{found}; a class depends on its pure subjects: try fewer classes or another method")
         return [c.modularity for c in scored]
 
     def _refine(self, task: FitTask[MembershipProblem], counts: ResponseCounts) -> Solver[tuple[MembershipSums, StateRows]]:
@@ -467,7 +467,7 @@ def _warn_nonrespondents(nonrespondents: int, n: int) -> None:
     if nonrespondents:
         found = f"{nonrespondents} of {n} subjects have no response, as 0 counts as none; their memberships are NaN"
         remedy = "dfact.expand_categories (dfact indicators) makes 0 a category of its own"
-        warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=4)
+        warn(f"{found}; {remedy}")
 
 
 def _responses(dataset: Dataset) -> Responses:

@@ -332,5 +332,5 @@ def held_out_errors(fits: Sequence[EntryFit], measure: ErrorMeasure, store: Resu
 
 
 def _solve_start(fit: EntryFit) -> Solver[Results]:
-    _, Y = yield from fit.model.initial_factors(fit.task)
+    _, Y, _ = yield from fit.model.initial_factors(fit.task)
     return [Y]

@@ -1,6 +1,5 @@
 """The anchored tests of items: their regressors, their plan, and their result with its warnings."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
-from dfact.errors import DataError
+from dfact.errors import DataError, warn
 from dfact.models.item_tests import ItemTests
 from dfact.psychometrics.dif import N_PARTS, Design, anchored_dif, weak_factors
 from dfact.selection.group_comparison.mantel_test import Groups
@@ -88,4 +87,4 @@ def _warn_of_weak_anchors(model: Any, groups: Groups, anchors: list[NDArray[np.b
         for number, (count, size) in weak_factors(chosen, factor).items():
             found = f"the anchor of {names[number]} has {count} of its {size} items for {groups.by}={level}"
             expected = "expected at least four and half of them: its difference between the groups, and which items have DIF, are arbitrary"
-            warnings.warn(f"{found}, {expected}; compare with fewer factors, or do not interpret its items", UserWarning, stacklevel=4)
+            warn(f"{found}, {expected}; compare with fewer factors, or do not interpret its items")

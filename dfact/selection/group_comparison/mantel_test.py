@@ -1,6 +1,5 @@
 """Groups of rows, and Mantel's test for items with differential functioning."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -16,7 +15,7 @@ from dfact.data.scales import as_item_table
 from dfact.data.sources.entrance import as_column, name_of
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.psychometrics.mantel import MAX_LEVELS, Strata, mantel_tests
 
 Array = NDArray[np.float64]
@@ -130,7 +129,7 @@ def mantel_figures(model: Any, dataset: Dataset, groups: Groups, scales: list[st
     if isinstance(found, np.ndarray):
         item = str(dataset.column_labels[int(np.flatnonzero(found)[0])])
         message = f"item {item!r} has {int(found[found > 0][0])} answers that are not whole numbers, expected ordered categories"
-        warnings.warn(f"{message}; Mantel's test is left out", UserWarning, stacklevel=3)
+        warn(f"{message}; Mantel's test is left out")
         return [""] * len(scales), None, message
     first, test = found
     figures = [test.n, test.chi_square, test.smd, test.alpha, test.anchors, first.chi_square, first.smd, test.sd, test.alpha_se]

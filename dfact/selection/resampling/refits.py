@@ -1,7 +1,6 @@
 """Refits of a fitted model to resampled rows: their common start, their results in a store, and the matching of their factors."""
 
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
-from dfact.errors import DataError
+from dfact.errors import DataError, warn
 from dfact.linalg.congruence import congruence, match
 from dfact.models.bounded_nmf.effects import AdjustedDifferences
 from dfact.models.estimator import Factorization
@@ -78,7 +77,7 @@ def converged_start(model: Any, fits: F, matching: "Matching", store: ResultsSto
     similarity = np.where(nonzero, matching.match(start.components)[0], 1.0)
     if similarity.min() < _SAME_FACTOR:
         moved = f"its similarity to the converged {model.get_feature_names_out()[similarity.argmin()]} is {similarity.min():.2f}"
-        warnings.warn(f"the model has not converged: {moved}, expected at least {_SAME_FACTOR}; fit it with a smaller tol", stacklevel=3)
+        warn(f"the model has not converged: {moved}, expected at least {_SAME_FACTOR}; fit it with a smaller tol")
     return replace(fits, model=with_parameters(warm, init=start.components.astype(np.float64)))
 
 
@@ -120,7 +119,7 @@ class Refits:
             failed = f"{len(self.failed)} of {len(self._numbers)} refits failed, such as {example}"
             if len(self._numbers) - len(self.failed) < 2:
                 raise DataError(f"{failed}; expected at least 2 that succeed")
-            warnings.warn(failed, UserWarning, stacklevel=3)
+            warn(failed)
         return [None if i in self.failed else self._stored(i) for i in self._numbers]
 
     def stored(self, numbers: Sequence[int]) -> list[RefittedLoadings]:

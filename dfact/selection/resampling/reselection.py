@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.linalg.congruence import congruence, match
 from dfact.models.provenance import SelectionRecord, Stability
 from dfact.progress import Iteration, Reporter, TimeLeft
@@ -100,7 +100,7 @@ def reselect(
     if n_resamples - len(failures) < 2:
         raise DataError(f"{len(failures)} of {n_resamples} selections failed, such as {next(iter(failures.values()))}; expected at least 2")
     if failures:
-        warnings.warn(f"{len(failures)} of {n_resamples} selections failed, such as {next(iter(failures.values()))}", stacklevel=3)
+        warn(f"{len(failures)} of {n_resamples} selections failed, such as {next(iter(failures.values()))}")
     fitted = [None if number in failures else store.entries[number,] for number in range(n_resamples)]
     return _summarize(model, fitted, candidates, level)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.engine.requests import Solver
-from dfact.errors import ParameterError
+from dfact.errors import ParameterError, warn
 from dfact.models.cp.base import CPModel
 from dfact.models.cp.refit import Vectors, fit_vectors
 from dfact.models.fit_task import FitTask
@@ -82,7 +82,7 @@ def bootstrap_tensor(
     if estimate.similarity.min() < _SAME_COMPONENT:
         name = model.get_feature_names_out()[estimate.similarity.argmin()]
         moved = f"its similarity to the converged {name} is {estimate.similarity.min():.2f}"
-        warnings.warn(f"the model has not converged: {moved}, expected at least {_SAME_COMPONENT}; fit it with a smaller tol", stacklevel=3)
+        warn(f"the model has not converged: {moved}, expected at least {_SAME_COMPONENT}; fit it with a smaller tol")
     fits = _starting_from(warm, estimate) if warm_start else _from_own_start(warm, model)
     refits = Refits(store, range(n_resamples), callbacks)
     if refits.pending:
@@ -163,7 +163,7 @@ def _summarize(model: CPModel, estimate: _Matched, refits: Sequence[RefittedLoad
     slow = sum(not one.converged for one in matched)
     if slow:
         message = f"{slow} of {len(matched)} refits have not converged in {max(_MAX_ITER, model.max_iter)} iterations"
-        warnings.warn(f"{message}; their intervals may be too narrow: try fewer components", UserWarning, stacklevel=4)
+        warn(f"{message}; their intervals may be too narrow: try fewer components")
     ends = [(1 - level) / 2, (1 + level) / 2]
     samples, weights = (np.stack([getattr(one, name) for one in matched]) for name in ("units", "weights"))
     selected = np.stack([np.hstack(one.penalized) != 0 for one in matched]).mean(axis=0)

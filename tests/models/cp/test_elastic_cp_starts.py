@@ -193,3 +193,13 @@ def test_components_that_cancel_each_other_are_reported() -> None:
     assert np.isnan(model.remaining_)
     single = dfact.ElasticCP(1, lam=1e-8, random_state=0).fit(Z)
     assert single.remaining_ >= 0
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+@pytest.mark.filterwarnings("ignore:ElasticCP did not converge")
+def test_components_of_hardly_any_weight_cancel_no_other(seed: int) -> None:
+    """A tensor of rank 1 leaves only rounding errors to further components."""
+    rng = np.random.default_rng(seed)
+    model = dfact.ElasticCP(3, lam=0, random_state=0).fit(np.einsum("i,j,k->ijk", *(rng.random(size) for size in (6, 5, 7))))
+    assert model.weights_[1] < 1e-6 * model.weights_[0]
+    assert np.isfinite(model.remaining_)

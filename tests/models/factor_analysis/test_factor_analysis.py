@@ -15,6 +15,7 @@ import dfact
 from dfact.cli.main import main
 from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import icqf_simulation
+from dfact.errors import DataError
 from dfact.export.tables import largest_items
 from dfact.linalg.rotation import explained, ordered, promax, promax_spss, varimax
 from dfact.psychometrics.correlation import smoothed
@@ -235,7 +236,8 @@ def test_correlations_are_those_of_pandas(dtype: str) -> None:
     np.testing.assert_allclose(model.mean_, frame.mean(), rtol=1e-6)
     np.testing.assert_allclose(model.scale_, frame.std(), rtol=1e-5)
     assert model.n_observations_ == 800
-    listwise = dfact.FactorAnalysis(3, dtype=dtype, missing="listwise").fit(X)
+    with pytest.warns(UserWarning, match="10 participants are too few for 18 items"):
+        listwise = dfact.FactorAnalysis(3, dtype=dtype, missing="listwise").fit(X)
     complete = frame.dropna()
     np.testing.assert_allclose(listwise.correlations_, complete.corr().to_numpy(), atol=1e-12 if dtype == "float64" else 1e-5)
     assert listwise.n_observations_ == len(complete)
@@ -278,6 +280,26 @@ def test_scores_are_near_psychs_and_give_back_the_answers_expected() -> None:
     share = 1 - ((X - expected) ** 2).sum(axis=0) / ((X - X.mean(axis=0)) ** 2).sum(axis=0)
     assert (share > 0).all()
     assert share.mean() == pytest.approx(model.explained_share_, abs=0.12)
+
+
+@heywood_may_be
+def test_singular_correlations_are_reported() -> None:
+    rng = np.random.default_rng(0)
+    with pytest.warns(UserWarning, match="9 participants are too few for 20 items.*fit_ and score_reliability_ are NaN, apart from srmr"):
+        few = dfact.FactorAnalysis(2).fit(rng.integers(1, 6, (9, 20)))
+    assert {*few.fit_.index[few.fit_.notna()]} >= {"srmr"}
+    answers = np.clip(np.round(rng.normal(size=(500, 1)) + rng.normal(size=(500, 6)) + 3), 1, 5)
+    with pytest.warns(UserWarning, match="'0', '6' determine one another"):
+        dfact.FactorAnalysis(2).fit(np.c_[answers, answers[:, 0]])
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-9])
+def test_correlations_are_no_answers(rounding: float) -> None:
+    R = np.corrcoef(planted(400, 0)[0].T)
+    with pytest.raises(DataError, match="18 × 18 with 1 on its diagonal, as correlations are, expected the answers"):
+        dfact.FactorAnalysis(2).fit(R - rounding)
+    with pytest.warns(UserWarning, match="18 participants are too few for 18 items"):
+        dfact.FactorAnalysis(2).fit(R + np.triu(np.full(R.shape, 1e-3), 1))  # another matrix
 
 
 @heywood_may_be

@@ -170,7 +170,7 @@ def _participants(
     plausible = check_ranges(ranges, {} if frame is None else dict.fromkeys(map(str, frame)))
     if frame is not None:
         frame, plausible = apply_ranges(frame, plausible)
-        warn_implausible(frame, plausible, RANGE_REMEDY, stacklevel=3)
+        warn_implausible(frame, plausible, RANGE_REMEDY)
     series = None if weights is None else weight_series(weights, n)
     if series is not None and not drop:
         check_weights(series)

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from dfact.data.readers.base import MissingCodes, Table, Variable
 from dfact.data.readers.columnar.columns import read_texts
 from dfact.data.readers.number_marks import PLAIN, NumberMarks, is_number, looks_like_number
 from dfact.data.validation import column_limits
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 
 T = TypeVar("T")
 _LISTED = 20
@@ -384,5 +383,5 @@ def _warn_of_alphabetical_labels(table: Table, items: Sequence[ItemCoding]) -> N
             shown = ", ".join(f"{code_text(code)} {label!r}" for code, label in item.levels[:7])
             found = f"{table.name}: the codes of {item.name!r} follow the alphabet: {shown}"
             remedy = "a program may have numbered them so; check their order, and correct it with recode= (--recode)"
-            warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=5)
+            warn(f"{found}; {remedy}")
             return

@@ -1,12 +1,12 @@
 """Boxes that are ticked or not: items of which each cell holds one answer or none."""
 
-import warnings
 from collections import Counter
 
 import numpy as np
 
 from dfact.data.ingest.coding.answers import AnswerCoding
 from dfact.data.statistics import ColumnStatistics
+from dfact.errors import warn
 
 _LISTED = 10
 
@@ -30,4 +30,4 @@ def warn_of_boxes(name: str, coding: AnswerCoding, statistics: ColumnStatistics)
         remedy = f'empty_cells= and levels= (--empty-cells "{names}=No" --levels "{names}: No<{text}")'
     else:
         remedy = f'empty_cells= (--empty-cells "{names}={0 if value else 1}")'
-    warnings.warn(f"{found}; if an empty cell is a box that is not ticked, say {remedy}", UserWarning, stacklevel=3)
+    warn(f"{found}; if an empty cell is a box that is not ticked, say {remedy}")

@@ -1,6 +1,5 @@
 """The populations of individuals: a text with a line for each individual, a column of a table, or a sequence of names."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike
 
@@ -11,7 +10,7 @@ from dfact.data.readers.columnar.columns import read_texts
 from dfact.data.readers.formats import formats, open_table
 from dfact.data.readers.genetics.genotypes import FAM_COLUMNS, GenotypeFile, read_fields, sibling
 from dfact.data.sources.entrance import known_labels
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.storage.input_files import InputFile, open_input_file
 
 _UNKNOWN = ("", "-")
@@ -86,7 +85,7 @@ def _compare(file: GenotypeFile, name: str, ids: str, names: Sequence[str | None
     others = [each for each in by_person if each not in {*file.labels, *file.persons}]
     text = f"{name} lacks {len(lacking)} of {len(names)} individuals of {file.name}, whose populations are unknown: {_some(lacking)}"
     text += f"; {len(others)} of its rows are of other individuals: {_some(others)}" if others else ""
-    warnings.warn(f"{text}; compare the ids", UserWarning, stacklevel=5)
+    warn(f"{text}; compare the ids")
 
 
 def _some(names: Sequence[str]) -> str:

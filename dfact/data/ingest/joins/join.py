@@ -2,7 +2,6 @@
 
 import re
 import unicodedata
-import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 from dfact.storage.groups import attributes, ensure_absent, open_group
 from dfact.storage.location import parse_location, stem
 
@@ -229,12 +228,12 @@ def _overlap(inputs: list[_Input], labels: "pd.Index[Any]") -> Iterator[str]:
         plain |= texts
         if alike:
             found = f"{len(alike)} participant(s) of {input_.name} have labels that differ from others by case, spaces or zeros alone"
-            warnings.warn(f"{found}, such as {alike[0][1]!r} and {alike[0][0]!r}; {remedy}", UserWarning, stacklevel=3)
+            warn(f"{found}, such as {alike[0][1]!r} and {alike[0][0]!r}; {remedy}")
         elif len(alone) == own.sum():
             lonely[input_.name] = ", ".join(map(repr, alone[:3])) + (", …" if len(alone) > 3 else "")
     if lonely:
         found = " and ".join(f"{name} ({shown})" for name, shown in lonely.items())
-        warnings.warn(f"no participant in common with other datasets: {found}; {remedy}", UserWarning, stacklevel=3)
+        warn(f"no participant in common with other datasets: {found}; {remedy}")
 
 
 def _plain(label: str) -> str:

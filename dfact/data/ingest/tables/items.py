@@ -2,13 +2,12 @@
 
 import difflib
 import re
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from dfact.data.readers.base import Table, Variable
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 
 _LISTED = 20
 """Number of columns that a message lists."""
@@ -50,9 +49,7 @@ def match_columns(table: Table, variables: Mapping[str, Variable], names: Sequen
         dates = [column for column in matching if column in variables and variables[column].type == "date"]
         if dates and len(dates) < len(matching) and name.strip("*"):
             listed = ", ".join(dates[:_LISTED]) + (", …" if len(dates) > _LISTED else "")
-            warnings.warn(
-                f"{table.name}: {len(dates)} column(s) of {name!r} hold dates and are left out: {listed}", UserWarning, stacklevel=4
-            )
+            warn(f"{table.name}: {len(dates)} column(s) of {name!r} hold dates and are left out: {listed}")
     if not matches and names:
         reasons = [f"{column!r} {reason}" for column in candidates if (reason := no_answers(variables.get(column)))]
         raise DataError(f"{table.name}: items matches no column with answers: {', '.join(reasons[:_LISTED])}; name others (--items)")

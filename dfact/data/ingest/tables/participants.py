@@ -2,7 +2,6 @@
 
 import operator
 import re
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from dfact.data.readers.base import Table, Variable
 from dfact.data.readers.number_marks import PLAIN, NumberMarks, is_number
 from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.weights import check_weights
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError, ParameterError, warn
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T].*)?")
 _WRITTEN = re.compile(r"\w")
@@ -111,7 +110,7 @@ class ParticipantColumns:
         frame, ranges = self._confounders(table, texts, variables), dict(self.ranges)
         if frame is not None:
             frame, ranges = apply_ranges(frame, ranges)
-            warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=3)
+            warn_implausible(frame, ranges, RANGE_REMEDY)
         ids = None if self.id is None else check_ids(table, texts[self.id], self.id)
         weights = None if self.weight is None else self._weights(table, texts, self.weight, variables, dropped)
         return Participants(ids, frame, ranges, weights, self._replicate_weights(table, texts, variables, dropped))
@@ -307,4 +306,4 @@ def _warn_of_marks(what: str, words: "pd.Series[Any]", variable: Variable) -> No
     if remedy is None or not all(any(character.isdigit() for character in word) and not any(map(str.isalpha, word)) for word in words):
         return
     found = f"{what} holds {marked!r} and becomes categorical with {words.nunique()} levels"
-    warnings.warn(f"{found}, expected numbers; {remedy}, or declare the kind: categorical", UserWarning, stacklevel=6)
+    warn(f"{found}, expected numbers; {remedy}, or declare the kind: categorical")
