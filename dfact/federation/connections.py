@@ -13,7 +13,7 @@ from dfact.data.dataset import Dataset
 from dfact.federation.entries import blocks_of_entries
 from dfact.kernels.parts import join_dense
 
-_BATCH = 256  # slices whose common rows with all others are counted at once: tables of all pairs of very many do not fit in memory
+_BATCH = 256  # slices whose common rows with all others are counted at once: tables of all pairs of many do not fit in memory
 
 
 def connected_by_few(dataset: Dataset, least: int) -> list[str]:
