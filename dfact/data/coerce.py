@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset
+from dfact.data.layout import Layout
 from dfact.data.memory_limit import free_memory
 from dfact.data.sources.array import LabelledArray, array_source, axis_labels
 from dfact.data.sources.base import RowSource
@@ -41,14 +42,24 @@ class Excerpt:
     """Confounders in a dataset's form, which depends on all rows of the larger array."""
 
 
-def as_dataset(X: Any, confounders: Any = None, client: Client | None = None) -> Dataset:
+@dataclass(frozen=True, eq=False)
+class _UnreadSource(LazySource):
+    """A lazy array whose shape and type alone count, with the chunks of its dataset."""
+
+    @property
+    def chunk_rows(self) -> int | None:
+        return Layout.of(self.shape).chunk_rows
+
+
+def as_dataset(X: Any, confounders: Any = None, client: Client | None = None, *, reads: bool = True) -> Dataset:
     """Convert X (array of any kind, path, Dataset) into a Dataset; ``confounders`` replace the confounders of a stored dataset.
 
-    A dask array is computed into memory, or with a ``client`` on its cluster, where the chunks stay.
+    A dask array is computed into memory, or with a ``client`` on its cluster, where the chunks stay. Without ``reads`` a lazy array
+    stays as it is, for a plan: its columns of floating numbers count as if each lacked an entry.
     """
     if isinstance(X, (str, PathLike)):
         X = open_dataset(X)
-    dataset: Dataset = X if isinstance(X, Dataset) else _from_excerpt(X) if isinstance(X, Excerpt) else _from_array(X, client)
+    dataset: Dataset = X if isinstance(X, Dataset) else _from_excerpt(X) if isinstance(X, Excerpt) else _from_array(X, client, reads=reads)
     return dataset if confounders is None else dataset.with_confounders(as_frame(confounders, dataset.shape[0]))
 
 
@@ -57,7 +68,7 @@ def _from_excerpt(rows: Excerpt) -> Dataset:
     return dataset if rows.column_labels is None else replace(dataset, column_labels=rows.column_labels)
 
 
-def _from_array(X: Any, client: Client | None = None) -> Dataset:
+def _from_array(X: Any, client: Client | None = None, *, reads: bool = True) -> Dataset:
     given, X = X, as_arrays(X)
     source = coded_source(array_source(X), X.missing) if isinstance(X, LabelledArray) else array_source(X)
     if source.dtype.kind not in "iufb":
@@ -66,7 +77,10 @@ def _from_array(X: Any, client: Client | None = None) -> Dataset:
         raise DataError(f"X has shape {source.shape}, expected two modes or more: rows and columns")
     n_columns = source.shape[1]
     labels = axis_labels(given if is_dask_frame(given) else X, 1)
-    source, statistics = _with_statistics(X, source, client)
+    if isinstance(source, LazySource) and not reads:
+        source, statistics = _UnreadSource(source.array), _assumed_statistics(source)
+    else:
+        source, statistics = _with_statistics(X, source, client)
     observed = statistics.observed > 0
     limits = (statistics.minimum[observed].min(), statistics.maximum[observed].max()) if observed.any() else (0.0, 0.0)
     return Dataset(
@@ -90,6 +104,13 @@ def _with_statistics(X: Any, source: RowSource, client: Client | None) -> tuple[
         return persist_rows(lazy, client)
     source = _load_lazy(source) if isinstance(source, LazySource) else source
     return source, ColumnStatistics.of_source(source)
+
+
+def _assumed_statistics(source: RowSource) -> ColumnStatistics:
+    """Return the statistics of an array that is not read."""
+    n, m = source.shape[0], int(np.prod(source.shape[1:]))
+    observed = max(n - 1, 0) if source.dtype.kind == "f" else n
+    return ColumnStatistics(np.full(m, observed), np.zeros(m), np.ones(m), n)
 
 
 def _load_lazy(source: LazySource) -> RowSource:

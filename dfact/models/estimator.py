@@ -408,6 +408,11 @@ class Factorization(ScoreInterface, TransformerInterface):
         return array
 
     @property
+    def n_components_(self) -> int:
+        """Number of components of the fit, as scikit-learn calls it."""
+        return self._n_features_out
+
+    @property
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0])
 
@@ -428,7 +433,9 @@ def plan(model: Factorization, data: Any, memory_limit: int | str | None = None)
     model : estimator
         It need not be fitted.
     data : array, path or Dataset
-        The data of the fit.
+        The data of the fit. A lazy array, of dask or xarray, is planned by its shape and type, and never computed. Its numbers of
+        floating type may be missing, and it is planned as the dataset that :func:`dfact.import_array` writes of it, which a fit needs
+        of one that is larger than memory.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB"), in place of the model's.
 
@@ -444,7 +451,7 @@ def plan(model: Factorization, data: Any, memory_limit: int | str | None = None)
     >>> dfact.plan(dfact.ICQF(n_components=3), answers, memory_limit="2GiB").fits
     True
     """
-    dataset = as_dataset(data, client=model._client(data))
+    dataset = as_dataset(data, reads=False)
     n_covariates = 0 if dataset.confounders is None else len(ConfounderEncoding.of(dataset.confounder_summaries()).columns)
     if memory_limit is not None:
         model = copy(model)

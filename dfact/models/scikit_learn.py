@@ -7,11 +7,11 @@ output as data frames.
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import cache, wraps
 from inspect import signature
-from typing import Any, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 import zarr
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dfact.data.sources.array import frame_values
 from dfact.lazy import is_data_frame
 from dfact.models.copies import is_client, picklable_state
+from dfact.models.foreign_names import Foreign, accept_foreign, without_foreign
 from dfact.models.method_docs import document_methods
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,12 +69,16 @@ class TransformerInterface:
     """The interface of scikit-learn's BaseEstimator, TransformerMixin and ClassNamePrefixFeaturesOutMixin."""
 
     _sklearn_auto_wrap_output_keys = frozenset({"transform"})  # scikit-learn's sign that set_output works
+    foreign: ClassVar[Mapping[str, Foreign]] = {}
+    """Parameters of scikit-learn's class of the same name that this one does not have."""
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         for name in ("transform", "fit_transform"):
             if name in vars(cls):
                 setattr(cls, name, _with_container(vars(cls)[name]))
+        if "foreign" in vars(cls):
+            cls.__init__ = accept_foreign(cls.__init__, cls.__name__, cls.foreign)  # type: ignore[method-assign]  # the same signature
         document_methods(cls)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -105,7 +110,7 @@ class TransformerInterface:
             The model has no parameter of a name.
         """
         known = self.get_params()
-        for name, value in params.items():
+        for name, value in without_foreign(type(self).__name__, self.foreign, params).items():
             if name not in known:
                 raise ValueError(f"Invalid parameter {name!r} for estimator {self}. Valid parameters are: {sorted(known)!r}.")
             setattr(self, name, value)

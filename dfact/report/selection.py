@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ERROR_LABEL = "mean squared error of held-out answers"
 _EIGENVALUES = [f"{of}{name}" for of in ("", "factor_") for name in ("eigenvalue", "random", "excess")]
 _FORMATS = dict.fromkeys(_EIGENVALUES, "{:.3f}") | dict.fromkeys(("passes", "reads", "n", "zeros", "rank"), "{:d}")
+_FORMATS |= {"core_consistency": "{:.4g}"}
 OF_GENOTYPES = {"deviance": "CV error", "passes": "iterations"}
 """Words of ADMIXTURE for the scores of a selection."""
 _MARKERS = "osD^vP*X"
@@ -45,6 +46,7 @@ def selection_text(selection: "Selection") -> str:
     skipped = ", ".join(map(str, selection.skipped_ranks))
     largest = selection.largest_chosen
     notes = [
+        selection.rule,
         f"No step of the path has a rank of {skipped}: not scored. Try closer lambdas." if skipped else "",
         "" if largest is None else f"The choice, {largest}, is the largest number of components that was tried: try larger ones.",
     ]

@@ -35,6 +35,8 @@ class Selection:
     """The model fitted with ``best_params`` to the complete data."""
     folds: pd.DataFrame | None = None
     """Errors of the folds of a cross-validation: one row for each candidate, one column for each (repeat, fold)."""
+    rule: str = ""
+    """The rule in words, where it looks at several scores."""
 
     @property
     def skipped_ranks(self) -> list[int]:

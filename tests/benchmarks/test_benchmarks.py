@@ -22,6 +22,7 @@ from benchmarks.bounded_nmf import speed as icqf_speed
 from benchmarks.bounded_nmf import splitless as icqf_splitless
 from benchmarks.common import in_new_interpreter
 from benchmarks.cp import paper as cp_paper
+from benchmarks.cp import planted_ranks as cp_planted_ranks
 from benchmarks.cp import replicability as cp_replicability
 from benchmarks.cp import speed as cp_speed
 from benchmarks.cp import starts as cp_starts
@@ -304,6 +305,15 @@ def test_replicability_of_a_planted_tensor() -> None:
     Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (12, 7, 6)))
     table = cp_replicability.curve(Z + 0.1 * rng.standard_normal(Z.shape), cp_replicability.MODELS["elastic"](), 1, 3)
     assert [row["chosen"] for row in table.values()] == [0, 1, 0]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", cp_planted_ranks.KINDS)
+def test_planted_ranks_are_found(kind: str) -> None:
+    Z = cp_planted_ranks.plant(2, 0.1, kind, 0, (15, 8, 7))
+    assert np.isnan(Z).any() == (kind == "missing")
+    found = cp_planted_ranks.choices(Z, 3, 3, 1, 0)
+    assert found["both"] == found["replicability"] == 2
 
 
 @pytest.mark.further

@@ -79,7 +79,7 @@ def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, cap
 @pytest.mark.further
 def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "best.model", tmp_path / "path.svg"
-    options = ["-k", "4", "--lambdas", "1,10,100,1000", "--seed", "0", "--plot", str(plot)]
+    options = ["-k", "4", "--criterion", "held_out", "--lambdas", "1,10,100,1000", "--seed", "0", "--plot", str(plot)]
     assert main(["select", "cp", str(data), str(path), *options]) == 0
     text, said = capsys.readouterr()
     model = dfact.ElasticCP(4, random_state=0)
@@ -99,7 +99,7 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.further
 def test_select_saves_finished_work(data: Path, tmp_path: Path) -> None:
-    options = ["--lambdas", "1,100", "--seed", "0", "-k", "3", "--checkpoint", str(tmp_path / "kept.zarr")]
+    options = ["--criterion", "held_out", "--lambdas", "1,100", "--seed", "0", "-k", "3", "--checkpoint", str(tmp_path / "kept.zarr")]
     for name in ("first", "again"):
         assert main(["select", "cp", str(data), str(tmp_path / f"{name}.model"), *options]) == 0
     assert {path.name for path in (tmp_path / "kept.zarr").iterdir()} == {"zarr.json", "all", "training"}
@@ -125,7 +125,8 @@ def run_until_saved(job: str, log: str) -> None:
 @pytest.mark.process
 def test_job_killed_within_select_resumes(data: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     job = tmp_path / "job.toml"
-    job.write_text(f'[[step]]\nrun = "select cp"\ndata = "{data}"\nmodel = "m.model"\ncomponents = 3\nlambdas = [1, 100]\nseed = 0\n')
+    settings = 'model = "m.model"\ncriterion = "held_out"\ncomponents = 3\nlambdas = [1, 100]\nseed = 0\n'
+    job.write_text(f'[[step]]\nrun = "select cp"\ndata = "{data}"\n{settings}')
     log = tmp_path_factory.mktemp("log") / "log"
     process = FORKSERVER.Process(target=run_until_saved, args=(str(job), str(log)))
     process.start()
@@ -196,8 +197,12 @@ def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pyt
         (["fit", "cp", "{data}", "new.model", "--lam", "-1"], 1, "lam is -1.0"),
         (["fit", "cp", "{data}", "new.model", "--solver", "best"], 2, "'best' is not one of 'bcd', 'stochastic'"),
         (["fit", "cp", "{data}", "{model}"], 1, "exists already"),
-        (["select", "cp", "{data}", "--holdout-fraction", "0"], 1, "holdout_fraction is 0.0, expected a number between 0 and 1"),
-        (["select", "cp", "{data}", "--criterion", "aic"], 2, "'aic' is not one of 'held_out', 'bic', 'split_half'"),
+        (
+            ["select", "cp", "{data}", "--criterion", "bic", "--holdout-fraction", "0"],
+            1,
+            "holdout_fraction is 0.0, expected a number between 0 and 1",
+        ),
+        (["select", "cp", "{data}", "--criterion", "aic"], 2, "'aic' is not one of 'replicability', 'held_out', 'bic'"),
         (["select", "cp", "{data}", "--lambdas", "low"], 2, "'low' is not a list of numbers"),
         (["select", "cp", "{data}", "--plot", "p.txt"], 1, "p.txt ends in '.txt'"),
         (["select", "cp", "{data}", "{model}"], 1, "exists already"),

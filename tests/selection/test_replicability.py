@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import Client
 from numpy.testing import assert_allclose
@@ -13,8 +14,8 @@ import dfact
 from dfact.errors import DataError, ParameterError
 from dfact.report.presenters.cp.plots import selection_plot
 from dfact.report.selection import selection_text
-from dfact.selection import replicability, select_by_criterion, select_by_held_out, select_penalty
-from dfact.selection.tensors.replicability import _largest_replicable
+from dfact.selection import core_consistency, replicability, select_by_criterion, select_by_held_out, select_penalty
+from dfact.selection.tensors.replicability import _Rule
 from dfact.selection.tensors.tensor_selection import select_components
 from tests.cases import exhaustive_after
 from tests.conftest import REAL_DATA
@@ -63,6 +64,8 @@ def test_tensorlys_fits_choose_alike_and_all_executors_the_same(client: Client, 
 def test_amino_acids_are_three() -> None:
     X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]
     found = replicability(elastic(max_iter=200), X, [2, 3, 4], n_starts=2, random_state=0)
+    assert found.table.at[3, "core_consistency"] > 90
+    assert found.table.at[4, "core_consistency"] < 0
     assert found.best_params == {"n_components": 3}
     assert found.folds.shape == (3, 5)  # five samples
     assert found.table.at[3, "fms_low"] > 0.99
@@ -70,10 +73,42 @@ def test_amino_acids_are_three() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "best"), [([0.99, 0.5, 0.95, 0.3], 2), ([0.99, 0.98, 0.2, 0.1], 1), ([0.5, 0.8, 0.7], 1), ([0.95, 0.99], 1)]
+    ("scores", "consistency", "best"),
+    [
+        ([0.99, 0.5, 0.95, 0.3], [100, 99, 98, 97], 2),
+        ([0.99, 0.98, 0.2, 0.1], [100, 99, 98, 97], 1),
+        ([0.5, 0.8, 0.7], [100, 99, 98], 1),
+        ([0.95, 0.99], [100, 99], 1),
+        ([0.99, 0.98, 0.97], [100, 60, -6e8], 1),  # the third is replicable, as components that cancel each other are
+        ([0.5, 0.8, 0.99], [100, 60, -6e8], 1),
+        ([0.99, 0.98, 0.97], [100, np.nan, np.nan], 0),
+        ([0.5, 0.99], [np.nan, np.nan], 1),
+    ],
 )
-def test_the_largest_replicable_number_is_chosen(scores: list[float], best: int) -> None:
-    assert _largest_replicable(np.array(scores), 0.9) == best
+def test_the_largest_replicable_and_consistent_number_is_chosen(scores: list[float], consistency: list[float], best: int) -> None:
+    numbers = pd.Index(range(1, 1 + len(scores)), name="n_components")
+    table = pd.DataFrame({"replicability": scores, "core_consistency": consistency}, numbers)
+    assert _Rule(0.9, 50.0).choose(table) == best
+    assert _Rule(0.9, -np.inf).choose(table) == _Rule(0.9, 50.0).choose(table.assign(core_consistency=100.0))
+
+
+def test_the_rule_is_printed_with_what_each_condition_supports() -> None:
+    table = pd.DataFrame(
+        {"replicability": [0.99, 0.98, 0.97], "core_consistency": [100, 60, -6e8]}, pd.Index([1, 2, 3], name="n_components")
+    )
+    text = _Rule(0.9, 50.0).describe(table)
+    assert text.endswith(
+        "replicability of at least 0.9 and whose core consistency is at least 50%. Largest: 3 by replicability, 2 by core consistency."
+    )
+    assert "none by replicability" in _Rule(0.999, 50.0).describe(table)
+    assert "consistency" not in _Rule(0.9, -np.inf).describe(table)
+
+
+def test_core_consistency_is_that_of_the_fit_to_all_rows() -> None:
+    Z = planted((20, 7, 6), 2, 3, noise=0.4, missing=0.1)
+    found: Any = replicability(elastic(), Z, [1, 2, 3], n_folds=3, n_starts=1, random_state=0)
+    assert found.table.at[2, "core_consistency"] == core_consistency(found.model, Z)
+    assert found.rule in selection_text(found)
 
 
 @pytest.mark.further
@@ -116,16 +151,20 @@ def test_interrupted_selection_resumes(tmp_path: Path) -> None:
 def test_result_is_saved_plotted_and_reported(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     Z = planted((20, 7, 6), 2, 0, noise=0.4)
-    found: Any = select_components(dfact.ElasticCP(3, n_init=1, max_iter=300), Z, "replicability", n_folds=3, n_starts=1, random_state=0)
+    found: Any = select_components(dfact.ElasticCP(3, n_init=1, max_iter=300), Z, n_folds=3, n_starts=1, random_state=0)
     assert found.table.equals(replicability(elastic(), Z, [1, 2, 3], n_folds=3, n_starts=1, random_state=0).table)
     figure = selection_plot(found)
-    drawn = [line.get_ydata().tolist() for line in figure.axes[0].lines[:2]]
-    assert drawn == [found.table[name].tolist() for name in ("fms", "replicability")]
+    drawn = [line.get_ydata().tolist() for line in figure.axes[0].lines[:3]]
+    assert drawn[:2] == [found.table[name].tolist() for name in ("fms", "replicability")]
+    assert drawn[2] == (found.table["core_consistency"].clip(lower=0) / 100).tolist()
     dfact.save_model(found.model, tmp_path / "m")
     record = dfact.load_model(tmp_path / "m").selection_
-    assert (record.criterion, record.rule, record.values[record.best]) == ("replicability", "largest replicable", [2])
+    assert (record.criterion, record.rule, record.values[record.best]) == ("replicability", "largest replicable and consistent", [2])
     dfact.write_report(found.model, tmp_path / "r.html")
-    assert "compared by replicability; the rule “largest replicable” chose n_components = 2" in (tmp_path / "r.html").read_text()
+    assert (
+        "compared by replicability; the rule “largest replicable and consistent” chose n_components = 2"
+        in (tmp_path / "r.html").read_text()
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,6 +175,7 @@ def test_result_is_saved_plotted_and_reported(tmp_path: Path) -> None:
         ({"n_repeats": 0}, "n_repeats is 0"),
         ({"n_starts": 0}, "n_starts is 0"),
         ({"threshold": 2}, "threshold is 2"),
+        ({"least_consistency": 101}, "least_consistency is 101, expected a number of at most 100"),
         ({"n_components": [0]}, "n_components is 0"),
         ({"model": dfact.ICQF()}, "model is a ICQF, expected an ElasticCP or CPALS"),
         ({"model": elastic(init=[np.ones((12, 1)), np.ones((5, 1)), np.ones((4, 1))])}, "given factors as init"),
@@ -160,7 +200,7 @@ def test_functions_for_matrices_name_those_for_tensors() -> None:
         select_by_held_out(dfact.ElasticCP(), Z, {})
     with pytest.raises(ParameterError, match=r"nonnegative is .*True or False, for all modes"):
         dfact.ElasticCP(2, nonnegative=[True, False, False]).fit(Z)  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="no path, expected no lambdas"):
+    with pytest.raises(ParameterError, match=r"no path, expected no lambdas.*criterion='held_out'"):
         select_components(dfact.ElasticCP(2), Z, "replicability", [1.0])
 
 

@@ -18,7 +18,7 @@ SPECS = (
         """,
         example=["dfact fit cp dfact-demo/spectra.zarr spectra.model -k 3 --lam 1e-6 --init svd"],
         changes={
-            "lam": {"help": "Weight of the penalties; dfact select cp chooses it."},
+            "lam": {"help": "Weight of the penalties; dfact select cp --criterion held_out chooses it."},
             "noise_variance": {"help": "Variance of the noise; with --laplace-rate, in place of --lam and --l1-ratio."},
             "laplace_rate": {"help": "Rate of the Laplace part of the prior; with --noise-variance."},
         },
@@ -27,22 +27,20 @@ SPECS = (
             "dfact.selection.tensors.tensor_selection:select_components",
             """Components of a tensor: their number and sparsity.
 
-            Solutions are computed along increasing penalties, which leave fewer and fewer components, and the criterion chooses one
-            of them. That solution, without its shrinkage, is written to MODEL, if that is given.
+            1 to -k components are fitted without shrinkage, to all rows and without each fold of them in turn. The largest number is
+            chosen whose components, even the weakest, return in the fits to different rows, and whose core consistency is at least 50%.
+            The fit to all rows is written to MODEL, if that is given.
 
-            With --criterion replicability, 1 to -k components are fitted without shrinkage, without each fold of the rows in turn. The
-            largest number is chosen whose components, even the weakest, return in the fits to different rows.
+            With the other criteria, solutions are computed along increasing penalties, which leave fewer and fewer components, and the
+            criterion chooses one of them. That solution, without its shrinkage, is written.
             """,
-            example=(
-                "dfact select cp dfact-demo/spectra.zarr spectra.model -k 4",
-                "    --criterion replicability --folds 4 --starts 2 --seed 0 --plot curve.png",
-            ),
+            example=("dfact select cp dfact-demo/spectra.zarr spectra.model -k 4 --folds 4 --starts 2 --seed 0", "    --plot curve.png"),
             options=[
                 choice(
                     "--criterion",
-                    "held_out bic split_half replicability",
-                    "Error of held-out entries, Bayesian information criterion, or whether components recur: in both halves of the rows, "
-                    "or in fits without a fold of them.",
+                    "replicability held_out bic split_half",
+                    "Whether components recur in fits without a fold of the rows; or along a path of penalties: error of held-out entries, "
+                    "Bayesian information criterion, or whether components recur in both halves of the rows.",
                 ),
                 choice(
                     "--rule",
@@ -67,6 +65,7 @@ SPECS = (
                 click.option("--repeats", "n_repeats", default=1, help="Random splits into folds, for replicability."),
                 click.option("--starts", "n_starts", default=3, help="Starts of each fit, for replicability."),
                 click.option("--threshold", default=0.9, help="Similarity from which components count as the same, for replicability."),
+                click.option("--least-consistency", default=50.0, help="Least core consistency in percent, for replicability."),
                 seed("Seed of the initial factors and of the held-out entries."),
             ],
             changes={"tol": {"help": "Along the path, stop when the relative change of the objective falls below this value."}},

@@ -27,6 +27,7 @@ from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_
 from dfact.models.bounded_nmf.solvers import SAMPLE_SHARE, SplitlessNMF, best_start, descend, fit_loadings, initial_loadings
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
+from dfact.models.foreign_names import OF_NMF
 from dfact.models.growth.baseline import Baseline
 from dfact.models.growth.estimator import Added, Growing
 from dfact.models.growth.halves import ROUNDS
@@ -150,6 +151,7 @@ class NMF(Growing):
         loading_intervals=False,  # the data hardly determine the scale of a factor
     )
     saved_types = (NMFProblem,)
+    foreign = OF_NMF
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ class CPModel(Growing):
         self._warn_cancelling()
         if self.rank_ == 0 and not np.isnan(self.explained_share_):  # NaN for data of zeros
             found = f"the penalty sets all {len(self.weights_)} components to 0, expected one that leaves some"
-            remedy = "use a smaller lam (--lam), whose size depends on the entries, or let dfact select cp (select_penalty) choose it"
+            remedy = "use a smaller lam (--lam), whose size depends on the entries, or let dfact select cp --criterion held_out choose it"
             warn(f"{found}; {remedy}")
         return self
 

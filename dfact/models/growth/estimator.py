@@ -52,6 +52,23 @@ class _if_it_grows:  # noqa: N801  # used as a decorator
         return MethodType(self._method, model)
 
 
+@dataclass(frozen=True, eq=False)
+class Axes:
+    """The change from the axes of earlier factors to those of a later model."""
+
+    matrix: NDArray[np.float64]
+    """Coordinates of each earlier axis (k, k)."""
+    shift: NDArray[np.float64]
+    """Coordinates of the earlier origin (k,)."""
+
+    def of(self, factors: NDArray[Any]) -> NDArray[Any]:
+        """Return factors (n, k) on the new axes."""
+        moved = np.tile(self.shift, (len(factors), 1))
+        for column, axis in zip(factors.T.astype(np.float64), self.matrix, strict=True):  # a row's rounding does not depend on its chunk
+            moved += column[:, None] * axis
+        return moved.astype(factors.dtype)
+
+
 @dataclass(frozen=True)
 class Added:
     """Rows that a model has added to its sums."""
@@ -65,6 +82,8 @@ class Added:
     scales: NDArray[np.float64] | None = None
     """Scales (k,) by which the earlier rows' factors are multiplied, of an update that keeps the order of the factors; None for one
     that may change their order and signs."""
+    axes: Axes | None = None
+    """Change of the axes to which the earlier rows' factors refer; None if they stay."""
 
 
 class Growing(Factorization, registered=False):
@@ -101,7 +120,8 @@ class Growing(Factorization, registered=False):
         """Add the rows X (n, m) to the model, without those that it has seen; an unfitted model is fitted to X.
 
         The rows are solved, their sums are added to ``sums_``, and the loadings are updated. ``factors_`` gets their factors; those
-        of earlier rows stay as they were, and ``transform`` computes them with the new loadings. ``growth_`` records the update, and
+        of earlier rows stay as they were, or, of a PCA, are turned to the new axes without what the earlier components left out:
+        ``transform`` computes them with the new loadings. ``growth_`` records the update, and
         whether the new rows differ from the earlier ones. An update that is interrupted leaves the model as it was. Further
         arguments are those of ``fit``.
         """
@@ -261,14 +281,17 @@ def _append_factors(earlier: Any, added: Added, task: FitTask[Any], n: int) -> A
         return earlier
     stored = isinstance(earlier, zarr.Array) or task.dataset.path is not None
     new = (part.astype(earlier.dtype, copy=False) for part in added.factors)
-    parts: Iterable[NDArray[Any]] = chain(_chunks(earlier, added.scales), new)
+    parts: Iterable[NDArray[Any]] = chain(_chunks(earlier, added), new)
     shape = n + task.dataset.shape[0], earlier.shape[1]
     return gather_rows(parts, shape, np.dtype(earlier.dtype), stored=stored)
 
 
-def _chunks(rows: Any, scales: NDArray[np.float64] | None) -> Iterable[NDArray[Any]]:
+def _chunks(rows: Any, added: Added) -> Iterable[NDArray[Any]]:
+    scales, axes = added.scales, added.axes
     step = rows.chunks[0] if isinstance(rows, zarr.Array) else len(rows)
     chunks = (np.asarray(rows[start : start + step]) for start in range(0, rows.shape[0], step))
+    if axes is not None:
+        return map(axes.of, chunks)
     return chunks if scales is None else ((chunk * scales).astype(chunk.dtype) for chunk in chunks)
 
 

@@ -20,12 +20,14 @@ from dfact.linalg.parts import find_column_parts
 from dfact.linalg.svd import is_wide, singular_pairs, uses_gram
 from dfact.models.fit_task import FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
+from dfact.models.foreign_names import OF_PCA
 from dfact.models.growth.baseline import Baseline
-from dfact.models.growth.estimator import Added, Growing
+from dfact.models.growth.estimator import Added, Axes, Growing
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.pca.expectation import ProbabilisticPCA, maximize_likelihood
 from dfact.models.pca.footprint import fit_footprint, keeps_expectations, variances_footprint
 from dfact.models.pca.growth import ROUNDS, Current, LatentSums, LeadingSums, ProductSums
+from dfact.models.pca.number import COMPONENTS, check_number
 from dfact.models.pca.passes import (
     ColumnMomentsPass,
     Floats,
@@ -42,7 +44,7 @@ from dfact.models.pca.passes import (
 from dfact.models.pca.spectrum import Columns, Spectrum, Variances, decompose, find_variances, shrinkage
 from dfact.models.scikit_learn import check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
-from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, TooManyComponentsError
+from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, TooManyComponentsError, is_count
 from dfact.progress import LOG_LIKELIHOOD, Iteration, Reporter
 
 _ROUNDING = 1e-8  # least noise of a likelihood, relative to the largest variance: without noise there is none outside the components
@@ -78,8 +80,11 @@ class PCA(Growing):
 
     Parameters
     ----------
-    n_components : int
-        Number of components k. :func:`dfact.selection.select_number_of_components` chooses it.
+    n_components : int, float or None
+        Number of components k. :func:`dfact.selection.select_number_of_components` chooses it. A fraction between 0 and 1 takes the
+        smallest number whose shares of the variance sum above it, and None the smaller of n and m, as scikit-learn's default does:
+        both need all m variances, so n ≥ m − 10 or at most 512 columns, and no missing entries, or ``missing="mean"``. The default is
+        2, as scores of all rows and columns would be as large as the data.
     scale : None, "standard" or "binomial"
         Divisor of the centred columns: none, their standard deviation, or √(2p(1 − p)) for genotypes, counts 0 to 2 of an allele
         with frequency p = μ/2 (Patterson et al. 2006).
@@ -111,7 +116,9 @@ class PCA(Growing):
     noise_variance_ : float
         σ² of probabilistic PCA with n − 1 degrees of freedom: the mean variance of the min(n, m) − k further components.
     factors_ : array (n, k)
-        Scores T; a Zarr array if the data is stored. NaN for rows without any entry.
+        Scores T; a Zarr array if the data is stored. NaN for rows without any entry. After ``partial_fit`` those of the new rows equal
+        their ``transform``. Those of earlier rows, whose entries an update does not read, are turned to the new axes and means, and lack
+        what the earlier components left out; ``transform`` of these rows gives their scores.
     shrinkage_ : array (k,)
         Estimated ratio of the standard deviation of new rows' scores to that of the fitted rows' scores (Dey & Lee 2019), from 0 to 1;
         see :func:`dfact.models.pca.spectrum.shrinkage`.
@@ -156,6 +163,8 @@ class PCA(Growing):
         original_units=True,
     )
 
+    foreign = OF_PCA
+
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     explained_variance_: Annotated[NDArray[Any], Shape(("k",), low=0)]
     explained_variance_ratio_: Annotated[NDArray[Any], Shape(("k",), low=0)]
@@ -174,7 +183,7 @@ class PCA(Growing):
 
     def __init__(
         self,
-        n_components: Annotated[int, COUNT] = 2,
+        n_components: Annotated[int | float | None, COMPONENTS] = 2,
         *,
         scale: Literal["standard", "binomial"] | None = None,
         whiten: Annotated[bool, YES_OR_NO] = False,
@@ -223,7 +232,7 @@ class PCA(Growing):
         """Prepare :meth:`find_variances` of X (n, m)."""
         task = self.prepare(X)
         m = task.dataset.shape[1]
-        if self.scale is None and not uses_gram(m, self.n_components):
+        if self.scale is None and not uses_gram(m, self._most_components(task.dataset.shape)):
             found = f"scale is None for {m} {self.vocabulary.items}, expected equal variances for parallel analysis of more than 512"
             raise ParameterError(f"{found}; use scale='standard' (--scale standard), or criterion='held_out' (--criterion held_out)")
         return replace(task, footprint=variances_footprint(task.footprint, m, task.dtype))
@@ -231,27 +240,25 @@ class PCA(Growing):
     def find_variances(self, task: FitTask[PCAProblem]) -> Solver[Variances]:
         """Compute the variances from which :func:`dfact.selection.select_number_of_components` chooses."""
         columns = yield from self.standardize(task)
-        return (yield from find_variances(columns, task.dtype, self.n_components, self.max_iter))
+        return (yield from find_variances(columns, task.dtype, self._most_components(task.dataset.shape), self.max_iter))
 
     def _prepare(self, X: Any) -> FitTask[PCAProblem]:
         dataset = self._dataset(X, None, reset=True)
-        (n, m), k = dataset.shape, self.n_components
+        (n, m), k = dataset.shape, self._most_components(dataset.shape)
         if min(n, m + 1) < 2:
             raise DataError(f"X has n_samples={n} and n_features={m}, expected at least 2 rows")
         if k > min(n, m):
             raise TooManyComponentsError(k, n, m)
         self._check_genotypes(dataset)
         expects = self._expects(dataset)
-        if expects:
-            self._check_components(m)
+        check_number(self.n_components, n, m, self.vocabulary.items, expects=expects)
         return self._task(dataset, PCAProblem(expects))
 
-    def _check_components(self, m: int) -> None:
-        """Refuse as many components as columns if entries are missing: without noise there is no likelihood."""
-        if self.n_components >= m:
-            raise ParameterError(
-                f"n_components is {self.n_components}, expected fewer than the {m} {self.vocabulary.items} of data with missing entries"
-            )
+    def _most_components(self, shape: tuple[int, ...]) -> int:
+        """Return the number of components, or the most that may be fitted; of a fitted model its own."""
+        if self.n_components is not None and is_count(self.n_components):
+            return int(self.n_components)
+        return len(self.components_) if hasattr(self, "components_") else min(shape[0], shape[1])
 
     def _expects(self, dataset: Dataset) -> bool:
         """Return whether entries are missing, in rows with others, and taken by expectation."""
@@ -283,15 +290,18 @@ class PCA(Growing):
             sums = yield from run(MeasurePass(task.dtype, self._view(task)), self._projection())
             self._begin_growth(task, sums)
         _warn_empty(int(sums.empty), task.dataset.shape[0])
-        self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
+        self.factors_ = task.gather((yield from state_rows("factors")), len(self.components_))
 
     def _find(self, task: FitTask[PCAProblem], *, keeps_sums: bool = False) -> Solver[tuple[Columns, Spectrum, ProbabilisticPCA | None]]:
         """Set all attributes but the scores. If the fit ``keeps_sums``, missing entries are counted."""
         report = Reporter(self.callbacks, self.max_iter, LOG_LIKELIHOOD)
         columns = yield from self.standardize(task)
-        view, m, k, expects = columns.view(task.dtype), task.dataset.shape[1], self.n_components, task.problem.expects
+        view, (n, m), expects = columns.view(task.dtype), task.dataset.shape, task.problem.expects
+        k = self._most_components((n, m))
         pairwise = keeps_sums and not expects and bool((columns.observed < columns.rows).any())
         spectrum = yield from decompose(view, m, k, self.max_iter, _of_pass(report), pairwise=pairwise)
+        if isinstance(self.n_components, (float, np.floating)):
+            spectrum = spectrum.explaining(float(self.n_components))
         self._set_spectrum(columns, spectrum, task.dtype)
         if not expects:
             return columns, spectrum, None
@@ -303,7 +313,7 @@ class PCA(Growing):
         dataset = self._dataset(X, None, reset=False)
         self._check_genotypes(dataset)
         if self._expects(dataset):
-            self._check_components(len(self.mean_))
+            check_number(len(self.components_), dataset.shape[0], dataset.shape[1], self.vocabulary.items, expects=True)
             if isinstance(self.sums_, ProductSums):
                 self.sums_ = self.sums_.expected(self._current(), self.scale)
             elif isinstance(self.sums_, LeadingSums):
@@ -317,19 +327,26 @@ class PCA(Growing):
         return (yield from run(MeasurePass(task.dtype, self._view(task)), self._projection()))
 
     def _grow(self, task: FitTask[PCAProblem]) -> Solver[Added]:
+        points = (self.components_ * self._divisors[:, None]).astype(np.float64) * self.scale_, self.mean_  # ends of the axes, origin
         if isinstance(self.sums_, LatentSums):
             report, current = Reporter(self.callbacks, ROUNDS, LOG_LIKELIHOOD), self._current()
             columns, model, self.sums_ = yield from self.sums_.update(task, self.scale, current, self.tol, report.iteration)
             self._set_model(columns, model, 0, task.dtype)
             self._set_shrinkage(columns, None)
         else:
-            on_pass, k = _of_pass(Reporter(self.callbacks, self.max_iter)), self.n_components
+            on_pass, k = _of_pass(Reporter(self.callbacks, self.max_iter)), len(self.components_)
             columns, spectrum, self.sums_ = yield from self.sums_.update(task, self.scale, k, self.max_iter, on_pass)
             self._set_spectrum(columns, spectrum, task.dtype)
             self._set_shrinkage(columns, spectrum)
         sums = yield from run(MeasurePass(task.dtype, self._view(task)), self._projection())
         _warn_empty(int(sums.empty), task.dataset.shape[0])
-        return Added((yield from state_rows("factors")), sums, self.sums_.gain)
+        ends, origin = points
+        axes = Axes(self._on_axes(ends), self._on_axes(origin - self.mean_))
+        return Added((yield from state_rows("factors")), sums, self.sums_.gain, axes=axes)
+
+    def _on_axes(self, differences: Floats) -> Floats:
+        """Return the scores (…, k) of differences from the means (…, m) of the columns."""
+        return np.asarray(differences / self.scale_ @ self.components_.T.astype(np.float64) / self._divisors, np.float64)
 
     def _no_sums(self) -> str:
         m, k = len(self.mean_), len(self.components_)
@@ -353,7 +370,7 @@ class PCA(Growing):
 
     def _set_spectrum(self, columns: Columns, spectrum: Spectrum, dtype: np.dtype[Any]) -> None:
         """Set the attributes to the components of mean-filled data."""
-        pairs, m, k = spectrum.pairs, len(columns.mean), self.n_components
+        pairs, m, k = spectrum.pairs, len(columns.mean), len(spectrum.pairs.values)
         variances, total = pairs.values**2 / (columns.rows - 1), float(columns.squares.sum()) / (columns.rows - 1)
         rest = min(columns.rows, m) - k
         noise = max(total - float(variances.sum()), 0) / rest if rest > 0 else 0.0
@@ -366,7 +383,7 @@ class PCA(Growing):
         parts = yield from find_column_parts(task.dataset, task.dtype)
         components, variances = self.components_.astype(np.float64), self.explained_variance_[:, None]
         if not parts.connected:
-            pairs = yield from singular_pairs(len(columns.mean), self.n_components, task.dtype, view=view, parts=parts)
+            pairs = yield from singular_pairs(len(columns.mean), len(components), task.dtype, view=view, parts=parts)
             components, variances = pairs.vectors.T, pairs.values.T**2 / np.maximum(columns.observed - 1, 1)
         W = components * np.sqrt(np.maximum(variances - noise, 1e-3 * noise))
         start = np.vstack([W, np.zeros((1, W.shape[1]))])
@@ -556,7 +573,7 @@ class PCA(Growing):
         return self._footprint_for(shape, dtype, expects=self.missing == "em")
 
     def _footprint_for(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, expects: bool) -> Footprint:
-        return fit_footprint(self.n_components, shape[1], dtype, expects=expects)
+        return fit_footprint(self._most_components(shape), shape[1], dtype, expects=expects)
 
 
 def _of_pass(report: Reporter) -> Callable[[int], None]:

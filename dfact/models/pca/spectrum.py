@@ -1,7 +1,7 @@
 """Centring and scaling of the columns, and the principal components of complete or mean-filled data."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -70,6 +70,14 @@ class Spectrum:
     """The same with the numbers of entries, if they are wanted."""
     leading: Floats | None = None
     """Leading right singular vectors, those of the components and further ones, times their singular values (r, m), for data of more."""
+
+    def explaining(self, share: float) -> "Spectrum":
+        """Return the spectrum with the fewest components whose shares of the variance sum above this one, of all components."""
+        squares = np.square(self.pairs.values)
+        total = float(squares.sum() if self.gram is None else np.trace(self.gram))
+        cumulative = np.cumsum(squares / total) if total > 0 else np.ones(len(squares))
+        count = min(int(np.searchsorted(cumulative, share, side="right")) + 1, len(squares))
+        return replace(self, pairs=self.pairs.first(count))
 
     def further_variances(self, rows: int) -> Floats:
         """Return the known variances beyond those of the components, of this number of rows."""

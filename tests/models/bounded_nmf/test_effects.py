@@ -186,19 +186,6 @@ def test_a_weak_anchor_is_reported() -> None:
         assert not anchor_items(model_of(*survey(3, n=1000)))["weak"].any()
 
 
-def test_a_model_of_an_earlier_version_is_anchored_and_has_no_impact() -> None:
-    X, known = survey(0)
-    model = model_of(X, known)
-    Q, matrix = model.components_.T, model.confounder_encoding_.differences()[1]
-    effects = matrix @ model.confounder_components_
-    model.differences_ = None
-    with pytest.warns(UserWarning, match="the impact of the confounders is NaN, as an earlier version .* fit it again"):
-        assert model.confounder_impact_.isna().to_numpy().all()
-    for name, values in zip(model.confounder_effects_, effects, strict=True):
-        assert_allclose(model.confounder_effects_[name], anchor(values, Q, np.full(12, 4.0)).effects, atol=1e-9)
-    assert "impact unknown, fit the model again" in dfact.report.text(model)
-
-
 def test_the_split_is_computed_once_and_again_for_other_loadings() -> None:
     model = model_of(*survey(0))
     assert group_effects(model) is group_effects(model)

@@ -14,6 +14,7 @@ import dfact
 from dfact.cli.main import main
 from dfact.errors import DataError, ParameterError
 from dfact.linalg import svd
+from dfact.models.growth.estimator import Axes
 from dfact.models.pca import footprint
 from dfact.models.pca.expectation import Expectations
 from dfact.models.pca.growth import LatentSums, ProductSums
@@ -212,3 +213,34 @@ def test_the_commands_check_and_update(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["update", model, new]) == 0
     assert "200 of 500 rows were added" in capsys.readouterr().out
     np.testing.assert_allclose(dfact.load_model(model).components_, dfact.PCA(3, scale="standard").fit(X).components_, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("parameters", [{}, {"scale": "standard", "whiten": True}], ids=["plain", "standard, whitened"])
+def test_scores_of_earlier_rows_are_turned_to_the_new_axes(parameters: dict[str, Any], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(250, 3)) @ rng.normal(size=(3, 12)) + rng.normal(size=(250, 12))
+    X[150:] += 0.5
+    model = dfact.PCA(3, **parameters).fit(X[:150])
+    stale, known = model.factors_, model.inverse_transform(model.factors_)
+    scores = model.partial_fit(X[150:]).transform(X)
+    np.testing.assert_array_equal(model.factors_[150:], scores[150:])
+    np.testing.assert_allclose(model.factors_[:150], model.transform(known), atol=1e-12)  # all that the earlier components say
+    assert np.abs(model.factors_[:150] - scores[:150]).max() < 0.35 * np.abs(stale - scores[:150]).max()
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.1])
+def test_turned_scores_are_the_same_for_stored_rows(missing: float, tmp_path: Path) -> None:
+    X = planted(7, 200, missing=missing).astype(np.float32)
+    expected = dfact.PCA(3).fit(X[:120]).partial_fit(X[120:])
+    assert np.isfinite(expected.factors_).all()
+    first, second = (dfact.import_array(rows, tmp_path / f"{number}.zarr") for number, rows in enumerate((X[:120], X[120:])))
+    np.testing.assert_array_equal(dfact.PCA(3).fit(first).partial_fit(second).factors_[:], expected.factors_)
+
+
+def test_turned_scores_have_the_same_bits_in_any_chunks() -> None:
+    rng = np.random.default_rng(8)
+    axes, T = Axes(rng.normal(size=(7, 7)), rng.normal(size=7)), rng.normal(size=(101, 7))
+    for rows in (1, 2, 8, 33):
+        chunks = [axes.of(T[start : start + rows]) for start in range(0, len(T), rows)]
+        np.testing.assert_array_equal(np.concatenate(chunks), axes.of(T))
