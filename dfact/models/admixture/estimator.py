@@ -84,8 +84,9 @@ class Admixture(Growing):
         Start of fits that are not supervised: pure individuals that are found among the others, or frequencies near the mean of all at
         random. A random start looks at no single individual, as fits across sites need, and may end in a lower maximum: compare a few.
     tol : float
-        Stop when eight passes together raise the log-likelihood by at most 100 times this much, or by a hundredth of it relative to
-        its value if that is more: by default by 1e-5, or a billionth. Single passes may gain less on the way to a higher maximum.
+        Stop when in four passes in a row the estimated rise of the log-likelihood that is left is at most 100 times this much, or 3% of
+        this share of its value if that is more: by default 1e-5, or a third of a billionth. Single passes may gain less on the way to a
+        higher maximum.
     max_iter : int
         Maximum number of passes after the start.
     random_state : int, RandomState or None
