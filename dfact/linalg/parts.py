@@ -12,7 +12,7 @@ It is a third of it at most if every column has three quarters of the entries, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
@@ -69,7 +69,7 @@ class PartLabels(PartialSums, name="column_parts"):
     """For each slice of the modes after the first, one mode after the other, the first slice of its part."""
 
     labels: NDArray[Any]
-    common: NDArray[Any]
+    common: NDArray[Any] = field(default_factory=lambda: np.zeros((0, 0)))
     """Numbers of rows with entries in both of two columns (m, m), if they are counted; else (0, 0)."""
 
     def add(self, other: PartLabels) -> None:
@@ -166,5 +166,8 @@ def find_column_parts(dataset: Dataset, dtype: np.dtype[Any], *, loose: bool = F
 
 
 def begins_badly(factors: NDArray[np.floating], parts: Parts, dataset: Dataset) -> bool:
-    """Return whether columns are hardly connected, so that a fit from these factors (m, k) may end near a saddle or at a bad minimum."""
-    return not parts.connected or parts.loose or leaves_out_columns(factors, dataset)
+    """Return whether columns are hardly connected, so that a fit from these factors (m, k) may end near a saddle or at a bad minimum.
+
+    Of few columns the common entries tell; of many, the factors.
+    """
+    return not parts.connected or parts.loose or (len(factors) > _COUNTED_COLUMNS and leaves_out_columns(factors, dataset))
