@@ -78,6 +78,7 @@ def test_an_answer_of_empty_cells_that_is_no_level_is_refused(tmp_path: Path) ->
         dfact.import_table(table(tmp_path, 1), tmp_path / "d.zarr", items="G2*", empty_cells="N")
 
 
+@pytest.mark.needs("formats")
 def test_kinds_of_missing_values_are_not_empty(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": [1.0, np.nan, "a"], "b": [1.0, 2.0, 3.0]})
     pyreadstat.write_dta(frame, str(tmp_path / "t.dta"), missing_user_values={"a": ["a"]})
