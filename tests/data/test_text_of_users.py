@@ -63,7 +63,7 @@ def test_an_archive_of_several_files_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "found"),
     [
-        (b"$FL2@(#) SPSS", "that of SPSS"),
+        pytest.param(b"$FL2@(#) SPSS", "that of SPSS", marks=pytest.mark.needs("formats")),
         (b"PAR1", "that of parquet"),
         (b"%PDF-1", "a PDF file"),
         (b"\xd0\xcf\x11\xe0", "an old Office file"),
