@@ -93,6 +93,10 @@ __all__ = [
     "write_report",
 ]
 
+for _slice in MISSING:
+    for _name in (*_slice.names, *(entry.name for entry in _slice.models)):
+        __all__.remove(_name)  # noqa: PYI056  (type checkers see all slices)
+
 # Imported on first use: Numba and scikit-learn take seconds, which `dfact --help` need not wait for.
 _MODULES = {entry.name: entry.module for entry in CATALOGUE}
 _MODULES |= {name: module for each in INSTALLED for name, module in each.names.items()}

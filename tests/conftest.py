@@ -59,8 +59,8 @@ CLUSTERS = {"cluster", "distributed"}
 """Values of parameters for which a test asks for a cluster."""
 FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
 """Parameters whose first value represents all, unless exhaustive cases are asked for."""
-collect_ignore = [each.name for each in MISSING]
-"""Folders of tests of slices that are not installed."""
+collect_ignore = [each.name for each in MISSING] + ["documentation"] * bool(MISSING)
+"""Folders of tests of slices that are not installed, and of the pages, which describe all of dfact."""
 TOUCHED = pytest.StashKey[tiers.Touched]()
 
 

@@ -123,6 +123,7 @@ def run_until_saved(job: str, log: str) -> None:
 
 @pytest.mark.further
 @pytest.mark.process
+@pytest.mark.needs("batch")
 def test_job_killed_within_select_resumes(data: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     job = tmp_path / "job.toml"
     settings = 'model = "m.model"\ncriterion = "held_out"\ncomponents = 3\nlambdas = [1, 100]\nseed = 0\n'

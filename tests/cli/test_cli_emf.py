@@ -160,6 +160,7 @@ def run_until_killed(job: str, passes: int, log: str) -> None:
 @pytest.mark.further
 @pytest.mark.process
 @pytest.mark.faults
+@pytest.mark.needs("batch")
 def test_selection_killed_within_a_job_resumes(
     data: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

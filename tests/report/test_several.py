@@ -173,6 +173,7 @@ def test_models_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.further
+@pytest.mark.needs("batch")
 def test_report_command_takes_several_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     stored = dfact.import_array(ANSWERS, tmp_path / "d.zarr")
