@@ -25,6 +25,7 @@ from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run
 from dfact.engine.threads import single_threaded
 from dfact.kernels.parts import join_dense, join_labels, join_stored
+from dfact.lazy import sp
 
 _NEARLY_ZERO = 0.1  # of the median of the columns
 _LOOSE = 0.5  # second eigenvalue of the cosines of patterns, as a share of the first, from which groups are loosely connected
