@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
@@ -26,6 +25,7 @@ from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run
 from dfact.engine.threads import single_threaded
 from dfact.kernels.parts import join_dense, join_labels, join_stored
+from dfact.lazy import sp
 
 _NEARLY_ZERO = 0.1  # of the median of the columns
 _LOOSE = 0.5  # second eigenvalue of the cosines of patterns, as a share of the first, from which groups are loosely connected

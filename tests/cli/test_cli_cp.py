@@ -169,7 +169,7 @@ def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pyt
         assert expected in text
     assert main(["info", str(model), "--top", "2"]) == 0
     text = capsys.readouterr().out
-    for expected in ("ElasticCP, 2 of 2 components left, of a tensor 40×12×9", "F2: weight ", "  band"):
+    for expected in ("ElasticCP, 2 of 2 components left, of a tensor 40×12×9", "F2: weight ", "  mode 2: band"):
         assert expected in text
     out = tmp_path / "weights.csv"
     assert main(["transform", str(model), str(data), str(out)]) == 0

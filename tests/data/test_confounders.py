@@ -388,5 +388,5 @@ def test_a_decimal_comma_applies_to_confounders_and_weights(tmp_path, header):
 def test_a_point_is_no_number_in_a_file_with_decimal_commas(tmp_path):
     source = tmp_path / "t.csv"
     source.write_text("a;Q1\n1.500;1\n2,5;2\n")
-    with pytest.raises(DataError, match=r"confounder 'a' holds '1\.500', expected a finite number; declare it in confounder_missing"):
+    with pytest.raises(DataError, match=r"confounder 'a' holds '1\.500', expected a finite number; say --decimal , --thousands \."):
         dfact.import_table(source, tmp_path / "d.zarr", items="Q*", confounders={"a": "continuous"}, delimiter=";", decimal=",")

@@ -188,7 +188,7 @@ def test_a_resumed_fit_uses_the_recorded_random_seed(name: str, tmp_path: Path) 
 
 
 def kept(path: Path, **parameters: Any) -> Any:
-    settings = {"n_components": 3, "max_iter": 9, "tol": 0, "checkpoint": path, "checkpoint_every": 4} | parameters
+    settings = {"n_components": 3, "max_iter": 8, "tol": 0, "checkpoint": path, "checkpoint_every": 4} | parameters
     return dfact.ICQF(**settings)
 
 

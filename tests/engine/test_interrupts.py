@@ -100,10 +100,10 @@ def test_a_signal_after_the_last_pass_stops_the_fit_and_is_cleared(tmp_path: Pat
         return rows(session, name)
 
     monkeypatch.setattr(CheckpointedSession, "rows", signalled)
-    with handle_signals(), pytest.raises(StoppedError, match="holds 7 steps"):
+    with handle_signals(), pytest.raises(StoppedError, match="holds 8 steps"):
         model("one").fit(X)
     monkeypatch.undo()
-    assert resume_point(tmp_path / "one") == 7
+    assert resume_point(tmp_path / "one") == 8
     same(model("one").fit(X), model("other").fit(X))
 
 

@@ -211,6 +211,7 @@ def opened(browser: Any) -> Iterator[Callable[[Path], Opened]]:
         assert one.problems == []
 
 
+@pytest.mark.filterwarnings("ignore:.* items of F. carry the anchor")  # of real people, as in the report itself
 @pytest.mark.parametrize("name", REPORTS)
 def test_reports_of_real_data(name: str, opened: Callable[[Path], Opened], tmp_path: Path) -> None:
     page = opened(REPORTS[name](tmp_path)).page

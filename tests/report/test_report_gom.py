@@ -186,7 +186,7 @@ def test_text_of_other_models_and_of_none() -> None:
 
 def test_selection_text(data: dfact.Dataset) -> None:
     selection = dfact.selection.select_by_modularity(dfact.GradeOfMembership(random_state=0), data, [3, 2])
-    assert selection_text(selection) == "  n_components  modularity\n             3  0.004439\n             2  0.006695    best"
+    assert selection_text(selection) == "  n_components  modularity\n             3  0.004439\n             2  0.006695    best (max)"
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "zarr"])

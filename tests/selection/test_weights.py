@@ -106,7 +106,7 @@ def planted_effect(seed: int) -> tuple[np.ndarray, pd.DataFrame]:
     """Answers of which item 3 is a point higher in group b, confounders with an age without effect."""
     M, _ = survey(seed, n=600, missing=0)
     rng = np.random.default_rng(seed)
-    groups = pd.DataFrame({"group": rng.choice(["a", "b", "c"], 600), "age": rng.uniform(20, 70, 600)})
+    groups = pd.DataFrame({"group": rng.choice(["a", "b", "c"], 600, p=[0.4, 0.3, 0.3]), "age": rng.uniform(20, 70, 600)})
     M = np.minimum(M, 3)
     M[:, 3] += groups["group"] == "b"
     return M, groups
