@@ -10,6 +10,13 @@ from typing import Any
 
 import pytest
 
+from dfact.catalogue import MISSING
+
+
+def installed(name: str) -> bool:
+    """Whether a slice is there, for tests of many models at once."""
+    return all(each.name != name for each in MISSING)
+
 
 def every(**values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test for all combinations of these arguments, and list the cases that fail.

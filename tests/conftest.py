@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import re
 import shutil
 import socket
 import tempfile
@@ -61,6 +62,8 @@ FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
 """Parameters whose first value represents all, unless exhaustive cases are asked for."""
 collect_ignore = [each.name for each in MISSING]
 """Folders of tests of slices that are not installed."""
+ABSENT = {name for each in MISSING for entry in each.models for name in (entry.name, entry.command)}
+"""Models that are not installed, and their commands: cases of tests that begin with such a name do not run."""
 TOUCHED = pytest.StashKey[tiers.Touched]()
 
 
@@ -126,6 +129,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize = represent  # type: ignore[method-assign]  # the marks and fixtures of the test are read after this hook
 
 
+def _first_words(item: pytest.Item) -> set[str]:
+    """The first word of each parameter of a case that is a text, such as ``Admixture.fit``."""
+    case = getattr(item, "callspec", None)
+    return {re.split(r"[^A-Za-z]", value)[0] for value in case.params.values() if isinstance(value, str)} if case else set()
+
+
 def is_exhaustive(value: Any) -> bool:
     """A case of ``parametrize`` with the marker."""
     return any(mark.name == "exhaustive" for mark in getattr(value, "marks", ()))
@@ -136,6 +145,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark tests by their fixtures, keep those of the tier that is asked for, and begin with the slowest files."""
     missing = {each.name for each in MISSING}
     items[:] = [item for item in items if not any(missing.intersection(mark.args) for mark in item.iter_markers("needs"))]
+    items[:] = [item for item in items if not ABSENT.intersection(_first_words(item))]
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         for marker, fixtures in FIXTURES.items():

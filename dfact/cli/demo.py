@@ -8,7 +8,8 @@ from pkgutil import resolve_name
 
 import click
 
-from dfact.cli.demo_kinds import FOLDER, KINDS
+from dfact.cli.demo_kinds import KINDS
+from dfact.cli.demonstration import FOLDER
 from dfact.cli.options import example
 from dfact.cli.types import path_type
 from dfact.errors import StoreError

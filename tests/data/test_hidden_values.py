@@ -415,7 +415,7 @@ OPTIONAL: dict[str, tuple[Callable[[Any], Any], tuple[NDArray[Any], ...]]] = {
     "a confounder": (of_table, (WEIGHTS, TEXTS, GROUPS == 1)),
     "a confounder with a name": (lambda values: of_table({"site": values}), (WEIGHTS, TEXTS, GROUPS == 1)),
     "strata": (lambda labels: resolve_strata(labels, None, N), (GROUPS, TEXTS)),
-    "populations": (supervised, (TEXTS,)),
+    "Admixture, supervised": (supervised, (TEXTS,)),
 }
 CASES = {f"{name}: {values.dtype}": (call, values) for name, (call, several) in OPTIONAL.items() for values in several}
 

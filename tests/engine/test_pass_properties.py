@@ -26,7 +26,6 @@ from dfact.engine.passes import Block, PartialSums, Pass, RunPass, TiledPass, Wo
 from dfact.linalg import kmeans, svd
 from dfact.models.cp import kept_sample
 from dfact.selection import (
-    block_bootstrap,
     block_cross_validate,
     compare_groups,
     core_consistency,
@@ -36,6 +35,7 @@ from dfact.selection import (
     select_penalty,
 )
 from dfact.sites.in_process import InProcessSites
+from tests.cases import installed
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
 from tests.sites.conftest import stored_sites
@@ -136,11 +136,12 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     dfact.GradeOfMembership(3, likelihood="binomial", max_iter=5, **inline).fit(responses)
     rng = np.random.default_rng(0)
     dfact.GradeOfMembership(3, **inline).fit(np.vstack([np.eye(3)] * 40 + [rng.dirichlet([1, 1, 1], 100)]) @ rng.uniform(0.1, 0.9, (3, 20)))
-    populations = dfact.Admixture(3, ploidy=4, max_iter=3, **inline).fit(responses)
-    cross_validate_entries(populations, responses, [2], n_folds=2, random_state=0)
-    block_bootstrap(populations, responses, 2, n_blocks=3, random_state=0)
-    labels = np.array(["a", "b", "c"])[responses[:, 0].astype(int) % 3]
-    dfact.Admixture(3, ploidy=4, max_iter=3, supervised=True, **inline).fit(responses, populations=labels)
+    if installed("genetics"):
+        populations = dfact.Admixture(3, ploidy=4, max_iter=3, **inline).fit(responses)
+        cross_validate_entries(populations, responses, [2], n_folds=2, random_state=0)
+        dfact.selection.block_bootstrap(populations, responses, 2, n_blocks=3, random_state=0)
+        labels = np.array(["a", "b", "c"])[responses[:, 0].astype(int) % 3]
+        dfact.Admixture(3, ploidy=4, max_iter=3, supervised=True, **inline).fit(responses, populations=labels)
 
     with tempfile.TemporaryDirectory() as folder, InProcessSites(stored_sites(Path(folder)), policy=OPEN) as sites:
         sites.fit(dfact.ICQF(2, max_iter=3))  # what carries the sums that leave
