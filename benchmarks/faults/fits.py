@@ -110,7 +110,7 @@ SOLVERS = {
     "ICQF admm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "admm"}),
     "NMF": Solver(dfact.NMF, answers, _RANDOM_START),
     "GradeOfMembership crsc": Solver(dfact.GradeOfMembership, memberships, {"method": "crsc"}, last=4),
-    "Admixture": Solver(dfact.Admixture, memberships, _ITERATES | {"ploidy": 4}),
+    **({"Admixture": Solver(dfact.Admixture, memberships, _ITERATES | {"ploidy": 4})} if "Admixture" in dfact.__all__ else {}),
     "PCA": Solver(dfact.PCA, skewed),
     "ExpectileMF exact": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "exact"}),
     "ExpectileMF surrogate": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "surrogate"}),

@@ -16,7 +16,17 @@ from dfact.cli.answer_options import (
     recode_option,
 )
 from dfact.cli.declarations import InputLocation, InputPath, OutputLocation
-from dfact.cli.options import choice, cluster, example, list_option, metrics_server, overwrite_option, read_dataset, scheduler_option
+from dfact.cli.options import (
+    Option,
+    choice,
+    cluster,
+    example,
+    list_option,
+    metrics_server,
+    overwrite_option,
+    read_dataset,
+    scheduler_option,
+)
 from dfact.cli.types import MatrixShape
 from dfact.storage.location import Location, absolute
 
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
 
 _GENOTYPES = installed_part("import_options")
+_genotype_options: Option = _GENOTYPES.genotype_options if _GENOTYPES else lambda command: command
 _KINDS = ("categorical", "continuous")
 
 
@@ -165,7 +176,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     help="Number of parts of the file that are read side by side.",
     show_default="one for each core, or each thread of the cluster",
 )
-@(_GENOTYPES.genotype_options if _GENOTYPES else lambda function: function)
+@_genotype_options
 @scheduler_option
 @overwrite_option
 def import_command(source: Location, destination: Location, **settings: Any) -> None:
@@ -179,6 +190,7 @@ def import_command(source: Location, destination: Location, **settings: Any) -> 
     from dfact.progress import Progress
 
     genotypes = holds_genotypes(str(source))
+    settings = {name: value for name, value in settings.items() if value is not None}
     if _GENOTYPES is not None:
         settings = _GENOTYPES.select_settings(settings, import_command, genotypes=genotypes)
     with closing(Progress("import")) as progress:

@@ -66,4 +66,4 @@ def select_settings(settings: dict[str, Any], command: click.Command, *, genotyp
         option = next(parameter.opts[0] for parameter in command.params if parameter.name == given[0])
         kinds = ("tables", "genotypes") if genotypes else ("genotypes", "tables")
         raise click.UsageError(f"{option} applies to {kinds[0]}, and SOURCE is a file of {kinds[1]}; leave it out.")
-    return {name: settings[name] for name in own if settings.get(name) is not None}
+    return {name: settings[name] for name in own if name in settings}
