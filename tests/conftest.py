@@ -3,7 +3,6 @@
 import gc
 import os
 import random
-import re
 import shutil
 import socket
 import tempfile
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from dfact.catalogue import MISSING
 from dfact.data.layout import cut_into
 from tests import tiers
+from tests.cases import ABSENT, first_word
 from tests.cpu_seconds import Recorder
 
 # The same examples in every run, independent of the clock, and nothing next to the sources.
@@ -62,8 +62,6 @@ FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
 """Parameters whose first value represents all, unless exhaustive cases are asked for."""
 collect_ignore = [each.name for each in MISSING]
 """Folders of tests of slices that are not installed."""
-ABSENT = {name for each in MISSING for entry in each.models for name in (entry.name, entry.command)}
-"""Models that are not installed, and their commands: cases of tests that begin with such a name do not run."""
 TOUCHED = pytest.StashKey[tiers.Touched]()
 
 
@@ -132,7 +130,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _first_words(item: pytest.Item) -> set[str]:
     """The first word of each parameter of a case that is a text, such as ``Admixture.fit``."""
     case = getattr(item, "callspec", None)
-    return {re.split(r"[^A-Za-z]", value)[0] for value in case.params.values() if isinstance(value, str)} if case else set()
+    return {first_word(value) for value in case.params.values() if isinstance(value, str)} if case else set()
 
 
 def is_exhaustive(value: Any) -> bool:

@@ -60,6 +60,9 @@ def passes() -> dict[str, type[Pass[Any, Any, Any]]]:
 
 
 PASSES = passes()
+for _name in ("CountPass", "DeviancePass", "LabelPass", "ProjectionPass", "StartPass"):  # which an admixture alone runs
+    if not installed("genetics"):
+        del PASSES[f"dfact.models.binomial.passes.{_name}"]
 
 
 @dataclass
