@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dfact.catalogue import CATALOGUE, INSTALLED, MISSING
+from dfact.catalogue import CATALOGUE, INSTALLED, MISSING, absent
 from dfact.errors import (
     ClusterError,
     ConvergenceWarning,
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
     from dfact.data.ingest.arrays.array import import_array
     from dfact.data.ingest.arrays.triplets import import_triplets
-    from dfact.data.ingest.genotypes.genotypes import import_genotypes
     from dfact.data.ingest.joins.indicators import expand_categories
     from dfact.data.ingest.joins.join import join_datasets
     from dfact.data.ingest.tables.table import import_table
     from dfact.data.stored_dataset import open_dataset
     from dfact.engine.cluster.certificate_names import ClusterSecurity
     from dfact.engine.cluster.connection import connect
-    from dfact.models.admixture.estimator import Admixture
+    from dfact.genetics.admixture import Admixture
+    from dfact.genetics.importer import import_genotypes
     from dfact.models.bounded_nmf.icqf import ICQF
     from dfact.models.bounded_nmf.nmf import NMF
     from dfact.models.cp.als import CPALS
@@ -92,6 +92,8 @@ __all__ = [
     "serve_metrics",
     "write_report",
 ]
+for _name in absent():
+    __all__.remove(_name)  # noqa: PYI056  (type checkers see a complete installation)
 
 for _slice in MISSING:
     for _name in (*_slice.names, *(entry.name for entry in _slice.models)):
@@ -113,7 +115,6 @@ _MODULES |= {
     "describe": "dfact.psychometrics.description",
     "expand_categories": "dfact.data.ingest.joins.indicators",
     "import_array": "dfact.data.ingest.arrays.array",
-    "import_genotypes": "dfact.data.ingest.genotypes.genotypes",
     "import_table": "dfact.data.ingest.tables.table",
     "import_triplets": "dfact.data.ingest.arrays.triplets",
     "join_datasets": "dfact.data.ingest.joins.join",

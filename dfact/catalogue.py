@@ -47,13 +47,17 @@ class Slice:
     """A phrase for messages."""
     models: tuple[Entry, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
-    """Public names of ``dfact`` with the modules that have them."""
+    """Public names of ``dfact``, or of a package of it such as ``selection.block_bootstrap``, with the modules that have them."""
     commands: Mapping[str, str] = field(default_factory=dict)
     """Commands of ``dfact`` by name, such as ``dfact.genetics.commands:pong``."""
     readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Modules with a tuple ``FORMATS`` of file formats, and the endings of their files."""
     parts: Mapping[str, str] = field(default_factory=dict)
     """Further modules that the core asks for, by the names that it has for them."""
+    options: tuple[str, ...] = ()
+    """Options that it adds to commands of the core, such as ``--population``."""
+    demos: Mapping[str, str] = field(default_factory=dict)
+    """Kinds of ``dfact demo``, such as ``dfact.genetics.demo:GENOTYPES``."""
     dictionaries: tuple[str, ...] = ()
     """Classes of dictionaries next to tables, such as ``dfact.formats.redcap:RedcapDictionary``."""
 
@@ -83,7 +87,6 @@ _CORE = (
     _entry("FactorAnalysis", "factor_analysis.estimator", "fa", "factor_analysis:FactorAnalysisPresenter", "psychometrics"),
     _entry("PCA", "pca.estimator", "pca", "pca:PCAPresenter", "pca"),
     _entry("GradeOfMembership", "gom.estimator", "gom", "gom.presenter:GoMPresenter", "classes"),
-    _entry("Admixture", "admixture.estimator", "admixture", "admixture:AdmixturePresenter", "admixture"),
     _entry("ExpectileMF", "expectile.estimator", "emf", "expectile:ExpectilePresenter", "expectiles"),
     _entry("ElasticCP", "cp.elastic", "cp", "cp.presenter:CPPresenter", "tensors"),
     _entry("CPALS", "cp.als", "cpals", "cp.presenter:CPPresenter", "tensors"),
@@ -111,6 +114,52 @@ SLICES = (
         dictionaries=("dfact.formats.redcap:RedcapDictionary", "dfact.formats.uk_biobank:UKBiobankDictionary"),
     ),
     Slice(
+        "genetics",
+        "genotypes, admixtures and structure plots",
+        models=(
+            Entry(
+                "Admixture",
+                "dfact.genetics.admixture",
+                "admixture",
+                "dfact.genetics.presenter:AdmixturePresenter",
+                "admixture",
+                "dfact.genetics.specs",
+            ),
+        ),
+        names={
+            "import_genotypes": "dfact.genetics.importer",
+            "report.plot_structure": "dfact.genetics.structure_plot",
+            "report.read_frequencies": "dfact.genetics.admixture_files",
+            "report.read_memberships": "dfact.genetics.admixture_files",
+            "selection.block_bootstrap": "dfact.genetics.block_bootstrap",
+        },
+        commands={"pong": "dfact.genetics.pong_command:pong", "structure": "dfact.genetics.structure_command:structure"},
+        readers={
+            "dfact.genetics.plink": (".bed", ".pgen"),
+            "dfact.genetics.vcf": (".vcf", ".vcf.gz", ".vcf.bgz", ".bcf"),
+            "dfact.genetics.vcf_zarr": (".vcz",),
+        },
+        parts={
+            "admixture_files": "dfact.genetics.admixture_files",
+            "block_bootstrap": "dfact.genetics.block_bootstrap",
+            "import_genotypes": "dfact.genetics.importer",
+            "import_options": "dfact.genetics.import_options",
+            "population_sizes": "dfact.genetics.presenter",
+            "scores_plot": "dfact.genetics.scores_plot",
+            "variants": "dfact.genetics.matcher",
+        },
+        options=(
+            "--population",
+            "--population-column",
+            "--empty-variants",
+            "--multiallelic",
+            "--drop-invalid",
+            "--chromosomes",
+            "--keep-failing",
+        ),
+        demos={"genotypes": "dfact.genetics.demo:GENOTYPES"},
+    ),
+    Slice(
         "sites",
         "fits across sites whose rows stay there",
         names={"Sites": "dfact.sites.transport"},
@@ -130,6 +179,28 @@ def load(name: str) -> Any:
     """Import what a text such as ``dfact.genetics.commands:pong`` names."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
+
+
+def find_public(name: str) -> Any:
+    """Return what a slice has under a public name, such as ``selection.block_bootstrap``; raise AttributeError for other names."""
+    for each in SLICES:
+        if name in each.names:
+            if not each.installed:
+                raise AttributeError(each.missing(f"dfact.{name}"))
+            return load(f"{each.names[name]}:{name.rpartition('.')[2]}")
+    package, _, attribute = f"dfact.{name}".rpartition(".")
+    raise AttributeError(f"module {package!r} has no attribute {attribute!r}")
+
+
+def absent(package: str = "") -> list[str]:
+    """Return the public names of ``dfact``, or of a package of it such as ``selection``, that no installed slice has."""
+    names = [name for each in MISSING for name in (*each.names, *(entry.name for entry in each.models))]
+    return [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == package]
+
+
+def installed_part(name: str) -> Any:
+    """Import a further module of a slice; None if the slice is not installed."""
+    return next((import_module(each.parts[name]) for each in INSTALLED if name in each.parts), None)
 
 
 def find_part(name: str, asked: str) -> Any:

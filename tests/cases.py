@@ -3,12 +3,34 @@
 import inspect
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+
+from dfact.catalogue import MISSING
+
+ABSENT = {name for each in MISSING for entry in each.models for name in (entry.name, entry.command)}
+"""Models that are not installed, and their commands: cases of tests whose names begin with these do not run."""
+Case = TypeVar("Case")
+
+
+def installed(name: str) -> bool:
+    """Whether a slice is there, for tests of many models at once."""
+    return all(each.name != name for each in MISSING)
+
+
+def of_installed(models: dict[str, Case]) -> dict[str, Case]:
+    """Those whose names do not begin with that of a model that is not installed."""
+    return {name: case for name, case in models.items() if first_word(name) not in ABSENT}
+
+
+def first_word(name: str) -> str:
+    """The word with which the name of a case begins, such as ``Admixture.fit``."""
+    return re.split(r"[^A-Za-z]", name)[0]
 
 
 def every(**values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

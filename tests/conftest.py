@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from dfact.catalogue import MISSING
 from dfact.data.layout import cut_into
 from tests import tiers
+from tests.cases import ABSENT, first_word
 from tests.cpu_seconds import Recorder
 
 # The same examples in every run, independent of the clock, and nothing next to the sources.
@@ -126,6 +127,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize = represent  # type: ignore[method-assign]  # the marks and fixtures of the test are read after this hook
 
 
+def _first_words(item: pytest.Item) -> set[str]:
+    """The first word of each parameter of a case that is a text, such as ``Admixture.fit``."""
+    case = getattr(item, "callspec", None)
+    return {first_word(value) for value in case.params.values() if isinstance(value, str)} if case else set()
+
+
 def is_exhaustive(value: Any) -> bool:
     """A case of ``parametrize`` with the marker."""
     return any(mark.name == "exhaustive" for mark in getattr(value, "marks", ()))
@@ -136,6 +143,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark tests by their fixtures, keep those of the tier that is asked for, and begin with the slowest files."""
     missing = {each.name for each in MISSING}
     items[:] = [item for item in items if not any(missing.intersection(mark.args) for mark in item.iter_markers("needs"))]
+    items[:] = [item for item in items if not ABSENT.intersection(_first_words(item))]
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         for marker, fixtures in FIXTURES.items():

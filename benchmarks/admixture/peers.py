@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.admixture.simulation import root_mean_square_error, write_lists
 from benchmarks.common import REAL_DATA, exit_code, report
-from dfact.data.readers.genetics.genotypes import pack
 from dfact.data.synthetic import PlantedAdmixture
-from dfact.kernels.genotypes import MISSING
+from dfact.genetics.genotype_file import pack
+from dfact.genetics.kernels import MISSING
 
 _GENOTYPES = REAL_DATA.parent / "genotypes"
 _SIMULATED = 2000, 50_000, 8

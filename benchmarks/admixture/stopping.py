@@ -35,7 +35,7 @@ sys.exit(main(["import", "a.bed", sys.argv[1]]) or main(["fit", "admixture", sys
 Array = NDArray[np.float64]
 
 
-def genotypes(seed: int) -> tuple[dfact.Admixture, Array]:
+def genotypes(seed: int) -> tuple[Any, Array]:
     """Return a model of two to six populations, and genotypes of as many, 3% of them missing."""
     rng = np.random.default_rng(seed)
     k, n, m = 2 + seed % 5, (60, 100, 150)[seed % 3], (120, 200, 400)[seed // 3 % 3]

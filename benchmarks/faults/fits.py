@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from multiprocessing import forkserver
 from pathlib import Path
@@ -92,7 +93,7 @@ def tensor(seed: int) -> Array:
 class Solver:
     """A model, its data, and the iterations after which more passes follow."""
 
-    model: type[Any]
+    model: Callable[..., Any]
     data: Callable[[int], Array]
     parameters: dict[str, Any] = field(default_factory=lambda: {"max_iter": 8, "tol": 0})
     last: int = 7
@@ -100,6 +101,11 @@ class Solver:
     def make(self, **settings: Any) -> Any:
         model = self.model(3, **self.parameters, **settings)
         return model.set_params(random_state=0) if "random_state" in model.get_params() else model
+
+
+def _public(name: str, *given: Any, **settings: Any) -> Any:
+    """Return a model of a slice, which need not be installed until it is made."""
+    return getattr(dfact, name)(*given, **settings)
 
 
 _ITERATES = {"max_iter": 8, "tol": 0}
@@ -110,7 +116,7 @@ SOLVERS = {
     "ICQF admm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "admm"}),
     "NMF": Solver(dfact.NMF, answers, _RANDOM_START),
     "GradeOfMembership crsc": Solver(dfact.GradeOfMembership, memberships, {"method": "crsc"}, last=4),
-    "Admixture": Solver(dfact.Admixture, memberships, _ITERATES | {"ploidy": 4}),
+    "Admixture": Solver(partial(_public, "Admixture"), memberships, _ITERATES | {"ploidy": 4}),
     "PCA": Solver(dfact.PCA, skewed),
     "ExpectileMF exact": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "exact"}),
     "ExpectileMF surrogate": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "surrogate"}),

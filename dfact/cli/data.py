@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfact.catalogue import find_part, installed_part
 from dfact.cli.answer_options import (
     confounder_missing_option,
     empty_cells_option,
@@ -15,14 +16,25 @@ from dfact.cli.answer_options import (
     recode_option,
 )
 from dfact.cli.declarations import InputLocation, InputPath, OutputLocation
-from dfact.cli.genotype_options import genotype_options, select_settings
-from dfact.cli.options import choice, cluster, example, list_option, metrics_server, overwrite_option, read_dataset, scheduler_option
+from dfact.cli.options import (
+    Option,
+    choice,
+    cluster,
+    example,
+    list_option,
+    metrics_server,
+    overwrite_option,
+    read_dataset,
+    scheduler_option,
+)
 from dfact.cli.types import MatrixShape
 from dfact.storage.location import Location, absolute
 
 if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
 
+_GENOTYPES = installed_part("import_options")
+_genotype_options: Option = _GENOTYPES.genotype_options if _GENOTYPES else lambda command: command
 _KINDS = ("categorical", "continuous")
 
 
@@ -164,7 +176,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     help="Number of parts of the file that are read side by side.",
     show_default="one for each core, or each thread of the cluster",
 )
-@genotype_options
+@_genotype_options
 @scheduler_option
 @overwrite_option
 def import_command(source: Location, destination: Location, **settings: Any) -> None:
@@ -174,15 +186,17 @@ def import_command(source: Location, destination: Location, **settings: Any) -> 
     .bed. DEST is the dataset, a Zarr store. Wordings, labels, and missing codes are taken from the file where it has them.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.ingest.genotypes.genotypes import import_genotypes
     from dfact.data.readers.formats import holds_genotypes
     from dfact.progress import Progress
 
     genotypes = holds_genotypes(str(source))
-    settings = select_settings(settings, import_command, genotypes=genotypes)
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if _GENOTYPES is not None:
+        settings = _GENOTYPES.select_settings(settings, import_command, genotypes=genotypes)
     with closing(Progress("import")) as progress:
         if genotypes:
-            dataset = import_genotypes(source, destination, progress=progress.update, note=click.echo, **settings)
+            importer = find_part("import_genotypes", f"the import of {source}")
+            dataset = importer.import_genotypes(source, destination, progress=progress.update, note=click.echo, **settings)
         else:
             dataset = _import_table(source, destination, progress=progress.update, **settings)
     click.echo(dataset_text(dataset))

@@ -5,10 +5,13 @@ import runpy
 import shlex
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import click
 
-from dfact.cli.demo_kinds import FOLDER, KINDS
+from dfact.catalogue import MISSING
+from dfact.cli.demo_kinds import KINDS
+from dfact.cli.demonstration import FOLDER
 from dfact.cli.options import example
 from dfact.cli.types import path_type
 from dfact.errors import StoreError
@@ -16,6 +19,17 @@ from dfact.errors import StoreError
 _WIDTH = 100
 _COMPILING = """\
 The first run compiles some functions for this machine, which takes ten seconds or more. Later runs start at once."""
+
+
+class _Kind(click.Choice[str]):
+    """A kind of demo; a slice that is not installed is named for its kinds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return a kind that is there."""
+        for each in MISSING:
+            if value in each.demos:
+                raise click.UsageError(each.missing(f"dfact demo {value}"), ctx)
+        return super().convert(value, param, ctx)
 
 
 def _help() -> str:
@@ -31,8 +45,8 @@ The examples of all commands use these files. A kind that needs an extra of dfac
 """
 
 
-@click.command(epilog=example("dfact demo", "dfact demo genotypes"), help=_help())
-@click.argument("kind", type=click.Choice(list(KINDS)), default=next(iter(KINDS)))
+@click.command(epilog=example("dfact demo", "dfact demo tensor"), help=_help())
+@click.argument("kind", type=_Kind(list(KINDS)), default=next(iter(KINDS)))
 @click.option("--output", metavar="DIR", type=path_type, default=Path(FOLDER), help="Folder for the files that the demo writes.")
 @click.pass_context
 def demo(context: click.Context, kind: str, output: Path) -> None:

@@ -3,59 +3,8 @@
 Paths of the commands begin with ``dfact-demo``, the default of ``--output``, as in the guides.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-FOLDER = "dfact-demo"
-
-
-@dataclass(frozen=True)
-class Step:
-    """A command that a demo runs, and what is printed before it."""
-
-    text: str
-    command: str
-    writes: bool = True
-    """Whether it replaces the results of an earlier demo, by ``--overwrite``."""
-
-
-@dataclass(frozen=True)
-class Demo:
-    """A demonstration of one kind of data."""
-
-    guide: str
-    title: str
-    """A phrase for the help."""
-    summary: str
-    """A description of the data."""
-    write: str
-    """Function that writes the files into a folder, such as ``dfact.data.examples.arrays:write_spectra``."""
-    files: Mapping[str, str]
-    """Descriptions of the files, by their names."""
-    steps: tuple[Step, ...]
-    next: str
-    """The next command of the guide."""
-    companions: tuple[str, ...] = ()
-    """Names of further files, which ``files`` describes with others."""
-    scripts: Mapping[str, str] = field(default_factory=dict)
-    """Python scripts by the names of their files."""
-    extra: str | None = None
-    """Extra of dfact that the demo needs, beyond those of a plain installation."""
-    modules: tuple[str, ...] = ()
-    """Modules that the extra provides and that the demo imports."""
-
-    @property
-    def phrase(self) -> str:
-        """The title, with the extra."""
-        return f"{self.title} (needs dfact[{self.extra}])" if self.extra else self.title
-
-    @property
-    def results(self) -> set[str]:
-        """Names of what the commands write."""
-        words = {word for step in self.steps for word in step.command.split()}
-        written = {word.removeprefix(f"{FOLDER}/").partition("/")[0] for word in words if word.startswith(f"{FOLDER}/")}
-        return written - {*self.files, *self.scripts}
-
+from dfact.catalogue import INSTALLED, load
+from dfact.cli.demonstration import FOLDER, Demo, Step
 
 _ANSWERS = {
     "answers.csv": "the answers as a table",
@@ -155,31 +104,6 @@ KINDS = {
         f"dfact select fa {FOLDER}/thesis.zarr -k 1-8 --correlation polychoric --plot scree.png",
         extra="tables",
         modules=("pyreadstat",),
-    ),
-    "genotypes": Demo(
-        "admixture",
-        "genotypes of 140 individuals as PLINK files",
-        "Simulated genotypes of 140 individuals from three populations, some of mixed descent, as PLINK files.",
-        "dfact.data.examples.genotypes:write_cohort",
-        {
-            "cohort.bed": "the genotypes",
-            "cohort.bim": "the SNPs",
-            "cohort.fam": "the individuals",
-            "cohort.pop": "the population of each individual, or - where it is unknown",
-            "newcomers.bed": "the genotypes of 20 individuals who came later, with .bim, .fam and .pop",
-        },
-        (
-            Step("Import the genotypes:", f"dfact import {FOLDER}/cohort.bed {FOLDER}/genotypes.zarr"),
-            Step(
-                "Choose the number of populations:", f"dfact select admixture {FOLDER}/genotypes.zarr {FOLDER}/best.model -k 1-4 --seed 0"
-            ),
-            Step(
-                "Write the ancestry proportions as ADMIXTURE does, a line for each individual:",
-                f"dfact export {FOLDER}/best.model {FOLDER}/cohort.3.Q",
-            ),
-        ),
-        f"dfact structure structure.png {FOLDER}/best.model",
-        companions=("newcomers.bim", "newcomers.fam", "newcomers.pop"),
     ),
     "ratings": Demo(
         "expectiles",
@@ -343,5 +267,5 @@ KINDS = {
         extra="federated",
         modules=("grpc",),
     ),
-}
+} | {kind: load(name) for each in INSTALLED for kind, name in each.demos.items()}
 """The demos by the name of their kind; the first is the default."""

@@ -23,10 +23,8 @@ from dfact.cli.extensions import MODEL_PREFIX, extension_command, extension_mode
 from dfact.cli.help import help_command, name_guides
 from dfact.cli.info import info
 from dfact.cli.model_commands import fit_command, model_specs, select_command
-from dfact.cli.pong import pong
 from dfact.cli.report import report
 from dfact.cli.stability import stability
-from dfact.cli.structure import structure
 from dfact.cli.transform import transform
 from dfact.cli.update import update
 from dfact.errors import DfactError, StoppedError
@@ -42,6 +40,11 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            for each in MISSING:
+                if error.option_name in each.options:
+                    raise click.UsageError(each.missing(error.option_name), error.ctx) from error
+            raise
         except DfactError as error:
             if ctx.params["debug"]:
                 click.echo(escape_lines(traceback.format_exc()), err=True, nl=False)
@@ -129,8 +132,6 @@ for command in (
     update,
     export,
     report,
-    structure,
-    pong,
     help_command,
 ):
     cli.add_command(command)

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dfact.catalogue import find_part
 from dfact.cli.declarations import InputLocation, UpdatedLocation
 from dfact.cli.options import (
     choose_fitted_weights,
@@ -96,8 +97,6 @@ def stability(
     from dfact.export.stability import remarks, resamples_text
     from dfact.models.persistence import annotate_model, load_model
     from dfact.progress import Progress
-    from dfact.report.presenters.admixture import size_table
-    from dfact.selection.resampling.block_bootstrap import block_bootstrap
     from dfact.selection.resampling.bootstrap import bootstrap
 
     if halves and reselect:
@@ -111,14 +110,15 @@ def stability(
         template = copy(estimator).set_params(executor=resolved, memory_limit=memory_limit)
         shared: dict[str, Any] = {"random_state": random_state, "callbacks": [progress], "checkpoint": checkpoint}
         if n_blocks is not None:
-            estimator.memberships_se_ = block_bootstrap(template, dataset, n_resamples, n_blocks=n_blocks, **shared)
+            blocks = find_part("block_bootstrap", "--snp-blocks")
+            estimator.memberships_se_ = blocks.block_bootstrap(template, dataset, n_resamples, n_blocks=n_blocks, **shared)
         else:
             shared |= {"resampling": "halves"} if halves else {}
             shared |= {"reselect": reselect_folds, "resampling": "bootstrap"} if reselect else {}
             estimator.stability_ = bootstrap(template, dataset, n_resamples, level=level, warm_start=not cold_start, **shared)
     annotate_model(model, estimator, "stability_" if n_blocks is None else "memberships_se_")
     if n_blocks is not None:
-        table = size_table(estimator)[["size", "standard error"]]
+        table = find_part("population_sizes", "--snp-blocks").size_table(estimator)[["size", "standard error"]]
         if wants_json():
             _print_document({"n_refits": n_resamples, "n_blocks": n_blocks, "components": table})
             return

@@ -27,16 +27,15 @@ def transform(
     .csv, .parquet or .zarr, for memberships also in .Q. Genotypes are matched with the SNPs of MODEL by name or position, alleles and
     strand.
     """
-    from dfact.export.admixture_files import require_memberships
-    from dfact.export.files import ROW_FORMATS, check_destination, write_factors
+    from dfact.data.genotypes import population_texts
+    from dfact.export.files import ROW_FORMATS, check_destination, require_numbers, write_factors
     from dfact.models.persistence import load_model
-    from dfact.models.variants import population_texts
     from dfact.progress import Progress
     from dfact.report.presenters.base import rows_text
 
     check_destination(out, overwrite=overwrite, formats=ROW_FORMATS)
     estimator = load_model(model)
-    require_memberships(estimator, out)
+    require_numbers(estimator, out)
     if unshrink:
         if "unshrink" not in estimator.get_params():
             raise ParameterError(f"--unshrink is given, and {model} is a {type(estimator).__name__}, expected a PCA; leave it out")

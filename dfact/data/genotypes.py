@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dfact.errors import DataError
 from dfact.lazy import pd
 from dfact.storage.arrays import member, read_labels, read_numbers, write_array, write_labels
 
@@ -62,24 +62,13 @@ def read_variants(group: zarr.Group, n: int) -> pd.DataFrame | None:
     return pd.DataFrame({name: (texts | numbers)[name] for name in COLUMNS} | further)
 
 
-def variant_labels(file: str, variants: pd.DataFrame) -> tuple[NDArray[np.object_], int]:
-    """Return unique labels of the variants, and the number of those whose name is not unique.
+UNKNOWN = ("", "-")
+"""Texts of an unknown population."""
 
-    The label is the name. Variants that share a name, such as ".", are labelled chromosome:position:A1:A2.
 
-    Raises
-    ------
-    DataError
-        Variants share their name, position and alleles.
-    """
-    labels = variants["name"].to_numpy(object).copy()
-    shared = variants["name"].duplicated(keep=False).to_numpy()
-    parts = [variants[name][shared].astype(str) for name in ("chromosome", "position", "A1", "A2")]
-    labels[shared] = [":".join(part) for part in zip(*parts, strict=True)]
-    repeated = np.flatnonzero(pd.Series(labels).duplicated())
-    if repeated.size:
-        raise DataError(
-            f"{file} holds the variant {labels[repeated[0]]!r} twice ({repeated.size} repeated in all), expected distinct variants; "
-            "remove or rename them, such as with plink2 --rm-dup or --set-all-var-ids"
-        )
-    return labels, int(shared.sum())
+def population_texts(populations: Any) -> NDArray[np.object_] | None:
+    """Return the name of the population of each row, "" where unknown; None without any."""
+    if populations is None:
+        return None
+    texts = ["" if pd.isna(name) else str(name).strip() for name in populations]
+    return np.array(["" if text in UNKNOWN else text for text in texts], dtype=object)

@@ -14,15 +14,8 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
-from dfact.export.admixture_files import (
-    FREQUENCIES,
-    MEMBERSHIPS,
-    STANDARD_ERRORS,
-    require_memberships,
-    write_frequencies,
-)
 from dfact.export.effects import effects_table, impact_table, require_confounders
-from dfact.export.row_files import open_rows, open_table
+from dfact.export.row_files import FREQUENCIES, MEMBERSHIPS, STANDARD_ERRORS, number_files, open_rows, open_table
 from dfact.export.spreadsheets import FORMATS as WORKBOOKS
 from dfact.export.spreadsheets import require_openpyxl, write_workbook
 from dfact.export.stability import stability_table, tensor_stability_table
@@ -96,7 +89,7 @@ def write_model_factors(
 
     A .Q_se file has the standard errors of the memberships, and a .Q file the memberships alone.
     """
-    require_memberships(model, path)
+    require_numbers(model, path)
     names, labels, factors = list(map(str, model.get_feature_names_out())), model.row_labels_, model.row_factors()
     if not factors.shape[0]:
         raise DataError("the model has no factors of rows, as it was fitted across sites; export those of a site's own model")
@@ -143,7 +136,7 @@ def write_loadings(
         given = f"below is {below!r}, expected 0" if below else "texts or scales are given, expected none"
         raise ParameterError(f"{given}, since {path} has all frequencies and nothing else; write a .csv, .parquet or .xlsx")
     check_destination(path, overwrite=overwrite, formats=ITEM_FORMATS)
-    write_frequencies(model, path, overwrite=overwrite)
+    number_files(path).write_frequencies(model, path, overwrite=overwrite)
 
 
 def write_confounder_loadings(
@@ -293,9 +286,17 @@ def _write_items(
         write(0, np.array(list(labels.values()), dtype=object).T, values)
 
 
+def require_numbers(model: Factorization, path: str | PathLike[str]) -> None:
+    """Raise an error for a .Q file of a model without memberships, and for a .Q_se file of one without their standard errors."""
+    if suffix(location := parse_location(path)) in (MEMBERSHIPS, STANDARD_ERRORS):
+        number_files(location).require_memberships(model, location)
+
+
 def check_destination(location: Location, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
     """Raise an error before the work if a location cannot be written."""
     check_ending(location, formats)
+    if suffix(location) in (MEMBERSHIPS, STANDARD_ERRORS, FREQUENCIES):
+        number_files(location)
     if suffix(location) == ".zarr":
         ensure_absent(location, overwrite=overwrite)
         return

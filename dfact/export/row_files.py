@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from dfact.export.admixture_files import MEMBERSHIPS, STANDARD_ERRORS, number_file
+from dfact.catalogue import find_part
 from dfact.export.spreadsheets import without_formula
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_labels
 from dfact.storage.files import atomic_file
@@ -17,6 +17,8 @@ from dfact.storage.groups import create_group
 from dfact.storage.location import Location, suffix
 
 KIND = "factors"
+MEMBERSHIPS, STANDARD_ERRORS, FREQUENCIES = ".Q", ".Q_se", ".P"
+"""Endings of files with numbers alone, as admixture programs write them."""
 Write = Callable[[int, NDArray[Any], NDArray[Any]], None]
 """Writes rows: the number of the first one, their labels (rows,) or (rows, columns of labels), and their factors (rows, k)."""
 
@@ -32,10 +34,15 @@ def open_rows(
     return open_table(path, [*columns, *(f"{name}_se" for name in columns if errors)], dtype, label_names, overwrite=overwrite)
 
 
+def number_files(path: Location) -> Any:
+    """Return the module that writes files with numbers alone; raise ParameterError if it is not installed."""
+    return find_part("admixture_files", f"the format of {path}")
+
+
 @contextmanager
 def _numbers(path: Location, *, overwrite: bool) -> Iterator[Write]:
     """Open a .Q or .Q_se file for writing; it has no labels."""
-    with number_file(path, overwrite=overwrite) as write:
+    with number_files(path).number_file(path, overwrite=overwrite) as write:
         yield lambda _, __, factors: write(factors)
 
 

@@ -12,10 +12,12 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.catalogue import find_part
 from dfact.data.codebook import Codebook, compare_items
 from dfact.data.coerce import as_dataset
 from dfact.data.confounders import ConfounderEncoding, warn_implausible
 from dfact.data.dataset import Dataset
+from dfact.data.genotypes import population_texts
 from dfact.data.sources.array import axis_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.entrance import as_arrays, as_column
@@ -46,7 +48,7 @@ from dfact.models.reconstruction import ScoreInterface
 from dfact.models.run_end import end_callbacks, log_end, warn_unconverged
 from dfact.models.scikit_learn import TransformerInterface, check_is_fitted, checked_array, set_feature_count
 from dfact.models.traits import ModelTraits, Vocabulary
-from dfact.models.variants import Variants, can_match_labels, match_columns, population_texts, view_by_variants
+from dfact.models.variants import Variants
 from dfact.parameters import check_magnitudes, check_parameters, random_generator
 from dfact.progress import Iteration
 
@@ -319,11 +321,11 @@ class Factorization(ScoreInterface, TransformerInterface):
     def _by_fitted_columns(self, dataset: Dataset) -> Dataset:
         """Return genotypes with the fitted SNPs: in their order, counting their alleles, missing where X lacks one. Others stay."""
         ours, theirs = self.variants_, Variants.of(dataset.genotypes.variants)
-        fitted, labels = ([str(label) for label in labels] for labels in (self.column_labels_, dataset.column_labels))
-        if (ours is None or theirs is None) and not (self.traits.matches_labels and can_match_labels(fitted, labels)):
+        if (ours is None or theirs is None) and not self.traits.matches_labels:
             return dataset
-        frequency = None if ours is None else ours.frequency
-        return view_by_variants(dataset, match_columns(fitted, labels, ours, theirs), fitted, frequency)
+        fitted = [str(label) for label in self.column_labels_]
+        view: Dataset = find_part("variants", "the match of SNPs").view_of(dataset, fitted, ours, theirs)
+        return view
 
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
         """Refuse columns other than the fitted ones: a change of their order or of their offset would give wrong factors silently."""

@@ -7,14 +7,13 @@ is that family's presenter. Everything else reads the model's traits and works f
     html          one page of a document; knows nothing of models
     reliability_tables   items and scales of a questionnaire as a csv file, an Excel workbook or an HTML page
     apa           tables for papers, in the style of the American Psychological Association
-    structure_plot   memberships of several runs as stacked bars, with their components aligned
     plots         the canvas: figures in inches, saved completely or not at all
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dfact.export.admixture_files import read_frequencies, read_memberships
+from dfact.catalogue import absent, find_public
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from dfact.models.gom.estimator import GradeOfMembership
 
 __all__ = ["plot_memberships", "plot_structure", "read_frequencies", "read_memberships", "text"]
+for _name in absent("report"):
+    __all__.remove(_name)  # noqa: PYI056  (type checkers see a complete installation)
 
 
 def text(model: "Factorization", top: int | None = None, texts: Mapping[str, str] | None = None) -> str:
@@ -96,72 +97,8 @@ def plot_memberships(model: "GradeOfMembership") -> "Figure":
     return membership_plot(model)
 
 
-def plot_structure(
-    runs: Any,
-    populations: Any = None,
-    *,
-    population_order: Sequence[str] = (),
-    means: bool = False,
-    names: Sequence[str] = (),
-) -> "Figure":
-    """Draw the memberships of each row as a stacked bar: a structure plot, for one or several runs.
-
-    Rows are sorted by population, and within it by their leading component in the run with the most components. Above 2000
-    rows a bar is the mean of several. Rows that are NaN in a run are left out.
-
-    Runs with different numbers of components are stacked, fewest first. A component has the colour of the one that it matches
-    in the run above; the components match whose memberships differ least. Runs with the same number of components are drawn
-    once if they agree, as the one that agrees most with the others.
-
-    Parameters
-    ----------
-    runs : run, or sequence of them
-        Fitted models with ``memberships_`` (:class:`dfact.Admixture`, :class:`dfact.GradeOfMembership`), or memberships (n, K),
-        such as those that :func:`read_memberships` reads. All are of the same rows.
-    populations : array (n,), optional
-        Name of the population of each row; None, NaN, "" or "-" where it is unknown. By default those that a model has kept
-        (``row_populations_``).
-    population_order : sequence of str
-        Populations that come first, in this order. The others are sorted by their leading component.
-    means : bool
-        Whether to draw the mean of each population, all with the same width, instead of the rows.
-    names : sequence of str
-        Names of the components of the run with the most of them, for the legend. By default those of the model, if it is the only
-        such run, else numbers in the order of the colours.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Save it with ``figure.savefig("structure.png")``.
-
-    Raises
-    ------
-    ParameterError
-        There is no run, runs have different numbers of rows, or there is not one name for each component.
-    DataError
-        There is not one population for each row, a population of the order has no row, or all rows are NaN.
-    DfactError
-        Matplotlib is not installed.
-
-    References
-    ----------
-    Behr et al. (2016).
-
-    Examples
-    --------
-    >>> import dfact, numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> memberships = rng.dirichlet([1, 1, 1], 100)
-    >>> figure = dfact.report.plot_structure([memberships, memberships[:, [2, 0, 1]]], np.repeat(["north", "south"], 50))
-    >>> len(figure.axes)  # the runs differ by the order of their components alone
-    1
-    """
-    from dfact.report.structure_plot import own_names, run_memberships, stated_populations, structure_figure
-
-    given = list(runs) if isinstance(runs, (list, tuple)) else [runs]
-    memberships = [run_memberships(run) for run in given]
-    populations = stated_populations(given) if populations is None else populations
-    return structure_figure(memberships, populations, population_order=population_order, means=means, names=names or own_names(given))
+def __getattr__(name: str) -> Any:
+    return find_public(f"report.{name}")
 
 
 def __dir__() -> list[str]:

@@ -15,6 +15,9 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     running             run many fits, and keep their results
 """
 
+from typing import Any
+
+from dfact.catalogue import absent, find_public
 from dfact.models.cp.core_consistency import core_consistency
 from dfact.selection.criteria import select_by_criterion
 from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
@@ -25,7 +28,6 @@ from dfact.selection.group_comparison.groups import compare_groups
 from dfact.selection.modularity import select_by_modularity
 from dfact.selection.number_of_components import select_number_of_components
 from dfact.selection.number_of_factors import select_number_of_factors
-from dfact.selection.resampling.block_bootstrap import block_bootstrap
 from dfact.selection.resampling.bootstrap import bootstrap
 from dfact.selection.result import Selection
 from dfact.selection.tensors.replicability import replicability
@@ -49,6 +51,12 @@ __all__ = [
     "select_number_of_factors",
     "select_penalty",
 ]
+for _name in absent("selection"):
+    __all__.remove(_name)  # noqa: PYI056  (type checkers see a complete installation)
+
+
+def __getattr__(name: str) -> Any:
+    return find_public(f"selection.{name}")
 
 
 def __dir__() -> list[str]:

@@ -27,7 +27,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("report",),
     ("cli",),
     ("__main__",),
-    ("batch", "formats", "sites"),
+    ("batch", "formats", "genetics", "sites"),
 )
 """Layers from the lowest level to the highest. A layer imports itself and the levels below it, no other layer of its own level."""
 LIBRARIES: dict[str, set[str]] = {"kernels": {"numpy", "numba", "collections", "typing"}}

@@ -74,9 +74,3 @@ def test_selection_and_stability_use_the_weights_of_the_fit(data: Path, capsys: 
         assert f"{wrong} is given, and" in capsys.readouterr().err
     found = [dfact.load_model(data.parent / f"{name}.model").stability_ for name in models]
     assert not np.array_equal(found[0].mean, found[1].mean)
-
-
-def test_genotypes_have_no_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "c.bed").touch()
-    assert main(["import", str(tmp_path / "c.bed"), str(tmp_path / "d.zarr"), "--weight", "w"]) == 2
-    assert "--weight applies to tables" in capsys.readouterr().err

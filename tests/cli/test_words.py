@@ -9,7 +9,6 @@ import pytest
 import dfact
 from dfact.cli.main import main
 from dfact.data.examples.arrays import write_air, write_spectra
-from dfact.data.examples.genotypes import write_cohort
 from dfact.data.words import kind_of, words_of
 
 _OTHERS = r"participants?|items?|persons?|people|subjects?|respondents?"
@@ -96,8 +95,11 @@ report cp.model cp.html --data spectra.zarr
 
 
 @pytest.mark.further
+@pytest.mark.needs("genetics")
 def test_words_of_genotypes(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    from dfact.genetics.examples import write_cohort
+
     write_cohort(Path())
     texts = run(GENOTYPES, capsys)
     assert found(_OTHERS + _OF_PROGRAMS, texts) == []

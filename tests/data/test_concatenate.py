@@ -123,7 +123,7 @@ def test_fits_have_the_same_bits_in_memory_on_threads_and_from_stores(name: str,
 def test_a_cluster_gives_the_same_bits(client: Client, tmp_path: Path, cut_rows: CutRows) -> None:
     cut_rows(small_partition_entries=1 << 10)
     dataset = dfact.concatenate(stored(tmp_path))
-    for make in (lambda: dfact.ICQF(4, max_iter=5), lambda: dfact.Admixture(3, ploidy=3, max_iter=5)):
+    for make in (lambda: dfact.ICQF(4, max_iter=5), lambda: dfact.GradeOfMembership(3, likelihood="binomial", max_iter=5)):
         expected, found = (make().set_params(executor=executor).fit(dataset) for executor in ("inline", client))
         np.testing.assert_array_equal(found.components_, expected.components_)
         np.testing.assert_array_equal(found.row_factors(), expected.row_factors())

@@ -38,7 +38,7 @@ from dfact.data.statistics import as_float
 from dfact.models.cp.core_consistency import core_consistency
 from dfact.models.cp.path import checked_lambdas
 from dfact.selection.cross_validation.folds import resolve_groups, resolve_strata
-from tests.cases import further_unless
+from tests.cases import further_unless, of_installed
 from tests.data.test_frames import Stream
 
 N, M = 40, 6
@@ -206,17 +206,19 @@ def _read_only(array: Any) -> Any:
     return array
 
 
-ESTIMATORS: dict[str, Callable[[], Any]] = {
-    "ICQF": lambda: dfact.ICQF(2, max_iter=2),
-    "NMF": lambda: dfact.NMF(2, max_iter=2),
-    "PCA": lambda: dfact.PCA(2, max_iter=2),
-    "FactorAnalysis": lambda: dfact.FactorAnalysis(2),
-    "ExpectileMF": lambda: dfact.ExpectileMF(2, ridge=0.1, max_iter=2),
-    "GradeOfMembership": lambda: dfact.GradeOfMembership(2, random_state=0),
-    "Admixture": lambda: dfact.Admixture(2, max_iter=2, random_state=0),
-    "ElasticCP": lambda: dfact.ElasticCP(2, lam=0.1, max_iter=2, n_init=1, init="random", random_state=0),
-    "CPALS": lambda: dfact.CPALS(2, max_iter=2, random_state=0),
-}
+ESTIMATORS: dict[str, Callable[[], Any]] = of_installed(
+    {
+        "ICQF": lambda: dfact.ICQF(2, max_iter=2),
+        "NMF": lambda: dfact.NMF(2, max_iter=2),
+        "PCA": lambda: dfact.PCA(2, max_iter=2),
+        "FactorAnalysis": lambda: dfact.FactorAnalysis(2),
+        "ExpectileMF": lambda: dfact.ExpectileMF(2, ridge=0.1, max_iter=2),
+        "GradeOfMembership": lambda: dfact.GradeOfMembership(2, random_state=0),
+        "Admixture": lambda: dfact.Admixture(2, max_iter=2, random_state=0),
+        "ElasticCP": lambda: dfact.ElasticCP(2, lam=0.1, max_iter=2, n_init=1, init="random", random_state=0),
+        "CPALS": lambda: dfact.CPALS(2, max_iter=2, random_state=0),
+    }
+)
 _names = count()
 
 
@@ -247,7 +249,11 @@ def imported(X: Any) -> Any:
 
 ENTRANCES: dict[str, Callable[[Any], Any]] = {
     **{f"{name}.fit": (lambda X, make=make: parts(make().fit(X).components_)) for name, make in ESTIMATORS.items()},
-    **{f"{name}.transform": (lambda X, name=name: fitted(name, DOUBLE).transform(X)) for name in ("ICQF", "PCA", "Admixture")},
+    **{
+        f"{name}.transform": (lambda X, name=name: fitted(name, DOUBLE).transform(X))
+        for name in ("ICQF", "PCA", "Admixture")
+        if name in ESTIMATORS
+    },
     "fit_transform": lambda X: dfact.NMF(2, max_iter=2).fit_transform(X),
     "partial_fit": updated,
     "score": lambda X: fitted("NMF", DOUBLE).score(X),
@@ -416,7 +422,7 @@ OPTIONAL: dict[str, tuple[Callable[[Any], Any], tuple[NDArray[Any], ...]]] = {
     "a confounder": (of_table, (WEIGHTS, TEXTS, GROUPS == 1)),
     "a confounder with a name": (lambda values: of_table({"site": values}), (WEIGHTS, TEXTS, GROUPS == 1)),
     "strata": (lambda labels: resolve_strata(labels, None, N), (GROUPS, TEXTS)),
-    "populations": (supervised, (TEXTS,)),
+    "Admixture, supervised": (supervised, (TEXTS,)),
 }
 CASES = {f"{name}: {values.dtype}": (call, values) for name, (call, several) in OPTIONAL.items() for values in several}
 

@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 import click
 
 from benchmarks.faults.fits import forked_workers
-from dfact.cli.demo_kinds import FOLDER, KINDS
+from dfact.cli.demo_kinds import KINDS
+from dfact.cli.demonstration import FOLDER
 from dfact.cli.main import cli, main
 
 LEFT = {kind: {*each.files, *each.companions, *each.scripts, *each.results} for kind, each in KINDS.items()}

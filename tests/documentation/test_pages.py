@@ -29,7 +29,8 @@ import dfact
 from benchmarks.faults.fits import forked_workers
 from dfact.catalogue import BY_COMMAND, CATALOGUE
 from dfact.cli.declarations import OutputLocation
-from dfact.cli.demo_kinds import CLUSTER_SCRIPT, FEDERATED_SCRIPT, FOLDER, KINDS
+from dfact.cli.demo_kinds import CLUSTER_SCRIPT, FEDERATED_SCRIPT, KINDS
+from dfact.cli.demonstration import FOLDER
 from dfact.cli.main import cli, main
 from dfact.cli.update import DRIFT
 from dfact.data.examples.questionnaires import write_survey

@@ -29,7 +29,7 @@ from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Pass, RunPass
 from dfact.errors import ParameterError, StoreError
-from tests.cases import exhaustive_after, exhaustive_unless
+from tests.cases import exhaustive_after, exhaustive_unless, of_installed
 from tests.conftest import planted_answers
 from tests.models.cp.test_elastic_cp import many_partitions
 
@@ -76,29 +76,33 @@ class Case:
     """Iterations behind which the driver is lost."""
 
 
-CASES = {
-    "icqf": Case(lambda: dfact.ICQF(4, max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (1, 7, 12)),
-    "icqf-admm": Case(
-        lambda: dfact.ICQF(4, max_iter=12, tol=0, solver="admm", rho="adaptive"), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (5,)
-    ),
-    "icqf-random": Case(lambda: dfact.ICQF(3, max_iter=8, tol=0, init="random"), lambda seed: planted_answers(200, 30, 3, seed), (6,)),
-    "nmf": Case(lambda: dfact.NMF(4, max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed), (5,)),
-    "nmf-missing": Case(lambda: dfact.NMF(4, max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (5,)),
-    "nmf-divergence": Case(
-        lambda: dfact.NMF(4, loss="kullback-leibler", max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (5,)
-    ),
-    "gom": Case(lambda: dfact.GradeOfMembership(3), memberships, (1, 2, 3, 4)),
-    "gom-cone": Case(lambda: dfact.GradeOfMembership(3, vertex_hunting="svm-cone"), memberships, (3,)),
-    "gom-simplex": Case(lambda: dfact.GradeOfMembership(3, method="srsc"), memberships, (3,)),
-    "admixture": Case(lambda: dfact.Admixture(3, ploidy=4, max_iter=12, tol=0), memberships, (1, 5)),
-    "pca": Case(lambda: dfact.PCA(3, max_iter=8, tol=0), skewed, (1, 5)),
-    "emf-exact": Case(lambda: dfact.ExpectileMF(3, tau=0.2, ridge=0.1, max_iter=12, tol=0, solver="exact"), skewed, (1, 8)),
-    "emf-surrogate": Case(lambda: dfact.ExpectileMF(3, tau=0.2, ridge=0.1, max_iter=12, tol=0, solver="surrogate"), skewed, (8,)),
-    "emf-random": Case(lambda: dfact.ExpectileMF(3, tau=0.2, ridge=0.1, max_iter=9, tol=0, init="random"), skewed, (7,)),
-    "cp": Case(lambda: dfact.ElasticCP(4, lam=0.5, max_iter=12, tol=0, missing="fill"), tensor, (1, 8)),
-    "cp-exact": Case(lambda: dfact.ElasticCP(4, lam=0.5, max_iter=12, tol=0, missing="exact"), tensor, (1, 8)),
-    "cp-stochastic": Case(lambda: dfact.ElasticCP(4, lam=0.5, max_iter=9, tol=0, solver="stochastic"), tensor, (1, 7)),
-}
+CASES = of_installed(
+    {
+        "icqf": Case(lambda: dfact.ICQF(4, max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (1, 7, 12)),
+        "icqf-admm": Case(
+            lambda: dfact.ICQF(4, max_iter=12, tol=0, solver="admm", rho="adaptive"),
+            lambda seed: planted_answers(300, 40, 4, seed, 0.1),
+            (5,),
+        ),
+        "icqf-random": Case(lambda: dfact.ICQF(3, max_iter=8, tol=0, init="random"), lambda seed: planted_answers(200, 30, 3, seed), (6,)),
+        "nmf": Case(lambda: dfact.NMF(4, max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed), (5,)),
+        "nmf-missing": Case(lambda: dfact.NMF(4, max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (5,)),
+        "nmf-divergence": Case(
+            lambda: dfact.NMF(4, loss="kullback-leibler", max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (5,)
+        ),
+        "gom": Case(lambda: dfact.GradeOfMembership(3), memberships, (1, 2, 3, 4)),
+        "gom-cone": Case(lambda: dfact.GradeOfMembership(3, vertex_hunting="svm-cone"), memberships, (3,)),
+        "gom-simplex": Case(lambda: dfact.GradeOfMembership(3, method="srsc"), memberships, (3,)),
+        "admixture": Case(lambda: dfact.Admixture(3, ploidy=4, max_iter=12, tol=0), memberships, (1, 5)),
+        "pca": Case(lambda: dfact.PCA(3, max_iter=8, tol=0), skewed, (1, 5)),
+        "emf-exact": Case(lambda: dfact.ExpectileMF(3, tau=0.2, ridge=0.1, max_iter=12, tol=0, solver="exact"), skewed, (1, 8)),
+        "emf-surrogate": Case(lambda: dfact.ExpectileMF(3, tau=0.2, ridge=0.1, max_iter=12, tol=0, solver="surrogate"), skewed, (8,)),
+        "emf-random": Case(lambda: dfact.ExpectileMF(3, tau=0.2, ridge=0.1, max_iter=9, tol=0, init="random"), skewed, (7,)),
+        "cp": Case(lambda: dfact.ElasticCP(4, lam=0.5, max_iter=12, tol=0, missing="fill"), tensor, (1, 8)),
+        "cp-exact": Case(lambda: dfact.ElasticCP(4, lam=0.5, max_iter=12, tol=0, missing="exact"), tensor, (1, 8)),
+        "cp-stochastic": Case(lambda: dfact.ElasticCP(4, lam=0.5, max_iter=9, tol=0, solver="stochastic"), tensor, (1, 7)),
+    }
+)
 
 
 INTERVALS = [

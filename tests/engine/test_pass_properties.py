@@ -26,7 +26,6 @@ from dfact.engine.passes import Block, PartialSums, Pass, RunPass, TiledPass, Wo
 from dfact.linalg import kmeans, svd
 from dfact.models.cp import kept_sample
 from dfact.selection import (
-    block_bootstrap,
     block_cross_validate,
     compare_groups,
     core_consistency,
@@ -35,11 +34,12 @@ from dfact.selection import (
     select_number_of_components,
     select_penalty,
 )
+from tests.cases import installed
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
 
 _CALLS = 6  # kept of each pass, spread over all of its calls
-pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.needs("sites")]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def passes() -> dict[str, type[Pass[Any, Any, Any]]]:
@@ -57,6 +57,9 @@ def passes() -> dict[str, type[Pass[Any, Any, Any]]]:
 
 
 PASSES = passes()
+for _name in ("CountPass", "DeviancePass", "LabelPass", "ProjectionPass", "StartPass"):  # which an admixture alone runs
+    if not installed("genetics"):
+        del PASSES[f"dfact.models.binomial.passes.{_name}"]
 
 
 @dataclass
@@ -133,19 +136,21 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     dfact.GradeOfMembership(3, likelihood="binomial", max_iter=5, **inline).fit(responses)
     rng = np.random.default_rng(0)
     dfact.GradeOfMembership(3, **inline).fit(np.vstack([np.eye(3)] * 40 + [rng.dirichlet([1, 1, 1], 100)]) @ rng.uniform(0.1, 0.9, (3, 20)))
-    populations = dfact.Admixture(3, ploidy=4, max_iter=3, **inline).fit(responses)
-    cross_validate_entries(populations, responses, [2], n_folds=2, random_state=0)
-    block_bootstrap(populations, responses, 2, n_blocks=3, random_state=0)
-    labels = np.array(["a", "b", "c"])[responses[:, 0].astype(int) % 3]
-    dfact.Admixture(3, ploidy=4, max_iter=3, supervised=True, **inline).fit(responses, populations=labels)
+    if installed("genetics"):
+        populations = dfact.Admixture(3, ploidy=4, max_iter=3, **inline).fit(responses)
+        cross_validate_entries(populations, responses, [2], n_folds=2, random_state=0)
+        dfact.selection.block_bootstrap(populations, responses, 2, n_blocks=3, random_state=0)
+        labels = np.array(["a", "b", "c"])[responses[:, 0].astype(int) % 3]
+        dfact.Admixture(3, ploidy=4, max_iter=3, supervised=True, **inline).fit(responses, populations=labels)
 
-    from dfact.sites.in_process import InProcessSites
-    from tests.sites.conftest import stored_sites
-    from tests.sites.test_bits import OPEN
+    if installed("sites"):
+        from dfact.sites.in_process import InProcessSites
+        from tests.sites.conftest import stored_sites
+        from tests.sites.test_bits import OPEN
 
-    with tempfile.TemporaryDirectory() as folder, InProcessSites(stored_sites(Path(folder)), policy=OPEN) as sites:
-        sites.fit(dfact.ICQF(2, max_iter=3))  # what carries the sums that leave
-        sites.fit(dfact.PCA(2, max_iter=2))
+        with tempfile.TemporaryDirectory() as folder, InProcessSites(stored_sites(Path(folder)), policy=OPEN) as sites:
+            sites.fit(dfact.ICQF(2, max_iter=3))  # what carries the sums that leave
+            sites.fit(dfact.PCA(2, max_iter=2))
 
     waves = tensor(1)
     cp = dfact.ElasticCP(3, init="svd", **few).fit(waves)

@@ -35,11 +35,12 @@ from dfact.data.sources.dask import worker_infos
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.cluster.certificate_names import ClusterSecurity
 from dfact.engine.cluster.connection import connect
-from tests.cases import exhaustive_after
+from tests.cases import exhaustive_after, installed
 from tests.conftest import CutRows
 
 pytestmark = pytest.mark.faults
 PAUSE = 0.02
+ADMIXTURE = [(StoredAdmixture, 0)] if installed("genetics") else []
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -151,7 +152,10 @@ def test_a_paused_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.further
-@pytest.mark.parametrize(("stored", "seed"), exhaustive_after(1, [(StoredFit, 0), (StoredFit, 1), (StoredAdmixture, 0)]))
+@pytest.mark.parametrize(
+    ("stored", "seed"),
+    exhaustive_after(1, [(StoredFit, 0), (StoredFit, 1), *ADMIXTURE]),
+)
 def test_a_killed_driver(stored: type[Stored], seed: int, tmp_path: Path) -> None:
     fit, rng = stored(tmp_path, PAUSE / 2, "--executor", "threads"), np.random.default_rng(seed)
     reached = []

@@ -21,14 +21,12 @@ from dfact.cli.main import main
 from dfact.data.readers.arrays.numpy_files import read_array_file
 from dfact.data.readers.base import Format, ReadOptions
 from dfact.data.readers.formats import formats
-from dfact.data.readers.genetics.vcf_zarr import VCFZarr
 from dfact.models.persistence import annotate_model
 from dfact.storage.folder_owners import host
 from dfact.storage.groups import ATTRIBUTE
 from dfact.storage.input_files import InputFolder, open_input
 from tests.cases import unseal
 from tests.conftest import planted_answers
-from tests.data.test_genotypes import write_vcf_zarr
 
 SOURCES = sorted(Path(dfact.__file__).parent.rglob("*.py"))
 N, M = 30, 5
@@ -315,6 +313,8 @@ def write_folder(kind: str, path: Path) -> list[str]:
         group.create_array("X", data=np.eye(3), dimension_names=["r", "c"])
         group.create_array("r", data=np.arange(3))
         return ["r/c/0", "r/zarr.json", "r"]
+    from tests.genetics.test_genotypes import write_vcf_zarr
+
     write_vcf_zarr(path, np.zeros((4, 3, 2), np.int8), np.array([["T", "C"]] * 4), 3)
     return ["sample_id/c/0", "sample_id/zarr.json", "call_genotype"]
 
@@ -337,7 +337,10 @@ def test_links_out_of_a_folder_are_refused_by_every_reader(each: Format, tmp_pat
         each.open(open_input(folder), ReadOptions())
 
 
+@pytest.mark.needs("genetics")
 def test_links_of_a_vcf_zarr_store_are_checked_again_when_it_is_read(tmp_path: Path) -> None:
+    from dfact.genetics.vcf_zarr import VCFZarr
+
     [label, *_] = write_folder("VCF Zarr", tmp_path / "a.vcz")
     found = open_input(tmp_path / "a.vcz")
     (tmp_path / "secret").write_bytes((tmp_path / "a.vcz" / label).read_bytes())

@@ -14,6 +14,7 @@ import dfact.kernels
 import dfact.models
 from dfact.kernels.adamax import adamax_updates
 from dfact.models.bounded_nmf import problem as bounded_nmf_problem
+from tests.cases import installed
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
 
@@ -24,6 +25,7 @@ _PLACES = 50  # where each call is repeated
 def kernels() -> dict[str, Any]:
     """All compiled functions of the package."""
     modules = [importlib.import_module(f"dfact.kernels.{m.name}") for m in pkgutil.iter_modules(dfact.kernels.__path__)]
+    modules += [importlib.import_module("dfact.genetics.kernels")] if installed("genetics") else []
     return {f"{module.__name__}.{name}": value for module in modules for name, value in vars(module).items() if hasattr(value, "py_func")}
 
 

@@ -21,6 +21,8 @@ def subclasses(kind: type[Factorization]) -> set[type[Factorization]]:
 def test_every_factorization_is_in_the_catalogue() -> None:
     for module in walk_packages(dfact.models.__path__, "dfact.models."):
         import_module(module.name)
+    for entry in CATALOGUE:
+        entry.load()
     # A class that prepares no fit of its own is a base of others.
     models = {kind for kind in subclasses(Factorization) if kind.__module__.startswith("dfact.") and "_prepare" in vars(kind)}
     current = {(entry.name, entry.module) for entry in CATALOGUE}

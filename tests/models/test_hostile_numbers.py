@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.validation import magnitude_limits
-from tests.cases import exhaustive_after, exhaustive_unless
+from tests.cases import exhaustive_after, exhaustive_unless, installed
 from tests.suites.hostile_data import DATA, NARROW, SIZES, N, answers, refusal, with_an_entry_per_column
 
 Array = NDArray[Any]
@@ -139,7 +139,7 @@ SOLVERS = {
     "GradeOfMembership, ssc, sparse": Solver(dfact.GradeOfMembership, **responses(method="ssc"), inputs=("sparse",)),
     "GradeOfMembership, srm": Solver(dfact.GradeOfMembership, **responses(method="srm")),
     "GradeOfMembership, likelihood": Solver(dfact.GradeOfMembership, **responses(likelihood="binomial")),
-    "Admixture": Solver(dfact.Admixture, **responses(), inputs=("genotypes",)),
+    **({"Admixture": Solver(dfact.Admixture, **responses(), inputs=("genotypes",))} if installed("genetics") else {}),
     "CPALS": Solver(dfact.CPALS, {"random_state": 0}, None, ("tensor",)),
 }
 

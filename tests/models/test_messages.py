@@ -15,6 +15,7 @@ import pytest
 import dfact
 from dfact.errors import ParameterError
 from dfact.parameters import TooManyComponentsError
+from tests.cases import of_installed
 
 _RNG = np.random.default_rng(0)
 X = _RNG.random((60, 10))
@@ -22,16 +23,18 @@ HOLES = np.where(_RNG.random(X.shape) < 0.3, np.nan, X)
 COUNTS = _RNG.integers(0, 3, (60, 40))
 T = _RNG.random((12, 6, 5))
 
-EARLY: dict[str, Callable[[], Any]] = {
-    "PCA": lambda: dfact.PCA(2, max_iter=2).fit(HOLES),
-    "FactorAnalysis": lambda: dfact.FactorAnalysis(3, max_iter=1).fit(X),
-    "Admixture": lambda: dfact.Admixture(2, max_iter=2).fit(COUNTS),
-    "GradeOfMembership": lambda: dfact.GradeOfMembership(2, likelihood="binomial", max_iter=2).fit(COUNTS),
-    "ICQF": lambda: dfact.ICQF(2, max_iter=2).fit(COUNTS),
-    "NMF": lambda: dfact.NMF(2, max_iter=2).fit(X),
-    "ExpectileMF": lambda: dfact.ExpectileMF(2, max_iter=2).fit(HOLES),
-    "ElasticCP": lambda: dfact.ElasticCP(2, max_iter=2).fit(T),
-}
+EARLY: dict[str, Callable[[], Any]] = of_installed(
+    {
+        "PCA": lambda: dfact.PCA(2, max_iter=2).fit(HOLES),
+        "FactorAnalysis": lambda: dfact.FactorAnalysis(3, max_iter=1).fit(X),
+        "Admixture": lambda: dfact.Admixture(2, max_iter=2).fit(COUNTS),
+        "GradeOfMembership": lambda: dfact.GradeOfMembership(2, likelihood="binomial", max_iter=2).fit(COUNTS),
+        "ICQF": lambda: dfact.ICQF(2, max_iter=2).fit(COUNTS),
+        "NMF": lambda: dfact.NMF(2, max_iter=2).fit(X),
+        "ExpectileMF": lambda: dfact.ExpectileMF(2, max_iter=2).fit(HOLES),
+        "ElasticCP": lambda: dfact.ElasticCP(2, max_iter=2).fit(T),
+    }
+)
 
 
 @pytest.mark.parametrize("name", EARLY)

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import dfact
-from tests.cases import further_unless
+from tests.cases import further_unless, of_installed
 
 N, M = 60, 8
 BASE = np.random.default_rng(0).integers(0, 3, (N, M)).astype(np.float64)
@@ -84,17 +84,19 @@ INPUTS: dict[str, Callable[[], Any]] = {
     "a folder": lambda: ".",
     "a path with a null": lambda: "a\0b",
 }
-ESTIMATORS: dict[str, Callable[[], Any]] = {
-    "NMF": lambda: dfact.NMF(2, max_iter=3),
-    "PCA": lambda: dfact.PCA(2, max_iter=3),
-    "ICQF": lambda: dfact.ICQF(2, max_iter=3),
-    "FactorAnalysis": lambda: dfact.FactorAnalysis(2),
-    "ExpectileMF": lambda: dfact.ExpectileMF(2, ridge=0.1, max_iter=3),
-    "GradeOfMembership": lambda: dfact.GradeOfMembership(2, random_state=0),
-    "Admixture": lambda: dfact.Admixture(2, max_iter=3, random_state=0),
-    "ElasticCP": lambda: dfact.ElasticCP(2, lam=0.1, max_iter=3, n_init=1, random_state=0),
-    "CPALS": lambda: dfact.CPALS(2, max_iter=3, random_state=0),
-}
+ESTIMATORS: dict[str, Callable[[], Any]] = of_installed(
+    {
+        "NMF": lambda: dfact.NMF(2, max_iter=3),
+        "PCA": lambda: dfact.PCA(2, max_iter=3),
+        "ICQF": lambda: dfact.ICQF(2, max_iter=3),
+        "FactorAnalysis": lambda: dfact.FactorAnalysis(2),
+        "ExpectileMF": lambda: dfact.ExpectileMF(2, ridge=0.1, max_iter=3),
+        "GradeOfMembership": lambda: dfact.GradeOfMembership(2, random_state=0),
+        "Admixture": lambda: dfact.Admixture(2, max_iter=3, random_state=0),
+        "ElasticCP": lambda: dfact.ElasticCP(2, lam=0.1, max_iter=3, n_init=1, random_state=0),
+        "CPALS": lambda: dfact.CPALS(2, max_iter=3, random_state=0),
+    }
+)
 
 
 def fault(fit: Callable[[], Any]) -> str:

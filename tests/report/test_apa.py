@@ -123,9 +123,13 @@ def test_other_factors_have_no_communalities() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [dfact.GradeOfMembership(2, method="srsc", random_state=0), dfact.ExpectileMF(2), dfact.Admixture(2, ploidy=6)]
+    ("name", "parameters"),
+    [("GradeOfMembership", {"method": "srsc", "random_state": 0}), ("ExpectileMF", {}), ("Admixture", {"ploidy": 6})],
 )
-def test_components_that_are_no_factors_of_items_are_refused(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_components_that_are_no_factors_of_items_are_refused(
+    name: str, parameters: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = getattr(dfact, name)(2, **parameters)
     dfact.save_model(model.fit(np.rint(planted_answers(60, 8, 2, 0) + 1)), tmp_path / "m")
     assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.md"), "--style", "apa"]) == 1
     assert "expected a model with factors of items" in capsys.readouterr().err

@@ -24,7 +24,6 @@ import dfact
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
-from dfact.data.examples.genotypes import write_bed
 from dfact.models.estimator import MODELS
 from dfact.models.provenance import Stability
 from dfact.report import row_statistics
@@ -41,6 +40,7 @@ from dfact.report.row_statistics import RowStatistics
 from dfact.selection import compare_groups
 from dfact.selection.running.estimators import fitted_dataset
 from dfact.text import format_bytes
+from tests.cases import installed
 from tests.conftest import REAL_DATA, planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
@@ -145,7 +145,7 @@ REPORTS: dict[str, Callable[[Path], Path]] = {
     "ordinal": ordinal,
     "eqsq": eqsq,
     "npi": npi,
-    "hapmap": hapmap,
+    "admixture": hapmap,
     "amino": amino,
     "latency": latency,
 }
@@ -154,7 +154,7 @@ SECTIONS = {
     "ordinal": {"loadings", "items", "errors"},
     "eqsq": {"loadings", "confounders", "errors", "convergence"},
     "npi": {"loadings", "classes", "errors"},
-    "hapmap": {"loadings", "populations", "errors", "convergence"},
+    "admixture": {"loadings", "populations", "errors", "convergence"},
     "amino": {"loadings", "errors", "selection", "path", "convergence"},
     "latency": {"loadings", "errors", "bins", "selection", "convergence"},
 }
@@ -391,18 +391,22 @@ def hostile_pages(folder: Path) -> Iterator[Path]:
     plain = as_dataset(pd.DataFrame(answers, columns=HOSTILE))
     cube = np.random.default_rng(0).random((30, m, 4)) + 0.1
     tensor = dfact.import_array(cube, folder / "c.zarr", column_labels=HOSTILE, mode_labels=[HOSTILE[9:13]])
-    genotypes = np.random.default_rng(0).integers(0, 3, (40, m)).astype(np.uint8)
-    people = dfact.import_genotypes(write_bed(folder / "g.bed", genotypes), folder / "g.zarr", population=HOSTILE[:2] * 20)
     for name, model, data, given in (
         ("icqf", factors, dataset, {"texts": texts, "groups": dict.fromkeys(HOSTILE[:4], HOSTILE[2])}),
         ("fa", dfact.FactorAnalysis(2).fit(plain), plain, {"texts": texts}),
         ("emf", dfact.ExpectileMF(2, max_iter=3).fit(plain), plain, {}),
         ("gom", dfact.GradeOfMembership(2, random_state=0).fit(plain), plain, {"texts": texts}),
         ("cp", dfact.ElasticCP(2, max_iter=3).fit(tensor), tensor, {}),
-        ("admixture", dfact.Admixture(2, max_iter=3).fit(people), people, {}),
     ):
         dfact.write_report(model, folder / f"{name}.html", data, **given)
         yield folder / f"{name}.html"
+    if installed("genetics"):
+        from dfact.genetics.examples import write_bed
+
+        genotypes = np.random.default_rng(0).integers(0, 3, (40, m)).astype(np.uint8)
+        people = dfact.import_genotypes(write_bed(folder / "g.bed", genotypes), folder / "g.zarr", population=HOSTILE[:2] * 20)
+        dfact.write_report(dfact.Admixture(2, max_iter=3).fit(people), folder / "admixture.html", people)
+        yield folder / "admixture.html"
     dfact.write_report([factors, dfact.NMF(2, max_iter=3).fit(plain)], folder / "several.html", texts=texts)
     yield folder / "several.html"
 
@@ -547,7 +551,7 @@ def fits() -> dict[str, tuple[Any, Any]]:
         (dfact.FactorAnalysis(2), N),
         (dfact.GradeOfMembership(2, random_state=0), np.nan_to_num(M)),
         (dfact.ExpectileMF(2, ridge=0.1), M),
-        (dfact.Admixture(2, ploidy=5), np.rint(M)),
+        *([(dfact.Admixture(2, ploidy=5), np.rint(M))] if installed("genetics") else []),
         (dfact.ElasticCP(2, lam=0.1, random_state=0), Z),
         (dfact.CPALS(2), Z),
         (PoissonMF(2, max_iter=5), counts(0, 80, 10)),

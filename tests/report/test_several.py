@@ -18,6 +18,7 @@ from dfact.cli.main import main
 from dfact.errors import ParameterError
 from dfact.report.document import Table, Text
 from dfact.report.presenters.several import compare_models
+from tests.cases import of_installed
 from tests.conftest import planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
@@ -30,17 +31,19 @@ def tensor() -> NDArray[np.float64]:
     return np.asarray(np.einsum("ir,jr,kr->ijk", *(rng.normal(size=(size, 3)) for size in (30, 8, 6))))
 
 
-FITS: dict[str, Callable[[int], Any]] = {
-    "ICQF": lambda k: dfact.ICQF(k, max_iter=20).fit(ANSWERS),
-    "NMF": lambda k: dfact.NMF(k, max_iter=20).fit(ANSWERS),
-    "PCA": lambda k: dfact.PCA(k).fit(ANSWERS),
-    "FactorAnalysis": lambda k: dfact.FactorAnalysis(k).fit(ANSWERS),
-    "GradeOfMembership": lambda k: dfact.GradeOfMembership(k, random_state=0).fit(ANSWERS + 1),
-    "ExpectileMF": lambda k: dfact.ExpectileMF(k, ridge=0.1, max_iter=20).fit(ANSWERS),
-    "ElasticCP": lambda k: dfact.ElasticCP(k, lam=0.1, random_state=0).fit(tensor()),
-    "CPALS": lambda k: dfact.CPALS(k, random_state=0).fit(tensor()),
-    "Admixture": lambda k: dfact.Admixture(k, random_state=0).fit(GENOTYPES),
-}
+FITS: dict[str, Callable[[int], Any]] = of_installed(
+    {
+        "ICQF": lambda k: dfact.ICQF(k, max_iter=20).fit(ANSWERS),
+        "NMF": lambda k: dfact.NMF(k, max_iter=20).fit(ANSWERS),
+        "PCA": lambda k: dfact.PCA(k).fit(ANSWERS),
+        "FactorAnalysis": lambda k: dfact.FactorAnalysis(k).fit(ANSWERS),
+        "GradeOfMembership": lambda k: dfact.GradeOfMembership(k, random_state=0).fit(ANSWERS + 1),
+        "ExpectileMF": lambda k: dfact.ExpectileMF(k, ridge=0.1, max_iter=20).fit(ANSWERS),
+        "ElasticCP": lambda k: dfact.ElasticCP(k, lam=0.1, random_state=0).fit(tensor()),
+        "CPALS": lambda k: dfact.CPALS(k, random_state=0).fit(tensor()),
+        "Admixture": lambda k: dfact.Admixture(k, random_state=0).fit(GENOTYPES),
+    }
+)
 
 
 def tables(models: list[Any]) -> dict[str, list[pd.DataFrame]]:

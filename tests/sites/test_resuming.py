@@ -209,7 +209,7 @@ def test_sites_delete_checkpoints_of_runs_that_have_succeeded_everywhere(
 TILED: dict[str, tuple[Callable[[], Any], str, int]] = {
     "pca": (lambda: dfact.PCA(2, max_iter=4, tol=0), "pca_expectation", 1),
     "admixture": (lambda: dfact.Admixture(2, ploidy=3, max_iter=3, init="random", random_state=1), "binomial_step", 1),
-    "two passes": (lambda: dfact.Admixture(2, ploidy=3, max_iter=1, init="random", random_state=1), "binomial_figures", 0),
+    "admixture, two passes": (lambda: dfact.Admixture(2, ploidy=3, max_iter=1, init="random", random_state=1), "binomial_figures", 0),
 }
 """Models with tiled passes; type and number of the total at which the fit is interrupted. Two passes have no step between them."""
 
@@ -244,7 +244,7 @@ def lose_coordinator(patch: pytest.MonkeyPatch, hub: Hub, name: str, ahead: str)
 
 @pytest.mark.further
 @pytest.mark.parametrize(
-    ("name", "ahead"), [("pca", "sites"), ("pca", "coordinator"), ("admixture", "sites"), ("two passes", "coordinator")]
+    ("name", "ahead"), [("pca", "sites"), ("pca", "coordinator"), ("admixture", "sites"), ("admixture, two passes", "coordinator")]
 )
 def test_tiled_passes_resume_from_unequal_checkpoints(
     name: str, ahead: str, data: dict[str, Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ import sklearn
 import zarr
 
 import dfact
+from tests.cases import installed
 
 
 @contextmanager
@@ -43,7 +44,8 @@ def made(folder: Path) -> tuple[dict[str, np.ndarray], str]:
     results = {"loadings": model.components_, "transformed": np.asarray(loaded.transform(dataset))}
     results["stored"] = np.asarray(loaded.transform(dataset, out=folder / "rows.zarr"))
     results["lazy"] = np.asarray(dfact.PCA(2).fit(frame).transform(frame))
-    results["admixture"] = np.asarray(dfact.Admixture(2, max_iter=30).fit(np.clip(X, 0, 2)).memberships_)
+    if installed("genetics"):
+        results["admixture"] = np.asarray(dfact.Admixture(2, max_iter=30).fit(np.clip(X, 0, 2)).memberships_)
     return results, dfact.describe(dataset).items.to_csv()
 
 

@@ -15,7 +15,6 @@ from dfact.catalogue import INSTALLED, MISSING
 from dfact.data import readers
 from dfact.data.readers.base import Content, Format, Input, ReadOptions, Table, require_modules
 from dfact.data.readers.frames import ArrowStream, InputFrame, open_frame
-from dfact.data.readers.genetics.genotypes import GenotypeFile
 from dfact.data.sources.array import LabelledArray
 from dfact.data.sources.frames import collected
 from dfact.errors import DataError, ParameterError
@@ -85,7 +84,7 @@ def open_table(source: str | PathLike[str] | Input | InputFrame, options: ReadOp
         if given := _given(options):
             raise ParameterError(f"{given[0]} is {getattr(options, given[0])!r} for a data frame, which takes no options; leave it out")
         return open_frame(source)
-    chosen, table = _open(open_input(source), options, "table")
+    chosen, table = open_content(open_input(source), options, "table")
     if not isinstance(table, Table):
         raise TypeError(f"a format of tables opened {table!r}")
     table.format = chosen.name
@@ -94,18 +93,10 @@ def open_table(source: str | PathLike[str] | Input | InputFrame, options: ReadOp
 
 def open_array(source: str | PathLike[str] | Input, options: ReadOptions | None = None) -> LabelledArray:
     """Open an array, in the format that its suffix names; raises what :func:`open_table` raises."""
-    _, array = _open(open_input(source), options or ReadOptions(), "array")
+    _, array = open_content(open_input(source), options or ReadOptions(), "array")
     if not isinstance(array, LabelledArray):
         raise TypeError(f"a format of arrays opened {array!r}")
     return array
-
-
-def open_genotypes(source: str | PathLike[str] | Input) -> GenotypeFile:
-    """Open a file of genotypes, in the format that its suffix names; raises what :func:`open_table` raises."""
-    _, genotypes = _open(open_input(source), ReadOptions(), "genotypes")
-    if not isinstance(genotypes, GenotypeFile):
-        raise TypeError(f"a format of genotypes opened {genotypes!r}")
-    return genotypes
 
 
 def holds_genotypes(source: str | PathLike[str]) -> bool:
@@ -131,7 +122,8 @@ def import_command(name: str, stem: str) -> str:
     return f"dfact {'import-array' if holds == 'array' else 'import'} {name} {stem}.zarr{items}"
 
 
-def _open(source: Input, options: ReadOptions, holds: Content) -> tuple[Format, Any]:
+def open_content(source: Input, options: ReadOptions, holds: Content) -> tuple[Format, Any]:
+    """Open a file of one content; return its format, too. Raises what :func:`open_table` raises."""
     chosen = _choose(source, options, holds)
     given = [name for name in _given(options) if name not in chosen.options]
     if given:
@@ -163,16 +155,17 @@ def _choose(source: Input, options: ReadOptions, holds: Content) -> Format:
 
 def _choose_among(known: tuple[Format, ...], source: Input, options: ReadOptions, holds: Content) -> Format:
     candidates = [each for each in known if each.holds == holds]
+    name = source.name.lower()
     if isinstance(source, InputFolder):
         for each in candidates:
             # A folder of tables is chosen by the parts in it, a store by its own suffix.
             names = [file.name for file in source.files] if holds == "table" else [source.name]
             if each.folders and any(name.lower().endswith(each.suffixes) for name in names):
                 return each
+        _refuse_missing(source.name)
         expected = ", ".join(suffix for each in candidates if each.folders for suffix in each.suffixes)
         kind = _NAMES[holds][0]
         raise DataError(f"{source.location} is a folder without files of {kind} ({expected}), expected a file or a folder of parts")
-    name = source.name.lower()
     files = [each for each in candidates if holds == "table" or not each.folders]
     matching = [(len(suffix), each) for each in files for suffix in each.suffixes if name.endswith(suffix)]
     if matching:
@@ -184,13 +177,18 @@ def _choose_among(known: tuple[Format, ...], source: Input, options: ReadOptions
     other = next((each for each in known if each.holds != holds and name.endswith(each.suffixes)), None)
     if other is not None:
         raise ParameterError(f"{source.name} has the format {other.name}, expected {_NAMES[holds][0]}; use {_NAMES[other.holds][1]}")
-    for slice_ in MISSING:
-        if any(name.endswith(endings) for endings in slice_.readers.values()):
-            raise ParameterError(slice_.missing(f"the format of {source.name}"))
+    _refuse_missing(source.name)
     ending = "".join(source.suffixes[-1:])
     expected = ", ".join(suffix for each in candidates for suffix in each.suffixes)
     hint = "; for other text name the separator: delimiter= (--delimiter)" if holds == "table" else ""
     raise ParameterError(f"{source.name} ends in {ending!r}, expected one of {expected}{hint}")
+
+
+def _refuse_missing(name: str) -> None:
+    """Raise ParameterError if a slice that is not installed has a format for a file of this name."""
+    for each in MISSING:
+        if any(name.lower().endswith(endings) for endings in each.readers.values()):
+            raise ParameterError(each.missing(f"the format of {name}"))
 
 
 def _check_signature(name: str, start: bytes, chosen: Format) -> None:

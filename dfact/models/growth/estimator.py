@@ -14,6 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.genotypes import population_texts
 from dfact.data.sources.selected import SelectedColumns
 from dfact.engine.driver import drive
 from dfact.engine.requests import Solver, read_environments
@@ -30,7 +31,6 @@ from dfact.models.growth.record import EXACT, SAVED, Gain, Growth
 from dfact.models.row_factors import gather_rows
 from dfact.models.run_end import end_callbacks
 from dfact.models.scikit_learn import check_is_fitted
-from dfact.models.variants import population_texts
 from dfact.parameters import TooManyComponentsError
 
 _OF_EARLIER_LOADINGS = ("stability_", "comparison_", "sites_")  # annotations that an update makes untrue

@@ -446,7 +446,7 @@ class PCA(Growing):
 
         With ``unshrink`` they are divided by ``shrinkage_``: do so for rows that were not fitted alone.
         Genotypes are matched with the fitted SNPs by name or position, alleles and strand; see
-        :func:`dfact.models.variants.match_columns`. If X lacks some, missing entries are taken by expectation, also with
+        :func:`dfact.genetics.matcher.match_columns`. If X lacks some, missing entries are taken by expectation, also with
         ``missing="mean"``: their means would pull all scores to 0.
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
         A Dask array gives a Dask array, computed on demand, or at once with ``out``.

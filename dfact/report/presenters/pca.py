@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.catalogue import find_part
 from dfact.export.tables import Lines, Texts, convergence_text, largest_items, under_headings
 from dfact.models.pca.estimator import PCA
 from dfact.models.provenance import SelectionRecord
 from dfact.report.document import Block, Drawing, Section, Text, make_table
 from dfact.report.plots import new_figure
 from dfact.report.presenters.base import Presenter, counted_rows
-from dfact.report.scores_plot import scores_figure
 from dfact.report.selection import eigenvalue_plot
 
 if TYPE_CHECKING:
@@ -72,7 +72,11 @@ class PCAPresenter(Presenter[PCA]):
     def scores_plot(self) -> "Figure":
         """Plot the scores on the first two components, coloured by the population that the data states."""
         model = self.model
-        return scores_figure(np.asarray(model.factors_), self.names, model.explained_variance_ratio_.tolist(), model.row_populations_)
+        shares = model.explained_variance_ratio_.tolist()
+        figure: Figure = find_part("scores_plot", "the plot of scores").scores_figure(
+            np.asarray(model.factors_), self.names, shares, model.row_populations_
+        )
+        return figure
 
     def row_tables(self) -> list[Block]:
         if not self.words.of_snps or not self.model.factors_.shape[0]:

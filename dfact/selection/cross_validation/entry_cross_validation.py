@@ -12,9 +12,8 @@ import pandas as pd
 from dfact.data.validation import locate_noninteger
 from dfact.engine.requests import Solver
 from dfact.errors import DataError, ParameterError
-from dfact.models.admixture.estimator import Admixture
 from dfact.models.binomial.codes import Codes
-from dfact.models.bounded_nmf.nmf import NMF
+from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.parameters import check_count
 from dfact.progress import Iteration, Reporter
@@ -29,7 +28,7 @@ _MAX_SEED = 1 << 32
 
 
 def cross_validate_entries(
-    model: Admixture | NMF,
+    model: Factorization,
     X: Any,
     n_components: Iterable[int] = range(2, 11),
     *,
