@@ -52,6 +52,8 @@ class Slice:
     """Commands of ``dfact`` by name, such as ``dfact.genetics.commands:pong``."""
     readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Modules with a tuple ``FORMATS`` of file formats, and the endings of their files."""
+    selections: Mapping[str, str] = field(default_factory=dict)
+    """Public names of ``dfact.selection`` with the modules that have them."""
     parts: Mapping[str, str] = field(default_factory=dict)
     """Further modules that the core asks for, by the names that it has for them."""
     dictionaries: tuple[str, ...] = ()
@@ -80,7 +82,6 @@ def _entry(name: str, module: str, command: str, presenter: str, guide: str) -> 
 _CORE = (
     _entry("ICQF", "bounded_nmf.icqf", "icqf", "bounded_nmf:ICQFPresenter", "questionnaires"),
     _entry("NMF", "bounded_nmf.nmf", "nmf", "bounded_nmf:NMFPresenter", "nmf"),
-    _entry("FactorAnalysis", "factor_analysis.estimator", "fa", "factor_analysis:FactorAnalysisPresenter", "psychometrics"),
     _entry("PCA", "pca.estimator", "pca", "pca:PCAPresenter", "pca"),
     _entry("GradeOfMembership", "gom.estimator", "gom", "gom.presenter:GoMPresenter", "classes"),
     _entry("Admixture", "admixture.estimator", "admixture", "admixture:AdmixturePresenter", "admixture"),
@@ -109,6 +110,35 @@ SLICES = (
             "dfact.formats.statistical.stata": (".dta",),
         },
         dictionaries=("dfact.formats.redcap:RedcapDictionary", "dfact.formats.uk_biobank:UKBiobankDictionary"),
+    ),
+    Slice(
+        "questionnaires",
+        "items and scales of questionnaires: describe, factor analysis, groups and tables for papers",
+        models=(
+            Entry(
+                "FactorAnalysis",
+                "dfact.questionnaires.factor_analysis.estimator",
+                "fa",
+                "dfact.questionnaires.factor_analysis.presenter:FactorAnalysisPresenter",
+                "psychometrics",
+                "dfact.questionnaires.commands.factor_analysis",
+            ),
+        ),
+        names=dict.fromkeys(("Description", "describe"), "dfact.questionnaires.description"),
+        commands={
+            "compare": "dfact.questionnaires.commands.compare:compare",
+            "describe": "dfact.questionnaires.commands.describe:describe",
+        },
+        selections={
+            "compare_groups": "dfact.questionnaires.groups.comparison",
+            "select_number_of_factors": "dfact.questionnaires.factor_analysis.number_of_factors",
+        },
+        parts={
+            "apa": "dfact.questionnaires.apa.models",
+            "description": "dfact.questionnaires.description",
+            "number_of_factors": "dfact.questionnaires.factor_analysis.number_of_factors",
+            "scales": "dfact.questionnaires.scales",
+        },
     ),
     Slice(
         "sites",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data.confounders import as_frame
 from dfact.models.estimator import Factorization
-from dfact.report.reliability_tables import write_description
+from dfact.questionnaires.tables import write_description
 from dfact.selection.result import Selection
 from dfact.sites.contract import write_contract
 from dfact.sites.row_sets import deal_rows

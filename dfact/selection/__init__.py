@@ -6,25 +6,25 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     cross_validation    by the errors of held-out entries
     criteria            by BIC or by the consensus of restarts
     modularity          the number of classes
-    number_of_factors   parallel analyses, MAP and BIC, for factor analysis
     number_of_components    parallel analysis and held-out entries, for principal components
     tensors             the number of components of a tensor
     resampling          refits to resampled rows, for intervals and standard errors
-    group_comparison    congruence of factors between groups, and items that function differently
     grid, result        the candidates, and the rule that chooses one
     running             run many fits, and keep their results
 """
 
+from importlib import import_module
+from typing import Any
+
+from dfact.catalogue import INSTALLED, MISSING
 from dfact.models.cp.core_consistency import core_consistency
 from dfact.selection.criteria import select_by_criterion
 from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
 from dfact.selection.cross_validation.entry_cross_validation import cross_validate_entries
 from dfact.selection.cross_validation.held_out_entries import select_by_held_out, select_each_by_held_out
 from dfact.selection.cross_validation.hold_outs import select_by_hold_out
-from dfact.selection.group_comparison.groups import compare_groups
 from dfact.selection.modularity import select_by_modularity
 from dfact.selection.number_of_components import select_number_of_components
-from dfact.selection.number_of_factors import select_number_of_factors
 from dfact.selection.resampling.block_bootstrap import block_bootstrap
 from dfact.selection.resampling.bootstrap import bootstrap
 from dfact.selection.result import Selection
@@ -36,7 +36,6 @@ __all__ = [
     "block_bootstrap",
     "block_cross_validate",
     "bootstrap",
-    "compare_groups",
     "core_consistency",
     "cross_validate_entries",
     "replicability",
@@ -46,9 +45,20 @@ __all__ = [
     "select_by_modularity",
     "select_each_by_held_out",
     "select_number_of_components",
-    "select_number_of_factors",
     "select_penalty",
 ]
+_OF_SLICES = {name: module for each in INSTALLED for name, module in each.selections.items()}
+__all__ += list(_OF_SLICES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_SLICES:
+        for each in MISSING:
+            if name in each.selections:
+                raise AttributeError(each.missing(f"dfact.selection.{name}"))
+        raise AttributeError(f"module 'dfact.selection' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_OF_SLICES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

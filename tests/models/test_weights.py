@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data.coerce import as_dataset
 from dfact.engine.passes import RunPass
+from dfact.linalg.correlation import MomentsPass
 from dfact.models.fit_task import FitTask
-from dfact.psychometrics.correlation import MomentsPass
-from dfact.psychometrics.fit_indices import fit_indices
-from dfact.psychometrics.minres import minres
-from dfact.selection.number_of_factors import number_of_factors
+from dfact.questionnaires.factor_analysis.number_of_factors import number_of_factors
+from dfact.questionnaires.fit_indices import fit_indices
+from dfact.questionnaires.minres import minres
 from tests.cases import exhaustive_after
 from tests.conftest import CutRows, planted_answers
 from tests.suites.estimator import assert_same_fit

@@ -20,7 +20,7 @@ from dfact.export.files import (
     write_loadings,
     write_model_factors,
 )
-from dfact.report.apa.loadings import loadings_table
+from dfact.questionnaires.apa.loadings import loadings_table
 from dfact.report.presenters.base import model_text
 from tests.conftest import planted_answers
 

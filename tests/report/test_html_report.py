@@ -27,8 +27,9 @@ from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_item
 from dfact.data.examples.genotypes import write_bed
 from dfact.models.estimator import MODELS
 from dfact.models.provenance import Stability
+from dfact.questionnaires.apa.loadings import write_apa_loadings
+from dfact.questionnaires.tables import write_description
 from dfact.report import row_statistics
-from dfact.report.apa.loadings import write_apa_loadings
 from dfact.report.document import make_table, number_format
 from dfact.report.figures import order_by_similarity
 from dfact.report.html.images import COLORS, _share_styles
@@ -36,7 +37,6 @@ from dfact.report.presenters.base import find_presenter
 from dfact.report.presenters.expectile import BinErrors
 from dfact.report.presenters.sections import selection as selection_section
 from dfact.report.reconstruction import item_errors
-from dfact.report.reliability_tables import write_description
 from dfact.report.row_statistics import RowStatistics
 from dfact.selection import compare_groups
 from dfact.selection.running.estimators import fitted_dataset

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of Heywood cas
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.selection.group_comparison.groups._LEAST_RESAMPLES", 2)
+    monkeypatch.setattr("dfact.questionnaires.groups.comparison._LEAST_RESAMPLES", 2)
 
 
 def nmf() -> dfact.NMF:

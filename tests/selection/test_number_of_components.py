@@ -9,9 +9,9 @@ import pytest
 
 import dfact
 from dfact.cli.main import main
-from dfact.psychometrics.factor_retention import parallel_analysis, parallel_analysis_of_many
+from dfact.linalg.parallel_analysis import parallel_analysis, parallel_analysis_of_many
+from dfact.questionnaires.factor_analysis.number_of_factors import number_of_factors
 from dfact.selection import select_number_of_components
-from dfact.selection.number_of_factors import number_of_factors
 from tests.models.pca.test_pca import planted
 
 

@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import dfact
 from dfact.data.coerce import as_dataset
+from dfact.linalg.anchor import anchor
 from dfact.models.provenance import Stability
-from dfact.psychometrics.anchor import anchor
 from dfact.report.presenters.base import model_text
 from dfact.selection import block_cross_validate, bootstrap
 from dfact.selection.cross_validation.squared_errors import sum_squared_errors

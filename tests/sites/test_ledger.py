@@ -13,7 +13,7 @@ import dfact
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import FederationError, StoreError
-from dfact.psychometrics.correlation import Moments
+from dfact.linalg.correlation import Moments
 from dfact.sites.in_process import InProcessSites
 from dfact.sites.ledger import Ledger, numbers_about_an_item, rows_apart
 from dfact.sites.messages import Message

@@ -16,11 +16,11 @@ from dfact.data.coerce import as_dataset
 from dfact.engine.driver import FusedSums
 from dfact.engine.passes import PARTIAL_SUMS
 from dfact.errors import DataError, FederationError, ParameterError, StoreError
+from dfact.linalg.correlation import Moments
 from dfact.linalg.row_points import RowMaximum
 from dfact.models.binomial.growth import FigureSums
 from dfact.models.fit_task import RUNTIME_PARAMETERS
-from dfact.psychometrics.correlation import Moments
-from dfact.psychometrics.polychoric import CountedTables, Levels
+from dfact.questionnaires.polychoric import CountedTables, Levels
 from dfact.sites.description import Description
 from dfact.sites.in_process import InProcessSites, MemoryConnection
 from dfact.sites.messages import Message

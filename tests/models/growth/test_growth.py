@@ -90,7 +90,7 @@ def test_tables_of_pairs_are_kept_and_limited(tmp_path: Path, monkeypatch: pytes
     loaded = dfact.load_model(tmp_path / "a.model").partial_fit(X[300:])
     np.testing.assert_array_equal(loaded.correlations_, model.partial_fit(X[300:]).correlations_)
     grown = copy(model)
-    monkeypatch.setattr("dfact.models.factor_analysis.growth.KEPT_BYTES", 1000)
+    monkeypatch.setattr("dfact.questionnaires.factor_analysis.growth.KEPT_BYTES", 1000)
     assert not hasattr(grown.partial_fit(X[:50]), "sums_")
     model.sums_ = replace(model.sums_, high=model.sums_.high + 1)
     dfact.save_model(model, tmp_path / "b.model")
