@@ -153,6 +153,22 @@ def remaining_change(history: Sequence[float], *, quarter: bool = False) -> floa
     return max(estimates) / max(abs(history[-1]), sys.float_info.min)
 
 
+def remaining_rise(history: Sequence[float], widths: Sequence[int]) -> float:
+    """Estimate how far the last value is below the limit of a history that rises; infinite for at most twice the largest width.
+
+    The rises over each of these numbers of steps are assumed to keep shrinking as they last did, by at least a tenth. The largest
+    estimate counts: on the way past a saddle, rises over one number of steps shrink while others still grow.
+    """
+    if len(history) <= 2 * max(widths):
+        return float("inf")
+    estimates = [0.0]
+    for width in widths:
+        before, last = (history[i] - history[i - width] for i in (-1 - width, -1))
+        ratio = min(last / before, _SLOWEST) if before > 0 else _SLOWEST
+        estimates.append(last * ratio / (1 - ratio) if last > 0 else 0.0)
+    return max(estimates)
+
+
 def remaining_tail(history: Sequence[float]) -> float:
     """Estimate as :func:`remaining_change` does, and at least as much as a power of the number of iterations would have left.
 

@@ -67,3 +67,8 @@ def further_unless(kept: Callable[[Any], bool], cases: Iterable[Any]) -> list[An
 def _marked(case: Any, mark: pytest.MarkDecorator) -> Any:
     values, marks, name = (case.values, case.marks, case.id) if hasattr(case, "marks") else (case, (), None)
     return pytest.param(*(values if isinstance(values, tuple) else (values,)), marks=[*marks, mark], id=name)
+
+
+def needing(slice_: str, which: Callable[[Any], bool], cases: Iterable[Any]) -> list[Any]:
+    """Return the cases for ``parametrize``: those with this property need a slice of dfact, and are left out without it."""
+    return [_marked(case, pytest.mark.needs(slice_)) if which(case) else case for case in cases]

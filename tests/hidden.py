@@ -26,15 +26,16 @@ def copy_without(slices: set[str], folder: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the tests, and return the exit code of pytest."""
-    names, _, options = " ".join(arguments).partition("--")
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    names, options = arguments[:end], arguments[end + 1 :]
     known = {each.name for each in SLICES}
-    slices = set(names.split()) or known
+    slices = set(names) or known
     if slices - known:
         raise SystemExit(f"{', '.join(sorted(slices - known))}: expected slices, {', '.join(sorted(known))}")
     with TemporaryDirectory() as folder:
         copy_without(slices, Path(folder))
         environment = os.environ | {"PYTHONPATH": folder, "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(ROOT / ".kernels"))}
-        return subprocess.call([sys.executable, "-m", "pytest", *options.split()], cwd=folder, env=environment)
+        return subprocess.call([sys.executable, "-m", "pytest", *options], cwd=folder, env=environment)
 
 
 if __name__ == "__main__":

@@ -45,10 +45,12 @@ def test_a_module_touches_the_tests_that_import_it_the_nearest_first() -> None:
     ("file", "test"),
     [
         ("dfact/guides/pca.md", "tests/documentation/test_pages.py"),
-        ("dfact/batch/manifests/kubernetes/base/disruptionbudget.yaml", "tests/batch/test_deploy.py"),
+        pytest.param(
+            "dfact/batch/manifests/kubernetes/base/disruptionbudget.yaml", "tests/batch/test_deploy.py", marks=pytest.mark.needs("batch")
+        ),
         ("tests/tls/conftest.py", "tests/tls/test_tls.py"),
         ("tests/suites/estimator.py", "tests/models/pca/test_pca.py"),
-        ("dfact/cli/main.py", "tests/sites/test_commands.py"),  # which starts it as a program
+        ("dfact/cli/main.py", "tests/cli/test_help.py"),  # which starts it as a program
         ("dfact/report/html/assets/report.js", "tests/report/test_html_report.py"),
         ("tests/golden/figures.json", "tests/golden/test_golden.py"),
     ],

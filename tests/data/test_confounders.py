@@ -384,6 +384,7 @@ def test_a_decimal_comma_applies_to_confounders_and_weights(tmp_path, header):
         dfact.import_table(source, tmp_path / "d.zarr", confounders={"alter": "categorical"}, **given)
 
 
+@pytest.mark.needs("formats")
 def test_a_point_is_no_number_in_a_file_with_decimal_commas(tmp_path):
     source = tmp_path / "t.csv"
     source.write_text("a;Q1\n1.500;1\n2,5;2\n")

@@ -211,6 +211,7 @@ def question(source: Any, folder: Path, **settings: Any) -> str:
 GSS = {0: "IAP", 1: "always wrong", 2: "almost always wrong", 3: "sometimes wrong", 4: "not wrong at all", 8: "DK", 9: "NA"}
 
 
+@pytest.mark.needs("formats")
 def test_codes_of_a_survey_are_asked_about(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     answers = rng.integers(1, 5, (100, 3)).astype(float)
@@ -229,6 +230,7 @@ def test_codes_of_a_survey_are_asked_about(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [9, -9, 0, 99])
+@pytest.mark.needs("formats")
 def test_a_code_that_never_occurs_is_no_end_of_the_scale(code: int, tmp_path: Path) -> None:
     answers = pd.DataFrame(np.random.default_rng(1).integers(1, 6, (50, 3)).astype(float), columns=["v1", "v2", "v3"])
     labels = dict(enumerate(["never", "rarely", "sometimes", "often", "always"], start=1)) | {code: "no answer"}
@@ -238,6 +240,7 @@ def test_a_code_that_never_occurs_is_no_end_of_the_scale(code: int, tmp_path: Pa
     assert dataset.codebook["v1"].valid_range == (1, 5)
 
 
+@pytest.mark.needs("formats")
 def test_labels_of_codes_that_are_strings(tmp_path: Path) -> None:
     words = {"1": "never", "2": "sometimes", "3": "often", "9": "no answer"}
     frame = pd.DataFrame({"q1": list("1231239"), "q2": list("3321123"), "t": list("NSOOSNX")})
@@ -267,6 +270,7 @@ def test_words_of_no_answer_in_a_declared_order_are_asked_about(tmp_path: Path) 
 # ---------------------------------------------------------------- confounders
 
 
+@pytest.mark.needs("formats")
 def test_codes_of_confounders_are_asked_about(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     age = rng.integers(18, 81, 100).astype(float)

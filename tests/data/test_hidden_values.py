@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import re
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
@@ -296,8 +297,8 @@ REPRESENTATIVE = {
 def test_hidden_answers_are_missing(kind: str) -> None:
     make, dtype = INPUTS[kind]
     for entrance, call in ENTRANCES.items():
-        if "Zarr" in kind and entrance.startswith("plan"):
-            continue  # the plan of stored data differs from that of data in memory
+        if entrance.startswith("plan") and re.search("Zarr|DataArray|blocks|Dask", kind):
+            continue  # the plan of stored data differs from that of data in memory, and lazy data are planned by shape and type alone
         with quietly():
             if (entrance, dtype) not in _expected:
                 _expected[entrance, dtype] = parts(call(PLAIN.astype(dtype)))

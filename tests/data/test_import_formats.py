@@ -70,6 +70,7 @@ def imported(frame: pd.DataFrame, name: str, folder: Path) -> dfact.Dataset:
 
 @pytest.mark.further
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.needs("formats")
 def test_values_levels_and_wordings_are_those_of_every_format(seed: int, tmp_path: Path) -> None:
     frame = answers(seed)
     datasets = {name: imported(frame, name, tmp_path) for name in DESCRIBED | BARE}

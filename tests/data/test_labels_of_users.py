@@ -26,6 +26,7 @@ LABELS = (
 )
 
 
+@pytest.mark.needs("formats")
 def test_an_export_with_labels_is_that_with_codes(tmp_path: Path) -> None:
     (tmp_path / "dictionary.csv").write_text(DICTIONARY)
     datasets = []
@@ -38,6 +39,7 @@ def test_an_export_with_labels_is_that_with_codes(tmp_path: Path) -> None:
     assert datasets[0].codebook["mood"].levels == datasets[1].codebook["mood"].levels
 
 
+@pytest.mark.needs("formats")
 def test_a_text_that_is_no_label_is_refused_beside_labels(tmp_path: Path) -> None:
     (tmp_path / "dictionary.csv").write_text(DICTIONARY)
     (tmp_path / "t.csv").write_text(LABELS.replace("High", "Hihg"))

@@ -37,7 +37,7 @@ def test_other_numbers_are_other_participants(tmp_path: Path, recwarn: pytest.Wa
     assert not list(recwarn)
 
 
-@pytest.mark.parametrize("kind", ["frame", "parquet", "xlsx"])
+@pytest.mark.parametrize("kind", ["frame", "parquet", pytest.param("xlsx", marks=pytest.mark.needs("formats"))])
 def test_dates_that_a_pattern_leaves_out_are_named(tmp_path: Path, kind: str) -> None:
     source: Any = pd.DataFrame({"q1": [1, 2, 3], "q2": pd.to_datetime(["2024-01-02", "2024-03-04", "2024-02-05"]), "r": [3, 2, 1]})
     if kind != "frame":

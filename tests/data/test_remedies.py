@@ -17,7 +17,7 @@ import dfact
 from dfact import ParameterError
 from dfact.cli.main import main
 from dfact.data.readers.number_marks import NumberMarks
-from tests.cases import every
+from tests.cases import every, needing
 from tests.data.test_import_table import answers_of
 
 NAN = np.nan
@@ -139,7 +139,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+_OF_FORMATS = {"missing code", "unlabelled", "sheet"}
+
+
+@pytest.mark.parametrize("name", needing("formats", _OF_FORMATS.__contains__, CASES))
 def test_the_remedies_of_a_message_give_the_right_answers(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = CASES[name]
     source = case.write(tmp_path)

@@ -63,7 +63,7 @@ def test_an_archive_of_several_files_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "found"),
     [
-        (b"$FL2@(#) SPSS", "that of SPSS"),
+        pytest.param(b"$FL2@(#) SPSS", "that of SPSS", marks=pytest.mark.needs("formats")),
         (b"PAR1", "that of parquet"),
         (b"%PDF-1", "a PDF file"),
         (b"\xd0\xcf\x11\xe0", "an old Office file"),
@@ -98,6 +98,7 @@ def test_notes_above_the_header_of_text(name: str, tmp_path: Path, capsys: pytes
     assert list(dataset.row_labels) == ["a", "b"]
 
 
+@pytest.mark.needs("formats")
 def test_notes_above_the_header_of_a_sheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     book = openpyxl.Workbook()
     for row in (["Study", "A", 2024], [], ["id", "Q1", "Q2"], ["a", 1, 2], ["b", 3, 4]):
@@ -157,6 +158,7 @@ def test_names_with_commas_are_columns(tmp_path: Path) -> None:
     np.testing.assert_array_equal(answers_of(reversed_items), [[5, 3], [3, 5]])
 
 
+@pytest.mark.needs("formats")
 def test_a_pattern_over_dates_alone_says_so(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     for row in (["born", "seen"], *[[np.datetime64("2001-02-03").item()] * 2] * 2):
@@ -172,6 +174,7 @@ def test_a_line_of_another_length_names_its_usual_causes(tmp_path: Path) -> None
         dfact.import_table(tmp_path / "t.csv", tmp_path / "d.zarr", items="*")
 
 
+@pytest.mark.needs("formats")
 def test_labels_that_begin_with_their_codes_follow_no_alphabet(tmp_path: Path) -> None:
     import pandas as pd
     import pyreadstat

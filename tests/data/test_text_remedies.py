@@ -85,6 +85,7 @@ def test_marks_that_are_still_to_be_named(tmp_path: Path, cell: str, settings: A
     np.testing.assert_allclose(answers(dataset)[:, 0], [right, 802], rtol=1e-7)
 
 
+@pytest.mark.needs("formats")
 def test_a_text_code_with_a_label_of_no_answer(tmp_path: Path) -> None:
     labels = {"1": "never", "2": "often", "3": "always", "R": "Refused"}
     frame = pd.DataFrame({"q1": ["1", "2", "R", "3"], "q2": ["3", "3", "1", "2"]})

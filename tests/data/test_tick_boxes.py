@@ -13,6 +13,7 @@ import pytest
 import dfact
 from dfact import DataError
 from dfact.cli.main import main
+from tests.cases import needing
 from tests.data.test_import_table import answers_of
 
 TICKED = np.random.default_rng(3).random((150, 6)) < [0.68, 0.5, 0.5, 0.3, 0.2, 0.1]
@@ -36,7 +37,10 @@ def table(folder: Path, mark: Any, kind: str = "csv") -> Path:
     return path
 
 
-@pytest.mark.parametrize(("mark", "kind"), [(1, "csv"), (1, "parquet"), (1, "sav"), ("Y", "csv"), ("Y", "parquet")])
+@pytest.mark.parametrize(
+    ("mark", "kind"),
+    needing("formats", lambda case: case[1] == "sav", [(1, "csv"), (1, "parquet"), (1, "sav"), ("Y", "csv"), ("Y", "parquet")]),
+)
 def test_the_remedy_for_boxes_gives_the_right_answers(tmp_path: Path, mark: Any, kind: str) -> None:
     source, target = table(tmp_path, mark, kind), tmp_path / "d.zarr"
     command = ["import", str(source), str(target), "--items", "G2*", "--overwrite"]
@@ -78,6 +82,7 @@ def test_an_answer_of_empty_cells_that_is_no_level_is_refused(tmp_path: Path) ->
         dfact.import_table(table(tmp_path, 1), tmp_path / "d.zarr", items="G2*", empty_cells="N")
 
 
+@pytest.mark.needs("formats")
 def test_kinds_of_missing_values_are_not_empty(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": [1.0, np.nan, "a"], "b": [1.0, 2.0, 3.0]})
     pyreadstat.write_dta(frame, str(tmp_path / "t.dta"), missing_user_values={"a": ["a"]})

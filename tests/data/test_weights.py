@@ -49,6 +49,7 @@ STATISTICAL = {"t.sav": pyreadstat.write_sav, "t.dta": pyreadstat.write_dta, "t.
 
 
 @pytest.mark.parametrize("name", STATISTICAL)
+@pytest.mark.needs("formats")
 def test_a_column_of_weights_is_imported_from_statistical_files(tmp_path: Path, name: str) -> None:
     frame = weighted_survey(3).drop(columns=["age", "sex"])
     STATISTICAL[name](frame, tmp_path / name)

@@ -35,14 +35,11 @@ from dfact.selection import (
     select_number_of_components,
     select_penalty,
 )
-from dfact.sites.in_process import InProcessSites
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
-from tests.sites.conftest import stored_sites
-from tests.sites.test_bits import OPEN
 
 _CALLS = 6  # kept of each pass, spread over all of its calls
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.needs("sites")]
 
 
 def passes() -> dict[str, type[Pass[Any, Any, Any]]]:
@@ -141,6 +138,10 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     block_bootstrap(populations, responses, 2, n_blocks=3, random_state=0)
     labels = np.array(["a", "b", "c"])[responses[:, 0].astype(int) % 3]
     dfact.Admixture(3, ploidy=4, max_iter=3, supervised=True, **inline).fit(responses, populations=labels)
+
+    from dfact.sites.in_process import InProcessSites
+    from tests.sites.conftest import stored_sites
+    from tests.sites.test_bits import OPEN
 
     with tempfile.TemporaryDirectory() as folder, InProcessSites(stored_sites(Path(folder)), policy=OPEN) as sites:
         sites.fit(dfact.ICQF(2, max_iter=3))  # what carries the sums that leave

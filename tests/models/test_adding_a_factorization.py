@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 import dfact
-from dfact.batch.estimate import largest_estimator
-from dfact.batch.job_file import Step
 from dfact.catalogue import Entry
 from dfact.cli.model_commands import ModelSpec, SelectSpec, fit_command, select_command
 from dfact.cli.options import component_numbers
@@ -209,5 +207,12 @@ def test_a_new_model_has_commands_a_report_and_a_bootstrap(tmp_path: Path) -> No
     page = (tmp_path / "report.html").read_text()
     assert ">F3<" in page
     assert "similarit" in page
+
+
+@pytest.mark.needs("batch")
+def test_a_job_plans_the_largest_candidate() -> None:
+    from dfact.batch.estimate import largest_estimator
+    from dfact.batch.job_file import Step
+
     step = Step(1, 1, "select poisson", select_command(SPEC, SELECT), {}, {"n_components": [2, 5], "max_iter": 9})
     assert (largest_estimator(step)[0].get_params()["n_components"], largest_estimator(step)[1]) == (5, 2)

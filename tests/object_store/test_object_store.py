@@ -34,8 +34,6 @@ from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 import dfact
-from dfact.batch.job_file import read_job
-from dfact.batch.record import Record
 from dfact.cli.main import cli, main
 from dfact.engine.checkpoint import resume_point
 from dfact.errors import StoreError
@@ -266,7 +264,11 @@ def test_without_the_client_the_error_names_the_extra(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.faults
+@pytest.mark.needs("batch")
 def test_killed_step_of_a_job_is_repeated(bucket: str, local: dfact.Dataset, tmp_path: Path) -> None:
+    from dfact.batch.job_file import read_job
+    from dfact.batch.record import Record
+
     job, model = tmp_path / "job.toml", f"{bucket}/icqf.model"
     job.write_text(
         f'[job]\nstate = "{bucket}/state"\n[[step]]\nrun = "fit icqf"\ndata = "{local.path}"\nmodel = "{model}"\ncomponents = {K}\n'

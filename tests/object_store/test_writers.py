@@ -14,7 +14,6 @@ import zarr
 
 import dfact
 from benchmarks.faults import writers as attacks
-from dfact.batch.record import Record
 from dfact.cli.main import main
 from dfact.errors import StoreError
 from dfact.models.persistence import annotate_model
@@ -152,7 +151,10 @@ def test_a_model_is_updated_and_annotated_in_place(bucket: str, tmp_path: Path, 
     assert "b.zarr" not in capsys.readouterr().err
 
 
+@pytest.mark.needs("batch")
 def test_of_two_processes_that_begin_a_job_one_has_it(bucket: str) -> None:
+    from dfact.batch.record import Record
+
     first, second = Record(f"{bucket}/state"), Record(f"{bucket}/state")
     first.claim()
     with pytest.raises(StoreError, match="has been changed by another writer"):

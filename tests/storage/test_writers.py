@@ -16,11 +16,9 @@ import pytest
 
 import dfact
 from benchmarks.faults import writers as attacks
-from dfact.batch.record import Record
 from dfact.errors import StoreError
 from dfact.models.persistence import annotate_model
 from dfact.models.provenance import Stability
-from dfact.sites.site_log import SiteLog, read_log
 from dfact.storage import replacement, writers
 from dfact.storage.arrays import write_array
 from dfact.storage.files import atomic_file
@@ -287,7 +285,10 @@ def test_annotations_of_two_writers_are_kept_and_those_of_another_model_refused(
     assert added_rows(model) == 10
 
 
+@pytest.mark.needs("batch")
 def test_of_two_processes_that_begin_a_job_one_has_it(tmp_path: Path) -> None:
+    from dfact.batch.record import Record
+
     first, second = Record(tmp_path / "state"), Record(tmp_path / "state")
     first.claim()
     with pytest.raises(StoreError, match="has been changed by another writer"):
@@ -298,7 +299,10 @@ def test_of_two_processes_that_begin_a_job_one_has_it(tmp_path: Path) -> None:
     assert not first.is_owner()
 
 
+@pytest.mark.needs("sites")
 def test_lines_of_a_log_do_not_mix(tmp_path: Path) -> None:
+    from dfact.sites.site_log import SiteLog, read_log
+
     logs = [SiteLog(tmp_path / "log") for _ in range(2)]
     for number in range(4):
         logs[number % 2].write({"number": number, "text": "x" * 20_000})

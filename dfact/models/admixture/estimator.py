@@ -25,7 +25,7 @@ from dfact.models.binomial.growth import FigurePass, FrequencySurrogate, grow_li
 from dfact.models.binomial.passes import CountPass, DeviancePass, ProjectionPass, StepPass
 from dfact.models.binomial.row_block import ColumnWeights
 from dfact.models.binomial.shrinkage import expected_frequencies
-from dfact.models.binomial.start import labelled_start, random_start, spectral_start
+from dfact.models.binomial.start import labelled_start, random_start, start_best
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.growth.baseline import Baseline
@@ -84,8 +84,9 @@ class Admixture(Growing):
         Start of fits that are not supervised: pure individuals that are found among the others, or frequencies near the mean of all at
         random. A random start looks at no single individual, as fits across sites need, and may end in a lower maximum: compare a few.
     tol : float
-        Stop when eight passes together raise the log-likelihood by at most 100 times this much, or by a hundredth of it relative to
-        its value if that is more: by default by 1e-5, or a billionth. Single passes may gain less on the way to a higher maximum.
+        Stop when in four passes in a row the estimated rise of the log-likelihood that is left is at most 100 times this much, or 3% of
+        this share of its value if that is more: by default 1e-5, or a third of a billionth. Single passes may gain less on the way to a
+        higher maximum.
     max_iter : int
         Maximum number of passes after the start.
     random_state : int, RandomState or None
@@ -313,11 +314,14 @@ class Admixture(Growing):
             seed = yield from resolve_seed(self.random_state)
             yield from random_start(codes, counts, self.n_components, seed, dtype)
         else:
-            yield from spectral_start(codes, counts, self.n_components, dtype)
+            yield from start_best(codes, counts, self.n_components, task.dataset, self._step_pass(task))
         report = Reporter(self.callbacks, self.max_iter, LOG_LIKELIHOOD)
-        pass_ = StepPass(codes, self.n_components, dtype, curved=task.problem.curved)
+        pass_ = self._step_pass(task)
         maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
         return counts, maximum
+
+    def _step_pass(self, task: FitTask[AdmixtureProblem]) -> StepPass:
+        return StepPass(task.problem.codes, self.n_components, task.dtype, curved=task.problem.curved)
 
     def _no_sums(self) -> str:
         if not takes_newton_steps(self.n_components, self.n_features_in_, self.memory_limit):

@@ -17,12 +17,14 @@ from dfact.engine.requests import Solver, run, step_tiles
 from dfact.engine.tiles import Tile, TileBroadcast
 from dfact.kernels.binomial import EDGE, newton_columns
 from dfact.models.binomial.passes import StepPass
+from dfact.progress import remaining_rise
 
 _EM_READS = 2  # at the beginning, as a Newton step from a start is often too long
 _WINDOW = 3
 _RCOND = 1e-10  # of the coefficients of the extrapolation
-_JUDGED = 8  # passes whose rise together ends a fit: near a saddle of the likelihood, single passes gain next to nothing
-_LEAST, _SHARE = 100.0, 0.01  # what tol is relative to: so many nats, or this share of the log-likelihood
+_WIDTHS = 1, 2, 4, 6  # passes over which rises are compared
+_JUDGED = 4  # passes in a row that a fit ends with: near a saddle of the likelihood, single passes gain next to nothing
+_LEAST, _SHARE = 100.0, 0.03  # what tol is relative to: so many nats, or this share of the log-likelihood
 FALL = 1e-9
 """Fall of the log-likelihood, relative, from which a point is rejected."""
 
@@ -124,13 +126,13 @@ class Return:
 
 
 def has_converged(history: Sequence[float], tol: float) -> bool:
-    """Return whether the last eight passes together have raised the log-likelihood by at most 100 tol, or a share of tol/100 if more.
+    """Return whether in each of the last four passes at most 100 tol nats, or 3% of tol relative to ℓ if more, were left.
 
-    The limit for small data is in nats, since a share of their log-likelihood is less than what tells two maxima from each other.
+    What is left is estimated by :func:`dfact.progress.remaining_rise`. The limit for small data is in nats, since a share of their
+    log-likelihood is less than what tells two maxima from each other.
     """
-    if len(history) <= _JUDGED:
-        return False
-    return history[-1] - history[-1 - _JUDGED] <= tol * max(_LEAST, _SHARE * abs(history[-1]))
+    limit = tol * max(_LEAST, _SHARE * abs(history[-1]))
+    return all(remaining_rise(history[: len(history) - i], _WIDTHS) <= limit for i in range(_JUDGED))
 
 
 def maximize_likelihood(

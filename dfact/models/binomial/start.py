@@ -6,20 +6,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.data.dataset import Dataset
 from dfact.engine.block_state import StateArrays
 from dfact.engine.passes import PartialSums
 from dfact.engine.requests import Solver, run, step_tiles
 from dfact.engine.tiles import Tile, TileBroadcast
 from dfact.errors import DataError
+from dfact.linalg.parts import Parts, find_column_parts
 from dfact.linalg.row_points import Coordinates, EmbedPass, NoSums, take
 from dfact.linalg.svd import right_singular
 from dfact.linalg.vertex_hunting import successive_projection
 from dfact.models.binomial.codes import Codes, FilledCodes
-from dfact.models.binomial.passes import CodeCounts, LabelPass, ProjectionPass, StartPass
+from dfact.models.binomial.fit import maximize_likelihood
+from dfact.models.binomial.passes import CodeCounts, LabelPass, ProjectionPass, StartPass, StepPass
 
 _TOLERANCE = 1e-2  # of the singular vectors: the fit that follows moves the start by more
 _FINE = 1e-4, 1 << 24  # the tolerance up to a number of entries: few people may have several maxima, among which the start decides
 _SPREAD = 0.1  # standard deviation of random frequencies
+_RANDOM_STARTS, _SHORT = 7, 30  # beside the spectral one, and passes of each
+_FULL = 0.75  # share of the entries of every column with which rows connect them all well, and no pass is needed to see it
 _RANGE = (0.005, 0.995)  # of the frequencies of a start
 
 
@@ -105,3 +110,29 @@ def random_start(codes: Codes, counts: CodeCounts, k: int, seed: int, dtype: np.
     """Leave frequencies near the mean of all rows with the tiles, at random, and memberships in the state. No single row is looked at."""
     yield from step_tiles(RandomColumns(k, codes.trials, seed), {"mean": means(counts)})
     yield from run(ProjectionPass(codes, dtype), TileBroadcast("P", dtype))
+
+
+def start_best(codes: Codes, counts: CodeCounts, k: int, dataset: Dataset, pass_: StepPass) -> Solver[None]:
+    """Leave the spectral start, or the best of it and random ones after a few passes if columns are hardly connected.
+
+    Such data has many maxima, and with column means for missing entries the pure rows differ most by the columns that they have.
+    """
+    parts, best = Parts.one(len(counts.observed)), 0
+    if counts.observed.min() < _FULL * dataset.shape[0]:
+        parts = yield from find_column_parts(dataset, pass_.dtype, loose=True)
+    if parts.loose or not parts.connected:
+        ends = []
+        for number in range(_RANDOM_STARTS + 1):
+            yield from _numbered_start(number, codes, counts, k, pass_.dtype)
+            maximum = yield from maximize_likelihood(pass_, tol=0.0, max_iter=_SHORT)
+            ends.append(maximum.history[-1])
+        best = int(np.argmax(ends))
+    yield from _numbered_start(best, codes, counts, k, pass_.dtype)
+
+
+def _numbered_start(number: int, codes: Codes, counts: CodeCounts, k: int, dtype: np.dtype[Any]) -> Solver[None]:
+    """Leave the spectral start, number 0, or a random one."""
+    if number:
+        yield from random_start(codes, counts, k, number, dtype)
+    else:
+        yield from spectral_start(codes, counts, k, dtype)

@@ -17,7 +17,7 @@ from dfact.engine.block_state import StateArrays
 from dfact.engine.passes import BlockView, Pass
 from dfact.engine.requests import Solver, map_columns, run, state_rows
 from dfact.engine.session import StateRows
-from dfact.linalg.parts import find_column_parts, leaves_out_columns
+from dfact.linalg.parts import begins_badly, find_column_parts
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, SplitlessPass, Sums, WeightedRows
 from dfact.models.bounded_nmf.problem import Problem, solve_columns
@@ -35,7 +35,8 @@ _MAX_MOMENTUM_BOUNDS_MET = 0.95  # the same while the bounds are met with a ρ b
 _SAMPLE_PASSES, _SAMPLE_TOLERANCE = 80, 1e-5
 _MIN_RHO = 2**0.5
 _BALANCE = 5.0  # ratio of the residuals beyond which ρ changes
-_RANDOM_STARTS, _SHORT = 5, 100  # starts beside the first, and passes of each
+_ROUNDS = (100, 8), (300, 3)  # passes of a descent, and how many of the starts they are made from: the best of the round before
+_SETTLED = 1e-6  # estimated distance from the limit, relative, at which a descent ends
 SAMPLE_SHARE = 0.1
 """Share of the partitions in the sample to which the start is fitted."""
 
@@ -304,11 +305,11 @@ def initial_loadings(
         row_start = RowStart(None, seed)
     elif isinstance(init, str):
         view, tolerance = WeightedRows(problem, unit), problem.start_tolerance
-        parts = yield from find_column_parts(dataset, dtype)
+        parts = yield from find_column_parts(dataset, dtype, loose=True)
         sample = sample if parts.connected else None
         loadings, projection = yield from nndsvd(m, k, dtype, view=view, tolerance=tolerance, sample=sample, parts=parts)
         row_start = RowStart(projection)
-        uneven = not parts.connected or leaves_out_columns(loadings.T, dataset)
+        uneven = begins_badly(loadings.T, parts, dataset)
     else:
         loadings = as_numbers("init", init)
         row_start = RowStart.from_loadings(loadings)
@@ -321,17 +322,20 @@ def best_start(start: Start, problem: Problem, dataset: Dataset, make: MakeSolve
     """Return the start from which a short descent ends lowest: this one, or one of random loadings.
 
     Data whose columns are hardly connected has many local minima, in which components of one group of columns belong to others of
-    the next group. The random numbers are the same for all data.
+    the next group. The random numbers are the same for all data. The best few are compared after more passes: from a point between,
+    with rows at their start for its loadings, a descent may end elsewhere.
     """
     starts = [start]
-    for number in range(_RANDOM_STARTS):
+    for number in range(_ROUNDS[0][1] - 1):
         random = yield from initial_loadings("random", number, dataset, problem, len(start.Q) - problem.k, start.Q.dtype)
-        starts.append(replace(random, uneven=True))
-    ends = []
-    for each in starts:
-        descent = yield from descend(make(each.Q, each.row_start), each.Q, _SHORT, 0.0, None, reset=True)
-        ends.append(descent.objectives[-1])
-    return starts[int(np.argmin(ends))]
+        starts.append(random)
+    for passes, count in _ROUNDS:
+        starts, ends = starts[:count], list[float]()
+        for each in starts:
+            descent = yield from descend(make(each.Q, each.row_start), each.Q, passes, _SETTLED, None, reset=True)
+            ends.append(descent.objectives[-1])
+        starts = [starts[i] for i in np.argsort(ends, kind="stable")]
+    return replace(starts[0], uneven=True)
 
 
 def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> Solver[NDArray[Any]]:

@@ -20,7 +20,7 @@ from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError, warn
-from dfact.linalg.parts import find_column_parts, leaves_out_columns
+from dfact.linalg.parts import begins_badly, find_column_parts
 from dfact.linalg.svd import gram_size, right_singular, tiled_gram_size
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.growth import ColumnSurrogate, GrowthPass, grow_columns, solve_rows, start_of
@@ -332,13 +332,13 @@ class ExpectileMF(Growing):
         m, k = dataset.shape[1], self.n_components
         if isinstance(self.init, str) and self.init == "svd":
             rank = min(k, m)  # the other components begin at 0
-            parts = yield from find_column_parts(dataset, task.dtype)
+            parts = yield from find_column_parts(dataset, task.dtype, loose=True)
             V, sigma = yield from right_singular(m, rank, task.dtype, view=units, tolerance=_START_TOLERANCE, parts=parts)
             root = np.sqrt(sigma / (1 - dataset.missing_rate))
             Y, projection = np.zeros((m, k)), np.zeros((m, k))
             Y[:, :rank] = V * root
             projection[:, :rank] = V * (root / np.where(sigma > 0, sigma, 1.0))
-            return RowStart(units, projection), Y, not parts.connected or leaves_out_columns(Y, dataset)
+            return RowStart(units, projection), Y, begins_badly(Y, parts, dataset)
         if isinstance(self.init, str):
             seed = yield from resolve_seed(self.random_state)
             statistics = dataset.statistics

@@ -12,14 +12,15 @@ from dfact.data.layout import Layout
 from dfact.engine.requests import Solver, run
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.passes import ExactPass, Point, RowStart, SurrogatePass
-from dfact.progress import Reporter, relative_change
+from dfact.progress import Reporter, relative_change, remaining_change
 
 _SHARE = 16  # one of this many partitions is in the sample
 _ENTRIES = 64  # observed entries of a column in the sample, per component
 _PASSES = 80  # maximum, for any max_iter: these passes are not counted as iterations
 _TOLERANCE = 1e-3  # relative change of the objective on the sample; few passes over all rows then remain
 
-_RANDOM_STARTS, _SHORT = 5, 150  # starts beside the first, and passes of each: after 30, often another one is ahead
+_ROUNDS = (100, 8), (300, 3)  # passes of a descent, and how many of the starts they are made from: the best of the round before
+_SETTLED = 1e-6  # estimated distance from the limit, relative, at which a descent ends
 
 K = TypeVar("K", ExactPass, SurrogatePass)
 
@@ -69,21 +70,25 @@ def start_best(pass_: K, alternation: Alternation, dataset: Dataset, report: Rep
     """Return the pass and the alternation of the start from which a short descent ends lowest: this one, or a random one.
 
     Data whose columns are hardly connected has many local minima, in which components of one group of columns belong to others of
-    the next group. The random numbers are the same for all data.
+    the next group. The random numbers are the same for all data. The best few are compared after more passes.
     """
     (m, k), units, statistics = alternation.point.Y.shape, pass_.units, dataset.statistics
     largest = float(max(-statistics.minimum.min(), statistics.maximum.max()))
     starts = [(pass_, alternation.point.Y)]
     random = replace(pass_, row_start=RowStart(units, np.zeros((m, k))))
-    starts += [(random, random_columns(m, k, largest, seed)) for seed in range(_RANDOM_STARTS)]
-    ends = []
-    for begun, Y in starts:
-        descent = alternation.restart_from(pass_.loss, Y)
-        for number in range(_SHORT):
-            descent.update((yield from run(begun, descent.point, reset=number == 0)))
-            report.on_sample(descent.history[1::2])
-        ends.append(descent.history[-1])
-    best, Y = starts[int(np.argmin(ends))]
+    starts += [(random, random_columns(m, k, largest, seed)) for seed in range(_ROUNDS[0][1] - 1)]
+    for passes, count in _ROUNDS:
+        starts, ends = starts[:count], list[float]()
+        for begun, Y in starts:
+            descent = alternation.restart_from(pass_.loss, Y)
+            for number in range(passes):
+                descent.update((yield from run(begun, descent.point, reset=number == 0)))
+                report.on_sample(descent.history[1::2])
+                if not descent.rejected and remaining_change(descent.history[1::2]) < _SETTLED:
+                    break
+            ends.append(descent.history[-1])
+        starts = [starts[i] for i in np.argsort(ends, kind="stable")]
+    best, Y = starts[0]
     alternation = alternation.restart_from(pass_.loss, Y)
     alternation.point = Point(Y, restart=True)
     return best, alternation

@@ -99,8 +99,8 @@ class GradeOfMembership(Growing):
     likelihood : "none" or "binomial"
         Likelihood to maximize after the spectral estimate, without missing answers; does not help if most subjects are pure.
     tol : float
-        With a likelihood: stop when eight passes together raise its logarithm by at most 100 times this much, or by a hundredth of it
-        relative to its value if that is more: by default by 1e-5, or a billionth.
+        With a likelihood: stop when in four passes in a row the estimated rise of its logarithm that is left is at most 100 times this
+        much, or 3% of this share of its value if that is more: by default 1e-5, or a third of a billionth.
     max_iter : int
         With a likelihood: maximum number of passes after the spectral estimate.
     max_response : int, optional
