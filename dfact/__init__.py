@@ -93,6 +93,9 @@ __all__ = [
     "write_report",
 ]
 
+_ABSENT = {name for each in MISSING for name in (*each.names, *(entry.name for entry in each.models))}
+__all__[:] = [name for name in __all__ if name not in _ABSENT]  # of slices that are not installed
+
 # Imported on first use: Numba and scikit-learn take seconds, which `dfact --help` need not wait for.
 _MODULES = {entry.name: entry.module for entry in CATALOGUE}
 _MODULES |= {name: module for each in INSTALLED for name, module in each.names.items()}

@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import re
 import shutil
 import socket
 import tempfile
@@ -61,6 +62,9 @@ FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
 """Parameters whose first value represents all, unless exhaustive cases are asked for."""
 collect_ignore = [each.name for each in MISSING]
 """Folders of tests of slices that are not installed."""
+OF_MISSING = {name for each in MISSING for name in (*each.names, *each.selections, *each.commands)}
+OF_MISSING |= {str(name) for each in MISSING for entry in each.models for name in (entry.name, entry.command)}
+"""Names of the functions, commands and models of these slices: cases of tests that bear them are left out."""
 TOUCHED = pytest.StashKey[tiers.Touched]()
 
 
@@ -131,11 +135,18 @@ def is_exhaustive(value: Any) -> bool:
     return any(mark.name == "exhaustive" for mark in getattr(value, "marks", ()))
 
 
+def is_case_of(names: set[str], item: pytest.Item) -> bool:
+    """Return whether a parameter of the test is, or begins with, one of the names."""
+    case = getattr(item, "callspec", None)
+    return case is not None and any(isinstance(value, str) and re.split(r"\W", value)[0] in names for value in case.params.values())
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by their fixtures, keep those of the tier that is asked for, and begin with the slowest files."""
     missing = {each.name for each in MISSING}
     items[:] = [item for item in items if not any(missing.intersection(mark.args) for mark in item.iter_markers("needs"))]
+    items[:] = [item for item in items if not is_case_of(OF_MISSING, item)]
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         for marker, fixtures in FIXTURES.items():

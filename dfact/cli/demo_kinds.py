@@ -43,6 +43,8 @@ class Demo:
     """Extra of dfact that the demo needs, beyond those of a plain installation."""
     modules: tuple[str, ...] = ()
     """Modules that the extra provides and that the demo imports."""
+    slices: tuple[str, ...] = ()
+    """Names of the slices that have its commands and files."""
 
     @property
     def phrase(self) -> str:
@@ -155,6 +157,7 @@ KINDS = {
         f"dfact select fa {FOLDER}/thesis.zarr -k 1-8 --correlation polychoric --plot scree.png",
         extra="tables",
         modules=("pyreadstat",),
+        slices=("formats", "questionnaires"),
     ),
     "genotypes": Demo(
         "admixture",
@@ -280,6 +283,7 @@ KINDS = {
         ),
         f"dfact info {FOLDER}/diary.zarr",
         companions=("gad7.csv", "dictionary.csv", "fields.tsv", "codings.tsv"),
+        slices=("formats",),
     ),
     "updates": Demo(
         "updates",
@@ -342,6 +346,7 @@ KINDS = {
         scripts={"federated.py": FEDERATED_SCRIPT},
         extra="federated",
         modules=("grpc",),
+        slices=("sites",),
     ),
 }
 """The demos by the name of their kind; the first is the default."""

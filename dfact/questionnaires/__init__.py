@@ -1,4 +1,4 @@
-"""Questionnaires: items and scales, factor analysis, comparisons of groups, and tables for papers. A slice: no other room imports it.
+"""Questionnaires, a slice: items and scales, factor analysis, comparisons of groups, and tables for papers.
 
 Imports everything but other slices, which may not be there. Most modules are passes over the rows, or mathematics of a correlation matrix.
 

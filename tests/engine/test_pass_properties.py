@@ -28,7 +28,6 @@ from dfact.models.cp import kept_sample
 from dfact.selection import (
     block_bootstrap,
     block_cross_validate,
-    compare_groups,
     core_consistency,
     cross_validate_entries,
     select_by_held_out,
@@ -39,7 +38,7 @@ from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
 
 _CALLS = 6  # kept of each pass, spread over all of its calls
-pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.needs("sites")]
+pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.needs("sites", "questionnaires")]
 
 
 def passes() -> dict[str, type[Pass[Any, Any, Any]]]:
@@ -121,7 +120,7 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     block_cross_validate(dfact.ICQF(**few), answers, {"n_components": [2]}, (3, 3), 3, random_state=0, in_memory=False)
     cross_validate_entries(dfact.NMF(loss="kullback-leibler", **few), answers, [2], n_folds=2, random_state=0)
     dfact.describe(table, scales={"x": ["q0", "q1", "q2", "q3"], "y": ["q4", "q5", "q6", "q7"]}, **inline)
-    compare_groups(bounded, table, groups, n_resamples=30, test=False, confounders=confounders, random_state=0)
+    dfact.selection.compare_groups(bounded, table, groups, n_resamples=30, test=False, confounders=confounders, random_state=0)
     factors = dfact.FactorAnalysis(2, correlation="polychoric", **inline).fit(answers)
     factors.transform(answers)
 

@@ -42,6 +42,7 @@ def test_dif_items_are_flagged_by_both_tests_where_both_are_possible() -> None:
     assert list(found.mantel_tests["class"]) == ["C", "A", ""]
 
 
+@pytest.mark.needs("questionnaires")
 def test_a_comparison_is_saved_loaded_and_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     M = rng.normal(size=(60, 1)) + rng.normal(size=(60, 3))

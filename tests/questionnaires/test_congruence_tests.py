@@ -5,8 +5,9 @@ import pytest
 from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
+from dfact.linalg.congruence import centred_congruences, congruences, unit
 from dfact.linalg.several_tests import holm
-from dfact.questionnaires.groups.congruence_tests import CongruenceTests, centred_congruences, congruences, unit
+from dfact.questionnaires.groups.congruence_tests import CongruenceTests
 
 M, B = 20, 199
 

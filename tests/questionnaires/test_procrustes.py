@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import ortho_group
 
-from dfact.questionnaires.groups.congruence_tests import congruences
+from dfact.linalg.congruence import congruences
 from dfact.questionnaires.rotation import rotate_to_target
 
 
