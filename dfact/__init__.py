@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from dfact.models.cp.elastic import ElasticCP
     from dfact.models.estimator import plan
     from dfact.models.expectile.estimator import ExpectileMF
-    from dfact.models.factor_analysis.estimator import FactorAnalysis
     from dfact.models.gom.estimator import GradeOfMembership
     from dfact.models.pca.estimator import PCA
     from dfact.models.persistence import load_model, save_model
     from dfact.monitoring.server import serve_metrics
     from dfact.progress import Progress
-    from dfact.psychometrics.description import Description, describe
+    from dfact.questionnaires.description import Description, describe
+    from dfact.questionnaires.factor_analysis.estimator import FactorAnalysis
     from dfact.report.write import write_report
     from dfact.sites.transport import Sites
 
@@ -99,6 +99,9 @@ for _slice in MISSING:
     for _name in (*_slice.names, *(entry.name for entry in _slice.models)):
         __all__.remove(_name)  # noqa: PYI056  (type checkers see all slices)
 
+_ABSENT = {name for each in MISSING for name in (*each.names, *(entry.name for entry in each.models))}
+__all__[:] = [name for name in __all__ if name not in _ABSENT]  # of slices that are not installed
+
 # Imported on first use: Numba and scikit-learn take seconds, which `dfact --help` need not wait for.
 _MODULES = {entry.name: entry.module for entry in CATALOGUE}
 _MODULES |= {name: module for each in INSTALLED for name, module in each.names.items()}
@@ -106,13 +109,11 @@ _MODULES |= {
     "ClusterSecurity": "dfact.engine.cluster.certificate_names",
     "Codebook": "dfact.data.codebook",
     "Dataset": "dfact.data.dataset",
-    "Description": "dfact.psychometrics.description",
     "Item": "dfact.data.codebook",
     "MissingCount": "dfact.data.codebook",
     "Progress": "dfact.progress",
     "concatenate": "dfact.data.concatenate",
     "connect": "dfact.engine.cluster.connection",
-    "describe": "dfact.psychometrics.description",
     "expand_categories": "dfact.data.ingest.joins.indicators",
     "import_array": "dfact.data.ingest.arrays.array",
     "import_table": "dfact.data.ingest.tables.table",

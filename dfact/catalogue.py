@@ -84,7 +84,6 @@ def _entry(name: str, module: str, command: str, presenter: str, guide: str) -> 
 _CORE = (
     _entry("ICQF", "bounded_nmf.icqf", "icqf", "bounded_nmf:ICQFPresenter", "questionnaires"),
     _entry("NMF", "bounded_nmf.nmf", "nmf", "bounded_nmf:NMFPresenter", "nmf"),
-    _entry("FactorAnalysis", "factor_analysis.estimator", "fa", "factor_analysis:FactorAnalysisPresenter", "psychometrics"),
     _entry("PCA", "pca.estimator", "pca", "pca:PCAPresenter", "pca"),
     _entry("GradeOfMembership", "gom.estimator", "gom", "gom.presenter:GoMPresenter", "classes"),
     _entry("ExpectileMF", "expectile.estimator", "emf", "expectile:ExpectilePresenter", "expectiles"),
@@ -158,6 +157,36 @@ SLICES = (
             "--keep-failing",
         ),
         demos={"genotypes": "dfact.genetics.demo:GENOTYPES"},
+    ),
+    Slice(
+        "questionnaires",
+        "items and scales of questionnaires: describe, factor analysis, groups and tables for papers",
+        models=(
+            Entry(
+                "FactorAnalysis",
+                "dfact.questionnaires.factor_analysis.estimator",
+                "fa",
+                "dfact.questionnaires.factor_analysis.presenter:FactorAnalysisPresenter",
+                "psychometrics",
+                "dfact.questionnaires.commands.factor_analysis",
+            ),
+        ),
+        names={
+            "Description": "dfact.questionnaires.description",
+            "describe": "dfact.questionnaires.description",
+            "selection.compare_groups": "dfact.questionnaires.groups.comparison",
+            "selection.select_number_of_factors": "dfact.questionnaires.factor_analysis.number_of_factors",
+        },
+        commands={
+            "compare": "dfact.questionnaires.commands.compare:compare",
+            "describe": "dfact.questionnaires.commands.describe:describe",
+        },
+        parts={
+            "apa": "dfact.questionnaires.apa.models",
+            "description": "dfact.questionnaires.description",
+            "number_of_factors": "dfact.questionnaires.factor_analysis.number_of_factors",
+            "scales": "dfact.questionnaires.scales",
+        },
     ),
     Slice(
         "sites",

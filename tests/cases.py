@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dfact.catalogue import MISSING
+from dfact.catalogue import BY_NAME, MISSING
 
 ABSENT = {name for each in MISSING for entry in each.models for name in (entry.name, entry.command)}
 """Models that are not installed, and their commands: cases of tests whose names begin with these do not run."""
@@ -89,6 +89,11 @@ def further_unless(kept: Callable[[Any], bool], cases: Iterable[Any]) -> list[An
 def _marked(case: Any, mark: pytest.MarkDecorator) -> Any:
     values, marks, name = (case.values, case.marks, case.id) if hasattr(case, "marks") else (case, (), None)
     return pytest.param(*(values if isinstance(values, tuple) else (values,)), marks=[*marks, mark], id=name)
+
+
+def of_slice(name: str, *arguments: Any, **settings: Any) -> list[Any]:
+    """Return a list with a model that a slice of dfact may have, by the name of its class; an empty one without the slice."""
+    return [BY_NAME[name].load()(*arguments, **settings)] if name in BY_NAME else []
 
 
 def needing(slice_: str, which: Callable[[Any], bool], cases: Iterable[Any]) -> list[Any]:

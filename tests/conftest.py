@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import re
 import shutil
 import socket
 import tempfile
@@ -25,7 +26,6 @@ from numpy.typing import NDArray
 from dfact.catalogue import MISSING
 from dfact.data.layout import cut_into
 from tests import tiers
-from tests.cases import ABSENT, first_word
 from tests.cpu_seconds import Recorder
 
 # The same examples in every run, independent of the clock, and nothing next to the sources.
@@ -62,6 +62,9 @@ FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
 """Parameters whose first value represents all, unless exhaustive cases are asked for."""
 collect_ignore = [each.name for each in MISSING] + ["documentation"] * bool(MISSING)
 """Folders of tests of slices that are not installed, and of the pages, which describe all of dfact."""
+OF_MISSING = {name.rpartition(".")[2] for each in MISSING for name in (*each.names, *each.commands)}
+OF_MISSING |= {str(name) for each in MISSING for entry in each.models for name in (entry.name, entry.command)}
+"""Names of the functions, commands and models of these slices: cases of tests that bear them are left out."""
 TOUCHED = pytest.StashKey[tiers.Touched]()
 
 
@@ -127,15 +130,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize = represent  # type: ignore[method-assign]  # the marks and fixtures of the test are read after this hook
 
 
-def _first_words(item: pytest.Item) -> set[str]:
-    """The first word of each parameter of a case that is a text, such as ``Admixture.fit``."""
-    case = getattr(item, "callspec", None)
-    return {first_word(value) for value in case.params.values() if isinstance(value, str)} if case else set()
-
-
 def is_exhaustive(value: Any) -> bool:
     """A case of ``parametrize`` with the marker."""
     return any(mark.name == "exhaustive" for mark in getattr(value, "marks", ()))
+
+
+def is_case_of(names: set[str], item: pytest.Item) -> bool:
+    """Return whether a parameter of the test is, or begins with, one of the names."""
+    case = getattr(item, "callspec", None)
+    return case is not None and any(isinstance(value, str) and re.split(r"\W", value)[0] in names for value in case.params.values())
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -143,7 +146,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark tests by their fixtures, keep those of the tier that is asked for, and begin with the slowest files."""
     missing = {each.name for each in MISSING}
     items[:] = [item for item in items if not any(missing.intersection(mark.args) for mark in item.iter_markers("needs"))]
-    items[:] = [item for item in items if not ABSENT.intersection(_first_words(item))]
+    items[:] = [item for item in items if not is_case_of(OF_MISSING, item)]
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         for marker, fixtures in FIXTURES.items():

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.evidence.calibration import COVERAGE, Counts, Experiment, Statement
-from dfact.psychometrics.anchor import anchor
+from dfact.linalg.anchor import anchor
 
 TITLE = "Impact and effects of confounders"
 INTRODUCTION = """\

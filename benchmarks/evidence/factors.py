@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.evidence.calibration import COVERAGE, LEVEL_OF_TESTS, Counts, Experiment, Statement
 from dfact.data.coerce import as_dataset
-from dfact.selection.group_comparison.congruence_tests import congruences
-from dfact.selection.group_comparison.factor_congruences import FactorComparison, FactorCongruences
-from dfact.selection.group_comparison.mantel_test import Groups
+from dfact.questionnaires.groups.congruence_tests import congruences
+from dfact.questionnaires.groups.factor_congruences import FactorComparison, FactorCongruences
+from dfact.questionnaires.groups.mantel_test import Groups
 from dfact.selection.running.results_store import ResultsStore
 
 Array = NDArray[np.float64]

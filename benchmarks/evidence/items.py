@@ -137,7 +137,7 @@ def graded(rng: np.random.Generator, c: Condition) -> tuple[NDArray[np.float64],
 
 def compare(model: Any, answers: Any, by: Any, **settings: Any) -> Comparison:
     """Compare the groups as a user does, but with two draws for the factors in place of 30 or more: the items do not depend on them."""
-    with warnings.catch_warnings(), patch("dfact.selection.group_comparison.groups._LEAST_RESAMPLES", 2):
+    with warnings.catch_warnings(), patch("dfact.questionnaires.groups.comparison._LEAST_RESAMPLES", 2):
         warnings.simplefilter("ignore")  # of draws that cannot be fitted, or anchors that are weak
         return dfact.selection.compare_groups(model, answers, by, n_resamples=2, test=False, random_state=0, **settings)
 

@@ -10,7 +10,7 @@ from scipy.special import gammainc
 
 import dfact
 from benchmarks.evidence.calibration import Counts, Experiment, Statement
-from dfact.selection.number_of_factors import number_of_factors
+from dfact.questionnaires.factor_analysis.number_of_factors import number_of_factors
 from dfact.selection.result import Selection, choose
 
 TITLE = "Numbers of factors and components"

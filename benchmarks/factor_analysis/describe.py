@@ -19,7 +19,7 @@ from benchmarks.bounded_nmf.out_of_core import make
 from benchmarks.common import Peak, call_in_new_process, exit_code, report
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.synthetic import PlantedQuestionnaire
-from dfact.psychometrics.description import plan_description
+from dfact.questionnaires.description import plan_description
 
 ITEMS = 20
 """Number of items of a scale."""

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from benchmarks.common import exit_code, report
 from dfact.data.synthetic import icqf_simulation
 from dfact.engine.threads import single_threaded
-from dfact.psychometrics.factor_retention import FactorCount, bic, minimum_average_partial, parallel_analysis
+from dfact.linalg.parallel_analysis import FactorCount, parallel_analysis
+from dfact.questionnaires.retention import bic, minimum_average_partial
 
 Thresholds = list[tuple[str, bool]]
 TRUE, NOISES, ROWS = 10, (0.1, 0.2, 0.3), 200

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data.confounders import as_frame
 from dfact.models.estimator import Factorization
-from dfact.report.reliability_tables import write_description
 from dfact.selection.result import Selection
 from dfact.sites.contract import write_contract
 from dfact.sites.row_sets import deal_rows
@@ -186,5 +185,7 @@ def same_bits(found: Mapping[str, Array], expected: Mapping[str, Array]) -> bool
 
 def description_text(result: Any, path: Path) -> str:
     """Return the items of a description as the command writes them."""
+    from dfact.questionnaires.tables import write_description
+
     write_description(result, path, table="items", style=None, overwrite=True)
     return path.read_text()

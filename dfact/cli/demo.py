@@ -55,7 +55,10 @@ def demo(context: click.Context, kind: str, output: Path) -> None:
     from dfact.text import align_columns
 
     chosen = KINDS[kind]
-    require_modules(f"dfact demo {kind}", chosen.modules, chosen.extra)  # before anything is written
+    for each in MISSING:  # before anything is written
+        if each.name in chosen.slices:
+            raise click.UsageError(f"dfact demo {kind}: {each.missing('what it shows')}")
+    require_modules(f"dfact demo {kind}", chosen.modules, chosen.extra)
     _check_folder(output)
     output.mkdir(parents=True, exist_ok=True)
     resolve_name(chosen.write)(output)

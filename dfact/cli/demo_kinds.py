@@ -104,6 +104,7 @@ KINDS = {
         f"dfact select fa {FOLDER}/thesis.zarr -k 1-8 --correlation polychoric --plot scree.png",
         extra="tables",
         modules=("pyreadstat",),
+        slices=("formats", "questionnaires"),
     ),
     "ratings": Demo(
         "expectiles",
@@ -204,6 +205,7 @@ KINDS = {
         ),
         f"dfact info {FOLDER}/diary.zarr",
         companions=("gad7.csv", "dictionary.csv", "fields.tsv", "codings.tsv"),
+        slices=("formats",),
     ),
     "updates": Demo(
         "updates",
@@ -266,6 +268,7 @@ KINDS = {
         scripts={"federated.py": FEDERATED_SCRIPT},
         extra="federated",
         modules=("grpc",),
+        slices=("sites",),
     ),
 } | {kind: load(name) for each in INSTALLED for kind, name in each.demos.items()}
 """The demos by the name of their kind; the first is the default."""

@@ -40,6 +40,8 @@ class Demo:
     """Extra of dfact that the demo needs, beyond those of a plain installation."""
     modules: tuple[str, ...] = ()
     """Modules that the extra provides and that the demo imports."""
+    slices: tuple[str, ...] = ()
+    """Names of the slices that have its commands and files."""
 
     @property
     def phrase(self) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from dfact.catalogue import find_part
 from dfact.cli.declarations import InputLocation, OutputLocation
 from dfact.cli.options import apa_option, example, items_option, overwrite_option
 from dfact.storage.location import Location
@@ -21,7 +22,7 @@ _EXCLUDED = dict.fromkeys(("factors", *_STATISTICS), ("loadings", ("--suppress",
 
 def _formats(context: click.Context) -> str:
     if context.params.get("style") == "apa":  # absent if its own value is invalid, like table
-        return "dfact.report.apa.write:FORMATS"
+        return f"{find_part('apa', '--style apa').__name__}:FORMATS"
     table = str(context.params.get("table"))
     names = {"factors": "FITTED_ROW_FORMATS", "loadings": "ITEM_FORMATS"}
     names |= dict.fromkeys((*_OF_CONFOUNDERS, *_STATISTICS, "items", "stability"), "LABELLED_FORMATS")
@@ -93,19 +94,17 @@ def export(
     from dfact.export.statistics import write_statistics
     from dfact.models.persistence import load_model
     from dfact.progress import Progress
-    from dfact.report.apa.effects import write_apa_effects
-    from dfact.report.apa.loadings import write_apa_loadings
-    from dfact.report.apa.write import FORMATS
     from dfact.report.presenters.base import find_presenter
 
-    check_destination(out, overwrite=overwrite, formats=FORMATS if style else (*FITTED_ROW_FORMATS, *TABLE_FORMATS))
+    apa = None if style is None else find_part("apa", "--style apa")
+    check_destination(out, overwrite=overwrite, formats=apa.FORMATS if apa else (*FITTED_ROW_FORMATS, *TABLE_FORMATS))
     described = None if items is None else read_items(items)
     texts, scales = ({}, {}) if described is None else (described.texts, described.scales)
     fitted = load_model(model)
-    if style is not None and table in _OF_CONFOUNDERS:
-        write_apa_effects(fitted, out, texts=texts, overwrite=overwrite)
-    elif style is not None:
-        write_apa_loadings(fitted, out, texts=texts, overwrite=overwrite)
+    if apa and table in _OF_CONFOUNDERS:
+        apa.write_apa_effects(fitted, out, texts=texts, overwrite=overwrite)
+    elif apa:
+        apa.write_apa_loadings(fitted, out, texts=texts, overwrite=overwrite)
     elif table in _STATISTICS:
         write_statistics(fitted, out, table, overwrite=overwrite)
     elif table == "impact":

@@ -14,10 +14,8 @@ import click
 
 import dfact
 from dfact.catalogue import INSTALLED, MISSING, load
-from dfact.cli.compare import compare
 from dfact.cli.data import import_array_command, import_command, import_triplets_command, indicators, join
 from dfact.cli.demo import demo
-from dfact.cli.describe import describe
 from dfact.cli.export import export
 from dfact.cli.extensions import MODEL_PREFIX, extension_command, extension_model_command, list_extensions
 from dfact.cli.help import help_command, name_guides
@@ -123,11 +121,9 @@ for command in (
     indicators,
     join,
     info,
-    describe,
     fit,
     select,
     stability,
-    compare,
     transform,
     update,
     export,

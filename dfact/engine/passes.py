@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -188,6 +188,19 @@ class PartialSums:
 
     def count_gathered(self) -> None:
         """Add up rows that wait for others, so that the sums hold no single row; without such rows, do nothing."""
+
+    def cells(self, broadcast: Any) -> Iterator[NDArray[Any]]:
+        """Yield numbers of rows with two answers, with an answer and without another, or with the lowest or the highest answer.
+
+        ``broadcast`` is what the pass was given. By default the sums have no such numbers.
+        """
+        del broadcast
+        yield from ()
+
+    def items_of(self, broadcast: Any) -> int | None:
+        """Return the number of items whose pairs the sums are about; None if they are about all items."""
+        del broadcast
+        return None
 
     def add(self, other: Self) -> None:
         """Add ``other`` to this accumulator in place."""

@@ -14,9 +14,6 @@ Shape letters used in all kernels:
     assignment                      assignment of points to centres
     parts                           connected parts of the columns
     entries                         missing codes, column statistics, filling
-    polychoric                      tables of pairs of items by counting bits, and the correlation of each
-    oblimin                         oblimin rotations of loadings, by gradient projection
-    strata                          counts of answers by stratum and group
     genotypes                       genotypes of two bits: counted, and transposed into rows
     jit                             the decorators that compile all kernels
 """

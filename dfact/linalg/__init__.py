@@ -9,6 +9,9 @@ session and never see more than one block of rows.
     row_points        the rows, or their coordinates, as points
     kmeans            K-means, and the rows nearest to its centres
     vertex_hunting    corners of a simplex or a cone
-    rotation          varimax, promax and oblimin rotations of loadings, and rotations to a target
     congruence        Tucker's congruence of components
+    correlation       correlations of columns with missing entries
+    parallel_analysis the number of components by eigenvalues of unrelated data
+    anchor            impact on the factors and effects on single items, of differences between groups
+    several_tests     p values adjusted for their number
 """

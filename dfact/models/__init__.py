@@ -1,6 +1,6 @@
 """Models: one package for each family of factorizations.
 
-Imports psychometrics and everything below it, never Dask. A family has a problem (its objective), passes (the step of one block),
+Imports linear algebra and everything below it, never Dask. A family has a problem (its objective), passes (the step of one block),
 a solver (the loop over passes) and an estimator (scikit-learn's contract). Families do not import each other.
 
     bounded_nmf        ICQF and NMF
@@ -9,7 +9,6 @@ a solver (the loop over passes) and an estimator (scikit-learn's contract). Fami
     binomial           memberships by binomial likelihood, for the two of them
     expectile          ExpectileMF
     cp                 ElasticCP and CPALS
-    factor_analysis    FactorAnalysis
     pca                PCA
     estimator          the base of all estimators; scikit_learn is its interface
     fit_task           a fit that is checked and planned, before anything runs

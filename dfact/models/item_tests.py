@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.lazy import special
+from dfact.linalg.several_tests import adjusted
 from dfact.models.estimator import add_saved_types
 from dfact.models.fitted_schema import Shape
-from dfact.psychometrics.several_tests import adjusted
 
 NEGLIGIBLE, LARGE = 0.17, 0.25
 """Differences over the item's standard deviation up to which ETS counts an item as class A, and above which as class C."""

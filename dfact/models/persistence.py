@@ -19,7 +19,7 @@ from uuid import uuid4
 import numpy as np
 import zarr
 
-from dfact.catalogue import BY_NAME, KIND
+from dfact.catalogue import BY_NAME, KIND, MISSING
 from dfact.data.codebook import Codebook
 from dfact.errors import DataError, ParameterError, StoreError
 from dfact.extensions import extensions, load_extension
@@ -276,7 +276,8 @@ def load_model(path: str | PathLike[str]) -> Any:
     elif name not in MODELS and name in (others := extensions("dfact.estimators")):
         load_extension(others[name])
     if name not in MODELS:
-        remedy = "install the package of the model, or import it first"
+        absent = (each.missing(name) for each in MISSING if any(name == entry.name for entry in each.models))
+        remedy = next(absent, "install the package of the model, or import it first")
         raise StoreError(f"{path} holds a model of class {name}, expected one of {', '.join(_names())}; {remedy}; {writer}")
     try:
         json.dumps(document, ensure_ascii=False).encode()  # JSON may hold lone surrogates, which cannot be encoded

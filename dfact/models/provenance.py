@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.lazy import pd, special
+from dfact.linalg.several_tests import adjusted
 from dfact.models.estimator import add_saved_types
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 from dfact.models.item_tests import LARGE, NEGLIGIBLE, SHARE, ItemTests
-from dfact.psychometrics.several_tests import adjusted
 from dfact.text import html_view
 
 _COSINE = 1.0001  # greatest absolute value of a similarity, with its rounding error

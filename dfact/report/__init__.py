@@ -5,8 +5,6 @@ is that family's presenter. Everything else reads the model's traits and works f
 
     presenters    the document of a model: sections for all, and tables, plots and sections of each family
     html          one page of a document; knows nothing of models
-    reliability_tables   items and scales of a questionnaire as a csv file, an Excel workbook or an HTML page
-    apa           tables for papers, in the style of the American Psychological Association
     plots         the canvas: figures in inches, saved completely or not at all
 """
 

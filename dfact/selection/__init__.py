@@ -6,11 +6,9 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     cross_validation    by the errors of held-out entries
     criteria            by BIC or by the consensus of restarts
     modularity          the number of classes
-    number_of_factors   parallel analyses, MAP and BIC, for factor analysis
     number_of_components    parallel analysis and held-out entries, for principal components
     tensors             the number of components of a tensor
     resampling          refits to resampled rows, for intervals and standard errors
-    group_comparison    congruence of factors between groups, and items that function differently
     grid, result        the candidates, and the rule that chooses one
     running             run many fits, and keep their results
 """
@@ -24,10 +22,8 @@ from dfact.selection.cross_validation.block_cross_validation import block_cross_
 from dfact.selection.cross_validation.entry_cross_validation import cross_validate_entries
 from dfact.selection.cross_validation.held_out_entries import select_by_held_out, select_each_by_held_out
 from dfact.selection.cross_validation.hold_outs import select_by_hold_out
-from dfact.selection.group_comparison.groups import compare_groups
 from dfact.selection.modularity import select_by_modularity
 from dfact.selection.number_of_components import select_number_of_components
-from dfact.selection.number_of_factors import select_number_of_factors
 from dfact.selection.resampling.bootstrap import bootstrap
 from dfact.selection.result import Selection
 from dfact.selection.tensors.replicability import replicability

@@ -10,11 +10,11 @@ import pandas as pd
 from dfact.engine.driver import drive
 from dfact.engine.threads import single_threaded
 from dfact.errors import ParameterError, warn
+from dfact.linalg.parallel_analysis import FactorCount, parallel_analysis, parallel_analysis_of_many
 from dfact.models.pca.estimator import PCA
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count, is_in_range
 from dfact.progress import Iteration
-from dfact.psychometrics.factor_retention import FactorCount, parallel_analysis, parallel_analysis_of_many
 from dfact.selection.cross_validation.held_out_components import component_errors
 from dfact.selection.result import RULES, Selection, choose
 from dfact.selection.running.estimators import require_method, with_parameters

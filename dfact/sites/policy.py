@@ -18,7 +18,7 @@ from dfact.errors import FederationError, ParameterError
 from dfact.lazy import pd
 from dfact.sites.carriers import Carriers, carriers_of_confounder, carriers_of_entries, carriers_of_weights
 from dfact.sites.leverage import Products, leverage_of_confounders
-from dfact.sites.released import COUNTS, SUMS, WITHHELD, cells_of, flatten, groups
+from dfact.sites.released import COUNTS, SUMS, WITHHELD, flatten, groups
 from dfact.sites.settings import SETTINGS
 from dfact.sites.tasks import Task
 
@@ -281,7 +281,7 @@ class Policy:
             if behind < self.min_rows:
                 told = f"{what} sums over fewer rows than min_rows={self.min_rows} of the policy"
                 raise WithheldError(told, f"over {behind}; rows with missing answers do not count in all sums")
-            if any(map(self._is_small, cells_of(part, given))):
+            if any(map(self._is_small, part.cells(given))):
                 told = f"{what} has cells of fewer rows than min_cell={self.min_cell} of the policy"
                 raise WithheldError(told, f"in {SUMS[name]}, where a missing answer is a level; merge rare levels in the data of all sites")
 

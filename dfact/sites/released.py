@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,6 @@ from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError
 from dfact.models.binomial.growth import FigureSums
 from dfact.models.pca.passes import HeldOutSquares
-from dfact.psychometrics.correlation import Moments
-from dfact.psychometrics.item_sums import ItemSums
-from dfact.psychometrics.polychoric import Levels, PairTables
 
 SUMS: Mapping[str, str] = {
     "alpha_sums": "sums of the changes of alpha without each row, and of their squares",
@@ -104,45 +100,15 @@ def groups(sums: PartialSums) -> int:
     return max(1, figures.size)
 
 
-def cells_of(sums: Any, broadcast: Any) -> Iterator[NDArray[Any]]:
-    """Yield numbers of rows with two answers, with an answer and without another, or with the lowest or the highest answer."""
-    if isinstance(sums, PairTables):
-        yield sums.counts
-        if isinstance(broadcast, Levels):
-            yield from _answers_without_another(sums, broadcast)
-    elif isinstance(sums, ItemSums):
-        yield from (sums.floor, sums.ceiling)
-    elif sums.checkpoint_name in ("moments", "pca_pairs", "weighted_moments"):
-        counts = np.asarray(sums.counts)
-        yield np.rint(counts.diagonal()[:, None] - counts)
-
-
 def arrays_of(sums: PartialSums, broadcast: Any, n_items: int) -> Iterator[tuple[NDArray[Any], int]]:
     """Yield the arrays of sums, each with the number of items that it is about: all, or those whose pairs it has."""
     for part, given in flatten(sums, broadcast):
         if isinstance(part, FusedSums):
             continue
-        about = n_items
-        if isinstance(part, Moments):
-            about = len(part.sums)
-        elif isinstance(part, PairTables) and isinstance(given, Levels):
-            about = len(given.starts) - 1
+        of_part = part.items_of(given)
+        about = n_items if of_part is None else of_part
         for field in fields(part):
             yield np.asarray(getattr(part, field.name)), about
-
-
-def _answers_without_another(tables: PairTables, levels: Levels) -> Iterator[NDArray[Any]]:
-    """Yield, for each item of the span and all before it, the numbers of rows that gave an answer to one and none to the other."""
-    first, last = int(tables.span[0]), int(tables.span[1])
-    begins = [slot * (slot + 1) // 2 - first * (first + 1) // 2 for slot in range(last + 1)]
-    answers = np.zeros(last, np.int64)
-    answers[first:] = [tables.counts[begins[slot + 1] - 1] for slot in range(first, last)]
-    starts = levels.starts[levels.starts <= last]
-    for number, (start, stop) in enumerate(pairwise(starts)):
-        if first <= start and number:
-            both = np.stack([tables.counts[begins[slot] : begins[slot] + start] for slot in range(start, stop)])
-            yield answers[start:stop, None] - np.add.reduceat(both, starts[:number], axis=1)
-            yield (answers[:start] - both.sum(axis=0))[first:]
 
 
 def flatten(sums: PartialSums, broadcast: Any) -> Iterator[tuple[PartialSums, Any]]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.catalogue import find_part
 from dfact.data.dataset import Dataset
-from dfact.data.scales import resolve_scales
 from dfact.sites.tasks import Task
 
 Digests = NDArray[np.uint64]
@@ -40,7 +40,8 @@ class RowSets:
             return
         names, columns = ["complete rows"], [np.arange(self._dataset.statistics.observed.size)]
         if task.kind == "describe":
-            found = resolve_scales(self._dataset, task.arguments.get("scales"), task.arguments.get("keys")).scales
+            scales = find_part("scales", "a description")
+            found = scales.resolve_scales(self._dataset, task.arguments.get("scales"), task.arguments.get("keys")).scales
             names += [f"rows that are complete in {scale.name!r}" for scale in found]
             columns += [scale.columns for scale in found]
         complete = [[~missing[:, each].any(axis=1) for each in columns] for missing in map(self._missing, self._read())]

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 import dfact
+from dfact.catalogue import find_part
 from dfact.data.dataset import Dataset
 from dfact.errors import FederationError
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import RUNTIME_PARAMETERS
-from dfact.psychometrics.description import describe
 from dfact.selection import block_cross_validate
 from dfact.sites.messages import short
 from dfact.sites.settings import SETTINGS, check_setting
@@ -209,6 +209,7 @@ def _describe(task: Task, dataset: Dataset, executor: Any, runtime: dict[str, An
     if dataset.weights is not None:
         found = "the data has weights, and weighted numbers of answers do not tell how many rows are behind them"
         raise FederationError(f"{found}; describe it without them: weights=False (--no-weights)")
+    describe = find_part("description", "a description").describe
     return describe(dataset, executor=executor, **task.settings, callbacks=runtime.get("callbacks", ()))
 
 

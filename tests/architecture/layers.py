@@ -20,14 +20,13 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("engine",),
     ("parameters",),
     ("linalg",),
-    ("psychometrics",),
     ("models",),
     ("selection",),
     ("export",),
     ("report",),
     ("cli",),
     ("__main__",),
-    ("batch", "formats", "genetics", "sites"),
+    ("batch", "formats", "genetics", "questionnaires", "sites"),
 )
 """Layers from the lowest level to the highest. A layer imports itself and the levels below it, no other layer of its own level."""
 LIBRARIES: dict[str, set[str]] = {"kernels": {"numpy", "numba", "collections", "typing"}}

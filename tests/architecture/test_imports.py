@@ -2,6 +2,7 @@
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 from tests.architecture.layers import (
@@ -114,6 +115,7 @@ def _of_itself(node: ast.expr) -> bool:
 
 
 def test_no_layer_uses_private_names_of_another() -> None:
+    """A model of a slice inherits those of the base of all models, as one of another package does, and uses them of itself alone."""
     defined: dict[str, set[str]] = defaultdict(set)
     for path in modules().values():
         defined[layer(path)] |= private_names(path)
@@ -126,6 +128,16 @@ def test_no_layer_uses_private_names_of_another() -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dfact"):
                 offenders += [f"{name} line {node.lineno}: imports {alias.name}" for alias in node.names if alias.name.startswith("_")]
     assert offenders == []
+
+
+def _is_inherited(path: Path, node: ast.Attribute) -> bool:
+    of_models = layer(path) in LEVELS[-1] and any(name.startswith("dfact.models.") for name in imported(path))
+    return of_models and isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr in _private_names_of_models()
+
+
+@cache
+def _private_names_of_models() -> set[str]:
+    return set().union(*(private_names(path) for path in modules().values() if layer(path) == "models"))
 
 
 def test_subroutines_of_a_module_serve_at_most_one_other() -> None:

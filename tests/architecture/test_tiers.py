@@ -19,7 +19,7 @@ REPRESENTATIVES = {
     "a fit across sites": "tests/sites/test_bits.py::test_a_fit_has_the_bits_of_the_concatenated_data",
 }
 
-OBLIMIN = tiers.ROOT / "dfact" / "kernels" / "oblimin.py"
+OBLIMIN = tiers.ROOT / "dfact" / "questionnaires" / "kernels" / "oblimin.py"
 
 
 def decorators_of(path: Path) -> dict[str, str]:
@@ -37,8 +37,8 @@ def test_a_default_test_represents_each_mechanism(mechanism: str) -> None:
 
 def test_a_module_touches_the_tests_that_import_it_the_nearest_first() -> None:
     distances = {str(path.relative_to(tiers.ROOT)): number for path, number in tiers.distances([OBLIMIN]).items()}
-    assert distances["tests/kernels/test_rotation_kernels.py"] == 1
-    assert distances["tests/linalg/test_rotation.py"] > 1
+    assert distances["tests/questionnaires/test_rotation_kernels.py"] == 1
+    assert distances["tests/questionnaires/test_rotation.py"] > 1
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def load(folder: Path, name: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.exhaustive
 def test_descriptions_stay_within_their_limit(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["describe", "--rows", "3000", "--columns", "40", "--limit", "2GiB", "--variants", "1"])

@@ -243,6 +243,7 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
 # fit
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale is negative")
 def test_json_documents_hold_what_the_tables_hold(data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def printed(*arguments: str) -> dict[str, Any]:

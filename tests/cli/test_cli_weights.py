@@ -44,6 +44,7 @@ def test_a_fit_uses_the_weights_unless_told_otherwise(data: Path, model: str, ca
     assert not np.allclose(plain.components_, weighted.components_, atol=1e-3)
 
 
+@pytest.mark.needs("questionnaires")
 def test_weights_must_exist_to_be_demanded(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", str(data.parent / "t.csv"), str(data.parent / "e.zarr"), "--items", "Q*"]) == 0
     capsys.readouterr()

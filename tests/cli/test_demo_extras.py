@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faults.fits import forked_workers
+from dfact.catalogue import MISSING, SLICES
 from dfact.cli.demo_kinds import KINDS
 from dfact.cli.main import main
 from tests.cases import exhaustive_unless
@@ -29,7 +30,11 @@ def hide(modules: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
 
 
-@pytest.mark.parametrize("kind", exhaustive_unless(lambda kind: kind in ("spss", "tensor"), KINDS))
+HERE = {kind: demo for kind, demo in KINDS.items() if not {each.name for each in MISSING}.intersection(demo.slices)}
+"""The demos whose slices are installed."""
+
+
+@pytest.mark.parametrize("kind", exhaustive_unless(lambda kind: kind in ("spss", "tensor"), HERE))
 def test_a_demo_runs_with_the_extra_that_it_names_alone(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = KINDS[kind].extra
     needed = modules_of(extra) if extra else set()
@@ -40,7 +45,7 @@ def test_a_demo_runs_with_the_extra_that_it_names_alone(kind: str, tmp_path: Pat
         assert main(["demo", kind]) == 0
 
 
-@pytest.mark.parametrize("kind", [kind for kind, demo in KINDS.items() if demo.extra])
+@pytest.mark.parametrize("kind", [kind for kind, demo in HERE.items() if demo.extra])
 def test_a_demo_without_its_extra_says_what_to_install_and_writes_nothing(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,3 +59,16 @@ def test_a_demo_without_its_extra_says_what_to_install_and_writes_nothing(
     assert main(["demo", "--help"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == [kind])
     assert line.endswith(f"(needs dfact[{KINDS[kind].extra}])")
+
+
+@pytest.mark.parametrize(("kind", "slice_"), [(kind, slice_) for kind, demo in KINDS.items() for slice_ in demo.slices])
+def test_a_demo_without_its_slice_says_what_to_install_and_writes_nothing(
+    kind: str, slice_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dfact.cli.demo.MISSING", tuple(each for each in SLICES if each.name == slice_))
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", kind]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"part of dfact's {slice_} (" in said
+    assert f'pip install "dfact[{slice_}]"' in said
+    assert [*tmp_path.iterdir()] == []

@@ -89,7 +89,7 @@ def test_blocks_do_not_cross_from_one_dataset_to_the_next(tmp_path: Path, cut_ro
 MODELS = {
     "icqf": lambda: dfact.ICQF(4, max_iter=5),
     "fa": lambda: dfact.FactorAnalysis(2, rotation=None),
-    "polychoric": lambda: dfact.FactorAnalysis(2, rotation=None, correlation="polychoric"),
+    "fa, polychoric": lambda: dfact.FactorAnalysis(2, rotation=None, correlation="polychoric"),
     "emf": lambda: dfact.ExpectileMF(3, ridge=0.1, max_iter=5),
     "pca": lambda: dfact.PCA(3),
     "kl": lambda: dfact.NMF(3, loss="kullback-leibler", max_iter=5),

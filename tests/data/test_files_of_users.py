@@ -14,7 +14,7 @@ import pyreadstat
 import pytest
 from pyarrow import feather
 
-from dfact import DataError, describe, import_table
+from dfact import DataError, import_table
 from dfact.data.ingest.coding.doubtful_codes import doubtful_labels
 from dfact.data.readers.columnar.columns import read_cells
 from dfact.data.readers.frames import InputFrame, open_frame
@@ -78,6 +78,7 @@ SOURCES: dict[str, Callable[[pa.Table, Path], Any]] = {
 }
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("kind", SOURCES)
 def test_texts_numbered_as_they_occur_have_no_order(kind: str, tmp_path: Path) -> None:
     rows = pa.table({name: first_seen(cells) for name, cells in YES_NO.items()})
@@ -87,6 +88,8 @@ def test_texts_numbered_as_they_occur_have_no_order(kind: str, tmp_path: Path) -
         import_table(source, tmp_path / "d.zarr", items="q*")
     dataset = import_table(source, tmp_path / "d.zarr", items="q*", levels={"q*": "No<Yes"})
     np.testing.assert_array_equal(answers_of(dataset), 1 + AGREES)
+    from dfact import describe
+
     assert describe(dataset).scales["alpha"].iloc[0] == describe(1.0 + AGREES).scales["alpha"].iloc[0] > 0.7
 
 

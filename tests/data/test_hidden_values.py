@@ -494,6 +494,7 @@ def test_hidden_rows_and_columns_are_treated_as_missing_ones() -> None:
 STRUCTURED = np.zeros(N, [("a", DOUBLE), ("b", DOUBLE)])
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize(
     ("X", "words"),
     [
@@ -615,6 +616,7 @@ def test_hidden_values_of_parameters_are_not_taken_as_values(name: str) -> None:
         calls[name]()
 
 
+@pytest.mark.needs("questionnaires")
 def test_hidden_rows_of_groups_belong_to_none() -> None:
     rng = np.random.default_rng(0)
     X = np.clip(np.rint(2 + rng.normal(size=(240, 1)) + rng.normal(size=(240, 6))), 0, 4)

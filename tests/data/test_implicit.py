@@ -205,6 +205,7 @@ def test_icqf_treats_implicit_entries_as_missing(tmp_path: Path, seed: int, solv
     np.testing.assert_allclose(dense.transform(imported), dense.transform(expected), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.further
 @pytest.mark.parametrize("seed", SEEDS)
 def test_other_models_treat_implicit_entries_as_missing(tmp_path: Path, seed: int) -> None:

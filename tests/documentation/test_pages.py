@@ -209,6 +209,7 @@ def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, req
     assert "Traceback" not in printed
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.further
 def test_tables_for_papers_are_those_of_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tour has the same answers in another format."""

@@ -27,7 +27,6 @@ from dfact.linalg import kmeans, svd
 from dfact.models.cp import kept_sample
 from dfact.selection import (
     block_cross_validate,
-    compare_groups,
     core_consistency,
     cross_validate_entries,
     select_by_held_out,
@@ -107,6 +106,17 @@ class Recorder:
         return record
 
 
+def run_across_sites() -> None:
+    """Fit over sites, which carry the sums that leave."""
+    from dfact.sites.in_process import InProcessSites
+    from tests.sites.conftest import stored_sites
+    from tests.sites.test_bits import OPEN
+
+    with tempfile.TemporaryDirectory() as folder, InProcessSites(stored_sites(Path(folder)), policy=OPEN) as sites:
+        sites.fit(dfact.ICQF(2, max_iter=3))
+        sites.fit(dfact.PCA(2, max_iter=2))
+
+
 def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run what reaches every pass: fits of all families and their transforms, descriptions, comparisons and selections."""
     for case in CASES.values():
@@ -124,7 +134,7 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     block_cross_validate(dfact.ICQF(**few), answers, {"n_components": [2]}, (3, 3), 3, random_state=0, in_memory=False)
     cross_validate_entries(dfact.NMF(loss="kullback-leibler", **few), answers, [2], n_folds=2, random_state=0)
     dfact.describe(table, scales={"x": ["q0", "q1", "q2", "q3"], "y": ["q4", "q5", "q6", "q7"]}, **inline)
-    compare_groups(bounded, table, groups, n_resamples=30, test=False, confounders=confounders, random_state=0)
+    dfact.selection.compare_groups(bounded, table, groups, n_resamples=30, test=False, confounders=confounders, random_state=0)
     factors = dfact.FactorAnalysis(2, correlation="polychoric", **inline).fit(answers)
     factors.transform(answers)
 
@@ -144,13 +154,7 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         dfact.Admixture(3, ploidy=4, max_iter=3, supervised=True, **inline).fit(responses, populations=labels)
 
     if installed("sites"):
-        from dfact.sites.in_process import InProcessSites
-        from tests.sites.conftest import stored_sites
-        from tests.sites.test_bits import OPEN
-
-        with tempfile.TemporaryDirectory() as folder, InProcessSites(stored_sites(Path(folder)), policy=OPEN) as sites:
-            sites.fit(dfact.ICQF(2, max_iter=3))  # what carries the sums that leave
-            sites.fit(dfact.PCA(2, max_iter=2))
+        run_across_sites()
 
     waves = tensor(1)
     cp = dfact.ElasticCP(3, init="svd", **few).fit(waves)

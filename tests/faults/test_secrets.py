@@ -83,6 +83,7 @@ def test_public_urls() -> None:
     assert public_url("a@b/c?d") == "a@b/c?d"
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.further
 @pytest.mark.faults
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
@@ -117,6 +118,7 @@ def test_a_signature_in_a_url_is_not_told(
     assert files_with_canary(tmp_path) == []
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.further
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
 def test_credentials_of_a_store_are_not_written(

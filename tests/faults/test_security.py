@@ -383,6 +383,7 @@ CONTROLS = ["\x1b]0;title\x07", "\x1b[2J", "a\rb", "\x9b31m", "two\nlines", "\u2
 """Labels that would control a terminal, forge a line of a log or be shown in another order."""
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.further
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale")
 @pytest.mark.filterwarnings("always:the anchor of F")  # printed, with the labels of the groups

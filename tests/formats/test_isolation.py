@@ -35,7 +35,7 @@ from dfact.formats.isolation.messages import MessageError, receive, send
 from dfact.formats.isolation.parsers import parse, parse_rows
 from dfact.storage.input_files import InputFile
 from tests.data import forked
-from tests.data import parsed_functions as asked
+from tests.formats import parsed_functions as asked
 from tests.formats.parsed_functions import READER
 
 MESSAGE = struct.Struct("<Q")

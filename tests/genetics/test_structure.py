@@ -87,6 +87,7 @@ def test_rows_that_are_nan_are_left_out() -> None:
     assert set(range(50)) - set(bars.order.tolist()) == {3, 5, 7}
 
 
+@pytest.mark.needs("questionnaires")
 def test_runs_of_other_rows_are_refused() -> None:
     with pytest.raises(dfact.ParameterError, match=r"runs have \[10, 12\] rows, expected memberships of the same rows"):
         align_runs([memberships(10, 2, 0), memberships(12, 2, 0)])

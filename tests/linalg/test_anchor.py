@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import dfact
-from dfact.psychometrics.anchor import anchor
+from dfact.linalg.anchor import anchor
 
 SEEDS = range(40)
 

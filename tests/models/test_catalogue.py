@@ -9,7 +9,7 @@ import pytest
 
 import dfact
 import dfact.models
-from dfact.catalogue import BY_COMMAND, CATALOGUE, Entry
+from dfact.catalogue import BY_COMMAND, CATALOGUE, INSTALLED, Entry
 from dfact.cli.main import cli
 from dfact.models.estimator import Factorization
 
@@ -19,10 +19,9 @@ def subclasses(kind: type[Factorization]) -> set[type[Factorization]]:
 
 
 def test_every_factorization_is_in_the_catalogue() -> None:
-    for module in walk_packages(dfact.models.__path__, "dfact.models."):
-        import_module(module.name)
-    for entry in CATALOGUE:
-        entry.load()
+    for room in ("models", *(each.name for each in INSTALLED if each.models)):
+        for module in walk_packages(import_module(f"dfact.{room}").__path__, f"dfact.{room}."):
+            import_module(module.name)
     # A class that prepares no fit of its own is a base of others.
     models = {kind for kind in subclasses(Factorization) if kind.__module__.startswith("dfact.") and "_prepare" in vars(kind)}
     current = {(entry.name, entry.module) for entry in CATALOGUE}

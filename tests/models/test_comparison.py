@@ -45,7 +45,7 @@ def test_dif_items_are_flagged_by_both_tests_where_both_are_possible() -> None:
 def test_a_comparison_is_saved_loaded_and_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     M = rng.normal(size=(60, 1)) + rng.normal(size=(60, 3))
-    model = dfact.FactorAnalysis(1, executor="inline").fit(M)
+    model = dfact.PCA(1, executor="inline").fit(M)
     model.comparison_ = comparison([0.3, 0.3, 0.3], [0.3, 0.1, np.nan])
     dfact.save_model(model, tmp_path / "m.model")
     loaded = dfact.load_model(tmp_path / "m.model").comparison_

@@ -9,7 +9,7 @@ import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import dfact
-from tests.cases import installed
+from tests.cases import installed, of_slice
 
 # check: reason, for each estimator that fails it by design
 _SURVEY_WEIGHTS = dict.fromkeys(
@@ -43,7 +43,7 @@ ESTIMATORS = [
     dfact.NMF(n_components=2, max_iter=30),
     dfact.NMF(n_components=2, loss="kullback-leibler", max_iter=30),
     dfact.NMF(n_components=2, max_iter=30),
-    dfact.FactorAnalysis(n_components=1),
+    *of_slice("FactorAnalysis", n_components=1),
     dfact.PCA(n_components=1),
     dfact.ElasticCP(n_components=2, max_iter=30),
     dfact.CPALS(n_components=2, max_iter=30),

@@ -17,8 +17,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import dfact
+from dfact.catalogue import BY_NAME
 from dfact.data.validation import magnitude_limits
-from tests.cases import exhaustive_after, exhaustive_unless, installed
+from tests.cases import exhaustive_after, exhaustive_unless, installed, of_slice
 from tests.suites.hostile_data import DATA, NARROW, SIZES, N, answers, refusal, with_an_entry_per_column
 
 Array = NDArray[Any]
@@ -114,21 +115,6 @@ SOLVERS = {
     "ElasticCP, exact": Solver(dfact.ElasticCP, **cp(missing="exact")),
     "ElasticCP, least squares": Solver(dfact.ElasticCP, **cp(lam=0.0)),
     "ElasticCP, stochastic": Solver(dfact.ElasticCP, **cp(solver="stochastic", max_iter=8)),
-    "FactorAnalysis": Solver(dfact.FactorAnalysis, {"max_iter": 1000}, FACTORS | ONE_FACTOR, (), TOO_MANY),
-    # The row of the outlier has weight 0, but determines the shift of its column.
-    "FactorAnalysis, weights": Solver(
-        dfact.FactorAnalysis,
-        {"max_iter": 1000},
-        FACTORS | ONE_FACTOR | {"outlier": f"{CONSTANT}|large entries"},
-        ("weights",),
-        TOO_MANY,
-    ),
-    "FactorAnalysis, oblimin": Solver(
-        dfact.FactorAnalysis, {"max_iter": 1000, "rotation": "oblimin", "missing": "listwise"}, FACTORS, (), TOO_MANY
-    ),
-    "FactorAnalysis, polychoric": Solver(
-        dfact.FactorAnalysis, {"max_iter": 1000, "correlation": "polychoric"}, None, ("weights",), TOO_MANY
-    ),
     "PCA": Solver(dfact.PCA, {}, None, (), TOO_MANY),
     "PCA, mean": Solver(dfact.PCA, {"missing": "mean"}, None, (), TOO_MANY),
     "PCA, standard": Solver(dfact.PCA, {"scale": "standard"}, None, (), TOO_MANY),
@@ -142,6 +128,24 @@ SOLVERS = {
     **({"Admixture": Solver(dfact.Admixture, **responses(), inputs=("genotypes",))} if installed("genetics") else {}),
     "CPALS": Solver(dfact.CPALS, {"random_state": 0}, None, ("tensor",)),
 }
+if "FactorAnalysis" in BY_NAME:  # of a slice
+    SOLVERS |= {
+        "FactorAnalysis": Solver(dfact.FactorAnalysis, {"max_iter": 1000}, FACTORS | ONE_FACTOR, (), TOO_MANY),
+        # The row of the outlier has weight 0, but determines the shift of its column.
+        "FactorAnalysis, weights": Solver(
+            dfact.FactorAnalysis,
+            {"max_iter": 1000},
+            FACTORS | ONE_FACTOR | {"outlier": f"{CONSTANT}|large entries"},
+            ("weights",),
+            TOO_MANY,
+        ),
+        "FactorAnalysis, oblimin": Solver(
+            dfact.FactorAnalysis, {"max_iter": 1000, "rotation": "oblimin", "missing": "listwise"}, FACTORS, (), TOO_MANY
+        ),
+        "FactorAnalysis, polychoric": Solver(
+            dfact.FactorAnalysis, {"max_iter": 1000, "correlation": "polychoric"}, None, ("weights",), TOO_MANY
+        ),
+    }
 
 
 def fit(solver: Solver, case: str, seed: int, dtype: str) -> tuple[Any, Array]:
@@ -233,6 +237,7 @@ def test_hostile_data_are_fitted_or_refused(name: str, dtype: str) -> None:
     assert not failed, "\n".join(failed)
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_entries_beyond_the_range_of_the_precision_are_refused(dtype: str) -> None:
     X = answers(0)
@@ -289,7 +294,7 @@ def weighted_models() -> dict[str, Any]:
         "ICQF": dfact.ICQF(2, max_iter=100),
         "ICQF, ADMM": dfact.ICQF(2, solver="admm", max_iter=100),
         "NMF": dfact.NMF(2, max_iter=100),
-        "FactorAnalysis": dfact.FactorAnalysis(1),
+        **dict(zip(["FactorAnalysis"], of_slice("FactorAnalysis", 1), strict=False)),
     }
 
 
@@ -337,6 +342,7 @@ def test_items_of_weight_0_alone_are_described_without_dividing_by_0() -> None:
         assert np.isfinite(model.fit(X, sample_weight=w).components_).all()
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("seed", [-1, 2**40, "seven", 1.5])
 def test_what_is_no_seed_is_refused(seed: Any) -> None:
     X = answers(0)

@@ -15,7 +15,7 @@ import pytest
 import dfact
 from dfact.errors import ParameterError
 from dfact.parameters import TooManyComponentsError
-from tests.cases import of_installed
+from tests.cases import of_installed, of_slice
 
 _RNG = np.random.default_rng(0)
 X = _RNG.random((60, 10))
@@ -48,6 +48,7 @@ def test_attributes_that_a_warning_names_exist(name: str) -> None:
     assert bool(named) == (name != "FactorAnalysis"), "only a factor analysis keeps no history"
 
 
+@pytest.mark.needs("questionnaires")
 def test_warnings_point_at_the_caller(tmp_path: Path) -> None:
     empty = np.vstack([HOLES, np.full((1, 10), np.nan)])
     table = tmp_path / "answers.csv"
@@ -68,7 +69,7 @@ def test_warnings_point_at_the_caller(tmp_path: Path) -> None:
         assert {one.filename for one in caught} == {__file__}
 
 
-@pytest.mark.parametrize("model", [dfact.PCA(20), dfact.NMF(20), dfact.ICQF(20), dfact.FactorAnalysis(20)])
+@pytest.mark.parametrize("model", [dfact.PCA(20), dfact.NMF(20), dfact.ICQF(20), *of_slice("FactorAnalysis", 20)])
 def test_only_the_first_batch_must_have_as_many_rows_as_components(model: Any) -> None:
     rows = _RNG.integers(0, 5, (10, 50)).astype(float)
     with pytest.raises(ParameterError, match=r"the first batch has 10 rows.*begin with at least 20 of each; later batches may have any"):

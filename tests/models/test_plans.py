@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import dfact
+from tests.cases import of_slice
 
-MODELS = [dfact.PCA(3), dfact.NMF(3), dfact.ICQF(3), dfact.FactorAnalysis(3), dfact.ElasticCP(3)]
+MODELS = [dfact.PCA(3), dfact.NMF(3), dfact.ICQF(3), *of_slice("FactorAnalysis", 3), dfact.ElasticCP(3)]
 
 
 def never(shape: tuple[int, ...], dtype: str = "float64") -> da.Array:

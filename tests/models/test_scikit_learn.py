@@ -26,6 +26,7 @@ from dfact.data.memory_limit import FreeMemory
 from dfact.models import copies
 from dfact.models.estimator import MODELS
 from dfact.models.provenance import SelectionRecord
+from tests.cases import of_slice
 from tests.conftest import planted_answers
 from tests.data.test_frames import Stream
 
@@ -60,6 +61,7 @@ def test_representations_and_tags_are_those_of_scikit_learn() -> None:
     assert MODELS["ICQF"] is dfact.ICQF  # the class that scikit-learn's bases are added to is not a further model
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale is negative")
 def test_notebooks_show_what_was_found(tmp_path: Path) -> None:
     frame = pd.DataFrame(planted_answers(120, 8, 2, 0), columns=["<b>Q1</b>", *(f"Q{j}" for j in range(2, 9))])
@@ -186,7 +188,7 @@ def test_dask_frames_keep_names_and_bits() -> None:
 MODELS_TO_SCORE = [
     dfact.ICQF(2, random_state=0),
     dfact.NMF(2, random_state=0),
-    dfact.FactorAnalysis(2),
+    *of_slice("FactorAnalysis", 2),
     dfact.GradeOfMembership(2, random_state=0),
     dfact.ExpectileMF(2, random_state=0),
     dfact.ElasticCP(2, random_state=0),

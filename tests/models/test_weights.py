@@ -10,12 +10,9 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data.coerce import as_dataset
 from dfact.engine.passes import RunPass
+from dfact.linalg.correlation import MomentsPass
 from dfact.models.fit_task import FitTask
-from dfact.psychometrics.correlation import MomentsPass
-from dfact.psychometrics.fit_indices import fit_indices
-from dfact.psychometrics.minres import minres
-from dfact.selection.number_of_factors import number_of_factors
-from tests.cases import exhaustive_after
+from tests.cases import exhaustive_after, of_slice
 from tests.conftest import CutRows, planted_answers
 from tests.suites.estimator import assert_same_fit
 
@@ -33,7 +30,8 @@ def survey(seed: int, n: int = 400, m: int = 9, missing: float = 0.1) -> tuple[A
 
 
 def models() -> dict[str, Any]:
-    return {"icqf": dfact.ICQF(2, bounds=(0, 4), q_max=4, tol=1e-7, max_iter=1000), "nmf": dfact.NMF(2), "fa": dfact.FactorAnalysis(2)}
+    own = {"icqf": dfact.ICQF(2, bounds=(0, 4), q_max=4, tol=1e-7, max_iter=1000), "nmf": dfact.NMF(2)}
+    return own | dict(zip(["fa"], of_slice("FactorAnalysis", 2), strict=False))
 
 
 def weighted_moments(x: Array, w: Array) -> tuple[Array, Array]:
@@ -44,6 +42,7 @@ def weighted_moments(x: Array, w: Array) -> tuple[Array, Array]:
 
 
 # Weighted moments.
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("missing", ["pairwise", "listwise"])
 def test_weighted_correlations_are_those_of_the_formulas(seed: int, missing: str) -> None:
@@ -68,6 +67,7 @@ def test_weighted_correlations_are_those_of_the_formulas(seed: int, missing: str
     assert model.weighted_
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("missing", [0.0, 0.1])
 def test_effective_numbers_of_pairs_are_kishs(missing: float) -> None:
     M, w = survey(3, missing=missing)
@@ -91,6 +91,7 @@ def test_equal_weights_are_none(name: str, weight: float) -> None:
     assert (first.weighted_, second.weighted_) == (False, True)
 
 
+@pytest.mark.needs("questionnaires")
 def test_equal_weights_give_the_same_bits_of_whole_answers() -> None:
     M, _ = survey(2)
     M = np.where(np.isnan(M), np.nan, np.rint(M)).astype(np.float32)
@@ -116,6 +117,7 @@ def test_a_row_of_weight_0_does_not_count(name: str) -> None:
     assert first.n_effective_ == pytest.approx(second.n_effective_)
 
 
+@pytest.mark.needs("questionnaires")
 def test_whole_weights_do_not_repeat_the_rows_of_a_factor_analysis() -> None:
     M, _ = survey(5, missing=0)
     w = np.random.default_rng(5).integers(1, 4, len(M))
@@ -137,9 +139,12 @@ def test_nmf_minimises_the_weighted_objective() -> None:
     np.testing.assert_allclose(model.transform(M), W, atol=1e-6)
 
 
+@pytest.mark.needs("questionnaires")
 def test_the_number_of_factors_takes_the_effective_number() -> None:
     M, w = survey(7, missing=0)
     w[:300] = 1e-6  # the fits see 100 rows
+    from dfact.questionnaires.factor_analysis.number_of_factors import number_of_factors
+
     found, few = number_of_factors(dfact.FactorAnalysis(), M, sample_weight=w), number_of_factors(dfact.FactorAnalysis(), M)
     assert found.parallel_analysis.reference is not None
     assert few.parallel_analysis.reference is not None
@@ -175,6 +180,7 @@ def test_invalid_weights_are_refused(name: str, weights: Array, message: str) ->
         models()[name].fit(survey(0)[0], sample_weight=weights)
 
 
+@pytest.mark.needs("questionnaires")
 def test_an_item_that_does_not_vary_among_weighted_rows_is_refused() -> None:
     M, w = survey(9, missing=0)
     M[1:, 4], w[0] = 2, 0
@@ -182,9 +188,13 @@ def test_an_item_that_does_not_vary_among_weighted_rows_is_refused() -> None:
         dfact.FactorAnalysis(2).fit(M, sample_weight=w)
 
 
+@pytest.mark.needs("questionnaires")
 def test_indices_of_fit_take_the_effective_number() -> None:
     M, w = survey(15, missing=0)
     model = dfact.FactorAnalysis(2).fit(M, sample_weight=w)
+    from dfact.questionnaires.fit_indices import fit_indices
+    from dfact.questionnaires.minres import minres
+
     loadings = minres(model.correlations_, 2, 1000, 1e-6).loadings
     expected = fit_indices(model.correlations_, loadings, model.uniquenesses_, w.sum() ** 2 / (w**2).sum())
     assert model.fit_["chi_square"] == pytest.approx(expected["chi_square"], rel=1e-4)
@@ -214,6 +224,7 @@ def test_every_executor_gives_the_same_bits(name: str, executor: str, request: p
     assert_same_fit(array, expected)
 
 
+@pytest.mark.needs("questionnaires")
 def test_partitions_change_weighted_sums_by_rounding_alone(cut_rows: CutRows) -> None:
     M, w = survey(11, n=2000)
     one = dfact.FactorAnalysis(2).fit(M, sample_weight=w)
@@ -222,6 +233,7 @@ def test_partitions_change_weighted_sums_by_rounding_alone(cut_rows: CutRows) ->
     np.testing.assert_allclose(many.correlations_, one.correlations_, atol=1e-13)
 
 
+@pytest.mark.needs("questionnaires")
 def test_a_dask_array_is_fitted_with_weights() -> None:
     da = pytest.importorskip("dask.array")
     M, w = survey(12)
@@ -231,6 +243,7 @@ def test_a_dask_array_is_fitted_with_weights() -> None:
     )
 
 
+@pytest.mark.needs("questionnaires")
 def test_the_plan_counts_the_arrays_that_weights_need() -> None:
     M, w = survey(13)
     model = dfact.FactorAnalysis(2)

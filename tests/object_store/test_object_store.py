@@ -336,6 +336,7 @@ def test_sparse_and_joined_datasets_in_an_object_store(X: NDArray[np.float64], b
     assert joined.column_labels[0] == "one.0"
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.further
 def test_command_line(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "x.npy", planted_answers(200, 10, 2, seed=2))

@@ -20,7 +20,6 @@ from dfact.export.files import (
     write_loadings,
     write_model_factors,
 )
-from dfact.report.apa.loadings import loadings_table
 from dfact.report.presenters.base import model_text
 from tests.conftest import planted_answers
 
@@ -47,6 +46,7 @@ def test_loadings_are_those_of_the_model(seed: int, ending: str, tmp_path: Path)
     assert_allclose(table, model.loadings_[list(table)], rtol=1e-6)
 
 
+@pytest.mark.needs("questionnaires")
 def test_all_tables_have_the_order_and_the_names_of_the_model(tmp_path: Path) -> None:
     model, _ = fitted(0)
     turned = [2, 0, 1]  # so that the factors are not sorted by size
@@ -57,10 +57,13 @@ def test_all_tables_have_the_order_and_the_names_of_the_model(tmp_path: Path) ->
     for name in ("loadings", "factors"):
         assert list(read(tmp_path / f"{name}.csv")) == names
     assert [line.split(":")[0] for line in model_text(model).splitlines() if line.startswith(names[0][:-1])] == names
+    from dfact.questionnaires.apa.loadings import loadings_table
+
     cells = [[float(cell.text) for cell in row[1:4]] for group in loadings_table(model).groups for row in group.rows]
     assert_allclose(np.max(cells, axis=0), model.loadings_.max(), atol=0.006)
 
 
+@pytest.mark.needs("questionnaires")
 def test_small_loadings_are_left_out(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     model = dfact.FactorAnalysis(2).fit(rng.normal(size=(300, 2)) @ rng.normal(size=(2, 8)) + rng.normal(size=(300, 8)))
@@ -119,6 +122,7 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         write_confounder_loadings(dfact.ICQF(2).fit(M), tmp_path / "n.csv")
 
 
+@pytest.mark.needs("questionnaires")
 def test_effects_and_impact_have_their_intervals(tmp_path: Path) -> None:
     M, known = planted_answers(60, 8, 2, 1), pd.DataFrame({"sex": np.where(np.arange(60) % 3, "f", "m"), "age": np.arange(60) % 17 + 0.5})
     model: Any = dfact.ICQF(2).fit(M, confounders=known)
@@ -214,6 +218,7 @@ def test_workbooks_need_openpyxl_before_the_work(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "t.xlsx").exists()
 
 
+@pytest.mark.needs("questionnaires")
 def test_statistics_of_a_factor_analysis_at_full_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(4)
     M = np.rint(3 + rng.normal(size=(300, 2)) @ rng.normal(size=(2, 9)) + rng.normal(size=(300, 9)))

@@ -27,7 +27,6 @@ from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_item
 from dfact.models.estimator import MODELS
 from dfact.models.provenance import Stability
 from dfact.report import row_statistics
-from dfact.report.apa.loadings import write_apa_loadings
 from dfact.report.document import make_table, number_format
 from dfact.report.figures import order_by_similarity
 from dfact.report.html.images import COLORS, _share_styles
@@ -35,12 +34,10 @@ from dfact.report.presenters.base import find_presenter
 from dfact.report.presenters.expectile import BinErrors
 from dfact.report.presenters.sections import selection as selection_section
 from dfact.report.reconstruction import item_errors
-from dfact.report.reliability_tables import write_description
 from dfact.report.row_statistics import RowStatistics
-from dfact.selection import compare_groups
 from dfact.selection.running.estimators import fitted_dataset
 from dfact.text import format_bytes
-from tests.cases import installed
+from tests.cases import installed, of_slice
 from tests.conftest import REAL_DATA, planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
@@ -323,11 +320,14 @@ WORST_CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("width", [400, 1280])
 def test_tables_for_papers_fit_narrow_pages(width: int, opened: Callable[[Path], Opened], tmp_path: Path) -> None:
     rng = np.random.default_rng(width)
     items = [f"Q{j}. Am good at making impromptu speeches, {j} times of ten" for j in range(12)]
     answers = pd.DataFrame(rng.normal(size=(300, 12)) + rng.normal(size=(300, 1)), columns=items)
+    from dfact.questionnaires.tables import write_description
+
     write_description(dfact.describe(answers), tmp_path / "items.html", style="apa")
     page = opened(tmp_path / "items.html").page
     page.set_viewport_size({"width": width, "height": 800})
@@ -387,7 +387,7 @@ def hostile_pages(folder: Path) -> Iterator[Path]:
     dataset = as_dataset(pd.DataFrame(answers, columns=HOSTILE), groups)
     texts = dict(zip(HOSTILE, HOSTILE[::-1], strict=True))
     factors: Any = dfact.ICQF(2, max_iter=3).fit(dataset)
-    factors.comparison_ = compare_groups(factors, dataset, HOSTILE[1], n_resamples=30, test=False, random_state=0)
+    factors.comparison_ = dfact.selection.compare_groups(factors, dataset, HOSTILE[1], n_resamples=30, test=False, random_state=0)
     plain = as_dataset(pd.DataFrame(answers, columns=HOSTILE))
     cube = np.random.default_rng(0).random((30, m, 4)) + 0.1
     tensor = dfact.import_array(cube, folder / "c.zarr", column_labels=HOSTILE, mode_labels=[HOSTILE[9:13]])
@@ -411,6 +411,7 @@ def hostile_pages(folder: Path) -> Iterator[Path]:
     yield folder / "several.html"
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.filterwarnings("ignore::UserWarning")  # few iterations; glyphs that the font lacks
 def test_nothing_in_hostile_labels_runs(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
     for path in hostile_pages(tmp_path):
@@ -489,11 +490,14 @@ def test_skip_link_and_contents_lead_to_their_targets(opened: Callable[[Path], O
     assert (np.diff(levels) <= 1).all()
 
 
+@pytest.mark.needs("questionnaires")
 def test_pages_of_items_and_scales_in_a_browser(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     answers = np.rint(3 + rng.normal(size=(200, 1)) + rng.normal(size=(200, 8)))
     dataset = dfact.import_array(answers, tmp_path / "d.zarr", column_labels=EVIL[:8])
     description = dfact.describe(dataset, scales={"social confidence": EVIL[:4], EVIL[5]: EVIL[4:8]})
+    from dfact.questionnaires.tables import write_description
+
     write_description(description, tmp_path / "r.html")
     page = opened(tmp_path / "r.html").page
     assert page.eval_on_selector_all("main > section", "all => all.map(one => one.id)") == ["adequacy", "scales", "items"]
@@ -509,9 +513,12 @@ def test_pages_of_items_and_scales_in_a_browser(opened: Callable[[Path], Opened]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.needs("questionnaires")
 def test_apa_tables_in_a_browser(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
     X = pd.DataFrame(np.random.default_rng(0).normal(size=(300, len(EVIL))) + np.linspace(-1, 1, 300)[:, None], columns=EVIL)
     model = dfact.FactorAnalysis(2, rotation="oblimin").fit(X)
+    from dfact.questionnaires.apa.loadings import write_apa_loadings
+
     write_apa_loadings(model, tmp_path / "t.html", texts=dict(zip(EVIL, EVIL[::-1], strict=True)))
     page = opened(tmp_path / "t.html").page
     assert page.locator("script, img").count() == 0
@@ -548,7 +555,7 @@ def fits() -> dict[str, tuple[Any, Any]]:
         (dfact.NMF(2), M),
         (dfact.NMF(2), M),
         (dfact.PCA(2), N),
-        (dfact.FactorAnalysis(2), N),
+        *((model, N) for model in of_slice("FactorAnalysis", 2)),
         (dfact.GradeOfMembership(2, random_state=0), np.nan_to_num(M)),
         (dfact.ExpectileMF(2, ridge=0.1), M),
         *([(dfact.Admixture(2, ploidy=5), np.rint(M))] if installed("genetics") else []),

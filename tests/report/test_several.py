@@ -82,6 +82,7 @@ def test_models_of_all_kinds_are_compared(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "r.html").read_text().count("</section>") >= 5
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("seed", range(3))
 def test_permuted_and_reflected_factors_are_matched(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
@@ -100,6 +101,7 @@ def test_permuted_and_reflected_factors_are_matched(seed: int, tmp_path: Path) -
     assert sum("(−)" in column for column in side_by_side) == (signs < 0).sum()
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("seed", range(3))
 def test_matching_maximizes_the_sum_of_congruences(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
@@ -134,6 +136,7 @@ def test_vectors_of_a_tensor_are_matched_over_all_modes() -> None:
     assert (side_by_side.iloc[:, ::2].to_numpy() == side_by_side.iloc[:, 1::2].to_numpy()).all()
 
 
+@pytest.mark.needs("questionnaires")
 def test_texts_say_what_can_be_compared(tmp_path: Path) -> None:
     stored = [dfact.import_array(ANSWERS[rows], tmp_path / f"{i}.zarr") for i, rows in enumerate((slice(None), slice(90)))]
     same, other = (dfact.FactorAnalysis(2).fit(data) for data in stored)
@@ -152,6 +155,7 @@ def test_texts_say_what_can_be_compared(tmp_path: Path) -> None:
     assert tables([same, chosen])["selections"][0].loc["model 2", "criterion"] == "excess"
 
 
+@pytest.mark.needs("questionnaires")
 def test_models_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     model = FITS["FactorAnalysis"](2)
     with pytest.raises(ParameterError, match="models are 1, expected at least two"):
@@ -175,6 +179,7 @@ def test_models_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     dfact.write_report([PoissonMF(2).fit(counts(0)), PoissonMF(3).fit(counts(0))], tmp_path / "r.html")  # a model of another package
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.further
 @pytest.mark.needs("batch")
 def test_report_command_takes_several_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

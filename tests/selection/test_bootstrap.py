@@ -25,7 +25,7 @@ from dfact.selection.resampling.intervals import Variance, factor_intervals
 from dfact.selection.resampling.refits import Matching
 from dfact.selection.resampling.resamples import Half, Refit, RefittedLoadings, Resample, ResampleFits
 from dfact.selection.running.scheduler import run_fits
-from tests.cases import exhaustive_after, exhaustive_unless
+from tests.cases import exhaustive_after, exhaustive_unless, of_slice
 from tests.conftest import CutRows, planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
@@ -51,7 +51,7 @@ def models() -> dict[str, Any]:
         "nmf": dfact.NMF(3),
         "gom": dfact.GradeOfMembership(3, method="srsc", max_response=3),
         "emf": dfact.ExpectileMF(3, tau=0.3, ridge=0.1, tol=1e-9),  # the scale of its start is that of all rows
-        "fa": dfact.FactorAnalysis(3),
+        **dict(zip(["fa"], of_slice("FactorAnalysis", 3), strict=False)),
     }
 
 
@@ -208,6 +208,7 @@ def test_planted_factors_are_found_again(name: str, seed: int) -> None:
     assert not (fewer.similarity == other.similarity).any()
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.further
 def test_factor_of_noise_is_unstable() -> None:
     medians = []
@@ -221,6 +222,7 @@ def test_factor_of_noise_is_unstable() -> None:
     assert min(planted) > 0.98
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.further
 def test_intervals_of_factor_analysis_have_their_coverage() -> None:
     truth = np.kron(np.eye(2), np.linspace(0.4, 0.8, 6))
@@ -271,6 +273,7 @@ def test_unconverged_model_causes_a_warning() -> None:
 
 
 # Matching.
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("seed", range(3))
 def test_matching_undoes_permutations_and_signs(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -364,6 +367,7 @@ def test_interrupted_bootstrap_resumes(tmp_path: Path) -> None:
         bootstrap(model, M, 6, random_state=0, warm_start=False, checkpoint=tmp_path / "c")
 
 
+@pytest.mark.needs("questionnaires")
 def test_failed_resamples_cause_a_warning() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 1)) + rng.standard_normal((40, 8))

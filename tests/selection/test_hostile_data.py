@@ -20,7 +20,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of Heywood cas
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.selection.group_comparison.groups._LEAST_RESAMPLES", 2)
+    if "compare_groups" in selection.__all__:
+        monkeypatch.setattr("dfact.questionnaires.groups.comparison._LEAST_RESAMPLES", 2)
 
 
 def nmf() -> dfact.NMF:
@@ -42,12 +43,12 @@ CALLS: dict[str, Callable[[Array], Any]] = {
     "blocks": lambda X: selection.block_cross_validate(nmf(), X, {"n_components": [1, 2]}, n_blocks=(3, 2), n_folds=2, random_state=0),
     "criterion": lambda X: selection.select_by_criterion(nmf(), X, n_components=[1, 2]),
     "held out": lambda X: selection.select_by_held_out(dfact.ExpectileMF(1, max_iter=10), X, {"n_components": [1, 2]}, random_state=0),
-    "factors": lambda X: selection.select_number_of_factors(dfact.FactorAnalysis(1), X, n_components=[1, 2]),
+    "fa": lambda X: selection.select_number_of_factors(dfact.FactorAnalysis(1), X, n_components=[1, 2]),
     "path": lambda X: selection.select_penalty(dfact.ElasticCP(2, max_iter=10, random_state=0), tensor(X), lambdas=[0.1, 1.0]),
     "modularity": lambda X: selection.select_by_modularity(dfact.GradeOfMembership(1), X, n_components=[1, 2]),
     "bootstrap": lambda X: selection.bootstrap(nmf().fit(X), X, n_resamples=3, random_state=0),
-    "groups": lambda X: compared(nmf(), X),
-    "groups of factors": lambda X: compared(dfact.FactorAnalysis(1), X),
+    "compare_groups": lambda X: compared(nmf(), X),
+    "compare_groups of factors": lambda X: compared(dfact.FactorAnalysis(1), X),
 }
 REFUSALS = (
     "large entries",
@@ -75,6 +76,6 @@ VARYING = ("plain", "duplicate rows", "columns of all sizes", "rows of all sizes
 @pytest.mark.parametrize("dtype", exhaustive_after(1, ["float32", "float64"]))
 @pytest.mark.parametrize("name", CALLS)
 def test_hostile_data_give_a_result_or_a_refusal(name: str, dtype: str) -> None:
-    for seed, case in enumerate(VARYING if name.startswith("groups") else DATA):
+    for seed, case in enumerate(VARYING if name.startswith("compare_groups") else DATA):
         found = refusal(partial(CALLS[name], DATA[case](seed).astype(dtype)))
         assert not found or (case != "plain" and re.search("|".join(REFUSALS), found)), f"{case}: {found}"

@@ -9,9 +9,8 @@ import pytest
 
 import dfact
 from dfact.cli.main import main
-from dfact.psychometrics.factor_retention import parallel_analysis, parallel_analysis_of_many
+from dfact.linalg.parallel_analysis import parallel_analysis, parallel_analysis_of_many
 from dfact.selection import select_number_of_components
-from dfact.selection.number_of_factors import number_of_factors
 from tests.models.pca.test_pca import planted
 
 
@@ -27,8 +26,11 @@ def test_the_planted_number_is_chosen(missing: float, criterion: str, seed: int)
     assert selection.model.selection_.best == 3
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.filterwarnings("ignore:PA finds 0")
 def test_random_variances_are_those_of_columns_with_as_many_missing_entries() -> None:
+    from dfact.questionnaires.factor_analysis.number_of_factors import number_of_factors
+
     tables, counts = [], []
     for seed in range(12):
         rng = np.random.default_rng(seed)

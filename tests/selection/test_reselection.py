@@ -13,7 +13,7 @@ from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.errors import ParameterError
 from dfact.export.stability import remarks, stability_table
-from dfact.selection import block_cross_validate, bootstrap, select_number_of_factors
+from dfact.selection import block_cross_validate, bootstrap
 from dfact.selection.cross_validation.folds import assign_folds, resolve_groups
 from dfact.selection.resampling.reselection import _draw
 from tests.conftest import planted_answers
@@ -57,11 +57,12 @@ def test_resamples_take_rows_with_their_weights(strata: Any) -> None:
         assert_array_equal(np.bincount(strata[rows]), [20, 20, 20])
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(2))
 def test_each_resample_chooses_its_own_number_of_factors(seed: int) -> None:
     X = factors(300, 3, seed)
-    model = select_number_of_factors(dfact.FactorAnalysis(), X, range(1, 6)).model
+    model = dfact.selection.select_number_of_factors(dfact.FactorAnalysis(), X, range(1, 6)).model
     found = bootstrap(model, X, 12, reselect=True, random_state=seed)
     assert found.choices == [f"n_components={k}" for k in range(1, 6)]
     assert found.choice_counts is not None
@@ -77,11 +78,12 @@ def test_each_resample_chooses_its_own_number_of_factors(seed: int) -> None:
     assert stability_table(model).shape == (12, 15)
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.further
 @pytest.mark.filterwarnings("ignore:the uniqueness")
 def test_factor_that_few_resamples_have_has_no_interval() -> None:
     X = factors(300, 2, 0)
-    model = select_number_of_factors(dfact.FactorAnalysis(rotation="varimax"), X, range(1, 5)).model
+    model = dfact.selection.select_number_of_factors(dfact.FactorAnalysis(rotation="varimax"), X, range(1, 5)).model
     wide = dfact.FactorAnalysis(3, rotation="varimax").fit(X)
     wide.selection_ = model.selection_
     found = bootstrap(wide, X, 12, reselect=True, random_state=0)
@@ -109,11 +111,12 @@ def test_cross_validation_is_repeated_from_the_command_line(tmp_path: Path, caps
     assert "_selected" in (tmp_path / "s.csv").read_text().splitlines()[0]
 
 
+@pytest.mark.needs("questionnaires")
 def test_selections_that_cannot_be_repeated_are_refused_by_name() -> None:
     X = factors(100, 2, 0)
     with pytest.raises(ParameterError, match="has no selection_ to repeat"):
         bootstrap(dfact.FactorAnalysis(2).fit(X), X, 4, reselect=True)
-    model: Any = select_number_of_factors(dfact.FactorAnalysis(), X, range(1, 4)).model
+    model: Any = dfact.selection.select_number_of_factors(dfact.FactorAnalysis(), X, range(1, 4)).model
     with pytest.raises(ParameterError, match="expected resampling='bootstrap', not 'halves'"):
         bootstrap(model, X, 4, reselect=True, resampling="halves")
     model.selection_ = type(model.selection_)(**vars(model.selection_) | {"criterion": "median"})

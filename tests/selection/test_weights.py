@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import dfact
 from dfact.data.coerce import as_dataset
+from dfact.linalg.anchor import anchor
 from dfact.models.provenance import Stability
-from dfact.psychometrics.anchor import anchor
 from dfact.report.presenters.base import model_text
 from dfact.selection import block_cross_validate, bootstrap
 from dfact.selection.cross_validation.squared_errors import sum_squared_errors
@@ -61,6 +61,7 @@ def test_shared_reads_give_the_same_stability_of_a_weighted_model(name: str, mon
     assert same(in_memory, bootstrap(model, M, 3, sample_weight=w, random_state=0))
 
 
+@pytest.mark.needs("questionnaires")
 def test_a_bootstrap_needs_the_weights_of_the_fit() -> None:
     M, w = survey(3)
     weighted, plain = (dfact.FactorAnalysis(2).fit(M, sample_weight=weights) for weights in (w, None))
@@ -92,6 +93,7 @@ def test_a_stratified_bootstrap_fits_every_level() -> None:
     assert not same(first, bootstrap(model, M, 3, **settings))
 
 
+@pytest.mark.needs("questionnaires")
 def test_a_checkpoint_of_other_strata_is_refused(tmp_path: Path) -> None:
     M, _ = survey(5)
     model, group = dfact.FactorAnalysis(2).fit(M), np.arange(len(M)) % 2

@@ -120,6 +120,7 @@ def test_a_penalty_leaves_no_person_alone(tmp_path: Path) -> None:
             assert cosines.max() < 0.9999, "sums are proportional to the answers of a person"
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("missing", [1, 20])
 def test_incomplete_rows_are_not_the_difference_of_two_descriptions(missing: int) -> None:
     M = answers(1)
@@ -134,6 +135,7 @@ def test_incomplete_rows_are_not_the_difference_of_two_descriptions(missing: int
         assert not any(abs(float(sums.rows) - (ROWS - missing)) < 1 for sums in found.sums if type(sums).__name__ == "Moments")
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("others", [1, 60])
 def test_rows_with_other_weights_are_not_the_difference_of_two_fits(others: int) -> None:
     weights = np.ones(ROWS)

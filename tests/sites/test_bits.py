@@ -25,7 +25,7 @@ MODELS: dict[str, Any] = {
     "nmf": lambda: dfact.NMF(3, max_iter=5),
     "kl": lambda: dfact.NMF(3, loss="kullback-leibler", max_iter=5),
     "fa": lambda: dfact.FactorAnalysis(2, rotation=None),
-    "polychoric": lambda: dfact.FactorAnalysis(2, rotation=None, correlation="polychoric"),
+    "fa, polychoric": lambda: dfact.FactorAnalysis(2, rotation=None, correlation="polychoric"),
     "emf": lambda: dfact.ExpectileMF(3, ridge=0.1, max_iter=5),
     "pca": lambda: dfact.PCA(3),
     "pca of means": lambda: dfact.PCA(3, missing="mean"),
@@ -87,6 +87,7 @@ def test_models_name_the_sites_and_share_a_digest(tmp_path: Path) -> None:
     assert not hasattr(north, "sites_")
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.further
 def test_selections_and_descriptions_have_the_same_bits(tmp_path: Path) -> None:
     data = stored_sites(tmp_path)
@@ -103,6 +104,7 @@ def test_selections_and_descriptions_have_the_same_bits(tmp_path: Path) -> None:
     assert described.items.equals(dfact.describe(whole, executor="inline").items)
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("name", ["icqf", "nmf", "kl", "fa"])
 def test_weighted_rows_have_the_bits_of_the_concatenated_data(name: str) -> None:
     rng = np.random.default_rng(4)
@@ -116,7 +118,7 @@ def test_weighted_rows_have_the_bits_of_the_concatenated_data(name: str) -> None
         assert sites.failures == {}
         rows = [np.asarray(sites.results[site].row_factors()) for site in NAMES]
         np.testing.assert_array_equal(np.concatenate(rows), np.asarray(pooled.row_factors()))
-        for run in (sites.describe, lambda: sites.fit(MODELS["polychoric"]())):
+        for run in (sites.describe, lambda: sites.fit(MODELS["fa, polychoric"]())):
             with pytest.raises(dfact.FederationError, match=r"weights.* do not tell how many rows"):
                 run()
         unweighted: Any = sites.fit(MODELS[name](), weights=False)

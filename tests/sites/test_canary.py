@@ -15,7 +15,7 @@ from dfact.sites.policy import Policy
 MODELS: dict[str, Any] = {
     "icqf": lambda: dfact.ICQF(3, max_iter=3),
     "nmf": lambda: dfact.NMF(3, max_iter=3, loss="kullback-leibler"),
-    "polychoric": lambda: dfact.FactorAnalysis(2, rotation=None, correlation="polychoric"),
+    "fa, polychoric": lambda: dfact.FactorAnalysis(2, rotation=None, correlation="polychoric"),
     "emf": lambda: dfact.ExpectileMF(3, ridge=0.1, max_iter=3, random_state=0),
     "pca": lambda: dfact.PCA(3),
     "cp": lambda: dfact.ElasticCP(3, lam=0.5, max_iter=3, random_state=0),

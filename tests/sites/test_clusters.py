@@ -38,9 +38,9 @@ MODELS: dict[str, Any] = {
     "admixture": lambda: dfact.Admixture(3, ploidy=3, max_iter=4, init="random", random_state=1),
     "cp": lambda: dfact.ElasticCP(3, lam=0.5, max_iter=4, random_state=0),
     "emf": lambda: dfact.ExpectileMF(3, ridge=0.1, max_iter=4, random_state=0),
-    "polychoric": lambda: dfact.FactorAnalysis(2, rotation=None, correlation="polychoric"),
+    "fa, polychoric": lambda: dfact.FactorAnalysis(2, rotation=None, correlation="polychoric"),
 }
-EXHAUSTIVE = {"admixture", "cp", "emf", "polychoric"}
+EXHAUSTIVE = {"admixture", "cp", "emf", "fa, polychoric"}
 FLOAT32 = np.dtype(np.float32)
 pytestmark = pytest.mark.filterwarnings("ignore:the uniqueness of", "ignore:.* negative eigenvalues")
 
@@ -117,12 +117,12 @@ def test_small_workers_of_a_site_make_all_sites_read_more_often(client: Client, 
         return run(self, request)
 
     monkeypatch.setattr(sessions.CoordinatorSession, "run", counted)
-    pooled = MODELS["polychoric"]().set_params(executor="inline").fit(dfact.concatenate(list(data.values())))
+    pooled = MODELS["fa, polychoric"]().set_params(executor="inline").fit(dfact.concatenate(list(data.values())))
     for enough in (True, False):
         if not enough:
             monkeypatch.setattr(Small, "memory", plans[0].working + plans[0].driver - 1)
         with InProcessSites(data, policy=OPEN, executors={"north": Small(client)}) as sites:
-            found = sites.fit(MODELS["polychoric"]())
+            found = sites.fit(MODELS["fa, polychoric"]())
             assert sites.failures == {}
         np.testing.assert_array_equal(found.components_, pooled.components_)
     assert passes[-1] > passes[0]

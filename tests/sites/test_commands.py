@@ -91,6 +91,7 @@ def test_a_fit_survives_the_loss_of_a_site_and_of_the_coordinator(folder: Path, 
     assert main(["transform", str(folder / "out.model"), str(folder / "north.zarr"), str(folder / "north.csv")]) == 0
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.further
 def test_a_selection_and_a_description(folder: Path, cluster: LocalCluster) -> None:
     """One of the sites has a cluster."""

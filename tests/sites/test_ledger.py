@@ -13,7 +13,7 @@ import dfact
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import FederationError, StoreError
-from dfact.psychometrics.correlation import Moments
+from dfact.linalg.correlation import Moments
 from dfact.sites.in_process import InProcessSites
 from dfact.sites.ledger import Ledger, numbers_about_an_item, rows_apart
 from dfact.sites.messages import Message
@@ -75,6 +75,7 @@ def test_a_weight_that_changes_between_runs_is_told(tmp_path: Path) -> None:
         join(as_dataset(answers()).with_weights(weights), tmp_path / "log.jsonl")
 
 
+@pytest.mark.needs("questionnaires")
 def test_rows_with_all_answers_are_told_apart_from_all() -> None:
     M = answers()
     M[100:120, 4] = np.nan
@@ -88,6 +89,7 @@ def test_rows_with_all_answers_are_told_apart_from_all() -> None:
     assert sets_of(as_dataset(M), Task.of("describe", None)) == {}
 
 
+@pytest.mark.needs("questionnaires")
 def test_rows_that_are_complete_in_a_scale_are_a_set() -> None:
     """The coordinator names the scales, and thereby chooses the rows."""
     M = answers()
@@ -135,6 +137,7 @@ def test_numbers_about_an_item() -> None:
     assert [about for _, about in arrays_of(Moments(zeros, zeros, zeros, zeros, np.zeros(())), None, 20)] == [3] * 5, "pairs of three items"
 
 
+@pytest.mark.needs("questionnaires")
 def test_numbers_about_an_item_are_counted_over_all_runs_and_restarts(tmp_path: Path) -> None:
     policy, log = Policy(extremes=True, min_rows=5, max_numbers=0.1), tmp_path / "log.jsonl"  # 30 numbers about an item
     spent = []

@@ -16,11 +16,10 @@ from dfact.data.coerce import as_dataset
 from dfact.engine.driver import FusedSums
 from dfact.engine.passes import PARTIAL_SUMS
 from dfact.errors import DataError, FederationError, ParameterError, StoreError
+from dfact.linalg.correlation import Moments
 from dfact.linalg.row_points import RowMaximum
 from dfact.models.binomial.growth import FigureSums
 from dfact.models.fit_task import RUNTIME_PARAMETERS
-from dfact.psychometrics.correlation import Moments
-from dfact.psychometrics.polychoric import CountedTables, Levels
 from dfact.sites.description import Description
 from dfact.sites.in_process import InProcessSites, MemoryConnection
 from dfact.sites.messages import Message
@@ -151,7 +150,9 @@ def test_numbers_of_rows_behind_sums_are_those_with_answers() -> None:
         Policy().check_sums(figures, 90, "FigurePass")
 
 
-def tables(codes: np.ndarray[Any, Any], low: int, high: int) -> tuple[CountedTables, Levels]:
+def tables(codes: np.ndarray[Any, Any], low: int, high: int) -> tuple[Any, Any]:
+    from dfact.questionnaires.polychoric import CountedTables, Levels
+
     """Count the tables of complete and missing (−1) answers plainly."""
     m = codes.shape[1]
     levels = Levels.between(np.full(m, float(low)), np.full(m, float(high)))
@@ -160,6 +161,7 @@ def tables(codes: np.ndarray[Any, Any], low: int, high: int) -> tuple[CountedTab
     return CountedTables.of(G[np.tril_indices(len(G))].astype(np.int32), levels, len(codes)), levels
 
 
+@pytest.mark.needs("questionnaires")
 def test_a_single_skipped_answer_is_a_small_cell_of_tables() -> None:
     codes = np.random.default_rng(3).integers(0, 2, (400, 3))
     found, levels = tables(codes, 0, 1)

@@ -331,6 +331,7 @@ def test_a_site_that_has_its_result_ends_well_without_its_coordinator(data: dict
         site.serve(save)
 
 
+@pytest.mark.needs("questionnaires")
 def test_a_model_without_checkpoints_is_fitted_by_sites_that_keep_them(data: dict[str, Dataset], tmp_path: Path) -> None:
     folders = {name: tmp_path / f"{name} checkpoints" for name in NAMES}
     with InProcessSites(data, policy=POLICY, checkpoints=folders) as sites:

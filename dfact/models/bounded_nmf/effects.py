@@ -1,7 +1,7 @@
 """Differences between groups of an ICQF: in its factors, loadings and residuals, and their split into impact and effects on items.
 
 The model determines the differences of confounders up to a shift between factors and items, which the anchor of
-:mod:`dfact.psychometrics.anchor` fixes.
+:mod:`dfact.linalg.anchor` fixes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dfact.engine.block_state import BlockState, RowFactors
 from dfact.engine.passes import Block
 from dfact.errors import warn
 from dfact.lazy import pd
+from dfact.linalg.anchor import anchor
 from dfact.models.bounded_nmf.passes import RowsPass, RowSums
 from dfact.models.fitted_schema import Shape
 from dfact.models.item_tests import NEGLIGIBLE
-from dfact.psychometrics.anchor import anchor
 
 _COLLINEAR = 1e-8  # eigenvalues of correlations of confounders up to this count as 0
 _NOT_DETERMINED = 1e-6  # squared share of a coefficient that such eigenvectors hold

@@ -119,7 +119,7 @@ class ICQF(Growing):
         Differences that the confounders make, each adjusted for the others: each level of a confounder minus the commonest one, the
         highest value of a continuous confounder minus the lowest. The effects (items × differences, in points, of either sign) are
         differences on an item at equal factors, the impact (factors × differences) differences of the factors. The data determines the
-        pair up to a shift between the two, and the anchor of :func:`dfact.psychometrics.anchor.anchor` fixes it: most items have no
+        pair up to a shift between the two, and the anchor of :func:`dfact.linalg.anchor.anchor` fixes it: most items have no
         effect. ``factors_`` and ``confounder_loadings_`` depend on how the penalty splits it.
     differences_ : AdjustedDifferences or None
         Differences of W and of the residuals, from which the pair follows; None without confounders.

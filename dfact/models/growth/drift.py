@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.lazy import pd, special
+from dfact.linalg.several_tests import holm
 from dfact.models.fitted_schema import AtLeast, Shape
 from dfact.models.growth.baseline import Baseline
-from dfact.psychometrics.several_tests import holm
 
 Array = NDArray[np.float64]
 LEVEL = 0.05

@@ -1,5 +1,6 @@
 """Passes of principal component analysis: moments of the columns, their products, scores, and the sums of the EM algorithm."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +82,11 @@ class PairSums(PartialSums, name="pca_pairs"):
     """Σ x_i x_j (m, m)."""
     rows: NDArray[Any]
     """Number of rows with an observed entry."""
+
+    def cells(self, broadcast: Any) -> Iterator[NDArray[Any]]:
+        """Yield the numbers of rows with an entry in one column and none in another (m, m)."""
+        del broadcast
+        yield np.rint(self.counts.diagonal()[:, None] - self.counts)
 
     @classmethod
     def complete(cls, gram: NDArray[Any], rows: int) -> "PairSums":

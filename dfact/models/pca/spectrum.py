@@ -9,10 +9,10 @@ from scipy.linalg import eigh
 
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
+from dfact.linalg.correlation import MomentsPass
 from dfact.linalg.svd import OVERSAMPLING, GramPass, SingularPairs, gram_pairs, is_wide, singular_pairs, uses_gram
 from dfact.models.pca.footprint import MAX_PASSES
 from dfact.models.pca.passes import ColumnMoments, Floats, PairSums, PairSumsPass, Standardized
-from dfact.psychometrics.correlation import MomentsPass
 
 Scale = Literal["standard", "binomial"] | None
 _TOLERANCE = {"float32": 1e-4, "float64": 1e-7}

@@ -20,9 +20,9 @@ def render_page(document: Document) -> str:
     return template.render(title=document.title, kind=document.kind, version=version("dfact"), sections=sections, **assets)
 
 
-def load_template(name: str, **assets: str) -> tuple[Template, dict[str, Any]]:
+def load_template(name: str, package: str = "dfact.report.html.assets", **assets: str) -> tuple[Template, dict[str, Any]]:
     """Load a template, which escapes what it shows, and the texts and digests of its assets, which are dfact's own files."""
-    folder = files("dfact.report.html.assets")
+    folder = files(package)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     texts = {kind: (folder / asset).read_text(encoding="utf-8") for kind, asset in assets.items()}
     digests = {f"{kind}_hash": _digest(text) for kind, text in texts.items()}

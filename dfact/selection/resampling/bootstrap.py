@@ -94,7 +94,7 @@ def bootstrap(
     factorization). Their factors with nearly equal singular values rotate among each other from sample to sample and are
     reported as unstable. Their scale grows with the fourth root of n.
 
-    Impact and effects of confounders are identified by the anchor of :func:`dfact.psychometrics.anchor.anchor`, refit by refit. Their
+    Impact and effects of confounders are identified by the anchor of :func:`dfact.linalg.anchor.anchor`, refit by refit. Their
     estimates are those without the penalty's shrinkage, which would leave most effects at 0: the differences of the residuals between
     the groups are added to those of the loadings. As for penalized loadings, their intervals are the estimate minus its
     bias over the refits ± t·se.

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.catalogue import find_part
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError, warn
 from dfact.linalg.congruence import congruence, match
@@ -17,7 +18,6 @@ from dfact.models.provenance import SelectionRecord, Stability
 from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
 from dfact.selection.modularity import select_by_modularity
-from dfact.selection.number_of_factors import CRITERIA, select_number_of_factors
 from dfact.selection.resampling.intervals import INDEPENDENT, SAME_FACTOR, factor_intervals, is_penalized
 from dfact.selection.resampling.refits import Matching
 from dfact.selection.running.estimators import with_parameters
@@ -45,7 +45,6 @@ def make_reselection(model: Any, n_folds: int) -> tuple[Reselect, list[dict[str,
     if any(isinstance(value, str) for candidate in candidates for value in candidate.values()):
         raise ParameterError(f"the selection varied {', '.join(record.names)}, expected numbers alone to repeat it; leave out reselect")
     unfitted = with_parameters(model, callbacks=())
-    scores = {score: criterion for criterion, (score, _) in CRITERIA.items()}
     sizes = [int(candidate.get("n_components", 0)) for candidate in candidates]
     if record.criterion == "error":
         grid = {name: list(dict.fromkeys(candidate[name] for candidate in candidates)) for name in record.names}
@@ -60,9 +59,11 @@ def make_reselection(model: Any, n_folds: int) -> tuple[Reselect, list[dict[str,
         return cross_validate, candidates
     if record.criterion == "modularity":
         return lambda resample, _, __: select_by_modularity(unfitted, resample, sizes).model, candidates
-    if record.criterion in scores:
-        criterion = scores[record.criterion]
-        return lambda resample, _, __: select_number_of_factors(unfitted, resample, sizes, criterion=criterion).model, candidates
+    if hasattr(unfitted, "correlate"):  # of common factors
+        part = find_part("number_of_factors", "the choice of a number of factors")
+        criteria = {score: criterion for criterion, (score, _) in part.CRITERIA.items()}
+        if criterion := criteria.get(record.criterion):
+            return lambda resample, _, __: part.select_number_of_factors(unfitted, resample, sizes, criterion=criterion).model, candidates
     known = "block cross-validation, modularity, PA, MAP or BIC"
     raise ParameterError(f"the selection is by {record.criterion!r}, which is not repeated on resamples; expected {known}")
 

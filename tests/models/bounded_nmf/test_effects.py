@@ -12,8 +12,8 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import dfact
+from dfact.linalg.anchor import anchor
 from dfact.models.bounded_nmf.effects import anchor_items, group_effects, split_differences
-from dfact.psychometrics.anchor import anchor
 
 Array = NDArray[np.float64]
 

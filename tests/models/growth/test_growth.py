@@ -49,6 +49,7 @@ def batches(n: int, count: int) -> list[Array]:
     return np.array_split(np.arange(n), count)
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize(("missing", "weighted"), [(0.0, False), (0.15, False), (0.15, True)])
 def test_a_factor_analysis_of_batches_is_that_of_all_rows(missing: float, weighted: bool) -> None:
     X = continuous(900, 1, missing)
@@ -64,6 +65,7 @@ def test_a_factor_analysis_of_batches_is_that_of_all_rows(missing: float, weight
     assert grown.growth_.gain.share == 0
 
 
+@pytest.mark.needs("questionnaires")
 @pytest.mark.parametrize("missing", ["pairwise", "listwise"])
 def test_polychoric_correlations_of_batches_are_those_of_all_rows(missing: Any) -> None:
     X = categories(900, 1)
@@ -83,6 +85,7 @@ def test_polychoric_correlations_of_batches_are_those_of_all_rows(missing: Any) 
         grown.partial_fit(X[600:])
 
 
+@pytest.mark.needs("questionnaires")
 def test_tables_of_pairs_are_kept_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X = categories(400, 2)
     model = dfact.FactorAnalysis(2, correlation="polychoric").fit(X[:300])
@@ -90,7 +93,7 @@ def test_tables_of_pairs_are_kept_and_limited(tmp_path: Path, monkeypatch: pytes
     loaded = dfact.load_model(tmp_path / "a.model").partial_fit(X[300:])
     np.testing.assert_array_equal(loaded.correlations_, model.partial_fit(X[300:]).correlations_)
     grown = copy(model)
-    monkeypatch.setattr("dfact.models.factor_analysis.growth.KEPT_BYTES", 1000)
+    monkeypatch.setattr("dfact.questionnaires.factor_analysis.growth.KEPT_BYTES", 1000)
     assert not hasattr(grown.partial_fit(X[:50]), "sums_")
     model.sums_ = replace(model.sums_, high=model.sums_.high + 1)
     dfact.save_model(model, tmp_path / "b.model")
@@ -100,6 +103,7 @@ def test_tables_of_pairs_are_kept_and_limited(tmp_path: Path, monkeypatch: pytes
         dfact.FactorAnalysis(2, correlation="polychoric").fit(X[:300]).partial_fit(X[300:])
 
 
+@pytest.mark.needs("questionnaires")
 def test_the_plan_counts_the_sums_that_a_factor_analysis_keeps() -> None:
     X = continuous(200, 3)
     model = dfact.FactorAnalysis(2).fit(X)
@@ -206,7 +210,10 @@ def test_an_interrupted_update_leaves_the_model(monkeypatch: pytest.MonkeyPatch)
     assert vars(model).keys() == before.keys()
 
 
-def without_sums() -> dfact.FactorAnalysis:
+FACTORS = pytest.mark.needs("questionnaires")
+
+
+def without_sums() -> Any:
     model = dfact.FactorAnalysis(2).fit(continuous(100, 0))
     del model.growth_, model.sums_
     return model
@@ -215,13 +222,18 @@ def without_sums() -> dfact.FactorAnalysis:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (without_sums, "saved by a version that kept no sums of its rows, expected some to add rows; fit again"),
+        pytest.param(without_sums, "saved by a version that kept no sums of its rows, expected some to add rows; fit again", marks=FACTORS),
         (lambda: dfact.ICQF(2, solver="admm", max_iter=20, tol=1, **BOUNDS).fit(answers(100, 0, 10)), "solver is 'admm'"),
-        (
+        pytest.param(
             lambda: dfact.FactorAnalysis(2, correlation="polychoric").fit(categories(200, 0), sample_weight=np.arange(1, 201)),
             "polychoric tables of weights are rounded",
+            marks=FACTORS,
         ),
-        (lambda: dfact.FactorAnalysis(2).fit(continuous(100, 0), sample_weight=np.arange(100)), "the new rows have no weights"),
+        pytest.param(
+            lambda: dfact.FactorAnalysis(2).fit(continuous(100, 0), sample_weight=np.arange(100)),
+            "the new rows have no weights",
+            marks=FACTORS,
+        ),
     ],
     ids=["earlier version", "admm", "polychoric", "weights"],
 )
@@ -266,7 +278,9 @@ def test_false_alarms_of_drift_keep_to_their_rate(n_sets: int) -> None:
     assert alarms / n_sets <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / n_sets)
 
 
-@pytest.mark.parametrize("make", [lambda: dfact.ICQF(3, **BOUNDS), lambda: dfact.FactorAnalysis(3)], ids=["icqf", "fa"])
+@pytest.mark.parametrize(
+    "make", [lambda: dfact.ICQF(3, **BOUNDS), pytest.param(lambda: dfact.FactorAnalysis(3), marks=FACTORS)], ids=["icqf", "fa"]
+)
 def test_planted_drift_is_found_and_named(make: Any) -> None:
     X, new = answers(2000, 9), answers(1000, 10)
     model = make().fit(X)

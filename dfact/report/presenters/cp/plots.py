@@ -99,9 +99,8 @@ def replicability_plot(selection: Selection) -> "Figure":
     axes.fill_between(table.index, table["fms_low"], table["fms"], alpha=0.2, label="factor match score, 5th percentile to median")
     axes.plot(table.index, table["fms"], "o-", markersize=5, label="factor match score, median of pairs of folds")
     axes.plot(table.index, table["replicability"], "s-", markersize=5, label="weakest component, median")
-    if "core_consistency" in table:  # selections of earlier versions lack it
-        shares = table["core_consistency"].clip(lower=0) / 100
-        axes.plot(table.index, shares, "^:", color="0.4", markersize=5, label="core consistency / 100, 0 where negative")
+    shares = table["core_consistency"].clip(lower=0) / 100
+    axes.plot(table.index, shares, "^:", color="0.4", markersize=5, label="core consistency / 100, 0 where negative")
     axes.axvline(selection.best_params["n_components"], color="black", linestyle="--", linewidth=1)
     axes.set_xticks(table.index)
     axes.set_ylim(0, 1.05)

@@ -1,0 +1,1 @@
+"""Commands of questionnaires: ``dfact describe``, ``dfact compare``, and those of factor analysis."""

@@ -1,0 +1,368 @@
+"""Differential item functioning by an anchored difference: whether an item differs between groups that agree in the factors.
+
+Shapes: m items, k factors, g contrasts of a group with the first, G parts of the rows, p regressors; L groups.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr
+
+from dfact.engine.requests import Solver, run
+from dfact.errors import DataError
+from dfact.linalg.anchor import anchor
+from dfact.questionnaires.groups.sums import MOST_LEVERAGE, CurvaturePass, Curves, NormalEquationsPass, ResidualsPass
+from dfact.questionnaires.minres import LOWEST, minres
+
+Array = NDArray[np.float64]
+N_PARTS = 60
+"""Parts of the rows, each of which the jackknife leaves out once."""
+_LEAST_ANCHORS = 4
+_MAX_ROUNDS = 10  # of purification
+_LEAST_UNIQUENESS = 0.2  # in the weights of the items: a Heywood case must not be the whole anchor
+_STEPS = 2  # of Gauss and Newton from the uniquenesses of all rows to those without a part
+_MOST_CURVATURE = 4.0
+"""Largest factor of the curvature: simulated means were 1.5 to 3 where the variances differ."""
+_COLLINEAR = 1e-8  # singular values below this share of the largest are 0
+_ROUNDING = 1e-9
+_LEAST_VARIANCE = 1e-6  # of a group's indicator, as a share, once other regressors are held equal
+
+
+class Design(NamedTuple):
+    """The layout of the regressors Z: an intercept, an indicator of each group but the first, and other confounders."""
+
+    n_groups: int
+    n_regressors: int
+
+
+@dataclass(frozen=True, eq=False)
+class DifTest:
+    """The test of one contrast. Differences and effects are in points of the items."""
+
+    difference: Array
+    """Difference e of the items (m), other confounders being equal."""
+    effect: Array
+    """Effect d of the group on the items at equal factors (m)."""
+    se: Array
+    """Standard errors of d (m)."""
+    sd: Array
+    """Standard deviations of the items within the groups (m)."""
+    anchors: NDArray[np.bool_]
+    """Items that determine the difference of the factors (m)."""
+    impact: Array
+    """Difference of the factors in standard deviations within the groups (k)."""
+    impact_se: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums of all rows."""
+
+    shift: Array
+    B: Array
+    """Coefficients (m, p)."""
+    inverse: Array
+    """(ZᵀWZ)⁻¹ of each item (m, p, p)."""
+    weights: Array
+    """(L, m)."""
+    cross: Array
+    """(L, m, m)."""
+    pairs: Array
+
+    @property
+    def covariances(self) -> Array:
+        return self.cross / self.pairs
+
+
+def anchored_dif(
+    design: Design, shift: Array, components: Array, *, complete: bool, tiles: int, dtype: np.dtype[Any]
+) -> Solver[list[DifTest]]:
+    """Test each item in each contrast for a difference between groups that agree in k factors.
+
+    With e_j the difference of item j between the group and the first one, all other confounders held equal by least squares, and λ_j
+    its loadings on the factors that the covariances within the groups have in common,
+
+        e_j = λ_jᵀδ + c κ_j + d_j,
+
+    where δ is the impact, the difference of the groups in the factors, and d_j the effect of the group on the item. δ is what most
+    items agree on: least absolute deviations find it, and items whose test rejects leave the anchor until no more do. The test of an
+    item takes δ from the other anchors alone, weighted by 1/ψ: the difference of Bartlett's scores of the anchors. It does not
+    condition on fallible scores, so that impact does not bias it.
+
+    λ comes from the mean of both groups' covariances, in equal units. For normal factors and any smooth response curve
+    f_j the mean slope of f_j is its covariance with the factor (Stein 1981), and the mean of both ends is the trapezoid rule of the
+    slope between the groups, so that the linear form holds for ordered categories up to the third derivative. Groups with
+    different variances differ also by half the curvature of f_j times the difference of the variances,
+    κ_j = ½(v₁ − v₀)·mean of cov(x_j, t_j²)/v², with t_j the common part of item j and v = λ_jᵀΦλ_j; c between 0 and 4 corrects for
+    the error of t.
+
+    Standard errors are a delete-a-group jackknife of everything, loadings and anchor among it (Kott 2001).
+
+    Parameters
+    ----------
+    design : Design
+        Regressors in the covariates of the rows, after their group, part and weight.
+    shift : array (m,)
+        Values near the means of the items.
+    components : array (k, m)
+        Loadings of the model, for whose factors the impact is reported; k is also the number of factors of the test.
+    complete : bool
+        Whether no answer is missing.
+    tiles : int
+        Number of passes in which the sums of the parts are taken.
+    dtype : dtype
+        Floating type of the answers; sums are in double precision.
+
+    Returns
+    -------
+    list of DifTest
+        One for each group but the first.
+
+    Raises
+    ------
+    DataError
+        Groups that other confounders determine, items without common answers, or too few items for k factors.
+
+    References
+    ----------
+    Chen et al. (2023); Stein (1981); Kott (2001).
+    """
+    k, m = components.shape
+    if k >= m or (m - k) ** 2 < m + k:
+        raise DataError(f"{m} items do not determine {k} factors within the groups")
+    totals = yield from _totals(design, shift, complete, dtype)
+    states = [_Contrast.of(totals, group, components) for group in range(1, design.n_groups)]
+    bounds = np.linspace(0, N_PARTS, tiles + 1).astype(int)
+    for first, last in pairwise(bounds):
+        pass_ = ResidualsPass(dtype, design.n_groups, (int(first), int(last)), complete)
+        sums = yield from run(pass_, (shift, totals.B))
+        for state in states:
+            state.add(totals, sums)
+    curvature = yield from run(CurvaturePass(dtype, N_PARTS), (shift, totals.B, tuple(state.curves for state in states)))
+    return [state.test(totals, sums) for state, sums in zip(states, curvature.sums, strict=True)]
+
+
+def _totals(design: Design, shift: Array, complete: bool, dtype: np.dtype[Any]) -> Solver[_Sums]:
+    equations = yield from run(NormalEquationsPass(dtype), shift)
+    scale = np.sqrt(np.maximum(np.einsum("jpp->jp", equations.gram), np.finfo(float).tiny))
+    gram = equations.gram / (scale[:, :, None] * scale[:, None, :])
+    _refuse_determined_groups(gram, design)
+    inverse = np.linalg.pinv(gram, rcond=_COLLINEAR, hermitian=True) / (scale[:, :, None] * scale[:, None, :])
+    B = np.einsum("jpq,jq->jp", inverse, equations.products)
+    sums = yield from run(ResidualsPass(dtype, design.n_groups, None, complete), (shift, B))
+    return _Sums(shift, B, inverse, sums.weights[:, 0], sums.cross[:, 0], sums.pairs[:, 0])
+
+
+def _refuse_determined_groups(gram: Array, design: Design) -> None:
+    """Refuse groups without variance once the other regressors are held equal, of any item; ``gram`` has unit diagonals."""
+    groups = np.arange(1, design.n_groups)
+    others = np.r_[0, np.arange(design.n_groups, design.n_regressors)]
+    cross = gram[:, groups[:, None], others]
+    explained = cross @ np.linalg.pinv(gram[:, others[:, None], others], rcond=_COLLINEAR, hermitian=True) @ cross.swapaxes(1, 2)
+    left = np.linalg.eigvalsh(gram[:, groups[:, None], groups] - explained)[:, 0]
+    if left.min() < _LEAST_VARIANCE:
+        raise DataError("the other confounders of the model determine the groups")
+
+
+class _Contrast:
+    """The estimates of one contrast, of all rows (first) and without each part."""
+
+    def __init__(self, group: int, sd: Array, scale: Array, components: Array) -> None:
+        self._group, self._sd, self._scale, self._components = group, sd, scale, components
+        self._e: list[Array] = []
+        self._loadings: list[Array] = []
+        self._psi = np.empty(0)
+        self._weights: list[Array] = []  # Σ w of the answers in both groups (…, 2, m)
+
+    @classmethod
+    def of(cls, totals: _Sums, group: int, components: Array) -> "_Contrast":
+        sides = [0, group]
+        if not (totals.pairs[sides] > 0).all():
+            raise DataError("some items share no answers within a group")
+        n = totals.weights[sides]
+        spread = np.einsum("ljj->lj", totals.cross[sides])
+        sd = np.sqrt(spread.sum(axis=0) / n.sum(axis=0))
+        C = totals.covariances[sides] / np.outer(sd, sd)
+        sizes = _common_size(C)
+        if not (sizes > 0).all():
+            raise DataError("the items have nothing in common within a group")
+        scale = sd * np.sqrt(_mean(C, sizes).diagonal())
+        found = cls(group, sd, scale, components)
+        C = totals.covariances[sides] / np.outer(scale, scale)
+        k = len(components)
+        start = minres(_mean(C, _common_size(C)), k).uniquenesses
+        L, psi = _factors(_mean(C, _common_size(C))[None], start, k)
+        found._psi = psi[0]
+        found._loadings.append(L)
+        found._e.append((totals.B[:, group] / scale)[None])
+        found._weights.append(n[None])
+        return found
+
+    def add(self, totals: _Sums, sums: Any) -> None:
+        """Add the estimates without each of the parts of these sums."""
+        sides, scale = [0, self._group], self._scale
+        pairs = totals.pairs[sides][:, None] - sums.pairs[sides]
+        if not (pairs > _ROUNDING * totals.pairs[sides][:, None]).all():
+            raise DataError("too few rows have answered some pairs of items within a group")
+        C = (totals.cross[sides][:, None] - sums.cross[sides]) / pairs / np.outer(scale, scale)
+        L, _ = _factors(_mean(C, _common_size(C)), self._psi, len(self._components))
+        change = np.einsum("jp,apj->aj", totals.inverse[:, self._group], sums.scores) * (N_PARTS / (N_PARTS - 1))
+        self._loadings.append(L)
+        self._e.append((totals.B[:, self._group] - change) / scale)
+        self._weights.append((totals.weights[sides][:, None] - sums.weights[sides]).swapaxes(0, 1))
+
+    @property
+    def _precision(self) -> Array:
+        return 1 / np.maximum(self._psi, _LEAST_UNIQUENESS)
+
+    @property
+    def curves(self) -> Curves:
+        return Curves(self._group, self._scale, self._loadings[0][0], self._precision)
+
+    def test(self, totals: _Sums, curvature: Array) -> DifTest:
+        """Purify the anchor, and test all items; ``curvature`` holds the sums of both groups by part (2, G, m)."""
+        e, loadings, n = (np.concatenate(part) for part in (self._e, self._loadings, self._weights))
+        total = curvature.sum(axis=1, keepdims=True)
+        means = np.concatenate([total, total - curvature], axis=1) / n.swapaxes(0, 1)  # (2, 1 + G, m)
+        C = totals.covariances[[0, self._group]] / np.outer(self._scale, self._scale)
+        variances = _common_variances(C, loadings[0], self._precision)
+        K = 0.25 * (variances[1] - variances[0]) * (means / variances[:, None] ** 2).sum(axis=0)
+        factor = np.abs(self._components / self._scale).argmax(axis=0)
+        explained, _ = _least_squares(K, loadings, self._precision)
+        problem = _AnchorProblem(e, loadings, K - np.einsum("ajk,ak->aj", loadings, explained), self._precision, factor)
+        anchors = problem.purify()
+        d, shift, _ = problem.estimate(anchors)
+        B = np.linalg.pinv((self._components / self._scale).T) @ loadings
+        with np.errstate(invalid="ignore", divide="ignore"):
+            impact = np.einsum("akl,al->ak", B, shift) / np.sqrt(np.einsum("akl,akl->ak", B, B))
+        unit = self._scale
+        return DifTest(totals.B[:, self._group], d[0] * unit, _jackknife_se(d) * unit, self._sd, anchors, impact[0], _jackknife_se(impact))
+
+
+@dataclass(frozen=True, eq=False)
+class _AnchorProblem:
+    """Differences e (1 + G, m), loadings (1 + G, m, k) and curvatures (1 + G, m), of all rows and without each part.
+
+    The curvature is orthogonal to the loadings, so that what both can explain counts as impact.
+    """
+
+    e: Array
+    loadings: Array
+    curvature: Array
+    precision: Array
+    """(m)."""
+    factor: NDArray[np.intp]
+    """The factor of each item's largest loading in the model (m)."""
+
+    def estimate(self, anchors: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
+        """Return d (1 + G, m), each without its own item in the anchor, δ (1 + G, k), and t = d/se (m)."""
+        k = self.loadings.shape[2]
+        extended = np.concatenate([self.loadings, self.curvature[..., None]], axis=2)
+        solution, d = _least_squares(self.e, extended, self.precision * anchors)
+        c = float(solution[0, k])
+        if not 0 < c < _MOST_CURVATURE:
+            e = self.e - np.clip(c, 0, _MOST_CURVATURE) * self.curvature
+            solution, d = _least_squares(e, self.loadings, self.precision * anchors)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            t = d[0] / _jackknife_se(d)
+        return d, solution[:, :k], t
+
+    def purify(self) -> NDArray[np.bool_]:
+        """Return the items that stay in the anchor (m): those whose test does not reject, and at least four of each factor."""
+        everything = np.ones(self.e.shape[1], bool)
+        d, _, _ = self.estimate(everything)
+        scale = 1 / np.sqrt(self.precision)
+        extended = np.c_[self.loadings[0], self.curvature[0]]
+        c = np.clip(anchor(self.e[0], extended, scale).shift[-1], 0, _MOST_CURVATURE)
+        robust = anchor(self.e[0] - c * self.curvature[0], self.loadings[0], scale).effects
+        t = robust / _jackknife_se(d)
+        anchors = self._accepted(t)
+        for _ in range(_MAX_ROUNDS):
+            _, _, t = self.estimate(anchors)
+            accepted = self._accepted(t)
+            if (accepted == anchors).all():
+                break
+            anchors = accepted
+        return anchors
+
+    def _accepted(self, t: Array) -> NDArray[np.bool_]:
+        from scipy.stats import false_discovery_control  # takes long to import
+
+        sizes = np.where(np.isnan(t), np.inf, np.abs(t))
+        anchors: NDArray[np.bool_] = false_discovery_control(2 * stdtr(N_PARTS - 1, -sizes)) > 0.05
+        for factor in np.unique(self.factor):
+            items = np.flatnonzero(self.factor == factor)
+            anchors[items[np.argsort(sizes[items], kind="stable")[:_LEAST_ANCHORS]]] = True
+        return anchors
+
+
+def _least_squares(e: Array, loadings: Array, weights: Array) -> tuple[Array, Array]:
+    """Return δ (B, k) of weighted least squares of e (B, m), and the residuals d (B, m) of fits without the item."""
+    weighted = loadings * weights[:, None]
+    inverse = np.linalg.pinv(np.einsum("bjk,bjl->bkl", weighted, loadings, optimize=True), rcond=1e-10, hermitian=True)
+    shift = np.einsum("bkl,bjl,bj->bk", inverse, weighted, e, optimize=True)
+    leverage = np.einsum("bjk,bkl,bjl->bj", weighted, inverse, loadings, optimize=True)
+    d = (e - np.einsum("bjk,bk->bj", loadings, shift)) / (1 - np.minimum(leverage, MOST_LEVERAGE))
+    return shift, d
+
+
+def _jackknife_se(estimates: Array) -> Array:
+    """Return the standard errors of estimates (1 + G, …), of which the first is of all rows."""
+    parts = estimates[1:]
+    se: Array = np.sqrt((len(parts) - 1) / len(parts) * ((parts - parts.mean(axis=0)) ** 2).sum(axis=0))
+    return se
+
+
+def _common_size(C: Array) -> Array:
+    """Return the norms of the off-diagonals of matrices (…, m, m)."""
+    off = C * (1 - np.eye(C.shape[-1]))
+    norms: Array = np.sqrt((off**2).sum(axis=(-2, -1)))
+    return norms
+
+
+def _mean(C: Array, sizes: Array) -> Array:
+    """Return the mean of both groups' matrices (2, …, m, m), in units in which their common parts are equally large."""
+    mean: Array = (C * (sizes.mean(axis=0) / sizes)[..., None, None]).mean(axis=0)
+    return mean
+
+
+def _factors(C: Array, start: Array, k: int) -> tuple[Array, Array]:
+    """Return loadings (B, m, k) and uniquenesses (B, m) of matrices (B, m, m) near one whose uniquenesses are ``start`` (m).
+
+    With P the projector on the m − k smallest eigenvectors of C − Ψ, minimum residuals have diag(P(C − Ψ)P) = 0. A step of Gauss
+    and Newton adds (P∘P)⁻¹ diag(P(C − Ψ)P) to ψ.
+    """
+    m = C.shape[1]
+    psi = np.tile(start, (len(C), 1))
+    for step in range(_STEPS + 1):
+        values, vectors = np.linalg.eigh(C - psi[:, :, None] * np.eye(m))
+        if step < _STEPS:
+            rest = vectors[:, :, : m - k]
+            P = rest @ rest.swapaxes(1, 2)
+            diagonal = np.einsum("bij,bj,bij->bi", rest, values[:, : m - k], rest, optimize=True)
+            psi = np.maximum(psi + np.linalg.solve(P * P + 1e-8 * np.eye(m), diagonal[..., None])[..., 0], LOWEST)
+    return vectors[:, :, m - k :] * np.sqrt(np.maximum(values[:, None, m - k :], 0)), psi
+
+
+def _common_variances(C: Array, loadings: Array, precision: Array) -> Array:
+    """Return λ_jᵀΦλ_j of the items in each group (2, m), Φ from the off-diagonals of its matrix (2, m, m) by iterated Bartlett weights."""
+    weighted = loadings * precision[:, None]
+    A = weighted @ np.linalg.pinv(loadings.T @ weighted, rcond=1e-10, hermitian=True)
+    reduced, index = C.copy(), np.arange(C.shape[-1])
+    variances = np.tile((loadings**2).sum(axis=1), (len(C), 1))
+    for _ in range(30):
+        reduced[:, index, index] = variances
+        Phi = A.T @ reduced @ A
+        variances = np.einsum("jk,lkq,jq->lj", loadings, Phi, loadings, optimize=True)
+    return np.asarray(np.maximum(variances, 1e-3))
+
+
+def weak_factors(anchors: Sequence[bool] | NDArray[np.bool_], factor: NDArray[np.intp]) -> dict[int, tuple[int, int]]:
+    """Return the numbers of anchors and of items of each factor whose anchor is arbitrary: fewer than four, or than half of its items."""
+    anchors = np.asarray(anchors, bool)
+    counts = {int(f): (int(anchors[factor == f].sum()), int((factor == f).sum())) for f in np.unique(factor)}
+    return {f: (n, size) for f, (n, size) in counts.items() if n < _LEAST_ANCHORS or 2 * n < size}
