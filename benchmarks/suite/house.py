@@ -53,7 +53,7 @@ except SystemExit as error:
 finally:
     sys.setprofile(None)
 print("MEASURED")
-print("files before the first kernel, changes of file until then, files in all, changes in all:", *state["kernel"], len(files), state["changes"])
+print("files and changes of file before the first kernel, and in all:", *state["kernel"], len(files), state["changes"])
 for name in %r:
     print(sum(count for call, count in calls.items() if call.endswith(name)), name)
 """

@@ -15,22 +15,45 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     running             run many fits, and keep their results
 """
 
-from dfact.models.cp.core_consistency import core_consistency
-from dfact.selection.criteria import select_by_criterion
-from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
-from dfact.selection.cross_validation.entry_cross_validation import cross_validate_entries
-from dfact.selection.cross_validation.held_out_entries import select_by_held_out, select_each_by_held_out
-from dfact.selection.cross_validation.hold_outs import select_by_hold_out
-from dfact.selection.group_comparison.groups import compare_groups
-from dfact.selection.modularity import select_by_modularity
-from dfact.selection.number_of_components import select_number_of_components
-from dfact.selection.number_of_factors import select_number_of_factors
-from dfact.selection.resampling.block_bootstrap import block_bootstrap
-from dfact.selection.resampling.bootstrap import bootstrap
-from dfact.selection.result import Selection
-from dfact.selection.tensors.replicability import replicability
-from dfact.selection.tensors.solution_path import select_penalty
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from dfact.models.cp.core_consistency import core_consistency
+    from dfact.selection.criteria import select_by_criterion
+    from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
+    from dfact.selection.cross_validation.entry_cross_validation import cross_validate_entries
+    from dfact.selection.cross_validation.held_out_entries import select_by_held_out, select_each_by_held_out
+    from dfact.selection.cross_validation.hold_outs import select_by_hold_out
+    from dfact.selection.group_comparison.groups import compare_groups
+    from dfact.selection.modularity import select_by_modularity
+    from dfact.selection.number_of_components import select_number_of_components
+    from dfact.selection.number_of_factors import select_number_of_factors
+    from dfact.selection.resampling.block_bootstrap import block_bootstrap
+    from dfact.selection.resampling.bootstrap import bootstrap
+    from dfact.selection.result import Selection
+    from dfact.selection.tensors.replicability import replicability
+    from dfact.selection.tensors.solution_path import select_penalty
+
+# Imported on first use: each takes its part of the models.
+_MODULES = {
+    "Selection": "dfact.selection.result",
+    "block_bootstrap": "dfact.selection.resampling.block_bootstrap",
+    "block_cross_validate": "dfact.selection.cross_validation.block_cross_validation",
+    "bootstrap": "dfact.selection.resampling.bootstrap",
+    "compare_groups": "dfact.selection.group_comparison.groups",
+    "core_consistency": "dfact.models.cp.core_consistency",
+    "cross_validate_entries": "dfact.selection.cross_validation.entry_cross_validation",
+    "replicability": "dfact.selection.tensors.replicability",
+    "select_by_criterion": "dfact.selection.criteria",
+    "select_by_held_out": "dfact.selection.cross_validation.held_out_entries",
+    "select_by_hold_out": "dfact.selection.cross_validation.hold_outs",
+    "select_by_modularity": "dfact.selection.modularity",
+    "select_each_by_held_out": "dfact.selection.cross_validation.held_out_entries",
+    "select_number_of_components": "dfact.selection.number_of_components",
+    "select_number_of_factors": "dfact.selection.number_of_factors",
+    "select_penalty": "dfact.selection.tensors.solution_path",
+}
 __all__ = [
     "Selection",
     "block_bootstrap",
@@ -49,6 +72,13 @@ __all__ = [
     "select_number_of_factors",
     "select_penalty",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'dfact.selection' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:
