@@ -1,5 +1,4 @@
 """Base class of all factorizations: scikit-learn's contract, checks of the data, memory plan, executor, row factors."""
-# Long because it documents what all estimators share.
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """ICQF: interpretability-constrained questionnaire factorization."""
-# Long because the docstring states the method, and all of its parameters and results.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,5 +1,4 @@
 """NMF: non-negative matrix factorization with the losses, penalties and names of scikit-learn."""
-# Long because the docstring states the objectives, and all of its parameters and results.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

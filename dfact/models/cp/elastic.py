@@ -1,5 +1,4 @@
 """ElasticCP: sparse and low-rank PARAFAC decomposition of tensors with missing entries."""
-# Long because the docstring states the objective and every parameter of both solvers.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
