@@ -37,9 +37,9 @@ from dfact.engine.executors import ThreadsExecutor
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import RunPass
 from dfact.engine.threads import single_threaded
-from dfact.models.bounded_nmf.passes import RowStart, SplitlessPass
+from dfact.models.bounded_nmf.passes import MMPass, RowStart
 from dfact.models.bounded_nmf.problem import make_problem
-from dfact.models.bounded_nmf.solvers import Splitless
+from dfact.models.bounded_nmf.solvers import MM
 
 Thresholds = list[tuple[str, bool]]
 K, TOP, RHO, BETA = 8, 3, 3.0, 0.1
@@ -101,8 +101,8 @@ def passes(dataset: Dataset, k: int, threads: int, stack: ExitStack) -> Callable
     plan = replace(dfact.plan(model, dataset), resident_states=1 << 30, resident_values=0)
     problem, dtype = make_problem(model, dataset, None), np.dtype(np.float32)
     session = stack.enter_context(ThreadsExecutor(threads).open(partitions(dataset.source, dataset.missing_code, None), plan))
-    solver = Splitless(problem, RowStart(None, 0), dtype)
-    assert isinstance(solver.pass_, SplitlessPass)
+    solver = MM(problem, RowStart(None, 0), dtype)
+    assert isinstance(solver.pass_, MMPass)
     point = np.random.default_rng(0).uniform(0, TOP, (k, dataset.shape[1])).astype(dtype)
     for _ in range(WARM_UP):
         sums = session.run(RunPass(solver.pass_, solver.broadcast(point)))

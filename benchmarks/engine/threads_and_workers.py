@@ -39,7 +39,7 @@ from dfact.engine.passes import Block, PartialSums, Pass, RunPass
 from dfact.linalg.svd import SketchPass
 from dfact.models.bounded_nmf.passes import RowStart
 from dfact.models.bounded_nmf.problem import make_problem
-from dfact.models.bounded_nmf.solvers import Splitless
+from dfact.models.bounded_nmf.solvers import MM
 
 FLOAT32 = np.dtype(np.float32)
 _FACTORS, _SKETCH = 20, 30
@@ -76,7 +76,7 @@ def _sessions(dataset: Dataset, executor: Any, stack: ExitStack, *, resident: bo
     plan = replace(plan, resident_states=plan.n_partitions, resident_values=plan.n_partitions if resident else 0)
     session = stack.enter_context(executor.open(partitions(dataset.source, dataset.missing_code, None), plan))
     dtype, m = FLOAT32, dataset.shape[1]
-    solver = Splitless(make_problem(model, dataset, None), RowStart(None, 0), dtype)
+    solver = MM(make_problem(model, dataset, None), RowStart(None, 0), dtype)
     point = np.random.default_rng(0).uniform(0, 3, (_FACTORS, m)).astype(dtype)
     for _ in range(_WARM_UP):
         sums = session.run(RunPass(solver.pass_, solver.broadcast(point)))

@@ -31,9 +31,9 @@ from dfact.engine.driver import drive
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, Pass, RunPass
+from dfact.engine.passes import Block, NoSums, Pass, RunPass
 from dfact.linalg.kmeans import kmeans
-from dfact.linalg.row_points import Embedding, EmbedPass, NoSums
+from dfact.linalg.row_points import Embedding, EmbedPass
 from dfact.linalg.svd import gram_size, right_singular, zero_filled
 
 Thresholds = list[tuple[str, bool]]

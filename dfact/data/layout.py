@@ -119,7 +119,7 @@ class Layout:
         rows, partitions, blocks = ([0, *accumulate(numbers)] for numbers in counts)
         return rows, partitions, blocks
 
-    @property
+    @cached_property
     def n_partitions(self) -> int:
         """Number of partitions, at least one."""
         return self._firsts[1][-1]

@@ -10,6 +10,7 @@ Sums are added in the order of a fixed tree over the partitions, so every execut
     driver          one solver, or many whose passes share their reads
     executors       which executor a parameter names
     partitions      runs of blocks, read ahead of the pass
+    threads         one thread for BLAS and none for codecs while passes run
     parallel        items on threads, and items prepared ahead
     shard           the partitions of one process, their states, and the threads that run passes on them
     reduction       the order of all sums

@@ -208,6 +208,11 @@ class PartialSums:
             np.add(total, getattr(other, name), out=total)
 
 
+@dataclass
+class NoSums(PartialSums, name="none"):
+    """The sums of a pass that changes the state alone."""
+
+
 State = TypeVar("State", bound=BlockState)
 Broadcast_contra = TypeVar("Broadcast_contra", contravariant=True)
 Sums_co = TypeVar("Sums_co", bound=PartialSums, covariant=True)

@@ -9,11 +9,11 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
-import dfact
 from dfact.data.dataset import Dataset
 from dfact.engine.memory_plan import Plan
 from dfact.export.growth import growth_document
@@ -26,7 +26,7 @@ SCHEMA = 1
 
 def to_json(kind: str, document: Mapping[str, Any]) -> str:
     """Return a document of this kind as JSON text, with its version and that of dfact."""
-    head = {"kind": kind, "schema": SCHEMA, "dfact": dfact.__version__}
+    head = {"kind": kind, "schema": SCHEMA, "dfact": version("dfact")}
     return json.dumps(plain(head | dict(document)), ensure_ascii=False, allow_nan=False, indent=1)
 
 

@@ -1,5 +1,4 @@
 """Admixture: ancestry of individuals in several populations, by the binomial likelihood of their genotypes."""
-# Long because it documents the estimator, and adds rows to a fitted model.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from dfact.data.layout import Layout
 from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.executors import resolve_executor
-from dfact.engine.passes import Block, Pass
+from dfact.engine.passes import Block, NoSums, Pass
 from dfact.engine.requests import Solver, memo, run, state_rows
 from dfact.errors import ParameterError
 from dfact.genetics.admixture import Admixture, AdmixtureProblem
 from dfact.genetics.matcher import chromosome_borders
-from dfact.linalg.row_points import NoSums
 from dfact.models.binomial.passes import Memberships
 from dfact.models.binomial.row_block import ColumnWeights
 from dfact.models.fit_task import FitTask

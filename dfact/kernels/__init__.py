@@ -13,6 +13,10 @@ Shape letters used in all kernels:
     cp, samples, adamax             tensors: column updates, samples of slices, and their steps
     assignment                      assignment of points to centres
     parts                           connected parts of the columns
+    divergence                      rows of NMF at the Kullback-Leibler divergence
+    binomial                        memberships by binomial likelihood: slopes, curvatures, steps
+    principal                       moments of columns, standardized entries, probabilistic PCA
+    sparse_products                 rows of a sparse matrix times a narrow one
     entries                         missing codes, column statistics, filling
     genotypes                       genotypes of two bits: counted, and transposed into rows
     jit                             the decorators that compile all kernels

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, NoSums, PartialSums, Pass
 from dfact.engine.requests import Solver, run
 from dfact.lazy import sp
 from dfact.linalg.svd import Matrix, View
@@ -66,11 +66,6 @@ class DataRows:
 
     def of(self, block: Block, state: BlockState) -> Matrix:
         return self.view(block)
-
-
-@dataclass
-class NoSums(PartialSums, name="none"):
-    """The sums of a pass that changes the state alone."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
 """Base class of all factorizations: scikit-learn's contract, checks of the data, memory plan, executor, row factors."""
-# Long because it documents what all estimators share.
 
 from __future__ import annotations
 
@@ -295,11 +294,10 @@ class Factorization(ScoreInterface, TransformerInterface):
 
     def _copy_for_transform(self) -> Self:
         """Copy the model without attributes that have a value for each fitted row, for workers that transform chunks of rows."""
-        omitted = {*RUNTIME_PARAMETERS, "slice_variances"}  # a worker has limits of its own
         parameters = {
             name: value
             for name, value in self.get_params(deep=False).items()
-            if name not in omitted and (name != "init" or isinstance(value, str))
+            if name not in RUNTIME_PARAMETERS and (name != "init" or isinstance(value, str))  # a worker has limits of its own
         }
         light = type(self)(**parameters | {"executor": "inline"})
         light.set_output(transform="default")

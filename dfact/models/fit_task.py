@@ -90,7 +90,7 @@ class FitTask(Generic[Q]):
     def plan(self) -> Plan:
         """Plan memory and disk space."""
         workers = self.executor.workers(self.model.memory_limit)
-        return make_plan(self.dataset.source, self.dtype, self.footprint, workers)
+        return make_plan(self.dataset.source, self.dtype, self.footprint, workers, self.layout)
 
     def open_session(self) -> CheckpointableSession:
         """Open a session on the data if the memory plan allows it."""

@@ -1,5 +1,4 @@
 """Records that accompany a model: the selection of its parameters, its variation between refits, the sites of its rows."""
-# Long because each record states what its figures mean.
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ With weights of the rows, shares and tables are sums of weights, and a table is 
 weights are rounded to multiples of a power of two, of which any sum of n weights is exact: 2^−36 of the largest weight at 10^5 rows.
 So bits depend neither on partitions nor on the executor, and equal weights have the bits of none.
 """
-# Long because the numbers of rows and the sums of their weights are two kinds of tables, of which the estimates are the same.
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -13,22 +13,41 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     running             run many fits, and keep their results
 """
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dfact.catalogue import absent, find_public
-from dfact.models.cp.core_consistency import core_consistency
-from dfact.selection.criteria import select_by_criterion
-from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
-from dfact.selection.cross_validation.entry_cross_validation import cross_validate_entries
-from dfact.selection.cross_validation.held_out_entries import select_by_held_out, select_each_by_held_out
-from dfact.selection.cross_validation.hold_outs import select_by_hold_out
-from dfact.selection.modularity import select_by_modularity
-from dfact.selection.number_of_components import select_number_of_components
-from dfact.selection.resampling.bootstrap import bootstrap
-from dfact.selection.result import Selection
-from dfact.selection.tensors.replicability import replicability
-from dfact.selection.tensors.solution_path import select_penalty
 
+if TYPE_CHECKING:
+    from dfact.models.cp.core_consistency import core_consistency
+    from dfact.selection.criteria import select_by_criterion
+    from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
+    from dfact.selection.cross_validation.entry_cross_validation import cross_validate_entries
+    from dfact.selection.cross_validation.held_out_entries import select_by_held_out, select_each_by_held_out
+    from dfact.selection.cross_validation.hold_outs import select_by_hold_out
+    from dfact.selection.modularity import select_by_modularity
+    from dfact.selection.number_of_components import select_number_of_components
+    from dfact.selection.resampling.bootstrap import bootstrap
+    from dfact.selection.result import Selection
+    from dfact.selection.tensors.replicability import replicability
+    from dfact.selection.tensors.solution_path import select_penalty
+
+# Imported on first use: each takes its part of the models.
+_MODULES = {
+    "Selection": "dfact.selection.result",
+    "block_cross_validate": "dfact.selection.cross_validation.block_cross_validation",
+    "bootstrap": "dfact.selection.resampling.bootstrap",
+    "core_consistency": "dfact.models.cp.core_consistency",
+    "cross_validate_entries": "dfact.selection.cross_validation.entry_cross_validation",
+    "replicability": "dfact.selection.tensors.replicability",
+    "select_by_criterion": "dfact.selection.criteria",
+    "select_by_held_out": "dfact.selection.cross_validation.held_out_entries",
+    "select_by_hold_out": "dfact.selection.cross_validation.hold_outs",
+    "select_by_modularity": "dfact.selection.modularity",
+    "select_each_by_held_out": "dfact.selection.cross_validation.held_out_entries",
+    "select_number_of_components": "dfact.selection.number_of_components",
+    "select_penalty": "dfact.selection.tensors.solution_path",
+}
 __all__ = [
     "Selection",
     "block_bootstrap",
@@ -52,7 +71,10 @@ for _name in absent("selection"):
 
 
 def __getattr__(name: str) -> Any:
-    return find_public(f"selection.{name}")
+    if name not in _MODULES:
+        return find_public(f"selection.{name}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,24 +1,29 @@
 """Number of principal components by parallel analysis, or by the error of held-out entries."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from dfact.engine.driver import drive
+from dfact.engine.requests import Solver
 from dfact.engine.threads import single_threaded
-from dfact.errors import ParameterError, warn
+from dfact.errors import DataError, ParameterError, warn
 from dfact.linalg.parallel_analysis import FactorCount, parallel_analysis, parallel_analysis_of_many
-from dfact.models.pca.estimator import PCA
+from dfact.models.fit_task import FitTask
+from dfact.models.pca.estimator import PCA, PCAProblem
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count, is_in_range
-from dfact.progress import Iteration
-from dfact.selection.cross_validation.held_out_components import component_errors
-from dfact.selection.result import RULES, Selection, choose
+from dfact.progress import Iteration, Reporter
+from dfact.selection.cross_validation.entry_fits import EntryFit, run_entry_fits
+from dfact.selection.cross_validation.masks import EntryMask
+from dfact.selection.result import RULES, Selection, choose, fold_errors
 from dfact.selection.running.estimators import require_method, with_parameters
-from dfact.selection.running.results_store import ResultsStore, describe_model, resolve_random_state
+from dfact.selection.running.results_store import Results, ResultsStore, describe_model, resolve_random_state
 
 CRITERIA = ("PA", "held_out")
 
@@ -158,3 +163,37 @@ def _count(model: PCA, X: Any, most: int, quantile: float | None, seed: int) -> 
             settings: dict[str, Any] = {"quantile": quantile, "seed": seed, "shares": found.shares, "deviations": deviations}
             return parallel_analysis(found.covariances, found.rows, **settings)
         return parallel_analysis_of_many(found.leading, found.rows, task.dataset.shape[1], found.total, quantile=quantile, seed=seed)
+
+
+def component_errors(
+    model: PCA,
+    X: Any,
+    candidates: Sequence[int],
+    holdout_fraction: float,
+    n_repeats: int,
+    open_store: Callable[[FitTask[Any]], ResultsStore],
+    callbacks: Sequence[Callable[[Iteration], None]],
+) -> tuple[pd.DataFrame, ResultsStore]:
+    """Return the table of the mean squared errors of held-out standardized entries, and the store of the finished fits.
+
+    Each number of components is fitted without the held-out entries of each repeat. All fits share their reads.
+    """
+    tasks = [with_parameters(model, n_components=k, callbacks=()).prepare_held_out(X).without_rows() for k in candidates]
+    store = open_store(tasks[0])
+    masks = [EntryMask(holdout_fraction, store.seed, repeat, held_out=False) for repeat in range(n_repeats)]
+    fits = [EntryFit(task.model, task, mask) for mask in masks for task in tasks]
+    reporter = Reporter(callbacks, len(fits))
+
+    def finished(fit: EntryFit) -> None:
+        reporter.reached(len(store.entries), f"{fit.model.n_components} components")
+
+    found: NDArray[np.float64] = np.array(run_entry_fits(_solve, fits, store, finished=finished)).reshape(n_repeats, len(candidates), 2, -1)
+    squares, counts = np.moveaxis(found, (2, 1), (0, 1))
+    if not counts.sum():
+        raise DataError(f"no entry is held out: holdout_fraction is {holdout_fraction:g}, expected a larger one")
+    return pd.DataFrame(fold_errors(squares, counts), index=pd.Index(candidates, name="n_components")), store
+
+
+def _solve(fit: EntryFit) -> Solver[Results]:
+    sums = yield from fit.model.held_out_squares(replace(fit.task, problem=PCAProblem(expects=fit.model.missing == "em")), fit.held_out)
+    return [np.stack([sums.squares, sums.counts])]

@@ -15,7 +15,6 @@ for a pass, and gets the total of all sites back. No code, no pass and no broadc
     exchange            the steps of a run: contributions of the sites, and totals
     site, coordinator   the programs of both
     messages, packing, transport    text, arrays and sums as bytes, over gRPC with certificates
-    sites_file          the coordinator's settings
     in_process          sites in threads of one process
     command, across_sites    the command of a site, and what commands do with --sites
 """

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-import dfact
-from dfact.catalogue import find_part
+from dfact.catalogue import BY_NAME, find_part
 from dfact.data.dataset import Dataset
 from dfact.errors import FederationError
 from dfact.models.estimator import Factorization
@@ -124,8 +123,7 @@ class Task:
             yield dict(zip(names, values, strict=True))
 
     def _class(self) -> type[Factorization]:
-        cls: type[Factorization] = getattr(dfact, str(self.model))
-        return cls
+        return BY_NAME[str(self.model)].load()
 
     def _values(self, name: str, model: Factorization) -> list[Any]:
         """Return all values that a parameter takes in this task."""
@@ -177,7 +175,7 @@ class Task:
     @property
     def resumable(self) -> bool:
         """Whether the task is a fit that keeps checkpoints."""
-        return self.kind == "fit" and self.model is not None and "checkpoint" in getattr(dfact, self.model)().get_params(deep=False)
+        return self.kind == "fit" and self.model is not None and "checkpoint" in self._class()().get_params(deep=False)
 
     def run(self, dataset: Dataset, executor: Any, **runtime: Any) -> Any:
         """Carry out the task on the pooled data, and return its result: a model, a selection or a description."""

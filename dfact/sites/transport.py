@@ -3,7 +3,6 @@
 There is one method, without generated code. Both directions of a call are a stream of frames, strings of up to a mebibyte that joined
 are an encoded message. All messages may be sent again, so a site repeats a call whose connection breaks.
 """
-# Long because both ends share frames, options of the channel, and what a call that fails says.
 
 from __future__ import annotations
 

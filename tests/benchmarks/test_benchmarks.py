@@ -14,12 +14,12 @@ import dfact
 from benchmarks import common, readme_figures
 from benchmarks.admixture import import_bed, large
 from benchmarks.admixture.simulation import write_dataset
+from benchmarks.bounded_nmf import mm_and_admm
 from benchmarks.bounded_nmf import out_of_core as icqf_out_of_core
 from benchmarks.bounded_nmf import paper as icqf_paper
 from benchmarks.bounded_nmf import reference as icqf_reference
 from benchmarks.bounded_nmf import selection as icqf_selection
 from benchmarks.bounded_nmf import speed as icqf_speed
-from benchmarks.bounded_nmf import splitless as icqf_splitless
 from benchmarks.common import in_new_interpreter
 from benchmarks.cp import paper as cp_paper
 from benchmarks.cp import planted_ranks as cp_planted_ranks
@@ -44,7 +44,7 @@ from benchmarks.versions import time_to_convergence
 from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import PlantedAdmixture
 from dfact.engine.cluster import workers as workers_module
-from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
+from dfact.models.bounded_nmf.passes import ADMMPass, MMPass
 from tests.conftest import planted_answers
 
 pytestmark = pytest.mark.further
@@ -220,21 +220,21 @@ def test_principal_components_are_compared_with_scikit_learn(tmp_path: Path, mon
     assert len(pca_speed.fit_dfact(str(tmp_path / "missing.zarr"), 3, 1, None)["values"]) == 3
 
 
-def test_splitless_is_compared_with_plain_nmf() -> None:
-    row = icqf_splitless.race("planted", icqf_splitless.planted(2000, 60, 4), 4, 1)
+def test_mm_is_compared_with_plain_nmf() -> None:
+    row = mm_and_admm.race("planted", mm_and_admm.planted(2000, 60, 4), 4, 1)
     assert row["objective"] <= 1.01 * row["sklearn_objective"]
     assert row["passes_to_it"] < 2000
     assert row["s_to_it"] > 0
 
 
 def test_recorded_state_is_that_of_the_passes() -> None:
-    M = icqf_splitless.planted(3000, 40, 4)
-    _, _, admm_state = icqf_splitless.fitted(ADMMPass, M, 4, float(M.max()), solver="admm", max_iter=5)
+    M = mm_and_admm.planted(3000, 40, 4)
+    _, _, admm_state = mm_and_admm.fitted(ADMMPass, M, 4, float(M.max()), solver="admm", max_iter=5)
     assert admm_state == M.nbytes
-    _, _, state = icqf_splitless.fitted(SplitlessPass, M, 4, float(M.max()), max_iter=5)
+    _, _, state = mm_and_admm.fitted(MMPass, M, 4, float(M.max()), max_iter=5)
     assert state < admm_state / 20
-    assert icqf_splitless.reached(np.array([3.0, 2.0, 1.0]), 2.0) == 2
-    assert icqf_splitless.reached(np.array([3.0, 2.0]), 1.0) == 3
+    assert mm_and_admm.reached(np.array([3.0, 2.0, 1.0]), 2.0) == 2
+    assert mm_and_admm.reached(np.array([3.0, 2.0]), 1.0) == 3
 
 
 @pytest.mark.exhaustive

@@ -31,7 +31,7 @@ ATTRIBUTES = (
 """Fitted attributes that are recorded, for the models that have them."""
 
 
-def icqf_splitless() -> Any:
+def icqf_mm() -> Any:
     return dfact.ICQF(4, max_iter=40).fit(planted_answers(300, 24, 4, seed=1, missing=0.1))
 
 
@@ -114,7 +114,7 @@ def pca_missing() -> Any:
 RECIPES: dict[str, Callable[[], Any]] = {
     recipe.__name__: recipe
     for recipe in (
-        icqf_splitless,
+        icqf_mm,
         icqf_admm_with_confounders,
         factor_analysis,
         expectile_dense,

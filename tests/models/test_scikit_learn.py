@@ -23,7 +23,7 @@ from sklearn.utils import get_tags
 
 import dfact
 from dfact.data.memory_limit import FreeMemory
-from dfact.models import copies
+from dfact.models import scikit_learn
 from dfact.models.estimator import MODELS
 from dfact.models.provenance import SelectionRecord
 from tests.cases import of_slice
@@ -245,7 +245,7 @@ def test_results_of_stored_data_become_frames_and_pickles(tmp_path: Path) -> Non
 
 def test_factors_too_large_to_pickle_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = dfact.ICQF(2, random_state=0, max_iter=3).fit(dfact.import_array(planted_answers(60, 8, 2, 0), tmp_path / "x.zarr"))
-    monkeypatch.setattr(copies, "free_memory", lambda: FreeMemory(100, "the test"))
+    monkeypatch.setattr(scikit_learn, "free_memory", lambda: FreeMemory(100, "the test"))
     with pytest.raises(dfact.StoreError, match=r"factors_ of the model lie in a temporary folder.*dfact\.save_model"):
         pickle.dumps(model)
 

@@ -32,8 +32,8 @@ from dfact.report.figures import order_by_similarity
 from dfact.report.html.images import COLORS, _share_styles
 from dfact.report.presenters.base import find_presenter
 from dfact.report.presenters.expectile import BinErrors
+from dfact.report.presenters.sections import item_errors
 from dfact.report.presenters.sections import selection as selection_section
-from dfact.report.reconstruction import item_errors
 from dfact.report.row_statistics import RowStatistics
 from dfact.selection.running.estimators import fitted_dataset
 from dfact.text import format_bytes

@@ -68,7 +68,7 @@ def chosen_totals() -> Outcome:
         asked: list[int] = []
 
         def choose(step: int, name: str, total: list[Array]) -> list[Array]:
-            if name != "SplitlessPass":
+            if name != "MMPass":
                 return total
             asked.append(step)
             if len(asked) % 2 and len(asked) > 1:  # the loadings are extrapolated, unless they are the same twice

@@ -1,6 +1,7 @@
 """Dense sources: arrays in memory, Zarr arrays, lazy arrays, and subsets of the rows of any source."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,12 @@ class ZarrSource(DenseSource):
     offset: int = 0
     n: int | None = None
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         n = self.array.shape[0] - self.offset if self.n is None else self.n
         return (n, *self.array.shape[1:])
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(self.array.dtype)
 

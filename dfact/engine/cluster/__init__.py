@@ -16,5 +16,4 @@ watchdog      waits with limits, and errors of lost clusters
 transport     pickled payloads
 scaling_demand   a signal to adaptive scaling
 heartbeats       metrics and progress that workers report with their heartbeats
-memory           the allocator
 """

@@ -1,5 +1,4 @@
 """The driver's side of a session on a Dask cluster: passes, the owners of partitions, recovery of lost workers, balance."""
-# Long because every call, of passes, tiles, rows and checkpoints, may have to be repeated after the loss of a worker.
 
 import logging
 import sys

@@ -6,14 +6,14 @@ call; the partitions that a shard is ``lacking``; shards that are ``lost``, as t
 of the call; or the key of a shard that is ``unknown`` to the process. A status, and a reply about lost shards, also state whether the
 worker is ``leaving``.
 """
-# Long because it holds the worker's end of each of the driver's calls.
 
 import asyncio
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,7 +25,6 @@ from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.handshake import verify_versions
 from dfact.engine.cluster.heartbeats import meter_of, show_metrics
 from dfact.engine.cluster.leaving import install_hand_over, is_leaving, notify_driver
-from dfact.engine.cluster.memory import keep_freed_memory
 from dfact.engine.cluster.placement import Tree
 from dfact.engine.cluster.reservation import Reservation, release, reserve
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reaches
@@ -520,3 +519,16 @@ def keep_shard(key: str) -> None:
     shard = _shards.get(key)
     if shard is not None:
         shard.wait_closed()
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep freed memory for later allocations, which is its default.
+
+    Dask's nannies start workers with settings that return freed memory to the system at once. The first access to new memory
+    then costs as much as the arithmetic.
+    """
+    with suppress(OSError, AttributeError):  # another C library does not have these settings
+        libc = ctypes.CDLL("libc.so.6")
+        trim_threshold, mmap_threshold, largest = -1, -3, 32 << 20
+        libc.mallopt(mmap_threshold, largest)
+        libc.mallopt(trim_threshold, 4 * largest)

@@ -5,7 +5,6 @@ through the scheduler. While the cluster exists, a call ends in one of four ways
 :class:`WorkersLost`, once it is certain that these workers are gone; or with :class:`Retry`, if all are alive and the call must be repeated
 under another assignment, or by direct calls where workers cannot reach each other.
 """
-# Long because each call must tell a lost worker from one that cannot be reached, is slow, or is leaving.
 
 import asyncio
 import logging

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_noninteger
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import Block, PartialSums, TiledPass
+from dfact.engine.passes import Block, NoSums, PartialSums, TiledPass
 from dfact.engine.requests import Solver, read_tiles, run, step_tiles
 from dfact.engine.tiles import Tile, TileBroadcast
 from dfact.errors import DataError
 from dfact.kernels.binomial import EDGE, count_residuals, newton_columns, row_slopes
-from dfact.linalg.row_points import NoSums
 from dfact.models.binomial.codes import Codes
 from dfact.models.binomial.fit import FALL
 from dfact.models.binomial.passes import CountPass, Frequencies, Memberships, ProjectionPass, StepPass

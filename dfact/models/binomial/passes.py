@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
-from dfact.engine.passes import Block, PartialSums, Pass, TiledPass
+from dfact.engine.passes import Block, NoSums, PartialSums, Pass, TiledPass
 from dfact.kernels.binomial import (
     add_deviances,
     column_slopes,
@@ -16,7 +16,6 @@ from dfact.kernels.binomial import (
     newton_rows,
 )
 from dfact.kernels.entries import all_whole
-from dfact.linalg.row_points import NoSums
 from dfact.models.binomial.codes import Codes, FilledCodes
 from dfact.models.binomial.row_block import FALL, ColumnWeights, Floats, RowBlock, normalized
 

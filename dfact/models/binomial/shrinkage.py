@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import PartialSums
+from dfact.engine.passes import NoSums, PartialSums
 from dfact.engine.requests import Solver, read_tiles, step_tiles
 from dfact.engine.tiles import Tile
 from dfact.kernels.binomial import EDGE
-from dfact.linalg.row_points import NoSums
 
 _COLUMNS = 512  # whose matrices are in memory together
 _RIDGE = 1e-8  # of a curvature, relative to its mean diagonal

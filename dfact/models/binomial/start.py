@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import PartialSums
+from dfact.engine.passes import NoSums, PartialSums
 from dfact.engine.requests import Solver, run, step_tiles
 from dfact.engine.tiles import Tile, TileBroadcast
 from dfact.errors import DataError
 from dfact.linalg.parts import Parts, find_column_parts
-from dfact.linalg.row_points import Coordinates, EmbedPass, NoSums, take
+from dfact.linalg.row_points import Coordinates, EmbedPass, take
 from dfact.linalg.svd import right_singular
 from dfact.linalg.vertex_hunting import successive_projection
 from dfact.models.binomial.codes import Codes, FilledCodes

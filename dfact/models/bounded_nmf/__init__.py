@@ -3,7 +3,7 @@
     icqf, nmf      the estimators
     problem        the objective, its bounds, and checks of the inputs
     solvers        the loop over passes, with the step of the loadings
-    passes         the rows: SplitlessPass and ADMMPass improve them in an iteration, RowsPass solves them at the end of a fit
+    passes         the rows: MMPass and ADMMPass improve them in an iteration, RowsPass solves them at the end of a fit
     divergence     passes and solver of NMF at the Kullback-Leibler divergence
 
 The arithmetic of the passes is in :mod:`dfact.kernels`: ``bound_fill`` or ``admm`` for an iteration,

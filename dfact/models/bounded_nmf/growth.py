@@ -19,7 +19,7 @@ from dfact.engine.session import StateRows
 from dfact.models.bounded_nmf.effects import DifferenceSums
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart, RowSums, Sums
 from dfact.models.bounded_nmf.problem import Problem
-from dfact.models.bounded_nmf.solvers import Splitless, descend
+from dfact.models.bounded_nmf.solvers import MM, descend
 from dfact.models.fitted_schema import AtLeast, Shape
 from dfact.models.growth.halves import HALVES, OWN_TOLERANCE, ROUNDS, ROWS_PER_FACTOR, TOLERANCE, Half, compare_halves
 from dfact.models.growth.record import Gain
@@ -114,7 +114,7 @@ def grow_loadings(
     report: Reporter,
     dtype: np.dtype[Any],
     share: float,
-    solver_type: type[Splitless] = Splitless,
+    solver_type: type[MM] = MM,
     rows_pass: Callable[..., RowsPass] = RowsPass,
 ) -> Solver[Update]:
     """Update the loadings Qᵀ by the new rows, which are this share of all, and set the attributes that ICQF and NMF share."""
@@ -135,7 +135,7 @@ def grow_loadings(
     return Update(Q, sums, (yield from state_rows("factors")), gain)
 
 
-def _estimate_gain(problem: Problem, Q: Array, dtype: np.dtype[Any], solver_type: type[Splitless], rho: float) -> Solver[Gain]:
+def _estimate_gain(problem: Problem, Q: Array, dtype: np.dtype[Any], solver_type: type[MM], rho: float) -> Solver[Gain]:
     """Estimate what a complete fit would gain, by loadings fitted to each half of the new rows; the problem is that of a half."""
 
     def measure(Q: Array, half: Half) -> Solver[tuple[float, RowSums]]:

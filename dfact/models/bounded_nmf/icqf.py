@@ -1,5 +1,4 @@
 """ICQF: interpretability-constrained questionnaire factorization."""
-# Long because the docstring states the method, and all of its parameters and results.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from dfact.models.bounded_nmf.effects import AdjustedDifferences, DifferencesPas
 from dfact.models.bounded_nmf.growth import DifferenceTotals, Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import STARTS, Problem, check_range, make_problem
-from dfact.models.bounded_nmf.solvers import ADMM, Splitless, best_start, fit_loadings, initial_loadings
+from dfact.models.bounded_nmf.solvers import ADMM, MM, best_start, fit_loadings, initial_loadings
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.growth.baseline import Baseline
@@ -264,17 +263,17 @@ class ICQF(Growing):
         unit = 1.0 if weights is None else weights.unit
         start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, n_covariates, dtype, unit)
         if start.uneven:
-            start = yield from best_start(start, problem, task.dataset, lambda _, rows: Splitless(problem, rows, dtype))
+            start = yield from best_start(start, problem, task.dataset, lambda _, rows: MM(problem, rows, dtype))
         Q, row_start = start.Q, start.row_start
-        solver: ADMM | Splitless
+        solver: ADMM | MM
         if self.solver == "admm":
             solver = ADMM(problem, row_start, dtype, adaptive=self.rho == "adaptive")
         elif start.uneven:
-            solver = Splitless(problem, row_start, dtype)
+            solver = MM(problem, row_start, dtype)
         elif isinstance(self.init, str):
-            solver, Q = yield from Splitless.with_sample_start(problem, Q, row_start, dtype, task.layout, report)
+            solver, Q = yield from MM.with_sample_start(problem, Q, row_start, dtype, task.layout, report)
         else:
-            solver = Splitless.from_given_loadings(problem, row_start, dtype)
+            solver = MM.from_given_loadings(problem, row_start, dtype)
         descent, sums, rows = yield from fit_loadings(self, solver, Q, report, dtype, self._rows_pass, reset=start.uneven)
         self.differences_ = None if self.confounder_encoding_ is None else AdjustedDifferences.from_sums(sums)
         if self.solver != "admm":

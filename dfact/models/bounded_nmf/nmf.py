@@ -1,5 +1,4 @@
 """NMF: non-negative matrix factorization with the losses, penalties and names of scikit-learn."""
-# Long because the docstring states the objectives, and all of its parameters and results.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from dfact.models.bounded_nmf.divergence import DivergenceDescent, DivergenceRow
 from dfact.models.bounded_nmf.growth import Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_size
-from dfact.models.bounded_nmf.solvers import SAMPLE_SHARE, SplitlessNMF, best_start, descend, fit_loadings, initial_loadings
+from dfact.models.bounded_nmf.solvers import SAMPLE_SHARE, MMForNMF, best_start, descend, fit_loadings, initial_loadings
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.foreign_names import OF_NMF
@@ -265,7 +264,7 @@ class NMF(Growing):
     def _grow(self, task: FitTask[Any]) -> Solver[Added]:
         n, seen = task.dataset.shape[0], self.growth_.n_rows
         report, Q = Reporter(self.callbacks, ROUNDS), self.components_.astype(task.dtype)
-        update = yield from grow_loadings(self, task.problem, Q, report, task.dtype, n / (n + seen), SplitlessNMF)
+        update = yield from grow_loadings(self, task.problem, Q, report, task.dtype, n / (n + seen), MMForNMF)
         self.n_effective_ += n
         self.reconstruction_err_ = float(np.sqrt(2 * max(self.sums_.loss(update.Q), 0.0)))
         return Added(update.rows, update.sums, update.gain)
@@ -293,12 +292,12 @@ class NMF(Growing):
         def make(Q: NDArray[Any], row_start: RowStart) -> Any:
             if problem.divergence:
                 return DivergenceDescent(problem, DivergenceDescent.fill_start(Q), dtype)
-            return SplitlessNMF(problem, row_start, dtype)
+            return MMForNMF(problem, row_start, dtype)
 
         if start.uneven:
             start = yield from best_start(start, problem, task.dataset, make)
         elif isinstance(self.init, str) and not problem.divergence:
-            sampled = SplitlessNMF.with_sample_start(problem, start.Q, start.row_start, dtype, task.layout, report)
+            sampled = MMForNMF.with_sample_start(problem, start.Q, start.row_start, dtype, task.layout, report)
             return *(yield from sampled), False
         Q = start.Q
         return make(Q, start.row_start), DivergenceDescent.fill_start(Q) if problem.divergence else Q, start.uneven

@@ -136,7 +136,7 @@ class ADMMState(RowFactors):
 
 
 @dataclass
-class SplitlessState(RowFactors):
+class MMState(RowFactors):
     """The factors X = [W, C]ᵀ (k+c, rows), and the multiplier of each active bound with its position in the block."""
 
     positions: NDArray[np.int32]
@@ -186,7 +186,7 @@ class ADMMPass(Pass[ADMMState, tuple[NDArray[Any], float, float], Sums]):
 
 
 @dataclass(frozen=True)
-class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
+class MMPass(Pass[MMState, tuple[NDArray[Any], float], Sums]):
     """Step of the rows in the solver that splits off the bounds alone, with the sums for the loadings.
 
     Without bounds and missing entries the target B is M itself, and the model R need not be formed: all that depends on it
@@ -196,18 +196,18 @@ class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
     problem: Problem
     row_start: RowStart
     dtype: np.dtype[Any]
-    state_type = SplitlessState
+    state_type = MMState
 
-    def start(self, block: Block) -> SplitlessState:
+    def start(self, block: Block) -> MMState:
         X, s = self.row_start.factors(block, self.problem, self.dtype), self.problem.sample_weight(block, self.dtype)
         rows = stored_rows(block, self.problem)
         if rows is not None:
             norm = np.dot(np.repeat(s, np.diff(rows.indptr)).astype(np.float64), rows.data.astype(np.float64) ** 2)
         else:
             norm = np.nan if self.problem.bounded else np.einsum("i,ij,ij->", s, block.values, block.values, dtype=np.float64)
-        return SplitlessState(X, np.empty(0, np.int32), np.empty(0, self.dtype), np.atleast_1d(norm))
+        return MMState(X, np.empty(0, np.int32), np.empty(0, self.dtype), np.atleast_1d(norm))
 
-    def step(self, block: Block, state: SplitlessState, broadcast: tuple[NDArray[Any], float]) -> tuple[SplitlessState, Sums]:
+    def step(self, block: Block, state: MMState, broadcast: tuple[NDArray[Any], float]) -> tuple[MMState, Sums]:
         """``broadcast`` is Qᵀ (k+c, m) and ρ."""
         p, (Q, rho), X, work = self.problem, broadcast, state.factors, block.work
         constants = work.cached("loadings", broadcast, lambda: self._constants(Q))

@@ -19,7 +19,7 @@ from dfact.engine.requests import Solver, map_columns, run, state_rows
 from dfact.engine.session import StateRows
 from dfact.linalg.parts import begins_badly, find_column_parts
 from dfact.linalg.svd import nndsvd
-from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, SplitlessPass, Sums, WeightedRows
+from dfact.models.bounded_nmf.passes import ADMMPass, MMPass, RowsPass, RowStart, Sums, WeightedRows
 from dfact.models.bounded_nmf.problem import Problem, solve_columns
 from dfact.parameters import resolve_seed
 from dfact.progress import Reporter, relative_change, remaining_change
@@ -104,7 +104,7 @@ class ADMM:
         return Q
 
 
-class Splitless:
+class MM:
     """Majorization-minimization (MM) on an augmented Lagrangian that splits off the bounds of Z alone.
 
     Missing entries are filled in by the model. A pass minimizes a quadratic majorizer of the augmented Lagrangian
@@ -118,7 +118,7 @@ class Splitless:
     def __init__(self, problem: Problem, row_start: RowStart, dtype: np.dtype[Any], rho: float | None = None) -> None:
         """``rho`` is the initial ρ, by default a sixth of the problem's."""
         self.problem = problem
-        self.pass_ = SplitlessPass(problem, row_start, dtype)
+        self.pass_ = MMPass(problem, row_start, dtype)
         self.rho = _RHO_START * problem.rho if rho is None else rho
         self._previous: NDArray[Any] | None = None
         self._point: NDArray[Any] | None = None
@@ -149,7 +149,7 @@ class Splitless:
         rows = [layout.rows(i, i + 1) for i in partitions]
         share = sum(part.stop - part.start for part in rows) / layout.n_rows
         solver = cls(problem.on_share(share), row_start, dtype)
-        solver.pass_ = SplitlessPass(problem, row_start, dtype)
+        solver.pass_ = MMPass(problem, row_start, dtype)
         descent = yield from descend(solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, report.on_sample, relative_change, sample=partitions)
         Q = descent.Q
         return cls(problem, RowStart.from_loadings(Q[: problem.k]), dtype, solver.rho), Q
@@ -183,8 +183,8 @@ class Splitless:
         return self._point
 
 
-class SplitlessNMF(Splitless):
-    """Solver of ICQF that sets the loadings of a factor to 0 if no row has it: only the penalty determines them."""
+class MMForNMF(MM):
+    """MM that sets the loadings of a factor to 0 if no row has it: only the penalty determines them."""
 
     def loadings(self, sums: Sums, Q: NDArray[Any]) -> Solver[NDArray[Any]]:
         solved = yield from super().loadings(sums, Q)
@@ -217,7 +217,7 @@ Measure = Callable[[Sequence[float]], float]
 
 
 def descend(
-    solver: ADMM | Splitless,
+    solver: ADMM | MM,
     Q: NDArray[Any],
     max_iter: int,
     tol: float,
@@ -256,7 +256,7 @@ def descend(
 
 def fit_loadings(
     model: Any,
-    solver: ADMM | Splitless,
+    solver: ADMM | MM,
     Q: NDArray[Any],
     report: Reporter,
     dtype: np.dtype[Any],

@@ -1,11 +1,10 @@
 """ElasticCP: sparse and low-rank PARAFAC decomposition of tensors with missing entries."""
-# Long because the docstring states the objective and every parameter of both solvers.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from os import PathLike
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -389,6 +388,11 @@ class ElasticCP(CPModel):
         dataset = self._as_slices(X, reset=False)
         variances = self._row_inputs(dataset.shape[0], slice_variances).get("slice_variances")
         return self._rows(dataset, self.elastic_net(), self.slice_variances_.rows, None if variances is None else variances[:, None], out)
+
+    def _copy_for_transform(self) -> Self:
+        light = super()._copy_for_transform()
+        light.slice_variances = "estimate"  # given ones have a number for each fitted row; those of the rows are inputs
+        return light
 
     def _row_inputs(self, n: int, slice_variances: Any = None) -> dict[str, Any]:
         if self.slice_variances_.rows.kind == "given":

@@ -1,6 +1,7 @@
 """Starts of CP: the prior, initial factors (random, or left singular vectors of the unfoldings), and the choice of the solver."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, Protocol
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.layout import Layout
 from dfact.engine.driver import drive
 from dfact.engine.partitions import partitions
 from dfact.engine.requests import Solver, memo, run, state_rows
@@ -30,10 +32,9 @@ from dfact.models.cp.problem import (
     khatri_rao,
     unfold,
 )
-from dfact.models.cp.starts import best_start, grow, growing_samples, row_sample
 from dfact.models.cp.stochastic import StochasticDescent, resolve_batch_sizes
 from dfact.parameters import resolve_seed
-from dfact.progress import Reporter
+from dfact.progress import Reporter, relative_change
 
 _EXACT_ENTRIES = 1 << 20  # up to which a residual tensor fits roughly into a second-level cache
 _VECTORS_ENTRIES = 1 << 22  # of the unfoldings' Gram matrices, up to which starts of both kinds have one of singular vectors
@@ -219,3 +220,67 @@ def _set_singular_vectors(dataset: Dataset, others: Factors, dtype: np.dtype[Any
 def start_size(shape: Sequence[int]) -> int:
     """Return how many numbers the pass for the singular vectors sums: the Gram matrices of the unfoldings."""
     return sum(size * size for size in shape[1:])
+
+
+_ROUNDS = (10, 20)  # iterations of each start, and further ones of the better half
+_WARMUP, _WARMUP_SHARE = 4, 0.01  # first iterations, and their share of the penalties: with all, components vanish before they form
+_SHARES = (1 / 16, 1 / 4)  # of the partitions in the samples that follow the driver's
+_PASSES = 80  # over a sample, at most
+_PROGRESS = 0.25  # relative change of the objective in a pass, as a share of the sample's noise, below which the next sample follows
+
+
+class MakeDescent(Protocol):
+    """Makes a descent from factors of modes 2 to N on a sample of the rows."""
+
+    def __call__(self, others: Factors, net: ElasticNet, sample: RowSample) -> Solver[Descent]: ...
+
+
+def row_sample(shape: tuple[int, ...], rank: int, missing_rate: float, rows: int, partitions: tuple[int, ...] | None) -> RowSample:
+    """Return a sample of so many rows, and its noise.
+
+    At the minimum of a sample with n observed entries, the objective exceeds its minimum, by as much as p parameters fit noise: p/n of
+    its value. More passes over the sample than reach this are of no use for all rows (progressive batching; Bollapragada et al. 2018).
+    """
+    observed = rows * prod(shape[1:]) * (1 - missing_rate)
+    return RowSample(partitions, rows / shape[0], rank * sum(shape[1:]) / max(observed, 1))
+
+
+def growing_samples(shape: tuple[int, ...], rank: int, missing_rate: float, first: RowSample, layout: Layout) -> list[RowSample]:
+    """Return the samples of a 16th and a quarter of the partitions that are at least twice as large as the one before."""
+    samples = [first]
+    for share in _SHARES:
+        partitions = layout.sample(share)
+        rows = sum(part.stop - part.start for part in (layout.rows(i, i + 1) for i in partitions))
+        if rows >= 2 * samples[-1].share * shape[0]:
+            samples.append(row_sample(shape, rank, missing_rate, rows, partitions))
+    return samples[1:]
+
+
+def best_start(starts: Sequence[Factors], sample: RowSample, net: ElasticNet, make: MakeDescent) -> Solver[Factors]:
+    """Return the factors of modes 2 to N at which the best of short descents ends. Half of them stop early."""
+    found: list[tuple[float, Factors]] = [(0.0, others) for others in starts]
+    for number, iterations in enumerate(_ROUNDS):
+        found = sorted(found, key=lambda end: end[0])[: len(found) if number == 0 else -(-len(found) // 2)]
+        warmup = _WARMUP if number == 0 else 0
+        weak = replace(net, lam=_WARMUP_SHARE * net.lam)
+        for i, (_, others) in enumerate(found):
+            descent = yield from make(others, weak if warmup else net, sample)
+            objective = 0.0
+            for k in range(iterations):
+                objective = yield from descent.iterate(weak if k < warmup else net)
+            found[i] = objective, descent.others
+    return min(found, key=lambda end: end[0])[1]
+
+
+def grow(others: Factors, samples: Sequence[RowSample], net: ElasticNet, make: MakeDescent, report: Reporter | None) -> Solver[Factors]:
+    """Continue on larger and larger samples, on each until a pass brings less than the sample's noise. Return the factors."""
+    for sample in samples:
+        descent, history = (yield from make(others, net, sample)), list[float]()
+        for _ in range(_PASSES):
+            history.append((yield from descent.iterate(net)))
+            if report is not None:
+                report.on_sample(history)
+            if relative_change(history) < _PROGRESS * sample.noise:
+                break
+        others = descent.others
+    return others

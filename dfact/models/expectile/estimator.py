@@ -1,5 +1,4 @@
 """Expectile matrix factorization of skewed, partly observed data."""
-# Long because its fits may share reads (fit_each) or take linear measurements, in addition to what every estimator documents.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

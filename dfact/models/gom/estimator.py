@@ -1,5 +1,4 @@
 """Grade of membership: mixed memberships of subjects in latent classes, by spectral methods, or by likelihood."""
-# Long because it documents two estimates: the spectral one, and that by likelihood, to which rows can be added.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,5 +1,4 @@
 """Principal component analysis of large data, with missing entries by probabilistic PCA."""
-# Long because the docstring states the method, and all of its parameters and results.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

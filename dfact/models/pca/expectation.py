@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import PartialSums
+from dfact.engine.passes import NoSums, PartialSums
 from dfact.engine.requests import Solver, read_tiles, run, step_tiles
 from dfact.engine.tiles import Tile, TileBroadcast
 from dfact.kernels.principal import regress_columns
-from dfact.linalg.row_points import NoSums
 from dfact.models.pca.passes import ExpectationPass, Floats, Standardized
 
 _LEAST_NOISE = 1e-9

@@ -1,5 +1,4 @@
 """Exploratory factor analysis of items by minimum residuals, with rotation."""
-# Long because the docstring states the method, and all of its parameters and results.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

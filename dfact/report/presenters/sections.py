@@ -8,13 +8,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.data.dataset import Dataset
 from dfact.data.words import WORDS
+from dfact.export.growth import drifted
 from dfact.export.stability import remarks, resamples_text
 from dfact.models.cp.base import CPModel
 from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.models.persistence import load_model, running_versions, saved_versions
 from dfact.models.provenance import Comparison, TensorStability
+from dfact.models.reconstruction import entries
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.report.comparison import FORMATS, MARKS, describe_columns, describe_dif, describe_groups
 from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
@@ -23,8 +26,6 @@ from dfact.report.plots import with_item_labels
 from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, environments_text, find_presenter, sites_lines
 from dfact.report.presenters.cp.presenter import solutions_section
 from dfact.report.presenters.cp.stability import stability_section
-from dfact.report.presenters.growth import growth
-from dfact.report.reconstruction import item_errors
 from dfact.report.row_statistics import RowStatistics
 from dfact.report.selection import OF_GENOTYPES
 from dfact.selection.running.estimators import fitted_dataset
@@ -366,3 +367,59 @@ def format_value(value: Any) -> str:
     if isinstance(value, (list, tuple)) and any(hasattr(entry, "shape") for entry in value):
         return ", ".join(map(format_value, value))
     return str(value)
+
+
+def growth(presenter: Presenter[Factorization]) -> Section | None:
+    """State how many rows were added since the last complete fit, what such a fit would gain, and how the last rows differ."""
+    record = getattr(presenter.model, "growth_", None)
+    if record is None or record.drift is None:
+        return None
+    words, drift = presenter.words, record.drift
+    table = drift.table(presenter.model.column_labels_, presenter.names)
+    tests = (
+        f"The {drift.rows:.0f} {words.rows} of the last update were compared with those before: the mean residual and the missing share of "
+        f"each {words.item}, the mean and the variance of each of the {words.components}. If they are a sample of the same population, any "
+        f"of the {int(table['p'].notna().sum())} tests rejects with probability {drift.level:g}."
+    )
+    blocks: list[Block] = [Text(f"{record.describe()}."), Text(tests)]
+    shown = drifted(table)
+    if len(shown):
+        caption = "What differs: means in standard deviations, missing shares as differences, variances as logarithms of their ratio"
+        shown = shown.set_index("of").rename(columns={"adjusted_p": "adjusted p"}).rename_axis("of")
+        blocks.append(make_table(shown, caption, formats={"difference": "{:+.3f}", "adjusted p": "{:.2g}"}))
+    else:
+        blocks.append(Text("None rejects."))
+    return Section("growth", "Rows that were added", blocks)
+
+
+def item_errors(model: Factorization, dataset: Dataset) -> pd.DataFrame:
+    """Return for each item the number ``observed``, the share ``missing``, ``mean``, ``deviation``, ``rmse`` and ``explained``.
+
+    ``mean`` and ``deviation`` describe the answers, ``rmse`` is the root mean squared error of the model's answers, and
+    ``explained`` the share of the variance about the item's mean that the model explains. The items of a tensor are the slices
+    of mode 2. For a model without ``inverse_transform`` the last two are left out.
+    """
+    m = len(model.column_labels_)
+    count, total, squares, errors = np.zeros(m, np.int64), np.zeros(m), np.zeros(m), np.zeros(m)
+    statistics = dataset.statistics
+    observed = statistics.observed.reshape(m, -1) > 0
+    low, high = (limit.reshape(m, -1) for limit in (statistics.minimum, statistics.maximum))
+    middle = (np.where(observed, low, np.inf).min(axis=1) + np.where(observed, high, -np.inf).max(axis=1)) / 2
+    shift = np.where(observed.any(axis=1), middle, 0) + dataset.offset
+    for blocks in entries(model, dataset, model.row_factors()):
+        M, R = (values.reshape(len(values), m, -1) - shift[:, None] for values in blocks)
+        seen = ~np.isnan(M)
+        count += seen.sum(axis=(0, 2))
+        total += np.where(seen, M, 0).sum(axis=(0, 2))
+        squares += np.where(seen, M * M, 0).sum(axis=(0, 2))
+        errors += np.where(seen, (M - R) ** 2, 0).sum(axis=(0, 2))
+    n = np.maximum(count, 1)
+    variance = np.maximum(squares / n - (total / n) ** 2, 0)
+    entries_of_item = np.prod(dataset.shape) // m
+    table = pd.DataFrame({"observed": count, "missing": 1 - count / entries_of_item}, index=model.column_labels_.astype(str))
+    table = table.rename_axis("item").assign(mean=total / n + shift, deviation=np.sqrt(variance))
+    if hasattr(model, "inverse_transform"):
+        share = np.divide(errors / n, variance, out=np.full(m, np.nan), where=variance > 1e-12 * (1 + (total / n) ** 2))
+        table = table.assign(rmse=np.sqrt(errors / n), explained=1 - share)
+    table.loc[count == 0, table.columns[2:]] = np.nan
+    return table

@@ -19,7 +19,7 @@ from dfact.errors import MemoryPlanError, ParameterError
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import RowStart
 from dfact.models.bounded_nmf.problem import Problem
-from dfact.models.bounded_nmf.solvers import Splitless, descend
+from dfact.models.bounded_nmf.solvers import MM, descend
 from dfact.models.fit_task import FitTask
 from dfact.progress import relative_change
 from dfact.selection.cross_validation.folds import Folds
@@ -273,7 +273,7 @@ class WarmStartPath:
     def _fit(self, problem: Problem, Q: NDArray[Any], row_start: RowStart | None, tol: float) -> Solver[tuple[NDArray[Any], int, float]]:
         """Return loadings, number of passes and objective of a fit; without a row start it starts from the previous fit's rows."""
         s = self._settings
-        solver = Splitless(problem, RowStart(None) if row_start is None else row_start, s.dtype)
+        solver = MM(problem, RowStart(None) if row_start is None else row_start, s.dtype)
         descent = yield from descend(solver, Q, s.max_iter, tol, None, relative_change, reset=row_start is not None)
         return descent.Q, len(descent.objectives), descent.objectives[-1]
 

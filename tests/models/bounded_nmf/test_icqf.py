@@ -20,7 +20,7 @@ from sklearn.decomposition import NMF
 import dfact
 from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import icqf_simulation
-from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
+from dfact.models.bounded_nmf.passes import ADMMPass, MMPass
 from dfact.models.bounded_nmf.solvers import ADMM
 from tests.cases import exhaustive_after, exhaustive_unless
 from tests.conftest import planted_answers
@@ -154,19 +154,19 @@ def test_the_solution_is_stationary(missing: float, solver: str) -> None:
         assert gradient[top - 1e-6 <= X].max(initial=0) <= 2e-3 * scale
 
 
-def test_splitless_reaches_the_objective_of_the_admm_in_fewer_passes_with_little_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mm_reaches_the_objective_of_the_admm_in_fewer_passes_with_little_state(monkeypatch: pytest.MonkeyPatch) -> None:
     M = packaged()
     admm = dfact.ICQF(4, solver="admm", max_iter=1500, tol=1e-8).fit(M)
     largest = 0
-    step = SplitlessPass.step
+    step = MMPass.step
 
-    def watched(self: SplitlessPass, block: Any, state: Any, broadcast: Any) -> Any:
+    def watched(self: MMPass, block: Any, state: Any, broadcast: Any) -> Any:
         nonlocal largest
         new, sums = step(self, block, state, broadcast)
         largest = max(largest, sum(array.nbytes for name, array in new.arrays().items() if name != "factors"))
         return new, sums
 
-    monkeypatch.setattr(SplitlessPass, "step", watched)
+    monkeypatch.setattr(MMPass, "step", watched)
     model = dfact.ICQF(4, solver="mm").fit(M)
     assert objective(model, M) <= 1.0005 * objective(admm, M)
     assert (np.asarray(model.factors_) @ model.components_).max() <= 4 + 0.01

@@ -75,7 +75,7 @@ def test_fits_with_confounders_and_weights_start_on_the_sample() -> None:
 def test_given_loadings_replace_the_sample_start(monkeypatch: pytest.MonkeyPatch) -> None:
     M = planted_answers(4000, 40, 4, 2)
     loadings = model("ICQF", max_iter=3).fit(M).components_
-    monkeypatch.setattr(bounded_nmf_solvers.Splitless, "with_sample_start", None)
+    monkeypatch.setattr(bounded_nmf_solvers.MM, "with_sample_start", None)
     assert model("ICQF", init=loadings, max_iter=1).fit(M).n_iter_ == 1
 
 

@@ -18,10 +18,10 @@ from dfact.engine.requests import Solver
 from dfact.models.cp import kept_sample
 from dfact.models.cp.block_descent import ALL_ROWS, ImputingDescent, RowSample
 from dfact.models.cp.block_descent import descend as descend_by
+from dfact.models.cp.initialization import growing_samples, row_sample
 from dfact.models.cp.kept_sample import KeepRowsPass, KeptRows, SampleSession, most_rows, plan_sample
 from dfact.models.cp.passes import RowStart, row_solutions
 from dfact.models.cp.problem import ElasticNet, Factors, Prior, RowPrior, khatri_rao
-from dfact.models.cp.starts import growing_samples, row_sample
 from tests.cases import exhaustive_after
 from tests.models.cp.test_elastic_cp import Array, answers, assert_same, many_partitions, planted
 

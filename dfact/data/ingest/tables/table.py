@@ -1,5 +1,4 @@
 """import_table: write a table on disk as a dataset, reading it once, in parallel, without loading it into memory."""
-# Long because the docstring states every option of an import.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """ICQF's solver without n×m state, compared with the ADMM, and as plain NMF with scikit-learn's.
 
-python -m benchmarks.bounded_nmf.splitless [--rows 100000]
+python -m benchmarks.bounded_nmf.mm_and_admm [--rows 100000]
 """
 
 import argparse
@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import dfact
 from benchmarks.common import QUESTIONNAIRES, answers, exit_code, report
-from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
+from dfact.models.bounded_nmf.passes import ADMMPass, MMPass
 
 Thresholds = list[tuple[str, bool]]
 TOLERANCE = 1.0005  # multiple of the ADMM's converged objective
@@ -65,8 +65,8 @@ def against_the_admm(names: list[str]) -> Thresholds:
         # Far beyond the default tolerance, where the objective still falls.
         admm, admm_seconds, admm_state = fitted(ADMMPass, M, k, top, solver="admm", max_iter=1500, tol=1e-8)
         converged = admm.objective_history_[-1]
-        close, seconds, state = fitted(SplitlessPass, M, k, top, max_iter=1500, tol=1e-8)
-        default, default_seconds, _ = fitted(SplitlessPass, M, k, top)
+        close, seconds, state = fitted(MMPass, M, k, top, max_iter=1500, tol=1e-8)
+        default, default_seconds, _ = fitted(MMPass, M, k, top)
         model = np.asarray(close.factors_, np.float64) @ close.components_
         rows.append(
             {
@@ -98,7 +98,7 @@ def against_the_admm(names: list[str]) -> Thresholds:
         ),
         (f"multipliers take {state_share:.1%} of the ADMM's state (threshold 5%)", state_share <= 0.05),
     ]
-    report("icqf_splitless", rows, thresholds)
+    report("icqf_mm", rows, thresholds)
     return thresholds
 
 
