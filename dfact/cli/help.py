@@ -77,7 +77,7 @@ def _commands(group: click.Group, *names: str) -> Iterator[tuple[str, click.Comm
             yield from _commands(command, *names, name)
 
 
-@click.command("help", epilog=example("dfact help memory", "dfact help fit cp", "dfact help FactorAnalysis"))
+@click.command("help", epilog=example("dfact help memory", "dfact help fit cp", "dfact help PCA"))
 @click.argument("topic", nargs=-1)
 @click.pass_context
 def help_command(context: click.Context, topic: tuple[str, ...]) -> None:
@@ -96,7 +96,7 @@ def help_command(context: click.Context, topic: tuple[str, ...]) -> None:
         for each, file in guides.items():
             title = file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
             click.echo(f"  {each:<{width}}{title}")
-        click.echo("\nTOPIC may also be a command, a class, or a kind of demo, such as: fit cp, FactorAnalysis, genotypes")
+        click.echo("\nTOPIC may also be a command, a class, or a kind of demo, such as: fit cp, PCA, genotypes")
         click.echo("Options of a command: dfact COMMAND --help")
     elif key in guides or key in guide_of:
         click.echo("\n".join(_as_text(guides[key if key in guides else guide_of[key]].read_text(encoding="utf-8"))))

@@ -109,7 +109,11 @@ def test_words_of_genotypes(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert '"row","population","PC1","PC2"' in texts
 
 
-@pytest.mark.parametrize(("write", "commands"), [(write_air, MEASUREMENTS), (write_spectra, TENSOR)], ids=["measurements", "tensor"])
+@pytest.mark.parametrize(
+    ("write", "commands"),
+    [pytest.param(write_air, MEASUREMENTS, marks=pytest.mark.needs("questionnaires")), (write_spectra, TENSOR)],
+    ids=["measurements", "tensor"],
+)
 def test_words_of_other_data(
     write: object, commands: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,10 @@ from dfact.data.layout import Layout
 from dfact.engine.passes import Block
 from dfact.questionnaires.groups.equal_loadings import EqualLoadingsFits, SimulatedRows
 from dfact.questionnaires.groups.factor_congruences import DEFAULT_DRAWS, FactorCongruences, resolve_draws
+from dfact.questionnaires.groups.fits import GroupRows
 from dfact.questionnaires.groups.mantel_test import Groups
 from dfact.selection import compare_groups
-from dfact.selection.resampling.resamples import GroupRows, RefittedLoadings
+from dfact.selection.resampling.resamples import RefittedLoadings
 from dfact.selection.running.results_store import ResultsStore
 from tests.cases import exhaustive_after
 

@@ -17,9 +17,10 @@ from dfact.data.coerce import as_dataset
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.congruence import congruence, match
 from dfact.models.provenance import Comparison
+from dfact.questionnaires.groups.fits import GroupFits
 from dfact.report.comparison import comparison_text, describe_dif
 from dfact.selection import compare_groups
-from dfact.selection.resampling.resamples import GroupFits, RefittedLoadings, ResampleFits
+from dfact.selection.resampling.resamples import RefittedLoadings, ResampleFits
 from dfact.selection.running.scheduler import run_fits
 from tests.conftest import REAL_DATA
 

@@ -3,6 +3,7 @@
 comparison           the comparison
 factor_congruences   congruences of the factors, with their fits
 congruence_tests     their test against equal loadings, and their intervals
+fits                 fits to the rows of single groups, and to resamples of them
 equal_loadings       the simulated groups of that test
 mantel_test          the groups, and Mantel's test of the items
 item_effects         the anchored tests of items

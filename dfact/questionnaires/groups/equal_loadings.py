@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.engine.passes import Block, BlockView
 from dfact.models.fit_task import FitTask
-from dfact.selection.resampling.resamples import GroupFits, GroupRows, RefittedLoadings
+from dfact.questionnaires.groups.fits import GroupFits, GroupRows
+from dfact.selection.resampling.resamples import RefittedLoadings
 from dfact.selection.running.estimators import with_parameters
 
 Array = NDArray[np.float64]

@@ -16,10 +16,11 @@ from dfact.linalg.several_tests import holm
 from dfact.progress import Iteration
 from dfact.questionnaires.groups.congruence_tests import DRAWS_PER_TEST, CongruenceTests
 from dfact.questionnaires.groups.equal_loadings import EqualLoadingsFits
+from dfact.questionnaires.groups.fits import GroupFits
 from dfact.questionnaires.groups.mantel_test import Groups
 from dfact.questionnaires.rotation import rotate_to_target
 from dfact.selection.resampling.refits import Matching, Refits, converged_start, refit_inputs
-from dfact.selection.resampling.resamples import GroupFits, RefittedLoadings
+from dfact.selection.resampling.resamples import RefittedLoadings
 from dfact.selection.running.results_store import ResultsStore
 from dfact.selection.running.scheduler import run_fits
 

@@ -181,8 +181,8 @@ def bootstrap(
     --------
     >>> import dfact, numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> answers = rng.normal(size=(500, 2)) @ np.kron(np.eye(2), np.ones(6)) + rng.normal(size=(500, 12))
-    >>> model = dfact.FactorAnalysis(n_components=2).fit(answers)
+    >>> answers = rng.normal(size=(500, 2)) @ np.kron(np.diag([1, 2]), np.ones(6)) + rng.normal(size=(500, 12))
+    >>> model = dfact.PCA(n_components=2).fit(answers)
     >>> model.stability_ = dfact.selection.bootstrap(model, answers, random_state=0)
     >>> model.stability_.similarity.shape, bool(np.median(model.stability_.similarity) > 0.95)
     ((100, 2), True)
