@@ -17,6 +17,5 @@ Shape letters used in all kernels:
     polychoric                      tables of pairs of items by counting bits, and the correlation of each
     oblimin                         oblimin rotations of loadings, by gradient projection
     strata                          counts of answers by stratum and group
-    genotypes                       genotypes of two bits: counted, and transposed into rows
     jit                             the decorators that compile all kernels
 """
