@@ -4,13 +4,13 @@ Imports every other room; computes nothing itself. dfact's modules are imported 
 ``dfact --help`` answers at once.
 
     main            the command ``dfact``: its subcommands, errors, exit codes
-    options         options that several commands share; answer_options and genotype_options for some kinds of data
+    options         options that several commands share; answer_options for answers
     model_commands  the commands ``fit`` and ``select``, built from specifications
     models          the specifications, a module for each family
     estimator_options  options for the parameters of an estimator, read from its signature and docstring
     data            the imports; info prints what a dataset holds
     transform, stability  new rows and resampling with a fitted model
-    report, export, structure, pong  pages, files and plots of fitted models
+    report, export  pages, files and plots of fitted models
     demo            example data and the first commands of its guide; demo_kinds declares the kinds
     help            the guides
     types           types of the values of options

@@ -1,4 +1,5 @@
 """``dfact import``, ``dfact import-array``, ``dfact import-triplets``, ``dfact indicators``, ``dfact join``."""
+# Long because it declares the options of five commands.
 
 from collections.abc import Sequence
 from contextlib import closing

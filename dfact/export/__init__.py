@@ -3,7 +3,6 @@
 Imports selection and everything below it; draws nothing.
 
     files             row factors and loadings as csv, parquet, Zarr, Excel, and as the files of admixture programs
-    admixture_files   .Q and .P files
     spreadsheets      Excel workbooks, and cells of csv files that are not formulas
     tables            tables of fitted models
     effects           impact and effects of confounders as tables and texts

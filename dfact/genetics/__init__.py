@@ -1,4 +1,4 @@
-"""Genetics: files of genotypes, admixtures and structure plots. No other room imports this one; the catalogue names its modules.
+"""Genetics, a slice: files of genotypes, admixtures, and plots of memberships and scores.
 
     admixture           Admixture: the steps of a fit, the projection of new individuals; footprint, its memory
     distances           F_ST between the populations of an admixture

@@ -18,6 +18,5 @@ Shape letters used in all kernels:
     principal                       moments of columns, standardized entries, probabilistic PCA
     sparse_products                 rows of a sparse matrix times a narrow one
     entries                         missing codes, column statistics, filling
-    genotypes                       genotypes of two bits: counted, and transposed into rows
     jit                             the decorators that compile all kernels
 """

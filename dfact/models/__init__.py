@@ -5,7 +5,6 @@ a solver (the loop over passes) and an estimator (scikit-learn's contract). Fami
 
     bounded_nmf        ICQF and NMF
     gom                GradeOfMembership
-    admixture          Admixture
     binomial           memberships by binomial likelihood, for the two of them
     expectile          ExpectileMF
     cp                 ElasticCP and CPALS
@@ -13,7 +12,7 @@ a solver (the loop over passes) and an estimator (scikit-learn's contract). Fami
     estimator          the base of all estimators; scikit_learn is its interface
     fit_task           a fit that is checked and planned, before anything runs
     row_factors, lazy_transform  factors of rows in memory, in a store, or as a Dask array
-    variants           the SNPs of fitted genotypes, and the match of other genotypes with them
+    variants           the SNPs of fitted genotypes
     traits             facts about a model that other rooms ask for
     persistence        saving and loading; fitted_schema declares what is saved
     provenance, item_tests  records that accompany a model: selection, stability, tests of items

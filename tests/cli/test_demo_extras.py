@@ -20,7 +20,7 @@ _DEVELOPERS = {"site", "test"}
 
 def modules_of(extra: str) -> set[str]:
     """Return the names by which the distributions of an extra are imported, as far as they are installed."""
-    wanted = {re.split(r"[\[<>=]", line)[0].lower() for line in _EXTRAS[extra]}
+    wanted = {re.split(r"[\[<>=]", line)[0].lower() for line in _EXTRAS[extra]} - {"dfact"}
     return {module for module, names in packages_distributions().items() if wanted & {name.lower() for name in names}}
 
 

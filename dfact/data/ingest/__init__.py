@@ -5,7 +5,6 @@ Each kind of source has a room. All of them write through ``writing``.
     tables      import_table: items, events and instances, participants of a table of answers
     coding      answers as numbers: levels, missing codes, ranges, by the file and by the user
     arrays      import_array and import_triplets: arrays of any kind, and tables with an entry on each line
-    genotypes   import_genotypes: variants, which files hold one after the other, as columns of persons
     joins       datasets made from datasets: join_datasets and expand_categories
     writing     the writer of a dataset, a file that sorts, tasks side by side
 """

@@ -2,7 +2,6 @@
 
 bootstrap          loadings of a model, over resampled rows
 tensor_bootstrap   the same for tensors
-block_bootstrap    standard errors of memberships, over resampled blocks of SNPs
 reselection        the selection repeated in each resample
 resamples          fits to resampled rows
 refits             their start, their results and the matching of their factors
