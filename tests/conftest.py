@@ -60,8 +60,8 @@ CLUSTERS = {"cluster", "distributed"}
 """Values of parameters for which a test asks for a cluster."""
 FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
 """Parameters whose first value represents all, unless exhaustive cases are asked for."""
-collect_ignore = [each.name for each in MISSING] + ["documentation"] * bool(MISSING)
-"""Folders of tests of slices that are not installed, and of the pages, which describe all of dfact."""
+collect_ignore = [each.name for each in MISSING] + ["benchmarks", "documentation"] * bool(MISSING)
+"""Folders of tests of slices that are not installed, and of pages and benchmarks, which are of all of dfact."""
 OF_MISSING = {name.rpartition(".")[2] for each in MISSING for name in (*each.names, *each.commands)}
 OF_MISSING |= {str(name) for each in MISSING for entry in each.models for name in (entry.name, entry.command)}
 """Names of the functions, commands and models of these slices: cases of tests that bear them are left out."""

@@ -117,5 +117,5 @@ def _read_annotation(annotation: ast.expr) -> tuple[frozenset[str], tuple[str, .
 def _summary(entries: Mapping[str, str], name: str) -> str:
     """Return the first sentence of a parameter's description in a docstring, without its markup."""
     _, *lines = entries.get(name, name).split("\n")
-    sentence = re.split(r"(?<=\.) (?![a-z])", " ".join(map(str.strip, lines)))[0]
+    sentence = re.split(r"(?<=\.)(?<!\bal\.) (?![a-z])", " ".join(map(str.strip, lines)))[0]
     return re.sub(r"\bNone\b", "none", re.sub(r'``|"', "", sentence))

@@ -108,7 +108,8 @@ class Admixture(Growing):
     projection_frequencies_ : array (K, m) or None
         Frequencies on which ``transform`` projects new individuals: the expected ones, given P and its sampling errors. Otherwise
         they would be placed nearer to the middle than the individuals of the fit, as P differs more between populations than the true
-        frequencies. None if the memory limit excludes Newton's steps, whose sums give the errors; then P is taken.
+        frequencies. P is taken, and this is None, if the memory limit excludes Newton's steps, whose sums give the errors, or, with a
+        warning, if the errors exceed the differences between populations.
     memberships_se_ : array (n, K)
         Standard errors of Q, if they have been set to the result of :func:`dfact.selection.block_bootstrap`.
     log_likelihood_ : float
@@ -293,7 +294,7 @@ class Admixture(Growing):
             pass_ = FigurePass(task.problem.codes, len(order), task.dtype, maximum.state)
             found = yield from sum_rows(pass_, maximum.frequencies)
             self.sums_ = found.surrogate.ordered(order)
-            self.projection_frequencies_ = (yield from expected_frequencies(len(order)))[order].astype(task.dtype)
+            self.projection_frequencies_ = _corrected((yield from expected_frequencies(len(order))), order, task.dtype)
             self._begin_growth(task, replace(found.figures, factors=found.figures.factors[:, order]))
         self.log_likelihood_, self.log_likelihood_history_ = maximum.history[-1], np.asarray(maximum.history)
         self.n_iter_, self.converged_, self.populations_ = maximum.n_passes, maximum.converged, list(task.problem.populations)
@@ -351,8 +352,8 @@ class Admixture(Growing):
         found = yield from grow_likelihood(self, task.problem.codes, P, self.sums_, task.dtype)
         self.allele_frequencies_ = found.frequencies.astype(self.allele_frequencies_.dtype)
         self.sums_ = found.surrogate
-        expected = yield from expected_frequencies(len(P))
-        self.projection_frequencies_ = expected.astype(self.allele_frequencies_.dtype)
+        order, dtype = np.arange(len(P)), self.allele_frequencies_.dtype
+        self.projection_frequencies_ = _corrected((yield from expected_frequencies(len(P))), order, dtype)
         silent = int(found.figures.silent)
         _warn_silent(silent, task)
         self.n_unobserved_ += silent
@@ -425,6 +426,18 @@ class Admixture(Growing):
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = True
         return tags
+
+
+def _corrected(expected: NDArray[Any] | None, order: NDArray[np.intp], dtype: Any) -> NDArray[Any] | None:
+    """Return the frequencies for projections in this order; warn if there is no correction."""
+    if expected is None:
+        warn(
+            "the sampling errors of the allele frequencies exceed the differences between populations, so that transform cannot correct "
+            "for them: it takes allele_frequencies_; with more individuals, or without rare alleles, the errors are smaller"
+        )
+        return None
+    found: NDArray[Any] = expected[order].astype(dtype)
+    return found
 
 
 def _label_numbers(texts: NDArray[np.object_] | None, names: Sequence[str]) -> NDArray[np.float64]:

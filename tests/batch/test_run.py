@@ -125,7 +125,7 @@ def test_finished_job_does_not_run_again(finished: tuple[Path, str, str], finish
     folder, out, error = finished
     assert out == ""
     assert steps_done(error) == [1, 2, 3, 4, 5, 6]
-    log_line = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (info|warning) +step \d \("
+    log_line = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (info|warning) +(step \d \(|job: )"
     assert [line for line in error.splitlines() if not re.match(log_line, line)] == []
     assert sorted(path.name for path in folder.iterdir()) == sorted([*WRITTEN, "answers.csv", "job.toml", "job.toml.state"])
     before = {name: (finished_job.parent / name).stat().st_mtime_ns for name in WRITTEN}

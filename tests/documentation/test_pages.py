@@ -27,7 +27,7 @@ import pytest
 
 import dfact
 from benchmarks.faults.fits import forked_workers
-from dfact.catalogue import BY_COMMAND, CATALOGUE
+from dfact.catalogue import BY_COMMAND, CATALOGUE, SLICES
 from dfact.cli.declarations import OutputLocation
 from dfact.cli.demo_kinds import CLUSTER_SCRIPT, FEDERATED_SCRIPT, KINDS
 from dfact.cli.demonstration import FOLDER
@@ -436,7 +436,9 @@ def test_pages_install_what_their_commands_need() -> None:
     systems = {line.rpartition(":: ")[2] for line in project["classifiers"] if line.startswith("Operating System")}
     assert [system for system in systems if f"You need {system}" not in README] == []
     tour = " ".join(TEXTS["tour"].split())
-    assert [extra for extra in project["optional-dependencies"].keys() - {"test"} if f"`{extra}` (" not in tour] == []
+    assert [
+        extra for extra in project["optional-dependencies"].keys() - {"test", *(each.name for each in SLICES)} if f"`{extra}` (" not in tour
+    ] == []
     assert [kind for kind in KINDS if f"demo {kind}`" not in tour and f"`{kind}`" not in tour] == ["questionnaire"]
 
 
@@ -464,7 +466,8 @@ def test_figures_of_the_readme_are_those_of_the_guides() -> None:
 
 def test_lists_of_models_follow_the_catalogue() -> None:
     """README, changelog and the map of the models name every class; how-do-i every command, and the guide on selection every selection."""
-    for text in (TEXTS["README"], TEXTS["changelog"], import_module("dfact.models").__doc__ or ""):
+    maps = "".join(import_module(f"dfact.{room}").__doc__ or "" for room in ("models", *(each.name for each in SLICES)))
+    for text in (TEXTS["README"], TEXTS["changelog"], maps):
         assert [entry.name for entry in CATALOGUE if not re.search(rf"\b{entry.name}\b", text)] == []
     assert isinstance(cli.commands["select"], click.Group)
     rows = [line for line in TEXTS["selection"].splitlines() if line.startswith("| ")]

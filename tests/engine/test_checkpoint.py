@@ -228,7 +228,7 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:
     other[5, 7] = 1 - np.nan_to_num(other[5, 7], nan=0) % 2
     cases: dict[str, Callable[[], Any]] = {
         "beta is 0.1, expected 0.2": lambda: kept(path, beta=0.2).fit(X, sample_weight=weights),
-        "max_iter is 9, expected 10": lambda: kept(path, max_iter=10).fit(X, sample_weight=weights),
+        "max_iter is 8, expected 10": lambda: kept(path, max_iter=10).fit(X, sample_weight=weights),
         "bounds is None, expected": lambda: kept(path, bounds=(0, np.full(30, 3.0))).fit(X, sample_weight=weights),
         "data is": lambda: kept(path).fit(other, sample_weight=weights),
         "expected ": lambda: kept(path).fit(X, sample_weight=weights + np.eye(200)[3]),  # weights belong to the data

@@ -606,7 +606,7 @@ def test_fit_resumes_from_a_checkpoint_in_the_store(X: NDArray[np.float64], loca
     proxy.every = 5
     with pytest.raises(InterruptedError):
         icqf(**parameters, checkpoint=address, callbacks=[interrupt]).fit(local)
-    assert resume_point(address) == 8
+    assert resume_point(address) == 10
     resumed = icqf(**parameters, checkpoint=address).fit(local)
     assert proxy.failed > 3
     proxy.every = 0

@@ -16,6 +16,7 @@ SPECS = (
         """,
         example=["dfact fit pca dfact-demo/air.zarr air.model -k 2 --scale standard"],
         changes={"n_components": {"help": "Number of components; dfact select pca chooses it."}},
+        plot="the loadings of the items, or, of genotypes, the individuals on the first two components",
         select=SelectSpec(
             "dfact.selection.number_of_components:select_number_of_components",
             """Principal components: their number.

@@ -94,11 +94,17 @@ def _contrasts(tile: Tile) -> Iterator[tuple[slice, Floats, Floats, Floats]]:
         yield part, P[:, part].T @ basis, basis.T @ np.linalg.inv(C) @ basis, mean * (1 - mean)
 
 
-def expected_frequencies(k: int) -> Solver[Floats]:
-    """Return the expected frequencies (K, m), from the tiles' arrays "P" and "curvature"."""
+def expected_frequencies(k: int) -> Solver[Floats | None]:
+    """Return the expected frequencies (K, m), from the tiles' arrays "P" and "curvature".
+
+    Return None if the sampling errors exceed the differences between components in a direction: Φ has no estimate there, and all new rows
+    would be placed in the middle. Errors by the curvature are too large for rare alleles, whose frequencies lie at a bound.
+    """
     if k == 1:
         return (yield from read_tiles("P", np.dtype(np.float64)))
     sums = yield from step_tiles(Contrasts())
-    values, vectors = np.linalg.eigh((sums.outer - sums.noise) / sums.scale)
-    yield from step_tiles(Calibrate((vectors * np.maximum(values, 0)) @ vectors.T))
+    covariance = (sums.outer - sums.noise) / sums.scale
+    if np.linalg.eigvalsh(covariance)[0] <= 0:
+        return None
+    yield from step_tiles(Calibrate(covariance))
     return (yield from read_tiles("expected", np.dtype(np.float64)))
