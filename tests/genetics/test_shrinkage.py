@@ -47,3 +47,17 @@ def test_one_population_is_projected_on_its_frequencies() -> None:
     _, _, X = planted(3, 50, 20)
     model = dfact.Admixture(1).fit(X)
     np.testing.assert_array_equal(model.projection_frequencies_, model.allele_frequencies_)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_without_more_than_errors_projections_are_on_the_estimates(seed: int) -> None:
+    """Few people and rare alleles: the correction would place everybody in the middle."""
+    rng = np.random.default_rng(seed)
+    base = rng.beta(0.2, 3, 2_000)
+    P = rng.beta(np.maximum(60 * base, 1e-3), np.maximum(60 * (1 - base), 1e-3), (3, 2_000))
+    X = rng.binomial(2, np.clip(rng.dirichlet([0.3] * 3, 30) @ P, 0, 1)).astype(float)
+    X = X[:, X.std(axis=0) > 0]
+    with pytest.warns(UserWarning, match="errors of the allele frequencies exceed the differences between populations, so that transform"):
+        model = dfact.Admixture(3, random_state=0, max_iter=300).fit(X)
+    assert model.projection_frequencies_ is None
+    np.testing.assert_allclose(model.transform(X), model.memberships_, atol=1e-6)
