@@ -21,7 +21,7 @@ Data = tuple[Array, Array]
 TITLE = "Factors of groups"
 INTRODUCTION = """
 `dfact compare` tests whether two groups have the same loadings. The groups may differ in whatever else: in the means and the
-variances of the factors, in the missing answers, in size. A test that permutes the groups, as earlier versions had, rejects such
+variances of the factors, in the missing answers, in size. A test that permutes the groups, for one, rejects such
 differences, too. For factor analysis it did so in 7 to 17% of datasets with other means or variances, and in 70% if half of the answers
 of one group are missing.
 

@@ -129,7 +129,9 @@ def test_whole_weights_do_not_repeat_the_rows_of_a_factor_analysis() -> None:
 
 def test_nmf_minimises_the_weighted_objective() -> None:
     M, w = survey(6, missing=0)
-    model = dfact.NMF(2, tol=1e-9, max_iter=2000, dtype="float64").fit(M, sample_weight=w)
+    n, m = M.shape
+    penalties = {"alpha_W": 0.1 / m, "alpha_H": 0.1 / n, "l1_ratio": 1}
+    model = dfact.NMF(2, **penalties, tol=1e-9, max_iter=2000, dtype="float64").fit(M, sample_weight=w)
     v, W, H = w / w.mean(), model.factors_, model.components_
     value = 0.5 * (v[:, None] * (M - W @ H) ** 2).sum() + 0.1 * (v @ W.sum(axis=1)) + 0.1 * H.sum()
     assert model.objective_history_[-1] == pytest.approx(value, rel=1e-9)

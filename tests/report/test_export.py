@@ -141,9 +141,6 @@ def test_effects_and_impact_have_their_intervals(tmp_path: Path) -> None:
     text = (tmp_path / "t.md").read_text()
     assert "| Item | Estimate | Without shrinkage | 95% CI |" in text
     assert "age: " in text.split("**Anchor**")[1]
-    model.differences_ = None
-    with pytest.raises(dfact.DataError, match="fit it again"):
-        write_confounder_impact(model, tmp_path / "n.csv")
     with pytest.raises(dfact.ParameterError, match="fitted without confounders"):
         write_confounder_effects(dfact.ICQF(2).fit(M), tmp_path / "n.csv")
 
