@@ -95,13 +95,6 @@ __all__ = [
 for _name in absent():
     __all__.remove(_name)  # noqa: PYI056  (type checkers see a complete installation)
 
-for _slice in MISSING:
-    for _name in (*_slice.names, *(entry.name for entry in _slice.models)):
-        __all__.remove(_name)  # noqa: PYI056  (type checkers see all slices)
-
-_ABSENT = {name for each in MISSING for name in (*each.names, *(entry.name for entry in each.models))}
-__all__[:] = [name for name in __all__ if name not in _ABSENT]  # of slices that are not installed
-
 # Imported on first use: Numba and scikit-learn take seconds, which `dfact --help` need not wait for.
 _MODULES = {entry.name: entry.module for entry in CATALOGUE}
 _MODULES |= {name: module for each in INSTALLED for name, module in each.names.items()}

@@ -54,8 +54,8 @@ class LimitedConnection(MemoryConnection):
             return super().call(message)
         if self.calls >= self.limit:
             raise Lost
-        self.calls += 1
         answer = super().call(message)
+        self.calls += answer.fields["kind"] != "wait"  # a site asks again while the coordinator has no task yet
         if self.drops(answer):
             raise Lost
         return answer
